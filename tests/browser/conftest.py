@@ -1,4 +1,4 @@
-"""The service as a user starts it, and a browser."""
+"""Service and browser for browser tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the overview to one job of a campaign, live and afterwards, in a real browser."""
+"""A campaign in a real browser, from the overview to one job, while it runs and afterwards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Running:
         self.submitting.wait(timeout=120)
 
 
-# The browser first: where it is yet to be fetched, the campaign would be over before it is there.
+# The browser starts first: it may be slow, and the campaign would end before.
 @pytest.fixture(scope="module")
 def running(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("campaign")
@@ -84,9 +84,7 @@ def treehammer(folder: Path) -> list[str]:
     return [sys.executable, "-m", "treehammer", "--data-dir", str(folder), "--local-slots", "1"]
 
 
-def test_a_campaign_is_watched_from_the_overview_to_its_end(
-    running: Running, open_tab: Visit
-) -> None:
+def test_campaign_page_follows_running_campaign(running: Running, open_tab: Visit) -> None:
     tab = open_tab(running.address)
     for _ in range(100):
         tab.open("/")
@@ -100,7 +98,7 @@ def test_a_campaign_is_watched_from_the_overview_to_its_end(
     tab.check_page()
     before = tab.page.get_by_role("status").inner_text()
     running.may_end.touch()
-    # The page itself changes, and stops asking when all is over.
+    # The page updates itself, and stops polling at the end.
     tab.page.locator("#live:not([hx-get])").wait_for(timeout=60_000)
     after = tab.page.get_by_role("status").inner_text()
     assert after != before
@@ -113,7 +111,7 @@ def test_a_campaign_is_watched_from_the_overview_to_its_end(
     running.end()
 
 
-def test_down_to_what_one_job_said(running: Running, open_tab: Visit) -> None:
+def test_failures_link_to_job_with_log(running: Running, open_tab: Visit) -> None:
     running.end()
     tab = open_tab(running.address)
     tab.open("/campaigns")
@@ -135,7 +133,7 @@ def test_down_to_what_one_job_said(running: Running, open_tab: Visit) -> None:
     assert json.loads(tab.page.locator("body").inner_text())["values"]["failure_class"] == "payload"
 
 
-def test_run_this_again_plans_the_same(running: Running, open_tab: Visit) -> None:
+def test_rerun_command_plans_same_jobs(running: Running, open_tab: Visit) -> None:
     running.end()
     tab = open_tab(running.address)
     tab.open("/campaigns")
@@ -155,7 +153,7 @@ def test_run_this_again_plans_the_same(running: Running, open_tab: Visit) -> Non
 
 @pytest.mark.parametrize("path", ["/campaigns", "/campaigns/running", "/jobs/r4"])
 @pytest.mark.parametrize("size, scheme", [("phone", "light"), ("laptop", "dark")])
-def test_pages_with_hostile_texts(
+def test_campaign_pages_escape_hostile_text(
     full_service: str, open_tab: Visit, path: str, size: str, scheme: str
 ) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)
@@ -163,7 +161,7 @@ def test_pages_with_hostile_texts(
     tab.check_page()
 
 
-def test_jobs_are_chosen_by_the_address(full_service: str, open_tab: Visit) -> None:
+def test_job_filters_are_in_url(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service, script=False)
     tab.open("/campaigns/running")
     tab.page.get_by_role("combobox", name="Site").select_option(HOSTILE_TEXTS[1])
@@ -176,13 +174,15 @@ def test_jobs_are_chosen_by_the_address(full_service: str, open_tab: Visit) -> N
 
 
 @pytest.mark.parametrize("path", ["/campaigns/nothing", "/jobs/a/b", "/campaigns?page=0"])
-def test_what_is_not_there_is_said(full_service: str, open_tab: Visit, path: str) -> None:
+def test_unknown_campaigns_and_jobs_are_reported(
+    full_service: str, open_tab: Visit, path: str
+) -> None:
     tab = open_tab(full_service)
     assert tab.open(path) in (400, 404)
     tab.check_page()
 
 
-def test_no_campaign_yet(empty_service: str, open_tab: Visit) -> None:
+def test_empty_campaign_list_suggests_command(empty_service: str, open_tab: Visit) -> None:
     tab = open_tab(empty_service)
     tab.open("/campaigns")
     assert tab.page.get_by_text("treehammer submit").count()

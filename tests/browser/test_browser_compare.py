@@ -15,7 +15,7 @@ Visit = Callable[..., WatchedTab]
 @pytest.mark.parametrize(
     "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
 )
-def test_a_comparison(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+def test_comparison_page(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open("/compare/comparison") == 200
     assert tab.page.locator("tbody th", has_text=HOSTILE_TEXTS[2]).count() == 8
@@ -28,7 +28,7 @@ def test_a_comparison(full_service: str, open_tab: Visit, size: str, scheme: str
     tab.check_page()
 
 
-def test_from_the_overview_to_the_evidence(full_service: str, open_tab: Visit) -> None:
+def test_overview_links_to_comparison_and_csv(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service, script=False)
     tab.open("/")
     tab.page.get_by_role("link", name="root 6.40.00 against 6.38.00").first.click()
@@ -42,7 +42,7 @@ def test_from_the_overview_to_the_evidence(full_service: str, open_tab: Visit) -
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_list_and_nothing_yet(
+def test_empty_list_of_comparisons(
     full_service: str, empty_service: str, open_tab: Visit, scheme: str
 ) -> None:
     for address in (full_service, empty_service):

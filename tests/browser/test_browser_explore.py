@@ -1,4 +1,4 @@
-"""Explore in a real browser: figures, filters, links, hostile texts."""
+"""Explore in a real browser: figures, filters, links and hostile text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Visit = Callable[..., WatchedTab]
 def drawn(tab: WatchedTab) -> None:
     drawing = tab.page.locator(".canvas .main-svg").first
     drawing.wait_for()
-    # Nothing is cut off at its right.
+    # The figure fits its container.
     sizes = "one => [one.getBoundingClientRect().width, one.getAttribute('width')].map(Number)"
     shown, drawn_for = drawing.evaluate(sizes)
     assert shown == pytest.approx(drawn_for, abs=1)
@@ -24,7 +24,7 @@ def drawn(tab: WatchedTab) -> None:
 @pytest.mark.parametrize(
     "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
 )
-def test_a_figure(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+def test_figure(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open("/figures/s0") == 200
     drawn(tab)
@@ -41,14 +41,14 @@ def test_a_figure(full_service: str, open_tab: Visit, size: str, scheme: str) ->
         "by=test_name&color=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
     ],
 )
-def test_looks(full_service: str, open_tab: Visit, query: str) -> None:
+def test_kinds_of_figures(full_service: str, open_tab: Visit, query: str) -> None:
     tab = open_tab(full_service)
     assert tab.open(f"/explore?{query}") == 200
     drawn(tab)
     tab.check_page()
 
 
-def test_hostile_text_is_shown_as_text(full_service: str, open_tab: Visit) -> None:
+def test_hostile_text_is_escaped(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/explore?by=site&color=")
     drawn(tab)
@@ -58,7 +58,7 @@ def test_hostile_text_is_shown_as_text(full_service: str, open_tab: Visit) -> No
     tab.check_page()
 
 
-def test_bars_are_as_long_below_as_above(full_service: str, open_tab: Visit) -> None:
+def test_error_bars_are_symmetric(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/explore?by=site&color=")
     drawn(tab)
@@ -68,7 +68,7 @@ def test_bars_are_as_long_below_as_above(full_service: str, open_tab: Visit) -> 
     assert below == pytest.approx(above)
 
 
-def test_a_wrong_condition_can_be_mended(full_service: str, open_tab: Visit) -> None:
+def test_invalid_condition_can_be_corrected(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     assert tab.open("/explore?by=site&color=&where=site<A") == 400
     typed = tab.page.locator("[name=where]").first
@@ -80,7 +80,7 @@ def test_a_wrong_condition_can_be_mended(full_service: str, open_tab: Visit) -> 
     assert tab.page.locator("tbody tr").count() == 1
 
 
-def test_from_a_row_to_a_job(full_service: str, open_tab: Visit) -> None:
+def test_rows_link_to_jobs(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/explore?by=site&color=")
     tab.page.locator("tbody tr").first.locator("td.number a").click()
@@ -90,7 +90,7 @@ def test_from_a_row_to_a_job(full_service: str, open_tab: Visit) -> None:
     tab.check_page()
 
 
-def test_from_the_menu_to_a_file(full_service: str, open_tab: Visit) -> None:
+def test_figure_can_be_filtered_and_downloaded(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/")
     tab.page.get_by_role("link", name="Explore").click()
@@ -113,18 +113,18 @@ def test_from_the_menu_to_a_file(full_service: str, open_tab: Visit) -> None:
     drawn(tab)
 
 
-def test_a_figure_without_script(full_service: str, open_tab: Visit) -> None:
+def test_figure_without_javascript(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service, script=False)
     tab.open("/explore")
     assert tab.page.locator("tbody tr").count() >= 8
     picture = tab.page.locator(".plot img")
     assert picture.evaluate("image => image.naturalWidth") > 300
     above = "image => image.getBoundingClientRect().y - image.closest('figure').getBoundingClientRect().y"
-    assert picture.evaluate(above) < 60, "no room is kept for what a script would draw"
+    assert picture.evaluate(above) < 60, "no space is reserved for the interactive figure"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_to_show(empty_service: str, open_tab: Visit, scheme: str) -> None:
+def test_empty_database_suggests_demo(empty_service: str, open_tab: Visit, scheme: str) -> None:
     tab = open_tab(empty_service, scheme=scheme)
     assert tab.open("/figures/s0") == 200
     assert tab.page.get_by_text("treehammer demo").count() == 1

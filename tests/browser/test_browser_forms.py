@@ -1,4 +1,4 @@
-"""Forms in a real browser: what they show is what the page shows, also after going back."""
+"""Forms in a real browser agree with their page, also after going back."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("address, name, shown, chosen", CHOICES)
-def test_a_form_agrees_with_its_page_after_going_back(
+def test_form_agrees_with_page_after_going_back(
     full_service: str, open_tab: Visit, address: str, name: str, shown: str, chosen: str
 ) -> None:
     check_form_after_back(open_tab(full_service), address, name, shown, chosen)
 
 
-def test_a_form_agrees_with_its_page_that_was_only_put_aside(
-    full_service: str, open_tab: Visit
-) -> None:
-    """Driven browsers keep no pages in their memory: the event is that of one which does."""
+def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: Visit) -> None:
+    """Automated browsers have no back-forward cache, so its event is dispatched."""
     tab = open_tab(full_service)
     tab.open("/explore?metric=eff_job")
     box = tab.page.locator("[name=metric]")

@@ -1,4 +1,4 @@
-"""Whatever stands in the database, pages show as text: every column of every table holds attacks."""
+"""Hostile texts in every database column are shown as text."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def look(tab: WatchedTab, path: str, leads: set[str]) -> str:
     return str(tab.page.evaluate(TEXT))
 
 
-def test_every_text_is_shown_as_text(service: str, open_tab: Visit) -> None:
+def test_all_texts_are_escaped(service: str, open_tab: Visit) -> None:
     tab = open_tab(service)
     tab.page.on("dialog", lambda dialog: tab.bad.append(f"dialog: {dialog.message}"))
     leads: set[str] = set()
@@ -144,7 +144,7 @@ def test_every_text_is_shown_as_text(service: str, open_tab: Visit) -> None:
     for number in range(len(ATTACK_TEXTS)):
         text = lists + "".join(look(tab, path, leads) for path in pages_of(number))
         assert shown_in(text, number) >= SHOWN, (number, SHOWN - shown_in(text, number))
-    # Every link leads somewhere; figures and ROOT files are made for seconds, elsewhere.
+    # All links work; figures and ROOT files are slow and tested elsewhere.
     slow = ("/figure.", "/root-file", "/figures/")
     with httpx.Client(trust_env=False, timeout=30) as client:
         for address in leads:
@@ -153,14 +153,14 @@ def test_every_text_is_shown_as_text(service: str, open_tab: Visit) -> None:
 
 
 @pytest.mark.parametrize("path", [*LISTS, *pages_of(0)])
-def test_it_can_be_read(service: str, open_tab: Visit, path: str) -> None:
+def test_pages_with_hostile_text_are_readable(service: str, open_tab: Visit, path: str) -> None:
     tab = open_tab(service, size="phone", scheme="dark")
     assert tab.open(path) == 200
     tab.check_page()
 
 
 @pytest.mark.parametrize("place", range(len(pages_of(0))))
-def test_programs_get_the_texts_as_they_are(service: str, place: int) -> None:
+def test_json_and_csv_have_unchanged_texts(service: str, place: int) -> None:
     with httpx.Client(base_url=service, trust_env=False) as client:
         for number in range(len(ATTACK_TEXTS)):
             path = pages_of(number)[place]

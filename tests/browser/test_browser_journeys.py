@@ -1,4 +1,4 @@
-"""Every journey through the pages, on campaigns of real ROOT reads at the sites of a testbed."""
+"""Journeys through the pages, on campaigns of real ROOT reads at the testbed's sites."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-# -- what went wrong, from the first page down to the words of one job
+# -- from the overview to a failure
 
 
-def test_from_a_cell_to_what_a_job_said(results: GridCampaigns, open_tab: Visit) -> None:
+def test_status_cell_links_to_job_with_log(results: GridCampaigns, open_tab: Visit) -> None:
     tab = open_tab(results.address)
     tab.open("/")
     line = tab.page.locator(".matrix tbody tr").filter(has_text=BROKEN_SITE)
@@ -89,11 +89,11 @@ def test_from_a_cell_to_what_a_job_said(results: GridCampaigns, open_tab: Visit)
     assert host in text
     log = tab.page.locator("pre.log").first.inner_text()
     assert log.strip() == excerpt.strip()
-    assert "adler32" in log, "what is broken is said"
+    assert "adler32" in log, "the log names the failure"
     tab.check_page()
 
 
-def test_where_a_release_cannot_do_it_the_site_is_well(
+def test_unsupported_door_is_not_a_failure_of_the_site(
     results: GridCampaigns, open_tab: Visit
 ) -> None:
     tab = open_tab(results.address)
@@ -108,12 +108,10 @@ def test_where_a_release_cannot_do_it_the_site_is_well(
     tab.check_page()
 
 
-# -- run it again, and watch
+# -- rerun
 
 
-def test_what_runs_again_is_watched_from_the_overview_to_its_end(
-    results: GridCampaigns, open_tab: Visit
-) -> None:
+def test_rerun_campaign_is_followed(results: GridCampaigns, open_tab: Visit) -> None:
     tab = open_tab(results.address)
     tab.open("/campaigns")
     tab.page.get_by_role("link", name=NIGHTLY_CAMPAIGN).first.click()
@@ -138,7 +136,7 @@ def test_what_runs_again_is_watched_from_the_overview_to_its_end(
             assert len(seen) < 100
             tab.page.wait_for_timeout(200)
         assert again.wait(timeout=120) == 1
-        assert len(seen) > 1, "it changed while jobs reported"
+        assert len(seen) > 1, "progress changes while jobs report"
         expect(tab.page.get_by_text("12 of 12 measurements recorded")).to_be_visible()
         assert tab.page.evaluate("document.body.dataset.mark") == "the same page"
         tab.check_page()
@@ -149,7 +147,7 @@ def test_what_runs_again_is_watched_from_the_overview_to_its_end(
 # -- Explore
 
 
-def test_a_figure_is_chosen_kept_and_taken_away(
+def test_figure_is_selected_linked_and_downloaded(
     results: GridCampaigns, open_tab: Visit, tmp_path: Path
 ) -> None:
     tab = open_tab(results.address)
@@ -228,7 +226,7 @@ def equal(rows: Iterable[Mapping[str, object]], by: str, expected: Groups) -> No
             assert str(row["mean"]) in ("", "None", "nan")
 
 
-def test_study_s0_is_one_click_away(results: GridCampaigns, open_tab: Visit) -> None:
+def test_overview_links_to_study_s0(results: GridCampaigns, open_tab: Visit) -> None:
     tab = open_tab(results.address)
     tab.open("/explore")
     tab.page.get_by_role("link", name="study S0").click()
@@ -241,10 +239,10 @@ def test_study_s0_is_one_click_away(results: GridCampaigns, open_tab: Visit) -> 
     tab.check_page()
 
 
-# -- Compare, sites, files
+# -- Compare, sites and ROOT files
 
 
-def test_two_releases_are_compared(results: GridCampaigns, open_tab: Visit) -> None:
+def test_releases_and_sites_are_compared(results: GridCampaigns, open_tab: Visit) -> None:
     tab = open_tab(results.address)
     tab.open("/")
     title = f"root {RELEASES[1]} against {RELEASES[0]}"
@@ -253,7 +251,7 @@ def test_two_releases_are_compared(results: GridCampaigns, open_tab: Visit) -> N
     expect(tab.page.get_by_role("heading", name="Over all sites")).to_be_visible()
     by_site = tab.page.locator("h2#by-site ~ div table tbody tr")
     assert by_site.count() > 0
-    # Loops of milliseconds prove nothing, and it is said.
+    # Loops of milliseconds are too short for a verdict.
     expect(tab.page.get_by_text("loop too short").first).to_be_visible()
     tab.check_page()
     said = json.loads(tab.context.request.get(f"{tab.page.url}?format=json").text())
@@ -274,7 +272,7 @@ def test_two_releases_are_compared(results: GridCampaigns, open_tab: Visit) -> N
     tab.check_page()
 
 
-def test_a_site_beside_the_others(results: GridCampaigns, open_tab: Visit) -> None:
+def test_site_page_shows_comparison_and_server(results: GridCampaigns, open_tab: Visit) -> None:
     tab = open_tab(results.address)
     tab.open("/sites")
     tab.check_page()
@@ -289,7 +287,7 @@ def test_a_site_beside_the_others(results: GridCampaigns, open_tab: Visit) -> No
     tab.check_page()
 
 
-def test_a_branch_is_drawn_from_a_file(results: GridCampaigns, open_tab: Visit) -> None:
+def test_root_file_columns_are_drawn(results: GridCampaigns, open_tab: Visit) -> None:
     tab = open_tab(results.address)
     tab.open("/campaigns")
     tab.open(f"/root-file?campaign={NIGHTLY_CAMPAIGN}")
@@ -303,10 +301,10 @@ def test_a_branch_is_drawn_from_a_file(results: GridCampaigns, open_tab: Visit) 
     tab.check_page()
 
 
-# -- for everybody
+# -- accessibility
 
 
-def test_by_keyboard_alone(results: GridCampaigns, open_tab: Visit) -> None:
+def test_navigation_by_keyboard(results: GridCampaigns, open_tab: Visit) -> None:
     tab = open_tab(results.address)
     tab.open("/")
     press = tab.page.keyboard.press
@@ -326,7 +324,7 @@ def test_by_keyboard_alone(results: GridCampaigns, open_tab: Visit) -> None:
     press("Enter")
     go_to(lambda _, address: f"/days/{today()}" in address and BROKEN_SITE in address)
     outline = tab.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline != "none", "where one is can be seen"
+    assert outline != "none", "the focus is visible"
     press("Enter")
     tab.page.get_by_role("heading", name=f"{BROKEN_SITE} on").wait_for()
     go_to(lambda _, address: "/jobs/" in address)
@@ -337,7 +335,7 @@ def test_by_keyboard_alone(results: GridCampaigns, open_tab: Visit) -> None:
     tab.page.get_by_role("heading", name="Run again").wait_for()
 
 
-def test_every_page_without_script(results: GridCampaigns, open_tab: Visit) -> None:
+def test_pages_without_javascript(results: GridCampaigns, open_tab: Visit) -> None:
     tab = open_tab(results.address, script=False)
     ((campaign, job),) = results.query_database("campaign_id, job_id", f"site = '{BROKEN_SITE}'")[
         :1

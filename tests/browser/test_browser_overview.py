@@ -1,4 +1,4 @@
-"""The first page and what holds for all of them, in a real browser."""
+"""Overview, errors and signing in, in a real browser."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Visit = Callable[..., WatchedTab]
 @pytest.mark.parametrize(
     "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
 )
-def test_the_overview(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+def test_overview(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open("/") == 200
     tab.check_page()
 
 
-def test_hostile_text_is_shown_as_text(full_service: str, open_tab: Visit) -> None:
+def test_hostile_text_is_escaped(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/")
     names = tab.page.locator(".matrix tbody th").all_inner_texts()
@@ -36,14 +36,14 @@ def test_hostile_text_is_shown_as_text(full_service: str, open_tab: Visit) -> No
     )
 
 
-def test_the_overview_without_script(full_service: str, open_tab: Visit) -> None:
+def test_overview_without_javascript(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service, script=False)
     tab.open("/?days=7")
     assert tab.page.locator(".matrix tbody tr").count() >= 7
     assert tab.page.locator(".matrix tbody tr").first.locator("td").count() == 7
 
 
-def test_days_are_chosen_by_the_address(full_service: str, open_tab: Visit) -> None:
+def test_window_is_in_url(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/")
     tab.page.get_by_label("Days").select_option("30")
@@ -56,16 +56,14 @@ def test_days_are_chosen_by_the_address(full_service: str, open_tab: Visit) -> N
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_empty_database_says_what_to_do(
-    empty_service: str, open_tab: Visit, scheme: str
-) -> None:
+def test_empty_database_suggests_command(empty_service: str, open_tab: Visit, scheme: str) -> None:
     tab = open_tab(empty_service, scheme=scheme)
     assert tab.open("/") == 200
     assert tab.page.get_by_text("treehammer submit").count() == 1
     tab.check_page()
 
 
-def test_what_is_not_there(full_service: str, open_tab: Visit) -> None:
+def test_unknown_pages_are_reported(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service, size="phone")
     assert tab.open("/nothing") == 404
     assert tab.page.get_by_role("heading", name="Not Found").is_visible()
@@ -74,7 +72,7 @@ def test_what_is_not_there(full_service: str, open_tab: Visit) -> None:
     tab.check_page()
 
 
-def test_a_reader_signs_in_with_a_key(closed_service: tuple[str, Path], open_tab: Visit) -> None:
+def test_reader_signs_in_with_key(closed_service: tuple[str, Path], open_tab: Visit) -> None:
     address, folder = closed_service
     tab = open_tab(address)
     assert tab.open("/?days=7") == 401
@@ -97,7 +95,7 @@ def test_a_reader_signs_in_with_a_key(closed_service: tuple[str, Path], open_tab
 
 
 @pytest.mark.parametrize("size, scheme", [("phone", "dark"), ("laptop", "light")])
-def test_a_cell_leads_to_its_evidence(
+def test_status_cell_links_to_day(
     full_service: str, open_tab: Visit, size: str, scheme: str
 ) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)

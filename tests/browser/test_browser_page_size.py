@@ -1,4 +1,4 @@
-"""What pages with very much in them weigh on the wire, as the browser counts it."""
+"""Transfer sizes of pages with large amounts of data, measured by the browser."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ class Scale:
         return self.bytes
 
 
-def test_every_page_is_light(large: str, open_tab: Visit) -> None:
+def test_pages_are_small(large: str, open_tab: Visit) -> None:
     scale = Scale(open_tab(large))
     first = scale.weigh("/explore")
     assert 100_000 < first < MOST_AT_FIRST
     weights = {path: scale.weigh(path) for path in PAGES}
     assert max(weights.values()) < MOST, weights
-    assert scale.weigh("/explore") < first / 4, "libraries are not sent again"
+    assert scale.weigh("/explore") < first / 4, "libraries are cached"
 
 
 @pytest.mark.root
-def test_of_a_root_file_only_what_is_shown_is_read(large: str, open_tab: Visit) -> None:
+def test_root_file_is_read_partially(large: str, open_tab: Visit) -> None:
     newest = max(providers.WHEELS)
     providers.prepare_software(
         providers.parse_software_request(newest), config.load_settings().software_dir

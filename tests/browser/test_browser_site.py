@@ -1,4 +1,4 @@
-"""Sites, in a real browser."""
+"""Pages of sites in a real browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ Visit = Callable[..., WatchedTab]
 @pytest.mark.parametrize(
     "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
 )
-def test_a_site_beside_others(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+def test_site_page_is_reachable_and_drawn(
+    full_service: str, open_tab: Visit, size: str, scheme: str
+) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)
     tab.open("/")
     tab.page.get_by_role("link", name="Sites", exact=True).click()
@@ -30,7 +32,7 @@ def test_a_site_beside_others(full_service: str, open_tab: Visit, size: str, sch
     tab.check_page()
 
 
-def test_another_metric_and_variant(full_service: str, open_tab: Visit) -> None:
+def test_metric_and_window_are_selectable(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/sites/SITE_A")
     tab.page.get_by_label("Metric").select_option("cpu_per_event_s")
@@ -41,7 +43,7 @@ def test_another_metric_and_variant(full_service: str, open_tab: Visit) -> None:
     tab.check_page()
 
 
-def test_a_hostile_site(full_service: str, open_tab: Visit) -> None:
+def test_hostile_site_names_are_escaped(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/sites")
     for text in HOSTILE_TEXTS:
@@ -51,7 +53,7 @@ def test_a_hostile_site(full_service: str, open_tab: Visit) -> None:
         tab.page.go_back()
 
 
-def test_no_sites_yet(empty_service: str, open_tab: Visit) -> None:
+def test_empty_database_suggests_command(empty_service: str, open_tab: Visit) -> None:
     tab = open_tab(empty_service)
     assert tab.open("/sites") == 200
     assert tab.page.get_by_text("treehammer submit").is_visible()

@@ -1,10 +1,10 @@
-// Draws the figure of a page with Plotly; its data stand in the page as JSON.
+// Draw the page's figure with Plotly, from JSON in the page.
 
 const LARGE = 100;
-/** Lines that no marker tells apart. */
+/** Line styles of series without markers. */
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
-/** Text as it is: Plotly would read some of HTML in it. */
+/** Escape text, because Plotly interprets some HTML. */
 function plain(text) {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
@@ -13,7 +13,7 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** Where a mark stands: a day, or beside the others of its place. */
+/** Horizontal position: a day, or an offset within the place. */
 function position(picture, mark) {
   if (picture.dates) return picture.places[mark.place];
   if (picture.bins) return mark.place;
@@ -21,7 +21,7 @@ function position(picture, mark) {
 }
 
 function traces(picture, panel, width) {
-  // Marks that stand close are smaller.
+  // Close marks are smaller.
   const size = Math.min(8, Math.max(4, width / (picture.places.length * (picture.dates ? 1 : picture.series.length))));
   return picture.series.map((one, number) => {
     const marks = panel.marks.filter((mark) => mark.series === number);
@@ -41,7 +41,7 @@ function traces(picture, panel, width) {
       };
     }
     if (picture.bins) {
-      // The outer halves of the first and the last bin.
+      // Extend the first and last bin to their outer edges.
       const edges = [{ ...marks[0], place: marks[0]?.place - 0.5 }, { ...marks.at(-1), place: marks.at(-1)?.place + 0.5 }];
       const steps = marks.length ? [edges[0], ...marks, edges[1]] : [];
       return {
@@ -64,7 +64,7 @@ function traces(picture, panel, width) {
   });
 }
 
-/** The same vertical axis in every panel. */
+/** Range of the vertical axis, common to all panels. */
 function reach(picture) {
   const marks = picture.panels.flatMap((panel) => panel.marks);
   const low = Math.min(...marks.map((mark) => mark.box[0] ?? mark.low ?? mark.y));
@@ -86,13 +86,13 @@ function layout(picture, range, several, width) {
   const longest = Math.max(...places.map((place) => place.length));
   const room = (width - 82) / places.length;
   const turned = 7.5 * longest > room && !picture.dates;
-  // Slanted, the first label must fit into what is left of its place: Plotly leaves out what does not.
+  // Plotly omits slanted labels that do not fit to the left of their place.
   const steep = several || places.length > 12 || room < 30 || 5.7 * longest > 70 + room / 2;
   const angle = !turned ? 0 : steep ? 90 : 40;
-  // Bins are named by their lower edges.
+  // Bins are labeled by their lower edges.
   const ticks = places.map((_, place) => place - (picture.bins ? 0.5 : 0));
   const named = places.map((_, place) => places.length < LARGE || place % 5 === 0);
-  // Labels get their own room: Plotly would rather leave them out than shrink the rest.
+  // Reserve space for labels, which Plotly would omit otherwise.
   const below = { 0: 20, 40: Math.min(5 * longest, 220), 90: Math.min(6.2 * longest, 300) }[angle];
   return {
     height: (several ? 260 : 420) + below,
@@ -132,5 +132,5 @@ function draw() {
 }
 
 draw();
-// What follows the system's colors changes with them.
+// Redraw when the system's color scheme changes.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

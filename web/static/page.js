@@ -1,6 +1,6 @@
-// What pages do beyond HTML; everything can be read without it.
+// Enhancements of all pages; pages are readable without scripts.
 
-/** Put a button beside every command that copies it. */
+/** Add a copy button to every command. */
 function addCopyButtons(root) {
   for (const box of root.querySelectorAll("pre.command:not([data-copies])")) {
     box.dataset.copies = "";
@@ -21,10 +21,10 @@ function addCopyButtons(root) {
 }
 
 addCopyButtons(document);
-// Where a table of days is wider than the screen, the latest ones matter most.
+// Scroll tables of days to the latest ones.
 for (const table of document.querySelectorAll(".newest")) table.scrollLeft = table.scrollWidth;
 document.body.addEventListener("htmx:afterSettle", (event) => addCopyButtons(event.target));
-// A page that the browser had only put aside shows in its forms again what it shows below.
+// Reset forms of pages restored from the back-forward cache, so that they agree with the page.
 addEventListener("pageshow", (event) => {
   if (event.persisted) for (const form of document.querySelectorAll("form[method=get]")) form.reset();
 });

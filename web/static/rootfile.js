@@ -1,11 +1,11 @@
-// Browses an exported ROOT file with JSROOT: columns of its trees, drawn and as numbers.
+// Browse an exported ROOT file with JSROOT: columns of its trees as plots and tables.
 
 const BINS = 60, LISTED = 25, UNKNOWN_BOOL = 255;
-/** The column that is shown first. */
+/** The column shown first. */
 const FIRST = "eff_job";
-/** The columns by which good timed measurements are told from others. */
+/** Columns that identify good timed measurements. */
 const JUDGED = ["kind", "failure_class", "plausible"];
-/** What is chosen, of which the address has what is not usual. */
+/** Selected values; those that differ from the defaults are in the URL. */
 const CHOICES = ["tree", "column", "against", "entries"];
 const page = document.getElementById("rootfile");
 const part = (name) => page.querySelector(`[data-part="${name}"]`);
@@ -14,7 +14,7 @@ const say = (text) => { part("status").textContent = text; };
 let jsroot = null;
 let tree = null;
 let columns = [];
-/** Counts what was asked to be shown: what is read later than something asked after it is dropped. */
+/** Counts selections; results of outdated ones are dropped. */
 let turns = 0;
 
 /** Name and type of a tree's branches. */
@@ -26,7 +26,7 @@ function columnsOf(found) {
   });
 }
 
-/** The values of some columns, an array for each. */
+/** The values of columns, one array each. */
 async function read(names) {
   const found = names.map(() => []);
   const selector = new jsroot.TSelector();
@@ -38,7 +38,7 @@ async function read(names) {
   return found;
 }
 
-/** The entries that are shown, by their numbers, and of each column its values there. */
+/** Numbers of the shown entries, and the values of each column. */
 async function readChosen(names) {
   if (!judges() || part("entries").value !== "good") {
     const found = await read(names);
@@ -52,12 +52,12 @@ async function readChosen(names) {
   return { found: names.map((_, place) => rows.map((row) => whole[place][row])), rows, all: kind.length };
 }
 
-/** Whether the tree tells which of its entries are good. */
+/** Whether the tree has the columns that identify good entries. */
 function judges() {
   return JUDGED.every((name) => columns.some((column) => column.name === name));
 }
 
-/** Put what is chosen into the address, so that it can be kept and sent around. */
+/** Put the selection into the URL. */
 function remember() {
   const asked = new URLSearchParams(location.search);
   for (const name of CHOICES) {
@@ -67,14 +67,14 @@ function remember() {
   history.replaceState(null, "", `?${asked}`);
 }
 
-/** Choose what the address asks for, where there is such a thing. */
+/** Restore the selection from the URL, as far as possible. */
 function recall(name, usual) {
   const box = part(name), asked = new URLSearchParams(location.search).get(name);
   const known = (value) => [...box.options].some((option) => option.value === value);
   box.value = asked !== null && known(asked) ? asked : usual;
 }
 
-/** JSROOT makes one character of each byte. */
+/** Decode UTF-8: JSROOT returns one character per byte. */
 function decoded(text) {
   return new TextDecoder().decode(Uint8Array.from(text, (character) => character.charCodeAt(0)));
 }
@@ -83,7 +83,7 @@ function typeOf(name) {
   return columns.find((column) => column.name === name)?.type ?? "";
 }
 
-/** A number; NaN for what is not known. */
+/** Convert to a number; NaN if missing. */
 function known(value, type) {
   const number = Number(value);
   if (type === "bool" && number === UNKNOWN_BOOL) return NaN;
@@ -112,7 +112,7 @@ function histogram(name, values) {
   return made;
 }
 
-/** A table with two columns of text. */
+/** Add a table. */
 function listing(caption, heads, rows) {
   const table = document.createElement("table");
   table.className = "listing";
@@ -157,7 +157,7 @@ async function show() {
   if (turn !== turns) return;
   jsroot.cleanup(drawing);
   const first = rows.slice(0, LISTED).map((row, at) => [String(row), ...names.map((one, place) => told(found[place][at], one))]);
-  listing(`The first ${first.length} of ${rows.length} entries`, ["entry", ...names], first);
+  listing(`First ${first.length} of ${rows.length} entries`, ["entry", ...names], first);
   const entries = judges() && part("entries").value === "good" ? `${name}: ${rows.length} good timed measurements of ${whole} entries` : `${name}: ${rows.length} entries`;
   if (names.some(isText)) {
     drawing.hidden = true;
@@ -167,7 +167,7 @@ async function show() {
       counts.set(key, (counts.get(key) ?? 0) + 1);
     }
     const sorted = [...counts].sort((a, b) => b[1] - a[1]);
-    listing(`How often each occurs${sorted.length > LISTED ? `; the ${LISTED} most frequent of ${sorted.length}` : ""}`, [names.join(" · "), "entries"], sorted.slice(0, LISTED).map(([key, count]) => [key, String(count)]));
+    listing(`Frequencies${sorted.length > LISTED ? `; the ${LISTED} most frequent of ${sorted.length}` : ""}`, [names.join(" · "), "entries"], sorted.slice(0, LISTED).map(([key, count]) => [key, String(count)]));
     say(`${entries}, ${sorted.length} different values.`);
     return;
   }
@@ -176,7 +176,7 @@ async function show() {
   let drawn = names.map((_, place) => flat(place));
   if (against && lists) {
     drawing.hidden = true;
-    say(`${name} or ${against} holds lists, which cannot be drawn against each other.`);
+    say(`${name} or ${against} holds lists, which cannot be plotted against each other.`);
     return;
   }
   const all = drawn[0].length;
@@ -193,7 +193,7 @@ async function show() {
   }
   if (turn !== turns) return;
   drawing.setAttribute("aria-label", against ? `${name} against ${against}` : `Distribution of ${name}`);
-  say(`${entries}${left ? `, ${left} not known and left out` : ""}.`);
+  say(`${entries}${left ? `, ${left} missing` : ""}.`);
 }
 
 function list() {
@@ -213,7 +213,7 @@ async function choose(file, name) {
   part("drawing").hidden = true;
   part("values").replaceChildren();
   part("entries").disabled = !judges();
-  // What is looked for most is shown at once.
+  // Show the most common column first.
   recall("column", columns.some((column) => column.name === FIRST) ? FIRST : "");
   recall("against", "");
   say(`${name}: ${tree.fEntries} entries of ${columns.length} columns. Choose a column.`);
@@ -226,7 +226,7 @@ function careful(action) {
     try {
       await action(...what);
     } catch (error) {
-      say(`This cannot be shown: ${error.message ?? error}`);
+      say(`Cannot be shown: ${error.message ?? error}`);
     }
   };
 }
@@ -236,11 +236,11 @@ async function open() {
   const answer = await fetch(page.dataset.file, { headers: { Accept: "application/json" }, method: "HEAD" });
   if (!answer.ok) {
     const told = await fetch(page.dataset.file, { headers: { Accept: "application/json" } });
-    say(`There is no file: ${(await told.json()).error}`);
+    say(`No file: ${(await told.json()).error}`);
     return;
   }
   jsroot = await import(page.dataset.jsroot);
-  jsroot.settings.UseStamp = false;   // an address of ours has one content
+  jsroot.settings.UseStamp = false;   // URLs are versioned by content
   const file = await jsroot.openFile(page.dataset.file);
   if (!file) throw new Error("the file cannot be read");
   const names = file.fKeys.filter((key) => key.fClassName === "TTree").map((key) => key.fName);

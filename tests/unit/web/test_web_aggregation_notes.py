@@ -1,4 +1,4 @@
-"""What figures take together is said, wherever they are seen; and what they leave out."""
+"""Notes on values aggregated in figures, and on marks left out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAYS = 450
 
 
 def measured() -> Iterator[Measurement]:
-    """Two tests at A, of which B has one; failures; and a site of a year and a quarter."""
+    """Two tests at A, one at B, failures at C, and 450 days at D."""
     shared: dict[str, Any] = {"door": "near", "dataset": "one", "plausible": True, "host": "node"}
     number = 0
     for site, test, variant, value in (
@@ -66,7 +66,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
         yield service
 
 
-def told(service: ServiceThread, query: str, path: str = "/explore") -> dict[str, Any]:
+def load_json(service: ServiceThread, query: str, path: str = "/explore") -> dict[str, Any]:
     where = re.sub(r"&(site|host)=(\w+)", r"&where=\1%3D\2", f"&{query}")
     answer = service.client.get(f"/api/v1{path}?{where[1:]}")
     assert answer.status_code == 200, answer.text
@@ -74,8 +74,8 @@ def told(service: ServiceThread, query: str, path: str = "/explore") -> dict[str
     return found
 
 
-def drawn(service: ServiceThread, query: str, path: str = "/explore") -> dict[str, Any]:
-    """What the page hands to Plotly."""
+def load_figure(service: ServiceThread, query: str, path: str = "/explore") -> dict[str, Any]:
+    """Load the figure that a page passes to Plotly."""
     page = service.client.get(f"{path}?{query}", headers=PEOPLE).text
     found = re.search(r'id="picture">(.*?)</script>', page, re.DOTALL)
     assert found
@@ -92,8 +92,8 @@ def drawn(service: ServiceThread, query: str, path: str = "/explore") -> dict[st
         "by=site&color=&view=distribution",
     ],
 )
-def test_a_mean_of_several_tests_says_so(filled: ServiceThread, query: str) -> None:
-    about = told(filled, f"{query}&site=A&site=B&{ALL}")["about"]
+def test_figure_notes_aggregated_values(filled: ServiceThread, query: str) -> None:
+    about = load_json(filled, f"{query}&site=A&site=B&{ALL}")["about"]
     assert (
         about["aggregated"]
         == "Points aggregate up to 2 tests, 2 variants, 2 datasets and 2 releases."
@@ -105,20 +105,20 @@ def test_a_mean_of_several_tests_says_so(filled: ServiceThread, query: str) -> N
     assert about["aggregated"] in figure
 
 
-def test_each_row_tells_what_it_mixes(filled: ServiceThread) -> None:
+def test_csv_rows_list_aggregated_values(filled: ServiceThread) -> None:
     answer = filled.client.get(f"/explore?by=site&color=&site=A&site=B&{ALL}&format=csv")
     rows = {row["site"]: row["aggregates"] for row in csv.DictReader(io.StringIO(answer.text))}
     assert rows == {"A": "2 tests, 2 variants, 2 datasets, 2 releases", "B": ""}
 
 
-def test_a_trend_tells_it_of_its_lines(filled: ServiceThread) -> None:
-    about = told(filled, f"by=day&color=site&site=A&{ALL}")["about"]
+def test_trend_notes_aggregation_of_lines(filled: ServiceThread) -> None:
+    about = load_json(filled, f"by=day&color=site&site=A&{ALL}")["about"]
     assert about["aggregated"].startswith("Each line aggregates 2 tests,")
-    about = told(filled, f"by=week&color=site&site=A&host=node&{ALL}")["about"]
+    about = load_json(filled, f"by=week&color=site&site=A&host=node&{ALL}")["about"]
     assert about["aggregated"].startswith("Each line aggregates 2 tests,")
 
 
-def test_what_differs_between_points_is_said() -> None:
+def test_figure_notes_differing_work() -> None:
     columns = ("site", "test_name", "variant", "dataset", "axis_root", "door")
     rows = [(*one, '{"size":1}', "one", "6.38", "near") for one in (("A", "x"), ("B", "y"))]
     assert (
@@ -128,8 +128,8 @@ def test_what_differs_between_points_is_said() -> None:
     assert count_aggregated(["test_name"], columns, rows).describe_figure(["test_name"]) == ""
 
 
-def test_s0_never_pools_tests_or_datasets(filled: ServiceThread) -> None:
-    answer = told(filled, f"site=A&site=B&{ALL}", "/figures/s0")
+def test_s0_separates_tests_and_datasets(filled: ServiceThread) -> None:
+    answer = load_json(filled, f"site=A&site=B&{ALL}", "/figures/s0")
     assert answer["title"] == "CPU efficiency by site (study S0)"
     assert answer["about"]["aggregated"] == ""
     rows = answer["tables"]["figure"]
@@ -137,44 +137,44 @@ def test_s0_never_pools_tests_or_datasets(filled: ServiceThread) -> None:
     variant = variant_values("root=6.38 size=1")["variant"]
     assert means["A", "tree", variant] == pytest.approx(0.85)
     assert means["A", "nano", variant] == pytest.approx(0.25)
-    names = [one["name"] for one in drawn(filled, f"site=A&site=B&{ALL}", "/figures/s0")["series"]]
+    names = [
+        one["name"] for one in load_figure(filled, f"site=A&site=B&{ALL}", "/figures/s0")["series"]
+    ]
     assert "nano · two · root=6.38 size=1" in names
-    one = told(filled, f"site=B&{ALL}", "/figures/s0")
+    one = load_json(filled, f"site=B&{ALL}", "/figures/s0")
     assert "test_name" not in one["about"]["groups"]
 
 
-def test_another_figure_is_not_called_s0(filled: ServiceThread) -> None:
-    answer = told(filled, f"metric=cpu_per_event_s&by=door&{ALL}", "/figures/s0")
+def test_s0_with_other_columns_has_its_own_title(filled: ServiceThread) -> None:
+    answer = load_json(filled, f"metric=cpu_per_event_s&by=door&{ALL}", "/figures/s0")
     assert answer["title"] == "cpu_per_event_s by door and variant"
 
 
-def test_bars_are_the_rms_on_both_sides(filled: ServiceThread) -> None:
-    picture = drawn(filled, f"by=site&color=&site=B&{ALL}")
+def test_error_bars_are_symmetric_rms(filled: ServiceThread) -> None:
+    picture = load_figure(filled, f"by=site&color=&site=B&{ALL}")
     (mark,) = picture["panels"][0]["marks"]
     assert mark["y"] == pytest.approx(0.55)
     assert mark["y"] - mark["low"] == pytest.approx(0.05)
     assert mark["high"] - mark["y"] == pytest.approx(0.05)
 
 
-def test_what_is_not_supported_is_no_failure(filled: ServiceThread) -> None:
+def test_unsupported_executions_are_not_failures(filled: ServiceThread) -> None:
     for query in ("by=site&color=", "by=site&color=host", "by=site&color=&view=distribution"):
-        (row,) = told(filled, f"{query}&site=C&{ALL}")["tables"]["figure"]
+        (row,) = load_json(filled, f"{query}&site=C&{ALL}")["tables"]["figure"]
         counts = (row["good"], row["failed"], row["implausible"], row["not_supported"])
         assert counts == (0, 1, 0, 1), query
 
 
-def test_the_newest_days_are_drawn_and_the_rest_is_named(
-    filled: ServiceThread, tmp_path: Path
-) -> None:
+def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path: Path) -> None:
     query = f"by=day&color=&site=D&{ALL}"
-    picture = drawn(filled, query)
+    picture = load_figure(filled, query)
     assert len(picture["places"]) == 400
     assert picture["places"][-1] == LAST.isoformat()
-    said = "The figure shows 400 of 450 marks: at most the 400 newest days, weeks or months"
-    assert picture["left_out"].startswith(said)
+    expected = "The figure shows 400 of 450 marks: at most the 400 newest days, weeks or months"
+    assert picture["left_out"].startswith(expected)
     page = filled.client.get(f"/explore?{query}", headers=PEOPLE).text
-    assert page.count(said) == 2
-    assert said in filled.client.get(f"/explore/figure.svg?{query}").text.replace("\n", " ")
+    assert page.count(expected) == 2
+    assert expected in filled.client.get(f"/explore/figure.svg?{query}").text.replace("\n", " ")
     table = page[page.index("<tbody>") :]
     assert "Last 250 of 450 rows" in table
     assert LAST.isoformat() in table
@@ -186,7 +186,7 @@ def test_the_newest_days_are_drawn_and_the_rest_is_named(
         assert "site=D; timed executions; n = 450" in opened["figure"].title
 
 
-def test_the_newest_days_have_panels_of_read_latencies() -> None:
+def test_latency_panels_show_newest_days() -> None:
     from treehammer.web.figures.explore_query import LATENCY, ExploreQuery
     from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
     from treehammer.web.views.explore import latency_figure
@@ -199,7 +199,7 @@ def test_the_newest_days_have_panels_of_read_latencies() -> None:
     assert picture.left_out.startswith("The figure shows 48 of 60 marks")
 
 
-def test_a_file_of_nothing_is_empty(filled: ServiceThread, tmp_path: Path) -> None:
+def test_root_file_without_groups_is_empty(filled: ServiceThread, tmp_path: Path) -> None:
     file = tmp_path / "figure.root"
     answer = filled.client.get(f"/explore/figure.root?by=site&kind=checksum&{ALL}")
     assert answer.status_code == 200, answer.text
@@ -208,7 +208,7 @@ def test_a_file_of_nothing_is_empty(filled: ServiceThread, tmp_path: Path) -> No
         assert opened["figure"].num_entries == 0
 
 
-def test_a_metric_that_nobody_recorded_is_named(filled: ServiceThread) -> None:
+def test_unrecorded_metric_is_explained(filled: ServiceThread) -> None:
     page = filled.client.get(f"/explore?metric=extra_nothing&{ALL}", headers=PEOPLE).text
     assert "no selected good execution recorded extra_nothing" in page
     assert "figure.png" not in page
@@ -217,10 +217,10 @@ def test_a_metric_that_nobody_recorded_is_named(filled: ServiceThread) -> None:
     assert "execution recorded extra_nothing" in refused.json()["error"]
 
 
-def test_kinds_can_be_asked_for(filled: ServiceThread) -> None:
-    assert told(filled, f"by=kind&color=&{ALL}")["about"]["kind"] is None
-    assert told(filled, f"where=kind%3Dchecksum&{ALL}")["about"]["kind"] is None
-    assert told(filled, f"kind=&color=&{ALL}")["about"]["selection"].startswith(
+def test_kind_is_selectable(filled: ServiceThread) -> None:
+    assert load_json(filled, f"by=kind&color=&{ALL}")["about"]["kind"] is None
+    assert load_json(filled, f"where=kind%3Dchecksum&{ALL}")["about"]["kind"] is None
+    assert load_json(filled, f"kind=&color=&{ALL}")["about"]["selection"].startswith(
         "all days; executions of all kinds"
     )
     page = filled.client.get(f"/explore?kind=checksum&{ALL}", headers=PEOPLE).text
@@ -228,14 +228,16 @@ def test_kinds_can_be_asked_for(filled: ServiceThread) -> None:
 
 
 @pytest.mark.parametrize(
-    "condition, said", [("variant=", "variant –"), ("variant!=", "no variant –")]
+    "condition, expected", [("variant=", "variant –"), ("variant!=", "no variant –")]
 )
-def test_no_variant_is_a_dash(filled: ServiceThread, condition: str, said: str) -> None:
-    about = told(filled, f"where={condition}&{ALL}")["about"]
-    assert f"; {said}; " in about["selection"]
+def test_missing_variant_is_shown_as_dash(
+    filled: ServiceThread, condition: str, expected: str
+) -> None:
+    about = load_json(filled, f"where={condition}&{ALL}")["about"]
+    assert f"; {expected}; " in about["selection"]
 
 
-def test_a_wrong_condition_keeps_the_form(filled: ServiceThread) -> None:
+def test_invalid_condition_keeps_form_values(filled: ServiceThread) -> None:
     query = "metric=cpu_per_event_s&site=A&where=host"
     page = filled.client.get(f"/explore?{query}", headers=PEOPLE)
     assert page.status_code == 400
@@ -243,16 +245,16 @@ def test_a_wrong_condition_keeps_the_form(filled: ServiceThread) -> None:
     assert '<input name="where" value="host"' in page.text
     assert re.search(r'value="cpu_per_event_s"[^>]* selected', page.text)
     assert '<option selected value="A">' in page.text
-    # As long as no days are said they are the last thirty, not all.
+    # Without days in the URL the default window applies.
     assert f'name="to" value="{LAST.isoformat()}"' in page.text
-    for query, said in (
+    for query, expected in (
         ("by=read_latency_hist", ">read_latency_hist is a list"),
         ("site=A&sitte=A", "Did you mean &#39;site&#39;? All catalogue columns"),
     ):
-        assert said in filled.client.get(f"/explore?{query}", headers=PEOPLE).text
+        assert expected in filled.client.get(f"/explore?{query}", headers=PEOPLE).text
 
 
-def test_rows_lead_on(filled: ServiceThread) -> None:
+def test_rows_link_to_sites_and_jobs(filled: ServiceThread) -> None:
     page = filled.client.get(f"/explore?by=site&color=week&site=A&{ALL}", headers=PEOPLE).text
     table = page[page.index("<tbody>") :]
     assert 'href="/sites/A"' in table

@@ -1,4 +1,4 @@
-"""The benchmark of pages asks for pages that show something."""
+"""The page benchmark requests pages that show data."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from treehammer.sql.write.store import Store
 
 @pytest.fixture(scope="module")
 def named() -> Iterator[Callable[[str], ModuleType]]:
-    """Modules of the benchmarks."""
+    """Import function for the benchmarks' modules."""
     with import_short_benchmarks() as found:
         yield found
 
 
 def port(service: ServiceThread) -> int:
-    """Where it listens."""
+    """Port of the service."""
     found = service.client.base_url.port
     assert found
     return found
 
 
-def test_every_page_shows_something(
+def test_benchmarked_pages_show_rows(
     named: Callable[[str], ModuleType],
     tmp_path: Path,
     start_service: StartService,
@@ -51,7 +51,7 @@ def test_every_page_shows_something(
                 assert (shown > 0) == (page.reads != pages.READS_NOTHING), page.name
 
 
-def test_a_page_that_shows_nothing_is_refused(
+def test_empty_page_is_refused(
     named: Callable[[str], ModuleType], start_service: StartService
 ) -> None:
     pages, world = named("service.page_cost"), named("harness.synthetic_measurements")

@@ -1,4 +1,4 @@
-"""Since yesterday: what changed is told, all of it, the worst first, whatever days the page shows."""
+"""Changes since yesterday on the overview."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED = {"failure_class": "open"}
 
 
 def on(site: str, back: int, good: int, failed: int = 0, **more: Any) -> Iterator[Measurement]:
-    """Measurements of a site so many days ago."""
+    """Measurements of a site ``back`` days ago."""
     day = calendar_days.day_number(calendar_days.today() - timedelta(days=back))
     for number in range(good + failed):
         values: dict[str, Any] = {"site": site, "day": day, "axis_root": "6.38.00", "door": "root"}
@@ -32,11 +32,11 @@ def on(site: str, back: int, good: int, failed: int = 0, **more: Any) -> Iterato
         yield make_measurement(name, started_us=NOW_US - back * DAY_US, **values)
 
 
-def written(back: int) -> str:
+def format_day(back: int) -> str:
     return calendar_days.format_day(calendar_days.today() - timedelta(days=back))
 
 
-def told(service: ServiceThread, query: str = "") -> list[str]:
+def load_changes(service: ServiceThread, query: str = "") -> list[str]:
     answer = service.client.get(f"/api/v1/overview{query}")
     assert answer.status_code == 200, answer.text
     found: list[str] = answer.json()["about"]["changes"]
@@ -54,46 +54,50 @@ def service(start_service: StartService) -> Iterator[ServiceThread]:
         yield service
 
 
-def test_nothing_is_new_where_all_is_as_it_was(service: ServiceThread) -> None:
+def test_unchanged_status_is_not_listed(service: ServiceThread) -> None:
     add(service, on("A", 3, 2), on("A", 1, 2), on("A", 0, 2))
-    assert told(service) == ["4 measurements received: 4 of 4 good."]
+    assert load_changes(service) == ["4 measurements received: 4 of 4 good."]
 
 
-def test_the_latest_day_is_held_against_the_one_measured_before(service: ServiceThread) -> None:
+def test_status_is_compared_with_previous_measured_day(service: ServiceThread) -> None:
     add(service, on("A", 9, 0, 2), on("A", 1, 2), on("A", 0, 1, 3))
-    _, line = told(service)
-    assert line == (f"A: warning (1 of 4 good, 3 failed on {written(0)}); good on {written(1)}.")
-    # Whatever days the page shows.
+    _, line = load_changes(service)
+    assert line == (
+        f"A: warning (1 of 4 good, 3 failed on {format_day(0)}); good on {format_day(1)}."
+    )
+    # The days shown on the page do not matter.
     until = calendar_days.today() - timedelta(days=100)
     for query in ("?days=7", "?days=60", f"?days=30&to={until}"):
-        assert told(service, query) == told(service)
+        assert load_changes(service, query) == load_changes(service)
 
 
-def test_what_changed_yesterday_is_still_news(service: ServiceThread) -> None:
+def test_change_of_yesterday_is_listed(service: ServiceThread) -> None:
     add(service, on("A", 2, 2), on("A", 1, 0, 1), on("A", 0, 0, 2))
-    _, line = told(service)
+    _, line = load_changes(service)
     assert line == (
-        f"A: failing since {written(1)} (0 of 2 good, 2 failed on {written(0)}); "
-        f"good on {written(2)}."
+        f"A: failing since {format_day(1)} (0 of 2 good, 2 failed on {format_day(0)}); "
+        f"good on {format_day(2)}."
     )
 
 
-def test_who_is_well_again_is_told_with_what_was(service: ServiceThread) -> None:
+def test_recovery_names_previous_status(service: ServiceThread) -> None:
     add(service, on("A", 2, 2), on("A", 1, 0, 2), on("A", 0, 2))
-    assert told(service)[1:] == [f"A: good (2 of 2 good on {written(0)}); failing on {written(1)}."]
+    assert load_changes(service)[1:] == [
+        f"A: good (2 of 2 good on {format_day(0)}); failing on {format_day(1)}."
+    ]
 
 
-def test_who_measures_no_more_is_told_once(service: ServiceThread) -> None:
+def test_quiet_site_is_listed_once(service: ServiceThread) -> None:
     add(service, on("A", 3, 2), on("A", 2, 2), on("B", 3, 1))
-    assert told(service) == [f"A: no measurements since {written(2)}."]
+    assert load_changes(service) == [f"A: no measurements since {format_day(2)}."]
 
 
-def test_what_is_measured_for_the_first_time(service: ServiceThread) -> None:
+def test_first_measurements_are_listed(service: ServiceThread) -> None:
     other: dict[str, Any] = {"axis_root": "6.40.00"}
     add(service, on("A", 200, 1), on("A", 0, 1, **other), on("B", 100, 1, door="file"))
     add(service, on("B", 0, 1, **other), on("B", 1, 1, door="https"), on("C", 1, 1, **other))
-    # Of a new site it goes without saying; what was there before these days is not new.
-    assert told(service)[1:] == [
+    # Releases and doors of a new site, and anything measured before, are not listed.
+    assert load_changes(service)[1:] == [
         "First measurements from C.",
         "ROOT 6.40.00: first measurements at A, B.",
         "door https: first measurements at B.",
@@ -101,7 +105,7 @@ def test_what_is_measured_for_the_first_time(service: ServiceThread) -> None:
     ]
 
 
-def test_comparisons_since_yesterday(service: ServiceThread) -> None:
+def test_new_comparisons_are_listed(service: ServiceThread) -> None:
     two_days_ago = NOW_US - 2 * DAY_US
     with Store.open(service.url) as store:
         for name, judged, us in (
@@ -111,31 +115,31 @@ def test_comparisons_since_yesterday(service: ServiceThread) -> None:
         ):
             row = build_verdict(name, created_us=us, verdict=judged, scope="series")
             store.replace_comparison(name, [], [row])
-    (worse, new) = told(service)
+    (worse, new) = load_changes(service)
     assert "1 slower by site" in worse
     assert "1 same by site" in new
     page = service.client.get("/").text
     assert page.index('href="/compare/worse"') < page.index('href="/compare/new"')
 
 
-def test_campaigns_are_named_by_their_names(service: ServiceThread) -> None:
+def test_new_campaigns_are_listed_by_name(service: ServiceThread) -> None:
     with Store.open(service.url) as store:
         for number in range(12):
             store.add_campaign(make_campaign_row(f"c{number:02}", created_us=NOW_US - number), [])
         store.add_campaign(make_campaign_row("old", created_us=NOW_US - 2 * DAY_US), [])
     names = [f"name of c{number:02}" for number in range(12)]
-    assert told(service) == [f"12 campaigns submitted: {', '.join(names)}."]
+    assert load_changes(service) == [f"12 campaigns submitted: {', '.join(names)}."]
     listed = service.client.get("/").text.split('class="changes"', 1)[1].split("</ul>", 1)[0]
     assert re.sub(r"<[^>]+>", "", listed).strip().endswith("name of c09 and 2 more.")
     assert listed.count('href="/campaigns/c') == 10
 
 
-def test_the_worst_is_first_and_the_rest_is_folded(service: ServiceThread) -> None:
+def test_changes_are_sorted_by_severity_and_folded(service: ServiceThread) -> None:
     for number in range(changes_since.MAX_CHANGES):
         add(service, on(f"W{number}", 1, 3), on(f"W{number}", 0, 3, 1))
     add(service, on("GOOD", 1, 0, 1), on("GOOD", 0, 1), on("QUIET", 2, 1))
     add(service, on("BAD", 1, 1), on("BAD", 0, 0, 1), on("WORSE", 1, 4), on("WORSE", 0, 1, 3))
-    first = [line.partition(":")[0] for line in told(service)[1:]]
+    first = [line.partition(":")[0] for line in load_changes(service)[1:]]
     new = f"First measurements from BAD, GOOD, {', '.join(first[3:-2])}, WORSE."
     assert first == [
         "BAD",

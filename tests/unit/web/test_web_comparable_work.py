@@ -1,7 +1,7 @@
-"""What is the same work: told by the axes of a variant, whatever its label leaves out.
+"""Comparable work is identified by a variant's axes, not by its label.
 
-A label names the axes that vary in its campaign alone.  So two campaigns may give one label to
-different variants, and different labels to one.
+A label names only the axes that vary in its campaign. Two campaigns may give one label to different
+variants, and different labels to the same variant.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MEASURED = (
     ("A", "both", CACHED, "branches=2% cache_mb=30", 10e-6, 0.6),
     ("B", "part", CACHED, "cache_mb=30", 12e-6, 0.8),
     ("C", "root", CACHED, f"root={RELEASE}", 14e-6, 0.4),
-    # In one day of one site, too.
+    # Several variants with one label on one day at one site.
     ("A", "part", PART, "cache_mb=0", 8e-6, 0.5),
 )
 
@@ -77,56 +77,54 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]
         yield service
 
 
-def told(service: ServiceThread, address: str, **asked: str) -> dict[str, Any]:
-    answer = service.client.get(f"/api/v1{address}", params=asked or None)
+def load_json(service: ServiceThread, address: str, **parameters: str) -> dict[str, Any]:
+    answer = service.client.get(f"/api/v1{address}", params=parameters or None)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-def test_a_site_is_held_against_the_same_variants_whatever_their_labels(
+def test_site_is_compared_by_variant_not_label(
     service: ServiceThread,
 ) -> None:
-    asked = {"metric": "cpu_per_event_s"}
-    (row,) = told(service, "/sites/A", **asked)["tables"]["series"]
-    # Of 80, 10 and 8 µs nobody else did the first.
+    parameters = {"metric": "cpu_per_event_s"}
+    (row,) = load_json(service, "/sites/A", **parameters)["tables"]["series"]
+    # No other site measured the variant that takes 80 µs.
     assert (row["measurements"], row["compared"], row["sites"]) == (3, 2, 2)
     assert row["own"] == pytest.approx(9e-6)
     assert row["median"] == pytest.approx((8e-6 + 13e-6) / 2)
-    (row,) = told(service, "/sites/B", **asked)["tables"]["series"]
+    (row,) = load_json(service, "/sites/B", **parameters)["tables"]["series"]
     assert row["median"] == pytest.approx((8.5e-6 + 12e-6) / 2)
 
 
-def test_the_list_of_sites_holds_the_same_variants_against_each_other(
+def test_site_list_compares_same_variants(
     service: ServiceThread,
 ) -> None:
-    rows = {row["site"]: row for row in told(service, "/sites")["tables"]["sites"]}
+    rows = {row["site"]: row for row in load_json(service, "/sites")["tables"]["sites"]}
     assert rows["A"]["own"] == pytest.approx((0.6 + 0.5) / 2)
     assert rows["A"]["median"] == pytest.approx((0.6 + 0.6) / 2)
     assert rows["B"]["median"] == pytest.approx((0.6 + 0.5) / 2)
 
 
-def test_one_variant_of_a_site_can_be_chosen(service: ServiceThread) -> None:
+def test_site_page_filters_by_variant(service: ServiceThread) -> None:
     chosen = json.dumps({"access": "direct", "branches": 0.02, "cache_mb": 30})
-    asked = {"metric": "cpu_per_event_s", "variant": chosen}
-    (row,) = told(service, "/sites/A", **asked)["tables"]["series"]
+    parameters = {"metric": "cpu_per_event_s", "variant": chosen}
+    (row,) = load_json(service, "/sites/A", **parameters)["tables"]["series"]
     assert (row["measurements"], row["median"]) == (1, pytest.approx(13e-6))
 
 
 @pytest.mark.parametrize("view", ["", "&panels=host", "&bars=interval", "&view=distribution"])
-def test_a_label_of_several_variants_says_that_it_mixes_them(
-    service: ServiceThread, view: str
-) -> None:
+def test_grouping_by_label_notes_aggregated_variants(service: ServiceThread, view: str) -> None:
     query = f"metric=cpu_per_event_s&by=variant_label&color=&{ALL}{view}"
-    found = told(service, f"/explore?{query}")
+    found = load_json(service, f"/explore?{query}")
     assert found["about"]["aggregated"].startswith("Points aggregate up to 2 variants")
     mixes = {row["variant_label"]: row["aggregates"] for row in found["tables"]["figure"]}
     assert mixes["cache_mb=0"].startswith("2 variants")
     assert mixes["branches=2% cache_mb=30"] == ""
 
 
-def test_variants_with_one_label_are_counted_apart(service: ServiceThread) -> None:
-    found = told(service, f"/explore?by=site&color=&{ALL}")
+def test_variants_with_same_label_are_counted_separately(service: ServiceThread) -> None:
+    found = load_json(service, f"/explore?by=site&color=&{ALL}")
     assert found["about"]["aggregated_max"] == {"variant": 3}
 
 
@@ -136,8 +134,8 @@ def page(service: ServiceThread, address: str) -> str:
     return answer.text
 
 
-def drawn(service: ServiceThread, address: str) -> dict[str, Any]:
-    """What a page hands to Plotly."""
+def load_figure(service: ServiceThread, address: str) -> dict[str, Any]:
+    """Load the figure that a page passes to Plotly."""
     found = re.search(r'id="picture">(.*?)</script>', page(service, address), re.DOTALL)
     assert found
     picture: dict[str, Any] = json.loads(unescape(found[1]))
@@ -148,21 +146,21 @@ SHARED = "access=direct"
 NAMES = ["branches=2% cache_mb=0", "branches=2% cache_mb=30", "branches=100% cache_mb=0"]
 
 
-def test_s0_has_a_series_for_each_variant(service: ServiceThread) -> None:
-    found = told(service, f"/figures/s0?{ALL}")
+def test_s0_has_one_series_per_variant(service: ServiceThread) -> None:
+    found = load_json(service, f"/figures/s0?{ALL}")
     assert found["about"]["aggregated"] == ""
     means = {(row["site"], row["variant"]): row["mean"] for row in found["tables"]["figure"]}
     expected = {(site, axes): mean for site, _, axes, _, _, mean in MEASURED}
     assert means == pytest.approx(expected)
-    picture = drawn(service, f"/figures/s0?{ALL}")
+    picture = load_figure(service, f"/figures/s0?{ALL}")
     assert [one["name"] for one in picture["series"]] == NAMES
     assert picture["shared"] == f"{SHARED} root={RELEASE}"
 
 
 @pytest.mark.parametrize("view", ["", "&bars=interval", "&view=distribution"])
-def test_a_figure_by_variant_mixes_none(service: ServiceThread, view: str) -> None:
+def test_figure_by_variant_does_not_aggregate_variants(service: ServiceThread, view: str) -> None:
     query = f"metric=cpu_per_event_s&by=variant&panels=site&color=axis_root&{ALL}{view}"
-    found = told(service, f"/explore?{query}")
+    found = load_json(service, f"/explore?{query}")
     assert "variant" not in found["about"]["aggregated_max"]
     rows = [row for row in found["tables"]["figure"] if row["site"] == "A"]
     values = {row["variant"]: row["mean"] for row in rows}
@@ -170,10 +168,10 @@ def test_a_figure_by_variant_mixes_none(service: ServiceThread, view: str) -> No
     text = page(service, f"/explore?{query}")
     assert f'<p class="quiet">All variants: {SHARED}</p>' in text
     assert all(f">{name}</" in text for name in NAMES)
-    assert drawn(service, f"/explore?{query}")["x_title"] == "branches · cache_mb"
+    assert load_figure(service, f"/explore?{query}")["x_title"] == "branches · cache_mb"
 
 
-def test_presets_and_links_ask_for_variants_not_for_labels(service: ServiceThread) -> None:
+def test_links_use_variants_instead_of_labels(service: ServiceThread) -> None:
     addresses = [f"/explore?{ALL}", "/sites/A", f"/days/{DAY}?site=A", "/jobs/0", "/campaigns/part"]
     for address in addresses:
         found = [unescape(one) for one in re.findall(r'href="([^"]*)"', page(service, address))]
@@ -184,9 +182,9 @@ def test_presets_and_links_ask_for_variants_not_for_labels(service: ServiceThrea
             assert service.client.get(one).status_code == 200, one
 
 
-def test_a_day_tells_apart_what_has_one_label(service: ServiceThread) -> None:
+def test_day_page_separates_variants_with_same_label(service: ServiceThread) -> None:
     address = f"/days/{DAY}"
-    rows = told(service, address, site="A")["tables"]["measured"]
+    rows = load_json(service, address, site="A")["tables"]["measured"]
     means = {row["variant"]: row["cpu_per_event_s_mean"] for row in rows}
     assert means == pytest.approx({WHOLE: 80e-6, PART: 8e-6, CACHED: 10e-6})
     text = page(service, f"{address}?site=A")
@@ -194,8 +192,8 @@ def test_a_day_tells_apart_what_has_one_label(service: ServiceThread) -> None:
     assert f"All variants: {SHARED}" in text
 
 
-def test_the_same_here_by_day_is_the_same(service: ServiceThread) -> None:
-    """Of the job that read all branches there is one execution here, though three have its label."""
+def test_job_link_by_day_selects_same_variant(service: ServiceThread) -> None:
+    """Three executions share the job's label, but only one its variant."""
     links = re.findall(r'href="([^"]*/explore\?[^"]*by=day[^"]*)"', page(service, "/jobs/0"))
     (query,) = {unescape(one).split("?", 1)[1] for one in links}
     found = service.client.get(f"/explore?{query}&format=json").json()
@@ -206,7 +204,7 @@ def test_the_same_here_by_day_is_the_same(service: ServiceThread) -> None:
     assert 'class="aggregated"' not in text
 
 
-def test_programs_are_told_the_label_of_a_variant_that_has_one(tmp_path: Path) -> None:
+def test_json_has_label_of_uniquely_labeled_variants(tmp_path: Path) -> None:
     called = [(PART, "cache_mb=0"), (WHOLE, "branches=100%"), (WHOLE, "cache_mb=0")]
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         jobs = [make_job_row(f"{n}", site="A") for n in range(len(called))]
@@ -221,8 +219,8 @@ def test_programs_are_told_the_label_of_a_variant_that_has_one(tmp_path: Path) -
             for n, (axes, label) in enumerate(called)
         )
     with run_service(tmp_path, reading_open=True) as service:
-        day = told(service, f"/days/{DAY}", site="A")["tables"]
-        work = told(service, "/sites/A")["tables"]["work"]
+        day = load_json(service, f"/days/{DAY}", site="A")["tables"]
+        work = load_json(service, "/sites/A")["tables"]["work"]
     for rows in (day["measured"], work):
         labels = [(row["variant"], row["variant_label"]) for row in rows]
         assert sorted(labels) == sorted([(PART, "cache_mb=0"), (WHOLE, "")])
@@ -230,7 +228,7 @@ def test_programs_are_told_the_label_of_a_variant_that_has_one(tmp_path: Path) -
     assert sorted(failing) == sorted(called)
 
 
-def test_the_same_as_a_job_did_is_of_every_release(tmp_path: Path) -> None:
+def test_job_links_include_all_releases(tmp_path: Path) -> None:
     done = [("a", 1, "6.38.00", 0), ("b", 1, "6.40.00", 0), ("b", 2, "6.40.00", 30)]
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         jobs = [make_job_row(name, campaign_id="both", site="A") for name in ("a", "b")]
@@ -252,13 +250,13 @@ def test_the_same_as_a_job_did_is_of_every_release(tmp_path: Path) -> None:
             assert numbers == {"6.38.00": 1, "6.40.00": 1}, by
 
 
-def test_a_site_offers_each_variant_once(service: ServiceThread) -> None:
+def test_site_page_lists_each_variant_once(service: ServiceThread) -> None:
     text = page(service, "/sites/A")
     found = re.search(r'<select name="variant">(.*?)</select>', text)
     assert found
     assert re.findall(r">([^<]+)</option>", found[1]) == ["all", *NAMES]
     values = [unescape(one) for one in re.findall(r'value="([^"]+)"', found[1])]
-    (row,) = told(service, "/sites/A", variant=values[-1], metric="cpu_per_event_s")["tables"][
+    (row,) = load_json(service, "/sites/A", variant=values[-1], metric="cpu_per_event_s")["tables"][
         "series"
     ]
     assert (row["mean"], row["median"]) == (pytest.approx(80e-6), None)

@@ -1,4 +1,4 @@
-"""Compare: stored verdicts as they are, and comparisons that are made when they are asked for."""
+"""Compare: stored verdicts and comparisons computed on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.hctests.matrix.definition import Scalar, Variant
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.views.compare import compare_query as asking
+from treehammer.web.views.compare import compare_query
 
 PEOPLE = {"Accept": "text/html,*/*"}
 SITES = ("SITE_A", HOSTILE_TEXTS[0])
@@ -36,7 +36,7 @@ OTHER = quote(f"site={SITES[1]}")
 def jobs(
     axis: str = "root", sides: tuple[Scalar, Scalar] = ("6.38.00", "6.40.00")
 ) -> Iterator[Measurement]:
-    """Both sides in every job of two sites, the second one slower; in March and in April."""
+    """Both sides in every job of two sites, the second slower; in March and in April."""
     dice = random.Random(2)
     for site in SITES:
         for number in range(14):
@@ -224,9 +224,9 @@ def test_a_stored_comparison_answers_the_same_question(
         told = service.client.get(f"/api/v1{address}").json()["tables"]["by_site"]
         assert {row["comparison_id"] for row in told} == {question.id}
         pairs = tables(service, f"/compare/{question.id}")["pairs"]
-        said = service.client.get(f"/compare/{question.id}", headers=PEOPLE).text
+        expected = service.client.get(f"/compare/{question.id}", headers=PEOPLE).text
     assert len(pairs) == len(made.pairs)
-    assert all(sentence.split(" ")[0] in said for sentence in made.notes)
+    assert all(sentence.split(" ")[0] in expected for sentence in made.notes)
 
 
 def test_two_months_are_compared_unpaired(measured: ServiceThread) -> None:
@@ -239,7 +239,7 @@ def test_two_months_are_compared_unpaired(measured: ServiceThread) -> None:
     assert "Welch" in page
 
 
-def test_sides_may_have_conditions_of_their_own(measured: ServiceThread) -> None:
+def test_sides_have_separate_conditions(measured: ServiceThread) -> None:
     address = "/compare?a=6.38.00&b=6.40.00&where_a=day<20260401&where_b=day>=20260401"
     rows = tables(measured, address)["by_site"]
     assert {(row["verdict"], row["unpaired"]) for row in rows} == {("slower", True)}
@@ -249,7 +249,7 @@ def test_sides_may_have_conditions_of_their_own(measured: ServiceThread) -> None
 
 
 @pytest.mark.parametrize(
-    "address, status, said",
+    "address, status, expected",
     [
         ("/compare?a=6.38.00&b=7", 404, "no measurement has root=7"),
         ("/compare?a=1&b=1", 400, "both sides"),
@@ -292,12 +292,12 @@ def test_sides_may_have_conditions_of_their_own(measured: ServiceThread) -> None
         ),
     ],
 )
-def test_what_cannot_be_compared_is_said(
-    measured: ServiceThread, address: str, status: int, said: str
+def test_invalid_comparisons_are_refused(
+    measured: ServiceThread, address: str, status: int, expected: str
 ) -> None:
     answer = measured.client.get(address)
     assert answer.status_code == status
-    assert said in answer.json()["error"]
+    assert expected in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -308,8 +308,8 @@ def test_what_cannot_be_compared_is_said(
         ("where_a=door~door*", "where_b=door!=door1"),
     ],
 )
-def test_conditions_that_overlap_refuse_nothing(measured: ServiceThread, a: str, b: str) -> None:
-    """No series is on both sides, but for the release."""
+def test_overlapping_conditions_are_accepted(measured: ServiceThread, a: str, b: str) -> None:
+    """No series is on both sides, but only because of the release."""
     address = f"/compare?axis=selection&{a}&where_a=axis_root=6.38.00&{b}&where_b=axis_root=6.40.00"
     missing = tables(measured, address)["missing"]
     assert {row["verdict"] for row in missing if row["site"] == "SITE_A"} == {
@@ -318,8 +318,8 @@ def test_conditions_that_overlap_refuse_nothing(measured: ServiceThread, a: str,
     }
 
 
-def test_sides_that_ran_at_other_sites_are_listed(tmp_path: Path) -> None:
-    """Nobody asked for that, and the page says what to run."""
+def test_sides_at_different_sites_are_listed_as_missing(tmp_path: Path) -> None:
+    """The conditions do not select different sites, so the page lists them."""
     places = {"6.38.00": SITES[0], "6.40.00": SITES[1]}
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         store.add(
@@ -333,7 +333,7 @@ def test_sides_that_ran_at_other_sites_are_listed(tmp_path: Path) -> None:
     }
 
 
-def test_a_question_that_is_refused_can_be_asked_otherwise(measured: ServiceThread) -> None:
+def test_refused_comparison_keeps_form_values(measured: ServiceThread) -> None:
     page = measured.client.get("/compare?a=6.38.00&b=7", headers=PEOPLE)
     assert page.status_code == 404
     assert "No measurement has root=7" in page.text
@@ -341,7 +341,7 @@ def test_a_question_that_is_refused_can_be_asked_otherwise(measured: ServiceThre
 
 
 @pytest.mark.parametrize(
-    "query, said",
+    "query, expected",
     [
         ("a=6.38.00&where=day>1", "B is missing"),
         ("b=6.38.00&where=day>1", "A is missing"),
@@ -349,32 +349,34 @@ def test_a_question_that_is_refused_can_be_asked_otherwise(measured: ServiceThre
         ("a=6.38.00&b=6.40.00&where=dai>1", "There is no column 'dai'"),
     ],
 )
-def test_half_a_question_is_no_list(measured: ServiceThread, query: str, said: str) -> None:
+def test_incomplete_comparison_is_refused(
+    measured: ServiceThread, query: str, expected: str
+) -> None:
     page = measured.client.get(f"/compare?{query}", headers=PEOPLE)
     assert page.status_code == 400
-    assert said in html.unescape(page.text)
+    assert expected in html.unescape(page.text)
     for name, value in parse_qsl(query):
         assert f'name="{name}" value="{html.escape(value)}"' in page.text
 
 
-def test_of_nothing_it_is_said_that_there_is_nothing_yet(tmp_path: Path) -> None:
+def test_empty_database_is_reported(tmp_path: Path) -> None:
     Store.open(f"sqlite:///{tmp_path / 'results.db'}").close()
     with run_service(tmp_path, reading_open=True) as service:
         answer = service.client.get("/compare?a=6.38.00&b=6.40.00")
     assert (answer.status_code, answer.json()["error"]) == (404, "there are no measurements yet")
 
 
-def test_more_than_can_be_read_is_refused(
+def test_too_many_measurements_are_refused(
     measured: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "MAX_READ", 10)
+    monkeypatch.setattr(compare_query, "MAX_READ", 10)
     answer = measured.client.get("/compare?a=6.38.00&b=6.40.00&recompute=1")
     assert answer.status_code == 400
     assert "the limit here is 10" in answer.json()["error"]
 
 
-def test_variants_of_others_are_said(tmp_path: Path) -> None:
-    """Of a database in which they were before it was looked at what comes in."""
+def test_invalid_variant_is_refused(tmp_path: Path) -> None:
+    """A database may hold measurements from before uploads were validated."""
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         store.add([make_measurement(variant="[1]")])
     with run_service(tmp_path, reading_open=True) as service:
@@ -384,8 +386,8 @@ def test_variants_of_others_are_said(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def asked_twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
-    """The same two releases, compared of everything and of one site with another δ."""
+def stored_comparisons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    """The same two releases, compared over everything and at one site with another δ."""
     folder = tmp_path_factory.mktemp("asked")
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
         store.add(jobs())
@@ -402,25 +404,27 @@ def asked_twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThr
         yield service
 
 
-def test_comparisons_say_of_which_measurements_they_are(asked_twice: ServiceThread) -> None:
+def test_comparisons_describe_their_selection(stored_comparisons: ServiceThread) -> None:
     titles = {
         "root 6.40.00 against 6.38.00, all measurements",
         "root 6.40.00 against 6.38.00, site=SITE_A, ±5 %",
     }
     for address, name in (("/compare", "comparisons"), ("/", "verdicts")):
-        page = asked_twice.client.get(address, headers=PEOPLE).text
-        rows = tables(asked_twice, address)[name]
+        page = stored_comparisons.client.get(address, headers=PEOPLE).text
+        rows = tables(stored_comparisons, address)[name]
         assert {row["compared"] for row in rows} == titles
         assert all(title in page for title in titles)
         data = {(tuple(row["campaigns"]), tuple(row["where"]), row["delta"]) for row in rows}
         assert data == {((), (), 0.02), ((), ("site=SITE_A",), 0.05)}
-    for row in tables(asked_twice, "/compare")["comparisons"]:
-        page = asked_twice.client.get(f"/compare/{row['comparison_id']}", headers=PEOPLE).text
+    for row in tables(stored_comparisons, "/compare")["comparisons"]:
+        page = stored_comparisons.client.get(
+            f"/compare/{row['comparison_id']}", headers=PEOPLE
+        ).text
         assert f"<h1>{row['compared']}</h1>" in page
         assert f"Selection: {row['selection']}. Effects within ±{100 * row['delta']:g} %" in page
 
 
-def test_what_was_recorded_before_does_not_claim_a_selection(filled: ServiceThread) -> None:
+def test_older_comparisons_have_no_recorded_selection(filled: ServiceThread) -> None:
     title = "root 6.40.00 against 6.38.00, selection not recorded"
     for address in ("/", "/compare", "/compare/comparison"):
         assert title in filled.client.get(address, headers=PEOPLE).text
@@ -428,15 +432,13 @@ def test_what_was_recorded_before_does_not_claim_a_selection(filled: ServiceThre
     assert listed["campaigns"] is listed["where"] is None
 
 
-def test_programs_are_told_what_the_page_tells(
-    measured: ServiceThread, asked_twice: ServiceThread
-) -> None:
+def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: ServiceThread) -> None:
     query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
-    (first, *_) = tables(asked_twice, "/compare")["comparisons"]
+    (first, *_) = tables(stored_comparisons, "/compare")["comparisons"]
     for service, page, address in (
         (measured, query, query),
         (
-            asked_twice,
+            stored_comparisons,
             f"/compare/{first['comparison_id']}",
             f"/comparisons/{first['comparison_id']}",
         ),
@@ -454,7 +456,7 @@ def test_programs_are_told_what_the_page_tells(
     assert {row["jobs_a"] for row in missing} == {14}
 
 
-def test_what_one_side_lacks_has_lines_of_its_own(measured: ServiceThread) -> None:
+def test_one_sided_series_have_their_own_table(measured: ServiceThread) -> None:
     query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
     page = html.unescape(measured.client.get(query, headers=PEOPLE).text)
     section = page[page.index("On one side only") : page.index(">Notes<")]
@@ -466,7 +468,7 @@ def test_what_one_side_lacks_has_lines_of_its_own(measured: ServiceThread) -> No
 
 
 def links(page: str, *words: str) -> list[str]:
-    """Where the first row that has these words leads in Explore."""
+    """Links to Explore in the first row that contains these words."""
     rows = (part.split("</tr>")[0] for part in page.split("<tr>"))
     row = next(row for row in rows if all(word in row for word in words))
     return [html.unescape(one) for one in re.findall(r'href="(/explore[^"]*)"', row)]
@@ -481,7 +483,7 @@ def links(page: str, *words: str) -> list[str]:
         "/compare?axis=selection&where_a=day<20260401&where_b=day>=20260401",
     ],
 )
-def test_a_row_leads_to_the_jobs_of_either_side(measured: ServiceThread, address: str) -> None:
+def test_rows_link_to_jobs_of_either_side(measured: ServiceThread, address: str) -> None:
     page = measured.client.get(address, headers=PEOPLE).text
     row = next(
         one
@@ -491,7 +493,7 @@ def test_a_row_leads_to_the_jobs_of_either_side(measured: ServiceThread, address
     shown = page[page.index('id="by-site"') :]
     for side, link in zip("ab", links(shown, "SITE_A</a>", ">CPU<"), strict=True):
         groups = tables(measured, link)["figure"]
-        # A job whose other half is missing stands there, too.
+        # A job measured on one side only is among them.
         assert len(groups) - row[f"jobs_{side}"] in ((0, 1) if side == "a" else (0,))
         assert {group["number"] for group in groups} == {1}
         logs = [math.log(group["mean"]) for group in groups]
@@ -512,19 +514,19 @@ def test_a_row_leads_to_the_jobs_of_either_side(measured: ServiceThread, address
         ("where=site=SITE_A&where=host=node1", SITES[:1], "site=SITE_A and host=node1"),
     ],
 )
-def test_of_several_values_of_a_column_any_one_will_do(
+def test_values_of_one_column_are_alternatives(
     measured: ServiceThread, query: str, sites: tuple[str, ...], title: str
 ) -> None:
     address = f"/compare?a=6.38.00&b=6.40.00&{query}"
     told = measured.client.get(f"/api/v1{address}").json()
     assert {row["site"] for row in told["tables"]["by_site"]} == {*sites}
     assert told["title"] == f"root 6.40.00 against 6.38.00, {title}"
-    # The command takes conditions all of which hold.
+    # The command has no alternatives.
     page = measured.client.get(address, headers=PEOPLE).text
     assert ("treehammer compare" in page) == (" or " not in title)
 
 
-def test_rows_over_all_sites_lead_to_the_sites(measured: ServiceThread) -> None:
+def test_pooled_rows_link_to_sites(measured: ServiceThread) -> None:
     page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
     shown = page[page.index('id="pooled"') : page.index('id="by-site"')]
     for link in links(shown, ">CPU<"):
@@ -532,12 +534,12 @@ def test_rows_over_all_sites_lead_to_the_sites(measured: ServiceThread) -> None:
         assert {group["site"] for group in groups} == {*SITES}
 
 
-def test_verdicts_of_cpu_and_wall_time_are_counted_apart(measured: ServiceThread) -> None:
+def test_cpu_and_wall_verdicts_are_counted_separately(measured: ServiceThread) -> None:
     page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
     assert "By site – CPU: 2 slower; wall: 2 slower." in page
 
 
-def test_the_form_keeps_every_campaign(filled: ServiceThread) -> None:
+def test_form_keeps_all_campaigns(filled: ServiceThread) -> None:
     with Store.open(filled.url) as store:
         ids = [one.id for one in store.campaigns()][:2]
     query = "&".join(f"campaign={one}" for one in ids)

@@ -1,4 +1,4 @@
-"""From a day, a campaign or a job to what stands behind it and beside it, and what each tells."""
+"""Pages of days, campaigns and jobs, and the links between them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def page(service: ServiceThread, address: str) -> str:
     return answer.text
 
 
-def told(service: ServiceThread, address: str) -> dict[str, Any]:
+def load_json(service: ServiceThread, address: str) -> dict[str, Any]:
     answer = service.client.get(f"/api/v1{address}")
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
@@ -86,14 +86,14 @@ def links(service: ServiceThread, address: str) -> list[str]:
     return [unescape(one) for one in re.findall(r'href="(/[^"]*)"', page(service, address))]
 
 
-def asked(address: str) -> dict[str, str]:
+def query_of(address: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(address).query))
 
 
-def test_a_good_day_leads_to_its_jobs_campaigns_and_measurements(service: ServiceThread) -> None:
+def test_day_links_to_jobs_campaigns_and_measurements(service: ServiceThread) -> None:
     found = links(service, f"/days/{DAY}?site=SITE/A")
     assert {"/jobs/whole", "/campaigns/nightly", "/sites/SITE%2FA"} <= set(found)
-    one_by_one = [asked(link) for link in found if link.startswith("/explore?")]
+    one_by_one = [query_of(link) for link in found if link.startswith("/explore?")]
     of_the_day = [one for one in one_by_one if (one["from"], one["to"]) == (DAY, DAY)]
     assert all(one["site"] == SITE for one in of_the_day)
     (checksum,) = [one for one in of_the_day if one.get("kind") == "checksum"]
@@ -103,8 +103,8 @@ def test_a_good_day_leads_to_its_jobs_campaigns_and_measurements(service: Servic
         assert service.client.get(link).status_code == 200, link
 
 
-def test_jobs_of_a_day_are_those_that_measured(service: ServiceThread) -> None:
-    found = told(service, f"/days/{DAY}?site=SITE/A")
+def test_day_lists_jobs_with_measurements(service: ServiceThread) -> None:
+    found = load_json(service, f"/days/{DAY}?site=SITE/A")
     rows = {row["job_id"]: row for row in found["tables"]["jobs"]}
     counts = {name: (row["measurements"], row["good"]) for name, row in rows.items()}
     assert counts == {"whole": (2, 2), "lacking": (2, 0), "broken": (1, 0)}
@@ -116,8 +116,8 @@ def test_jobs_of_a_day_are_those_that_measured(service: ServiceThread) -> None:
     }
 
 
-def test_what_is_not_supported_is_no_failure_of_a_campaign(service: ServiceThread) -> None:
-    tables = told(service, "/campaigns/nightly")["tables"]
+def test_campaign_lists_unsupported_separately(service: ServiceThread) -> None:
+    tables = load_json(service, "/campaigns/nightly")["tables"]
     counts = {
         name: {row["failure"]: row["measurements"] for row in tables[name]}
         for name in ("failures", "unsupported")
@@ -138,12 +138,12 @@ def test_what_is_not_supported_is_no_failure_of_a_campaign(service: ServiceThrea
         assert [row["job_id"] for row in answer.json()["tables"]["jobs"]] == [job]
 
 
-def test_a_job_whose_measurements_failed_says_so_in_the_list(service: ServiceThread) -> None:
+def test_job_list_shows_failed_measurements(service: ServiceThread) -> None:
     shown = page(service, "/campaigns/nightly?failure=software-setup")
     row = shown[shown.index('id="jobs"') :]
     assert "<td>1 software-setup</td>" in row
     assert BROKEN["failure_message"] in row
-    rows = told(service, "/campaigns/nightly?table=jobs")["tables"]["jobs"]
+    rows = load_json(service, "/campaigns/nightly?table=jobs")["tables"]["jobs"]
     assert {row["job_id"]: (row["failure"], row["failed"], row["message"]) for row in rows} == {
         "whole": ("", {}, ""),
         "lacking": ("", {"software-setup: not supported": 2}, LACKING["failure_message"]),
@@ -151,8 +151,8 @@ def test_a_job_whose_measurements_failed_says_so_in_the_list(service: ServiceThr
     }
 
 
-def test_a_campaign_tells_programs_how_far_it_is(service: ServiceThread) -> None:
-    about = told(service, "/campaigns/nightly")["about"]
+def test_campaign_json_has_progress(service: ServiceThread) -> None:
+    about = load_json(service, "/campaigns/nightly")["about"]
     progress = about["progress"]
     assert (progress["recorded"], progress["planned"], progress["over"]) == (5, 9, False)
     assert progress["jobs"] == {"done": 2, "running": 1}
@@ -160,7 +160,7 @@ def test_a_campaign_tells_programs_how_far_it_is(service: ServiceThread) -> None
 
 
 @pytest.mark.parametrize(
-    "states, recorded, said",
+    "states, recorded, expected",
     [
         (("done", "running"), 1, "No failures so far."),
         (("done", "done"), 2, "No failures."),
@@ -175,8 +175,8 @@ def test_a_campaign_tells_programs_how_far_it_is(service: ServiceThread) -> None
         (("done",), 1, "No known failures, but 1 of 2 planned measurements are missing."),
     ],
 )
-def test_that_nothing_failed_is_said_as_far_as_it_is_true(
-    tmp_path: Path, states: tuple[str, ...], recorded: int, said: str
+def test_campaign_without_failures_names_missing_measurements(
+    tmp_path: Path, states: tuple[str, ...], recorded: int, expected: str
 ) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         jobs = [make_job_row(f"job {place}", state=state) for place, state in enumerate(states)]
@@ -184,12 +184,12 @@ def test_that_nothing_failed_is_said_as_far_as_it_is_true(
         store.add(make_measurement("job 0", round_) for round_ in range(recorded))
     with run_service(tmp_path, reading_open=True) as service:
         shown = page(service, "/campaigns/campaign")
-    assert said in shown
+    assert expected in shown
 
 
 @pytest.mark.parametrize("address", ["/campaigns/nightly", "/jobs/whole"])
-def test_what_ran_is_named_exactly(service: ServiceThread, address: str) -> None:
-    facts = told(service, address)["about"]["facts"]
+def test_provenance_names_exact_versions(service: ServiceThread, address: str) -> None:
+    facts = load_json(service, address)["about"]["facts"]
     shown = " ".join(facts.values())
     for exact in (TEMPLATE, "reference-small", "sha256:abc", "hctests/ttree-read", "c" * 40):
         assert exact in shown, exact
@@ -197,11 +197,11 @@ def test_what_ran_is_named_exactly(service: ServiceThread, address: str) -> None
     assert "sha256:abc" in page(service, address)
 
 
-def test_a_job_leads_to_its_site_its_day_and_its_work_elsewhere(service: ServiceThread) -> None:
+def test_job_links_to_site_day_and_same_work(service: ServiceThread) -> None:
     found = links(service, "/jobs/whole")
     expected = {"/campaigns/nightly", "/sites/SITE%2FA", f"/days/{DAY}?site=SITE%2FA"}
     assert expected <= set(found)
-    explored = [asked(link) for link in found if link.startswith("/explore?")]
+    explored = [query_of(link) for link in found if link.startswith("/explore?")]
     assert len(explored) == 2
     for one in explored:
         assert one["test_name"] == "ttree-read"
@@ -212,14 +212,14 @@ def test_a_job_leads_to_its_site_its_day_and_its_work_elsewhere(service: Service
         assert service.client.get(link).status_code == 200, link
 
 
-def test_why_a_measurement_failed_stands_where_one_did(service: ServiceThread) -> None:
+def test_reason_column_is_shown_for_failures_only(service: ServiceThread) -> None:
     why = ">reason</th>"
     assert why not in page(service, "/jobs/whole")
     broken = page(service, "/jobs/broken")
     assert broken.index(why) < broken.index(">full record</th>") < broken.index(">CPU, ms/event<")
 
 
-def test_the_release_stands_beside_what_failed_before_root_ran(tmp_path: Path) -> None:
+def test_requested_release_is_shown_without_root_version(tmp_path: Path) -> None:
     build = {"axis_root": "path:/opt/root", "root_version": "6.41.01"}
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         jobs = [
@@ -244,7 +244,7 @@ def test_the_release_stands_beside_what_failed_before_root_ran(tmp_path: Path) -
 @pytest.mark.parametrize(
     "address, leads_to", [("/sites/", "/sites"), ("/campaigns/", "/campaigns"), ("/jobs", "")]
 )
-def test_half_an_address_leads_to_the_list(
+def test_incomplete_url_redirects_to_list(
     service: ServiceThread, address: str, leads_to: str
 ) -> None:
     answer = service.client.get(address, headers={"Accept": "text/html"})
@@ -257,7 +257,7 @@ def test_half_an_address_leads_to_the_list(
 
 
 @pytest.mark.parametrize("address", ["/campaigns", "/campaigns/nightly"])
-def test_a_page_after_the_last_one_says_so(service: ServiceThread, address: str) -> None:
+def test_page_number_beyond_last_is_reported(service: ServiceThread, address: str) -> None:
     shown = page(service, f"{address}?page=99")
     assert "Page 99 does not exist; the last page is 1." in shown
     assert '<a href="?page=1' in shown

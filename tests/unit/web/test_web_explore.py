@@ -1,4 +1,4 @@
-"""Explore: what a figure's table, CSV and files say is what the database holds."""
+"""Explore: tables, CSV and files agree with the database."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def good(row: dict[str, Any], metric: str) -> bool:
 
 
 @pytest.mark.parametrize("view", ["means", "distribution", "latency"])
-def test_campaigns_are_called_by_their_names(tmp_path: Path, view: str) -> None:
+def test_campaigns_are_labeled_by_name(tmp_path: Path, view: str) -> None:
     ids = {
         "0aaaaaaaaaaaaaaa": "weekly",
         "1bbbbbbbbbbbbbbb": "nightly",
@@ -93,9 +93,7 @@ def test_campaigns_are_called_by_their_names(tmp_path: Path, view: str) -> None:
 
 @pytest.mark.parametrize("metric", ["eff_job", "cpu_per_event_s"])
 @pytest.mark.parametrize("by", [("site", "axis_root"), ("day", "site"), ("host", "axis_root")])
-def test_the_csv_is_what_the_database_holds(
-    filled: ServiceThread, metric: str, by: tuple[str, str]
-) -> None:
+def test_csv_agrees_with_database(filled: ServiceThread, metric: str, by: tuple[str, str]) -> None:
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in stored(filled):
         groups[tuple(str(row[name]) for name in by)].append(row)
@@ -115,7 +113,7 @@ def test_the_csv_is_what_the_database_holds(
             assert line["mean"] == line["rms"] == ""
 
 
-def test_a_distribution_is_that_of_the_values(filled: ServiceThread) -> None:
+def test_distribution_agrees_with_database(filled: ServiceThread) -> None:
     query = f"metric=eff_job&by=site&color=&view=distribution&where=axis_root%3D6.40.00&{ALL}"
     groups = defaultdict(list)
     for row in stored(filled):
@@ -129,7 +127,7 @@ def test_a_distribution_is_that_of_the_values(filled: ServiceThread) -> None:
         assert float(found[site]["largest"]) == max(values)
 
 
-def test_an_interval_is_over_jobs(filled: ServiceThread) -> None:
+def test_interval_is_computed_over_jobs(filled: ServiceThread) -> None:
     found = {row["site"]: row for row in rows_of(filled, f"bars=interval&color=&{ALL}")}
     jobs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in stored(filled):
@@ -176,7 +174,7 @@ def test_read_latencies_are_drawn(filled: ServiceThread, scale: str) -> None:
     assert both.status_code == 200
 
 
-def test_filters_are_in_the_address(filled: ServiceThread) -> None:
+def test_url_parameters_filter(filled: ServiceThread) -> None:
     site = HOSTILE_TEXTS[0]
     answer = filled.client.get("/explore", params={"site": [site, "SITE_A"], "format": "csv"})
     assert {row["site"] for row in csv.DictReader(io.StringIO(answer.text))} == {site, "SITE_A"}
@@ -187,8 +185,8 @@ def test_filters_are_in_the_address(filled: ServiceThread) -> None:
     )
 
 
-def behind(service: ServiceThread, address: str, count: str) -> list[tuple[int, int]]:
-    """Of each row that leads to its jobs: how many executions it says, and how many are there."""
+def linked_counts(service: ServiceThread, address: str, count: str) -> list[tuple[int, int]]:
+    """For each row linked to its jobs: shown and actual number of executions."""
     page = service.client.get(f"{address}&{ALL}", headers=PEOPLE)
     assert page.status_code == 200, page.text
     links = re.findall(r'<td[^>]*><a href="(/explore\?[^"]*)">(\d+)</a>', page.text)
@@ -214,22 +212,22 @@ def behind(service: ServiceThread, address: str, count: str) -> list[tuple[int, 
         (f"/figures/s0?site=SITE_A&site={quote(HOSTILE_TEXTS[0])}", 8, "number"),
     ],
 )
-def test_how_many_there_are_leads_to_just_these(
+def test_counts_link_to_exactly_these_executions(
     filled: ServiceThread, address: str, rows: int | None, count: str
 ) -> None:
-    found = behind(filled, address, count)
+    found = linked_counts(filled, address, count)
     assert found
     assert rows in (None, len(found))
     assert [n for n, _ in found] == [there for _, there in found]
 
 
-def test_what_no_condition_can_tell_leads_nowhere(filled: ServiceThread) -> None:
-    """A number that was measured, such as 0.3, need not be found by what is written of it."""
+def test_groups_of_floats_have_no_links(filled: ServiceThread) -> None:
+    """A float such as 0.3 may not equal its decimal representation."""
     assert rows_of(filled, f"by=cpu_per_event_s&color=site&{ALL}")
-    assert not behind(filled, "/explore?by=cpu_per_event_s&color=site", "number")
+    assert not linked_counts(filled, "/explore?by=cpu_per_event_s&color=site", "number")
 
 
-def test_the_permanent_link_says_everything(filled: ServiceThread) -> None:
+def test_permanent_link_has_all_parameters(filled: ServiceThread) -> None:
     page = filled.client.get("/figures/s0", headers=PEOPLE).text
     link = page.split('">Permanent link')[0].rsplit('href="', 1)[1].replace("&amp;", "&")
     asked = parse_qs(urlsplit(link).query, keep_blank_values=True)
@@ -240,7 +238,7 @@ def test_the_permanent_link_says_everything(filled: ServiceThread) -> None:
     assert rows_of(filled, query, "/figures/s0") == rows_of(filled, "", "/figures/s0")
 
 
-def test_files_hold_what_is_shown(filled: ServiceThread, tmp_path: Path) -> None:
+def test_files_agree_with_table(filled: ServiceThread, tmp_path: Path) -> None:
     query = f"metric=eff_job&by=site&color=axis_root&{ALL}"
     starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
     for form, start in starts.items():
@@ -266,7 +264,7 @@ def test_files_hold_what_is_shown(filled: ServiceThread, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "query, said",
+    "query, expected",
     [
         ("metric=site", "site is no number"),
         ("metric=eff_jop", "Did you mean 'eff_job'"),
@@ -280,13 +278,13 @@ def test_files_hold_what_is_shown(filled: ServiceThread, tmp_path: Path) -> None
         ("by=", "by is empty"),
     ],
 )
-def test_what_cannot_be_shown_is_said(filled: ServiceThread, query: str, said: str) -> None:
+def test_invalid_parameters_are_refused(filled: ServiceThread, query: str, expected: str) -> None:
     answer = filled.client.get(f"/explore?{query}")
     assert answer.status_code == 400
-    assert said in answer.json()["error"]
+    assert expected in answer.json()["error"]
 
 
-def test_more_than_can_be_read_is_refused(
+def test_too_many_measurements_are_refused(
     filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figure_points, "MAX_READ", 10)
@@ -300,12 +298,12 @@ def test_more_than_can_be_read_is_refused(
     assert filled.client.get("/explore?by=site").status_code == 200
 
 
-def test_no_such_file(filled: ServiceThread) -> None:
+def test_unknown_file_format_or_empty_figure_is_404(filled: ServiceThread) -> None:
     assert filled.client.get("/explore/figure.exe").status_code == 404
     assert filled.client.get("/explore/figure.png?site=NOWHERE").status_code == 404
 
 
-def test_pages_do_not_wait_for_figures_to_be_drawn(
+def test_pages_respond_while_figures_are_drawn(
     filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = threading.Event()
@@ -349,7 +347,7 @@ def test_pages_do_not_wait_for_figures_to_be_drawn(
         assert [one.result().status_code for one in asked] == [200] * len(paths)
 
 
-def test_a_list_to_choose_from_that_is_cut_says_so(
+def test_truncated_filter_list_has_a_note(
     filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sites() -> list[str]:
@@ -366,7 +364,7 @@ def test_a_list_to_choose_from_that_is_cut_says_so(
     assert {*first} == {*sorted(SITES)[:2]}
 
 
-def test_a_campaign_that_is_asked_for_stays_chosen_however_old(
+def test_selected_old_campaign_stays_selected(
     filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explore_page, "MAX_CAMPAIGN_CHOICES", 1)

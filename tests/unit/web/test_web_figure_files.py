@@ -1,4 +1,4 @@
-"""What is drawn into files: bars to their ends, all labels, and what a figure is of."""
+"""Drawing of figures into files: error bars, labels and notes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLUE = "#0072b2"
 def picture(
     marks: Sequence[Sequence[FigureMark]], names: Sequence[str] = ("n",), **more: Any
 ) -> Any:
-    """One with a panel for each list of marks, as JSON has it."""
+    """A figure as JSON, with one panel per list of marks."""
     several = len(marks) > 1
     values: dict[str, Any] = {
         "title": "<b>",
@@ -54,14 +54,14 @@ def width_in(drawn: str) -> float:
     return float(found[1])
 
 
-def test_no_point_is_cut_off_in_a_panel() -> None:
+def test_shared_axis_includes_all_points() -> None:
     drawn = draw_figure(picture([[mark(1.0)], [mark(100.0)]], ["_hidden"]), "svg").decode()
-    # The labels of the shared axis reach the highest point.
+    # The shared axis has a label at the highest point.
     assert ">100<" in drawn
     assert "_hidden" in drawn
 
 
-def test_bars_reach_their_ends() -> None:
+def test_error_bars_have_correct_ends() -> None:
     drawn = draw_figure(picture([[mark(10.0, 4.0, 13.0)]]), "svg").decode()
     bar = re.search(r'<g id="LineCollection_1">\s*<path d="M \S+ (\S+) \nL \S+ (\S+)', drawn)
     assert bar
@@ -71,31 +71,31 @@ def test_bars_reach_their_ends() -> None:
     assert (low - float(point)) / (low - high) == pytest.approx((10 - 4) / (13 - 4), rel=1e-4)
 
 
-def test_a_file_says_what_it_is_of_and_what_it_leaves_out() -> None:
-    said = {
+def test_file_has_selection_and_notes() -> None:
+    notes = {
         "selection": "site=A; n = 5",
         "aggregated": "Each point aggregates 2 tests.",
         "left_out": "48 of 60",
     }
-    drawn = draw_figure(picture([[mark(1.0)]], **said), "svg").decode()
-    for text in said.values():
+    drawn = draw_figure(picture([[mark(1.0)]], **notes), "svg").decode()
+    for text in notes.values():
         assert text in drawn
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 24])
-def test_no_entry_of_the_legend_is_cut_off(count: int) -> None:
+def test_legend_entries_are_complete(count: int) -> None:
     names = [f"{number:02} " + "W" * 57 for number in range(count)]
     drawn = draw_figure(picture([[mark(1.0)]], names), "svg").decode()
     places = re.findall(
         r'translate\((\S+) \S+\)">\s*0?\d\d W+<|x="(\S+)" y="\S+"[^>]*> ?\d\d W', drawn
     )
     assert len(places) == count
-    # A W of nine points is nine of them wide.
+    # A W in a 9 pt font is 9 pt wide.
     assert max(float(one or other) for one, other in places) + 57 * 8.9 < width_in(drawn)
     assert min(float(one or other) for one, other in places) > 0
 
 
-def test_every_column_of_panels_has_its_labels() -> None:
+def test_each_panel_column_has_labels() -> None:
     drawn = draw_figure(picture([[mark(1.0)]] * 5), "svg").decode()
     assert drawn.count(">only<") == 3
     assert drawn.count(">where<") == 3

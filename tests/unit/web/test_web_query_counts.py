@@ -1,4 +1,4 @@
-"""What pages ask of the database: as much of many measurements as of few, and within stated limits."""
+"""Number and cost of database queries per page, and limits on what pages show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from treehammer.web.views.explore import explore_page
 
 DAY = datetime.now(UTC).date().isoformat()
 #: Answered from roll-ups and verdicts alone.
-SUMMED = (
+ROLLUP_PAGES = (
     "/?days=60",
     "/sites",
     "/compare",
@@ -40,8 +40,8 @@ SUMMED = (
     "/api/v1/explore?by=day",
     "/api/v1/sites",
 )
-#: Those that also look up some measurements, by an index.
-LOOKED_UP = (
+#: Also look up some measurements by an index.
+INDEX_PAGES = (
     f"/days/{DAY}?site={SITES[0]}",
     f"/sites/{SITES[0]}?days=180",
     "/campaigns",
@@ -65,7 +65,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
 
 @contextmanager
 def _filled(folder: Path, copies: int) -> Iterator[ServiceThread]:
-    """The same again, so often: what is summed up by day has no more rows than before."""
+    """Serve a database with further copies of the measurements, which add no roll-up rows."""
     url = f"sqlite:///{folder / 'results.db'}"
     fill_database(url)
     with Store.open(url) as store:
@@ -81,15 +81,15 @@ def _filled(folder: Path, copies: int) -> Iterator[ServiceThread]:
 
 
 @contextmanager
-def _watched(service: ServiceThread) -> Iterator[list[tuple[str, list[str]]]]:
-    """Statements on the service's database, each with how SQLite goes about it."""
+def _record_queries(service: ServiceThread) -> Iterator[list[tuple[str, list[str]]]]:
+    """Record the queries to the service's database with SQLite's query plans."""
     found: list[tuple[str, list[str]]] = []
 
     def watch(
         connection: Connection, _cursor: object, text: str, parameters: object, *_: object
     ) -> None:
         asked = str(connection.engine.url) == service.url and text.startswith(("SELECT", "WITH"))
-        if asked and "FROM access_" not in text:  # the watch over keys, which goes on by itself
+        if asked and "FROM access_" not in text:  # periodic refresh of keys
             driver = connection.connection.driver_connection
             assert driver is not None
             plan = driver.execute(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
@@ -102,37 +102,37 @@ def _watched(service: ServiceThread) -> Iterator[list[tuple[str, list[str]]]]:
         sa.event.remove(Engine, "before_cursor_execute", watch)
 
 
-def _asked(service: ServiceThread, address: str) -> list[tuple[str, list[str]]]:
-    with _watched(service) as found:
+def _queries_of(service: ServiceThread, address: str) -> list[tuple[str, list[str]]]:
+    with _record_queries(service) as found:
         answer = service.client.get(address, headers={"Accept": "text/html"})
     assert answer.status_code == 200, answer.text
     assert found
     return found
 
 
-@pytest.mark.parametrize("address", SUMMED)
-def test_pages_of_sums_read_no_measurements(many: ServiceThread, address: str) -> None:
-    for text, _ in _asked(many, address):
+@pytest.mark.parametrize("address", ROLLUP_PAGES)
+def test_rollup_pages_read_no_measurements(many: ServiceThread, address: str) -> None:
+    for text, _ in _queries_of(many, address):
         campaigns_alone = "count(*)" in text and "measurement.campaign_id IN" in text
         assert campaigns_alone or not re.search(r"\b(FROM|JOIN) measurement\b", text), text
 
 
-@pytest.mark.parametrize("address", SUMMED + LOOKED_UP)
-def test_many_measurements_take_no_more_questions_than_few(
+@pytest.mark.parametrize("address", ROLLUP_PAGES + INDEX_PAGES)
+def test_number_of_queries_is_independent_of_measurements(
     few: ServiceThread, many: ServiceThread, address: str
 ) -> None:
-    asked = _asked(many, address)
-    assert len(asked) == len(_asked(few, address))
+    asked = _queries_of(many, address)
+    assert len(asked) == len(_queries_of(few, address))
     for text, plan in asked:
         assert not any(re.match(r"SCAN measurement\b", step) for step in plan), (text, plan)
 
 
-def test_what_a_sites_doors_were_is_found_along_the_index_that_has_times(
+def test_site_history_uses_index_with_times(
     many: ServiceThread,
 ) -> None:
     (plan,) = (
         plan
-        for text, plan in _asked(many, f"/sites/{SITES[0]}?days=180")
+        for text, plan in _queries_of(many, f"/sites/{SITES[0]}?days=180")
         if "max(measurement.started_us)" in text
     )
     looked_up = [step for step in plan if re.search(r"\b(measurement|m)\b", step)]
@@ -140,20 +140,18 @@ def test_what_a_sites_doors_were_is_found_along_the_index_that_has_times(
     assert all("ix_measurement_subject" in step for step in looked_up), plan
 
 
-def test_judging_how_much_a_figure_reads_takes_no_histograms(many: ServiceThread) -> None:
-    asked = [text for text, _ in _asked(many, "/explore?view=latency&by=host&from=&to=")]
+def test_size_estimate_reads_no_histograms(many: ServiceThread) -> None:
+    asked = [text for text, _ in _queries_of(many, "/explore?view=latency&by=host&from=&to=")]
     assert sum("latency" in text for text in asked) == 1, asked
 
 
-def test_the_service_says_how_long_an_answer_took(few: ServiceThread) -> None:
+def test_responses_have_server_timing(few: ServiceThread) -> None:
     for address in ("/", "/nothing", "/api/v1/health"):
         told = few.client.get(address).headers["Server-Timing"]
         assert re.fullmatch(r"total;dur=\d+\.\d", told)
 
 
-def test_a_figure_of_too_many_groups_is_refused(
-    few: ServiceThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_groups_are_refused(few: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure_points, "MAX_GROUPS", 3)
     for query in ("by=site", "by=host", "by=site&format=csv", "by=site&view=distribution"):
         refused = few.client.get(f"/explore?{query}")
@@ -162,7 +160,7 @@ def test_a_figure_of_too_many_groups_is_refused(
     assert few.client.get("/explore?by=axis_root&color=").status_code == 200
 
 
-def test_a_long_table_is_cut_for_people_alone(
+def test_long_tables_are_truncated_in_html_only(
     few: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explore_page, "MAX_SHOWN_ROWS", 3)
@@ -179,7 +177,7 @@ def test_a_long_table_is_cut_for_people_alone(
 
 
 @pytest.mark.parametrize(
-    "where, limit, page, said",
+    "where, limit, page, expected",
     [
         (
             campaign_queries,
@@ -196,24 +194,24 @@ def test_a_long_table_is_cut_for_people_alone(
         ),
     ],
 )
-def test_a_page_says_when_it_shows_no_more(
+def test_pages_note_truncation(
     many: ServiceThread,
     monkeypatch: pytest.MonkeyPatch,
     where: Any,
     limit: str,
     page: str,
-    said: str,
+    expected: str,
 ) -> None:
     if page == "days/":
         rows = many.client.get("/?format=json").json()["tables"]["site_days"]
         bad = next(row for row in rows if row["failed"] > 1)
         page += f"{bad['day']}?site={quote(bad['site'], safe='')}"
-    assert said not in many.client.get(f"/{page}").text
+    assert expected not in many.client.get(f"/{page}").text
     monkeypatch.setattr(where, limit, 1)
-    assert said in many.client.get(f"/{page}").text
+    assert expected in many.client.get(f"/{page}").text
 
 
-def test_comparisons_stand_on_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_comparisons_is_paginated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_page, "COMPARISONS_PER_PAGE", 2)
     with run_service(tmp_path, reading_open=True) as service:
         with Store.open(service.url) as store:

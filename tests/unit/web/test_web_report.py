@@ -1,4 +1,4 @@
-"""The page: what it says, what it never does, and that hostile text stays text."""
+"""Content, self-containedness and escaping of the campaign report."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def page_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> str:
 
 
 class Page(HTMLParser):
-    """Tags, ids and text of a page; fails on tags that do not match."""
+    """Tags, ids and text of a page; raises for tags that do not match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -97,11 +97,11 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def test_the_columns_asked_for_are_in_the_catalogue() -> None:
+def test_report_columns_are_in_catalogue() -> None:
     assert set(REPORT_COLUMNS) <= set(METRICS_BY_NAME)
 
 
-def test_the_page_asks_for_nothing_outside_itself() -> None:
+def test_report_has_no_external_resources() -> None:
     text = page_of(SimulatedCampaign(sites=("T2_A", "T2_B")).rows())
     for match in URL.finditer(text):
         target = match[1] or match[2] or match[0]
@@ -110,7 +110,7 @@ def test_the_page_asks_for_nothing_outside_itself() -> None:
     assert "default-src 'none'" in text
 
 
-def test_the_page_is_sound_and_names_each_part_once() -> None:
+def test_report_is_well_formed_with_unique_ids() -> None:
     page = Page(page_of(SimulatedCampaign(sites=("T2_A", "T2_B"), branches=(1.0, 0.02)).rows()))
     assert len(page.ids) == len(set(page.ids))
     assert page.tags.count("h1") == 1
@@ -119,7 +119,7 @@ def test_the_page_is_sound_and_names_each_part_once() -> None:
     assert page.tags.count("th") > 20
 
 
-def test_what_it_says() -> None:
+def test_report_has_results_provenance_and_failures() -> None:
     rows = list(SimulatedCampaign(effect=0.06).rows())
     rows[0] |= {
         "failure_class": "open",
@@ -129,7 +129,7 @@ def test_what_it_says() -> None:
     }
     rows[5] |= {"plausible": False, "implausible_reasons": "efficiency above the cores"}
     page = Page(page_of(rows, dirty=True, planned_measurements=34)).text
-    for said in (
+    for expected in (
         "ttree-read nightly",
         "root 6.40.00 compared with 6.38.00: all 2 results are “slower”",
         "https://git.example/tests.git at main",
@@ -142,10 +142,10 @@ def test_what_it_says() -> None:
         "2 planned executions have no measurement",
         "32 of 34",
     ):
-        assert said in page
+        assert expected in page
 
 
-def test_one_host_is_called_an_illustration() -> None:
+def test_single_host_is_called_an_illustration() -> None:
     rows = list(SimulatedCampaign(hosts=1, jobs=1).rows())
     assert report_of([*rows, {**rows[0], "host": None}]).hosts == report_of(rows).hosts
     report = report_of(rows)
@@ -153,20 +153,20 @@ def test_one_host_is_called_an_illustration() -> None:
     assert "illustration, not a verdict" in Page(render_report(report)).text
 
 
-def test_one_release_leaves_nothing_to_compare() -> None:
+def test_single_release_has_no_comparison() -> None:
     report = report_of(SimulatedCampaign(roots=("6.40.00",)).rows())
     assert report.comparisons == ()
     assert "No compared axis has more than one value" in Page(render_report(report)).text
 
 
-def test_when_everything_failed_there_is_still_a_page() -> None:
+def test_report_of_failures_only() -> None:
     failed = {"failure_class": "software-setup", "eff_job": None, "cpu_per_event_s": None}
     page = Page(page_of(row | failed for row in SimulatedCampaign().rows()))
     assert "svg" not in page.tags
     assert "No usable execution recorded a CPU efficiency" in page.text
 
 
-def test_a_payload_without_a_loop_has_a_page() -> None:
+def test_report_without_loop_metrics() -> None:
     bare = dict.fromkeys(
         ("cpu_per_event_s", "wall_per_event_s", "loop_wall_s", "eff_loop", "root_version")
     )
@@ -177,7 +177,7 @@ def test_a_payload_without_a_loop_has_a_page() -> None:
     Page(render_report(report))
 
 
-def test_hostile_text_stays_text() -> None:
+def test_hostile_text_is_escaped() -> None:
     rows = []
     for row in SimulatedCampaign(jobs=2).rows():
         variant = json.loads(row["variant"]) | {"_custom": f"{HOSTILE}{row['repeat']}"}
@@ -200,7 +200,7 @@ def test_hostile_text_stays_text() -> None:
     assert "<a " not in text
 
 
-def test_the_same_data_draw_the_same_page() -> None:
+def test_report_is_reproducible() -> None:
     rows = list(SimulatedCampaign(branches=(1.0, 0.02)).rows())
     assert page_of(rows) == page_of(rows)
 
@@ -210,7 +210,7 @@ def cells_of(**changes: Any) -> list[ExecutionCell]:
 
 
 @pytest.mark.parametrize("sites", [1, 12])
-def test_the_figure_shows_every_site_and_variant(sites: int) -> None:
+def test_efficiency_figure_shows_all_sites_and_variants(sites: int) -> None:
     names = tuple(f"T2_Site{i}" for i in range(1, sites + 1))
     cells = cells_of(sites=names, branches=(1.0, 0.02), cache_mb=(0.0, 30.0), jobs=2)
     drawing = draw_efficiency_figure(cells)
@@ -226,7 +226,7 @@ def test_the_figure_shows_every_site_and_variant(sites: int) -> None:
     assert "T2_Site1, branches=2% cache_mb=0, 6.38.00: 0.6" in root.attrib["aria-label"]
 
 
-def test_each_variant_has_its_color() -> None:
+def test_variants_have_distinct_colors() -> None:
     drawing = draw_efficiency_figure(
         cells_of(branches=(1.0, 0.02), cache_mb=(0.0, 3.0, 30.0), jobs=2)
     )
@@ -235,13 +235,13 @@ def test_each_variant_has_its_color() -> None:
     assert "currentColor" in drawing.svg
 
 
-def test_many_variants_keep_colors_of_their_own() -> None:
+def test_many_variants_have_distinct_colors() -> None:
     drawing = draw_efficiency_figure(cells_of(cache_mb=tuple(float(i) for i in range(20)), jobs=1))
     assert drawing is not None
     assert len(set(re.findall(r"stroke: (#[0-9a-f]{6})", drawing.svg))) >= 20
 
 
-def test_one_execution_has_no_error_bar() -> None:
+def test_single_execution_has_no_error_bar() -> None:
     def bars(**changes: Any) -> int:
         drawing = draw_efficiency_figure(cells_of(**changes))
         assert drawing is not None
@@ -257,14 +257,14 @@ def test_times_are_drawn_per_release() -> None:
     assert "CPU time of the loop per event (ms)" in drawing.svg
 
 
-def test_efficiency_above_one_stays_in_the_picture() -> None:
+def test_axis_includes_efficiency_above_one() -> None:
     cell = ExecutionCell("site", "threads=4", "6.40", 2, 1, 1, {"eff_job": MeanAndRms(2, 3.6, 0.1)})
     drawing = draw_efficiency_figure([cell])
     assert drawing is not None
     assert ">3.5<" in drawing.svg
 
 
-def test_means_and_rms_leave_out_what_is_unusable() -> None:
+def test_unusable_executions_are_not_averaged() -> None:
     rows = columns(SimulatedCampaign(jobs=1, rounds=3, roots=("6.40.00",)).rows())
     for row, value in zip(rows, (0.5, 0.7, 0.1), strict=True):
         row["eff_job"] = value
@@ -286,7 +286,7 @@ def test_means_and_rms_leave_out_what_is_unusable() -> None:
         (0.0, 0.0, "0"),
     ],
 )
-def test_no_more_digits_than_the_spread_allows(mean: float, rms: float, shown: str) -> None:
+def test_mean_has_digits_of_rms(mean: float, rms: float, shown: str) -> None:
     cell = ExecutionCell("site", "variant", "6.40", 2, 1, 1, {"eff_job": MeanAndRms(2, mean, rms)})
     report = replace(report_of(SimulatedCampaign(jobs=1).rows()), cells=(cell,))
     assert shown in Page(render_report(report)).text

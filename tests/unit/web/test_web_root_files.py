@@ -1,4 +1,4 @@
-"""ROOT files of the page: what is selected, how much may be, what is kept."""
+"""ROOT files: selection, limits and cache."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     folder = tmp_path_factory.mktemp("files")
     fill_database(f"sqlite:///{folder / 'results.db'}")
     with pytest.MonkeyPatch.context() as patch:
-        # Without any ROOT.
+        # No ROOT release is available.
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         with run_service(folder, reading_open=True) as service:
             yield service
 
 
-def kept(filled: ServiceThread) -> RootExports:
+def make_exports(filled: ServiceThread) -> RootExports:
     folder = Path(filled.url.removeprefix("sqlite:///")).parent / "cache" / "treehammer"
     return RootExports(folder / "exports", folder / "software", threading.Lock())
 
 
 @pytest.mark.parametrize(
-    "query, status, said",
+    "query, status, expected",
     [
         ("", 200, "treehammer export results.root"),
         ("?campaign=nightly", 200, "No ROOT release on this machine"),
@@ -63,14 +63,16 @@ def kept(filled: ServiceThread) -> RootExports:
         ("?campaign=nightly&where=+&where=%22%3E%3Cscript%3E", 400, "is no condition"),
     ],
 )
-def test_what_is_asked_for(filled: ServiceThread, query: str, status: int, said: str) -> None:
+def test_page_responds_to_parameters(
+    filled: ServiceThread, query: str, status: int, expected: str
+) -> None:
     page = filled.client.get(f"/root-file{query}", headers=PEOPLE)
     assert page.status_code == status
-    assert said in page.text
+    assert expected in page.text
     assert "<script>" not in page.text
 
 
-def test_what_was_typed_wrongly_stays_in_the_form(
+def test_invalid_condition_keeps_form_values(
     filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RootExports, "can_write", True)
@@ -79,14 +81,14 @@ def test_what_was_typed_wrongly_stays_in_the_form(
     assert page.status_code == 400
     assert '<option value="over" selected>' in page.text
     assert re.findall(r'name="where" value="(.*?)"', page.text) == ["site=SITE_A", "nonsense", ""]
-    (said,) = re.findall(r'role="alert">(.*?)</p>', page.text)
-    assert "is no condition" in said
-    assert "--where" not in said
+    (expected,) = re.findall(r'role="alert">(.*?)</p>', page.text)
+    assert "is no condition" in expected
+    assert "--where" not in expected
     told = filled.client.get(address)
     assert (told.status_code, next(iter(told.json()))) == (400, "error")
 
 
-def test_readers_are_not_told_where_the_database_is(
+def test_errors_hide_paths(
     service: ServiceThread, filled: ServiceThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = service.make_key("read").text
@@ -97,7 +99,7 @@ def test_readers_are_not_told_where_the_database_is(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/secret/place")
 
-    files = kept(filled)
+    files = make_exports(filled)
     monkeypatch.setattr(RootExports, "can_write", True)
     monkeypatch.setattr(RootExports, "_prune_files", full)
     with Store.open(filled.url) as store:
@@ -108,7 +110,9 @@ def test_readers_are_not_told_where_the_database_is(
     assert str(refused.value) == "the export failed: No space left on device"
 
 
-def test_too_many_are_refused(filled: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_measurements_are_refused(
+    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (root_exports, root_file_page):
         monkeypatch.setattr(module, "MAX_MEASUREMENTS", 10)
     page = filled.client.get("/root-file?campaign=nightly", headers=PEOPLE)
@@ -117,8 +121,8 @@ def test_too_many_are_refused(filled: ServiceThread, monkeypatch: pytest.MonkeyP
     assert answer.status_code == 413
 
 
-def test_a_file_is_kept_and_read_in_parts(filled: ServiceThread) -> None:
-    files = kept(filled)
+def test_cached_file_supports_ranges(filled: ServiceThread) -> None:
+    files = make_exports(filled)
     with Store.open(filled.url) as store:
         chosen = Selection(campaigns=("over",))
         key = files.content_key(store, chosen, fingerprint_selection(store, chosen))
@@ -137,8 +141,8 @@ def test_a_file_is_kept_and_read_in_parts(filled: ServiceThread) -> None:
     assert filled.client.head(address).headers["Content-Length"] == "5004"
 
 
-def test_a_file_is_another_when_its_measurements_are(filled: ServiceThread) -> None:
-    files, chosen = kept(filled), Selection(campaigns=("over",))
+def test_key_changes_with_measurements(filled: ServiceThread) -> None:
+    files, chosen = make_exports(filled), Selection(campaigns=("over",))
 
     def key() -> str:
         with Store.open(filled.url) as store:
@@ -154,8 +158,8 @@ def test_a_file_is_another_when_its_measurements_are(filled: ServiceThread) -> N
     assert len(seen) == 3
 
 
-def test_what_is_kept_too_long_is_made_anew(filled: ServiceThread) -> None:
-    files = kept(filled)
+def test_expired_file_is_rewritten(filled: ServiceThread) -> None:
+    files = make_exports(filled)
     with Store.open(filled.url) as store:
         chosen = Selection(campaigns=("over",))
         key = files.content_key(store, chosen, fingerprint_selection(store, chosen))
@@ -167,7 +171,7 @@ def test_what_is_kept_too_long_is_made_anew(filled: ServiceThread) -> None:
             files.get_file(store, chosen, key)
 
 
-def test_a_kept_file_waits_for_none_that_is_being_made(
+def test_cached_file_is_sent_while_another_is_written(
     filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, done = threading.Event(), threading.Event()
@@ -177,7 +181,7 @@ def test_a_kept_file_waits_for_none_that_is_being_made(
         assert done.wait(60)
         file.write_bytes(b"made")
 
-    files, keys = kept(filled), []
+    files, keys = make_exports(filled), []
     with Store.open(filled.url) as store:
         for wheres in (["site=SITE_A"], ["site=SITE_B"]):
             chosen = Selection.parse([store.campaign("nightly").id], wheres)
@@ -201,10 +205,10 @@ def test_a_kept_file_waits_for_none_that_is_being_made(
 
 
 @pytest.mark.parametrize("first", ["", "import sys; sys.stdin.buffer.read()"])
-def test_a_root_that_hangs_is_ended(
+def test_hanging_root_is_killed(
     filled: ServiceThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Whether it has read all that it is sent, or nothing."""
+    """Whether it reads all of its input or nothing."""
     (writer := tmp_path / "writer.py").write_text(
         f"{first}\nimport os, pathlib, time\n"
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(30)\n"
@@ -228,7 +232,7 @@ def test_a_root_that_hangs_is_ended(
 
 
 @pytest.mark.parametrize("patience_s, timers", [(None, 0), (60, 1)])
-def test_a_root_with_all_the_time_is_watched_by_nobody(
+def test_export_without_timeout_has_no_timer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float | None, timers: int
 ) -> None:
     (writer := tmp_path / "writer.py").write_text("import sys; sys.stdin.buffer.read()\n")
@@ -240,7 +244,7 @@ def test_a_root_with_all_the_time_is_watched_by_nobody(
     assert [type(one) for one in new].count(threading.Timer) == timers
 
 
-def test_old_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = RootExports.in_cache(tmp_path, tmp_path / "software")
     files.folder.mkdir()
     for number in range(MAX_KEPT_FILES + 5):
@@ -259,7 +263,7 @@ def test_old_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"{0:032x}.root" in left
 
 
-def test_an_old_file_goes_also_where_there_is_room(tmp_path: Path) -> None:
+def test_expired_files_are_removed(tmp_path: Path) -> None:
     files = RootExports.in_cache(tmp_path, tmp_path / "software")
     files.folder.mkdir()
     for name, age_s in (("new", KEEP_FILES_S - 60), ("old", KEEP_FILES_S + 60)):
@@ -269,7 +273,7 @@ def test_an_old_file_goes_also_where_there_is_room(tmp_path: Path) -> None:
     assert [file.name for file in files.folder.iterdir()] == ["new.root"]
 
 
-def test_files_are_in_the_cache() -> None:
+def test_files_are_in_cache_folder() -> None:
     settings = load_settings()
     made = RootExports.in_cache(settings.cache_dir, settings.software_dir)
     assert made.folder.parent == settings.cache_dir

@@ -1,4 +1,4 @@
-"""The page of a site says what the measurements say."""
+"""Pages of sites agree with the measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tables(service: ServiceThread, address: str, **asked: str) -> dict[str, list
     return found
 
 
-def test_the_series_is_that_of_the_measurements(filled: ServiceThread) -> None:
+def test_series_agrees_with_database(filled: ServiceThread) -> None:
     rows = tables(filled, "/sites/SITE_B")["series"]
     good = Selection(
         conditions=(Condition("site", "=", "SITE_B"), Condition("plausible", "=", True))
@@ -61,7 +61,7 @@ def test_the_series_is_that_of_the_measurements(filled: ServiceThread) -> None:
         assert row["sites"] > 0
 
 
-def test_servers_that_were_renewed_are_marked(filled: ServiceThread) -> None:
+def test_server_updates_are_marked(filled: ServiceThread) -> None:
     found = tables(filled, "/sites/SITE_A")
     (change,) = found["changes"]
     assert change["thing"] == "door near (root)"
@@ -83,7 +83,7 @@ def test_every_site_of_the_list_has_its_page(filled: ServiceThread, place: int) 
 
 
 @pytest.mark.parametrize(
-    "address, status, said",
+    "address, status, expected",
     [
         ("/sites/SITE_X", 404, "Did you mean"),
         ("/sites/SITE_A?metric=host", 400, "is not a daily metric"),
@@ -99,13 +99,15 @@ def test_every_site_of_the_list_has_its_page(filled: ServiceThread, place: int) 
         ("/sites/SITE_A?days=180&root=6.40.00&test=ttree-read", 200, "by week"),
     ],
 )
-def test_what_is_asked_for(filled: ServiceThread, address: str, status: int, said: str) -> None:
+def test_page_responds_to_parameters(
+    filled: ServiceThread, address: str, status: int, expected: str
+) -> None:
     answer = filled.client.get(address, headers=PEOPLE)
     assert answer.status_code == status
-    assert said in answer.text
+    assert expected in answer.text
 
 
-def test_a_site_that_is_alone_is_told_so(start_service: StartService) -> None:
+def test_site_without_similar_sites_is_explained(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         assert "treehammer submit" in service.client.get("/sites", headers=PEOPLE).text
         day = date.today() - timedelta(days=1)
@@ -120,14 +122,14 @@ def test_a_site_that_is_alone_is_told_so(start_service: StartService) -> None:
 
 
 @pytest.mark.parametrize("low, high", [(0.61, 0.83), (0, 0), (-3e9, 5e9), (1e-9, 1.1e-9), (7, 7)])
-def test_ticks_enclose_what_is_drawn(low: float, high: float) -> None:
+def test_ticks_enclose_values(low: float, high: float) -> None:
     ticks = _round_ticks(low, high)
     assert ticks[0] <= low <= high <= ticks[-1]
     assert 3 <= len(ticks) <= 9
 
 
 def on(site: str, back: int, eff: float, number: int = 1, **more: Any) -> Iterator[Measurement]:
-    """Measurements of a site so many days ago."""
+    """Measurements of a site ``back`` days ago."""
     day = calendar_days.today() - timedelta(days=back)
     for place in range(number):
         values = {
@@ -145,7 +147,7 @@ def add(service: ServiceThread, *some: Iterator[Measurement]) -> None:
         store.add(one for found in some for one in found)
 
 
-def test_similar_sites_are_those_that_did_the_same(start_service: StartService) -> None:
+def test_similar_sites_did_same_work(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         add(service, on("A", 1, 0.5), on("B", 1, 0.6), on("C", 1, 0.7), on("D", 2, 0.1))
         add(service, on("E", 1, 0.2, variant=HEAVY))
@@ -154,12 +156,12 @@ def test_similar_sites_are_those_that_did_the_same(start_service: StartService) 
         assert "median 0.65 of 2 sites" in service.client.get("/sites/A").text
 
 
-def test_the_list_holds_sites_against_each_other_on_the_same_work(
+def test_site_list_compares_same_work(
     start_service: StartService,
 ) -> None:
     with start_service(reading_open=True) as service:
         heavy: dict[str, Any] = {"variant": HEAVY}
-        # Both get the same of the same; one of them does the heavy work more often.
+        # Both have the same efficiency for the same work; one does the heavy work more often.
         add(service, on("A", 1, 0.9, 2), on("A", 1, 0.5, 6, **heavy))
         add(service, on("B", 2, 0.9, 6), on("B", 1, 0.5, 2, **heavy), on("C", 1, 0.1, **heavy))
         add(service, on("ALONE", 1, 0.2, variant='{"own":1}'))
@@ -171,10 +173,10 @@ def test_the_list_holds_sites_against_each_other_on_the_same_work(
         assert rows["ALONE"]["median"] is None
         page = service.client.get("/sites").text
         assert "How similar sites are chosen" in page
-        assert ">0.2000<" not in page, "a mean of whatever a site did stands beside no other"
+        assert ">0.2000<" not in page, "means over a site's own mix are not shown"
 
 
-def test_bars_are_the_scatter_about_the_mean_of_each_work(start_service: StartService) -> None:
+def test_bars_are_rms_around_mean_of_each_work(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         add(service, on("A", 1, 0.4), on("A", 1, 0.6, door="x"), on("A", 1, 0.1, variant=HEAVY))
         (row,) = tables(service, "/sites/A")["series"]
@@ -184,7 +186,7 @@ def test_bars_are_the_scatter_about_the_mean_of_each_work(start_service: StartSe
         assert "standard error" not in page
 
 
-def test_what_was_so_before_these_days_is_not_said_to_have_begun_in_them(
+def test_state_may_be_older_than_window(
     start_service: StartService,
 ) -> None:
     with start_service(reading_open=True) as service:
@@ -199,13 +201,13 @@ def test_what_was_so_before_these_days_is_not_said_to_have_begun_in_them(
         renewed = (str(calendar_days.today() - timedelta(days=2)), True)
         assert since("30")["build"] == since("14")["build"] == renewed
         yesterday = str(calendar_days.today() - timedelta(days=1))
-        # All that it ever measured is among these days, or not.
+        # The 30 days include all measurements, the 14 days do not.
         assert since("30")["server version"] == (yesterday, True)
         assert since("14")["server version"] == (yesterday, False)
         assert f"{yesterday} or before" in service.client.get("/sites/A?days=14").text
 
 
-def test_links_to_explore_keep_what_is_chosen(filled: ServiceThread) -> None:
+def test_links_to_explore_keep_filters(filled: ServiceThread) -> None:
     chosen = {"test": "ttree-read", "root": "6.40.00", "protocol": "root", "days": "14"}
     page = filled.client.get("/sites/SITE_A", params=chosen).text
     found = [unescape(one) for one in re.findall(r'href="/explore\?([^"]*)"', page)]
@@ -217,7 +219,7 @@ def test_links_to_explore_keep_what_is_chosen(filled: ServiceThread) -> None:
         assert kept.items() <= query.items()
 
 
-def test_marks_without_room_become_a_band() -> None:
+def test_close_marks_are_merged() -> None:
     first = date(2026, 1, 1)
     lines = [ChartLine("a", "own", [ChartDot(first, 1.0)])]
     marks = [ChartMark(first + timedelta(days=n), n + 1, f"t{n}") for n in (0, 50, 51, 52, 90)]
@@ -227,14 +229,14 @@ def test_marks_without_room_become_a_band() -> None:
     assert [one.text for one in found] == ["t0", "changes 51 to 53 in the table", "t90"]
 
 
-def test_a_week_stands_in_the_middle_of_its_days(start_service: StartService) -> None:
+def test_weeks_are_drawn_in_the_middle_of_their_days(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         add(service, *(on("A", back, 0.5) for back in range(90)))
         page = service.client.get("/sites/A?days=90").text
     drawing = page.split('<svg class="chart plot"', 1)[1].split("</svg>", 1)[0]
     places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', drawing)]
     steps = [b - a for a, b in itertools.pairwise(places)]
-    # Whole weeks are as far apart as weeks are; those cut off stand nearer.
+    # Complete weeks are equidistant; truncated weeks are closer.
     assert max(steps) - min(steps[1:-1]) < 0.3
     assert min(places) >= 76
     assert max(places) <= 884

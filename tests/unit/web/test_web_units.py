@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formatting of numbers with units."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from treehammer.web.display.display_units import aligned_format, fit_unit
         ("MB", [30.0], "MB", "30.00"),
     ],
 )
-def test_the_unit_fits_the_largest(unit: str, values: list[float], name: str, first: str) -> None:
+def test_unit_fits_largest_value(unit: str, values: list[float], name: str, first: str) -> None:
     found = fit_unit(unit, values)
     assert found.name == name
     assert aligned_format(values, found)(values[0]) == first
 
 
-def test_decimals_stand_beneath_each_other() -> None:
+def test_decimals_are_aligned() -> None:
     values = [0.183, 0.0471, 0.00002, None, math.inf]
-    written = aligned_format(values, fit_unit("1", values))
-    assert [written(one) for one in values] == ["0.1830", "0.0471", "2.0e-05", "–", "inf"]
+    write = aligned_format(values, fit_unit("1", values))
+    assert [write(one) for one in values] == ["0.1830", "0.0471", "2.0e-05", "–", "inf"]
     values = [10.2, 0.02, 0.021]
-    written = aligned_format(values, fit_unit("1", values))
-    assert [written(one) for one in values] == ["10.20", "0.020", "0.021"]
+    write = aligned_format(values, fit_unit("1", values))
+    assert [write(one) for one in values] == ["10.20", "0.020", "0.021"]

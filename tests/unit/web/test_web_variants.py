@@ -1,4 +1,4 @@
-"""Variants beside each other."""
+"""Labels of variants."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def variant(**axes: Scalar) -> str:
     return json.dumps(axes, sort_keys=True, separators=(",", ":"))
 
 
-def test_what_all_have_is_told_once() -> None:
+def test_common_axes_are_left_out() -> None:
     variants = [
         variant(root=root, cache="warm", branches=share, cache_mb=mb)
         for root in ("6.40.00", "6.38.00")
         for share in (1.0, 0.02)
         for mb in (0, 30)
     ]
-    told = label_variants(variants, hide_release=True)
-    assert told.shared_text == "cache=warm"
-    assert told.axes == ("branches", "cache_mb")
-    assert told.names[variants[0]] == "branches=100% cache_mb=0"
-    assert told.values["branches=100% cache_mb=0"] == "100% · 0"
-    assert list(dict.fromkeys(told.names.values())) == [
+    labels = label_variants(variants, hide_release=True)
+    assert labels.shared_text == "cache=warm"
+    assert labels.axes == ("branches", "cache_mb")
+    assert labels.names[variants[0]] == "branches=100% cache_mb=0"
+    assert labels.values["branches=100% cache_mb=0"] == "100% · 0"
+    assert list(dict.fromkeys(labels.names.values())) == [
         "branches=2% cache_mb=0",
         "branches=2% cache_mb=30",
         "branches=100% cache_mb=0",
@@ -34,27 +34,27 @@ def test_what_all_have_is_told_once() -> None:
     ]
 
 
-def test_releases_of_a_variant_stand_side_by_side() -> None:
+def test_releases_of_a_variant_are_adjacent() -> None:
     variants = [variant(root=root, size=n) for root in ("6.38.00", "6.40.00") for n in (1, 2)]
     assert [*label_variants(variants).names] == [variants[place] for place in (0, 2, 1, 3)]
 
 
-def test_what_is_no_variant_stays_as_it_is() -> None:
+def test_invalid_variants_are_shown_unchanged() -> None:
     texts = ["<script>", variant(a=1, b=2), "[1]", "{}", '{"a":[1]}', '{"a":' + "9" * 400 + "}"]
-    told = label_variants(texts)
-    assert (told.axes, told.shared_text) == ((), "")
+    labels = label_variants(texts)
+    assert (labels.axes, labels.shared_text) == ((), "")
     expected = dict(zip(texts, texts, strict=True)) | {texts[1]: "a=1 b=2"}
-    assert told.names == expected
-    assert told.label("another") == "another"
-    assert told.label(None) == "–"
+    assert labels.names == expected
+    assert labels.label("another") == "another"
+    assert labels.label(None) == "–"
 
 
-def test_one_alone_is_told_in_full() -> None:
+def test_single_variant_has_all_axes() -> None:
     one, other = (variant(root=root, only=1) for root in ("6.38.00", "6.40.00"))
-    told = label_variants([one])
-    assert (told.names, told.shared_text, told.axes) == ({one: "only=1 root=6.38.00"}, "", ())
-    told = label_variants([one, other], hide_release=True)
-    assert {*told.names.values()} == {"only=1"}
+    labels = label_variants([one])
+    assert (labels.names, labels.shared_text, labels.axes) == ({one: "only=1 root=6.38.00"}, "", ())
+    labels = label_variants([one, other], hide_release=True)
+    assert {*labels.names.values()} == {"only=1"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_one_alone_is_told_in_full() -> None:
         (1, "1 b=2"),
     ],
 )
-def test_different_variants_never_share_a_name(values: tuple[Scalar, ...]) -> None:
+def test_different_variants_have_different_labels(values: tuple[Scalar, ...]) -> None:
     variants = [variant(branches=value) for value in values] + [variant(branches=1, b=2)]
     assert len({*label_variants(variants).names.values()}) == len({*variants})
     alone = label_variants(variants[:-1])
@@ -76,6 +76,6 @@ def test_different_variants_never_share_a_name(values: tuple[Scalar, ...]) -> No
     assert len(short) == len(alone.values) == (len(values) if alone.axes else 0)
 
 
-def test_one_variant_has_one_name_however_it_is_written() -> None:
-    told = label_variants(['{"a":1,"b":2}', '{"b": 2, "a": 1}', '{"a":2,"b":2}'])
-    assert [*told.names.values()] == ["a=1", "a=1", "a=2"]
+def test_label_is_independent_of_spelling() -> None:
+    labels = label_variants(['{"a":1,"b":2}', '{"b": 2, "a": 1}', '{"a":2,"b":2}'])
+    assert [*labels.names.values()] == ["a=1", "a=1", "a=2"]
