@@ -166,7 +166,7 @@ def test_a_full_disk_is_told_and_what_was_written_is_removed(
     assert [path.suffix for path in small_disk.iterdir()] == [".lock"]
 
 
-def test_a_disk_without_room_is_told_before_anything_is_written(
+def test_full_disk_is_reported_before_writing(
     small_disk: Path, software: Callable[[str], SoftwareRequest]
 ) -> None:
     software("6.40.00")

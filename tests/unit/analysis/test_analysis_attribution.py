@@ -55,13 +55,13 @@ def test_a_sentence_names_no_more_than_can_be_read() -> None:
     assert slow(7) == "x0; x1; x2; x3; x4; x5; and 1 more"
 
 
-def test_sites_that_could_not_judge_have_no_say() -> None:
+def test_undecided_sites_are_ignored() -> None:
     (sentence,) = said({"A": {"x": SLOW}, "B": {"x": SLOW}, "C": {"x": FEW}})
     assert "points at the release" in sentence
 
 
 @pytest.mark.parametrize("verdict", [FEW, Verdict.TOO_SHORT, Verdict.BUILD_DIFFERS])
-def test_what_was_not_judged_blames_nobody(verdict: Verdict) -> None:
+def test_undecided_series_give_no_attribution(verdict: Verdict) -> None:
     assert said({"A": {"x": verdict}, "B": {"x": verdict}}) == ()
 
 
@@ -88,7 +88,7 @@ def test_release_and_site_can_both_be_named() -> None:
         (0.5, "No verdict could be given, so nothing is attributed to a site or a cause."),
     ],
 )
-def test_where_nothing_could_be_judged_nothing_is_cleared(loop_s: float, said_of_it: str) -> None:
+def test_attribution_without_verdicts_clears_nothing(loop_s: float, said_of_it: str) -> None:
     samples = SimulatedCampaign(sites=("A", "B"), loop_s=loop_s).samples()
     found = compare_samples(samples, ComparisonQuery("root", "6.38.00", "6.40.00"), now_us=1)
     assert summarize_attribution(found.verdicts) == (said_of_it,)

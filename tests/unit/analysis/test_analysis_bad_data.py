@@ -263,7 +263,7 @@ def test_effects_of_any_size_can_be_shown() -> None:
     assert verdict_text.format_effect(0.03) == "+3.0 %"
 
 
-def test_many_series_are_answered_in_time() -> None:
+def test_comparison_time_is_linear_in_series() -> None:
     template = SimulatedCampaign(jobs=6, rounds=1, execution_noise=0.05).samples()
     samples = [
         replace(s, test_hash=f"{number:08x}", job_id=f"{number}-{s.job_id}")
@@ -364,7 +364,7 @@ def well_formed(found: Comparison) -> None:
 
 @given(spoilt(), st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None)
-def test_whatever_comes_is_answered(samples: list[Sample], order: Any) -> None:
+def test_comparison_accepts_arbitrary_samples(samples: list[Sample], order: Any) -> None:
     try:
         found = ask(samples)
     except NothingToDoError:

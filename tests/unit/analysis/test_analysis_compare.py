@@ -56,7 +56,7 @@ def evidence(row: VerdictRow) -> VerdictEvidence:
 @pytest.mark.parametrize(
     "effect, verdict", [(0.06, Verdict.SLOWER), (-0.06, Verdict.FASTER), (0.0, Verdict.SAME)]
 )
-def test_a_true_effect_is_found_with_its_size(effect: float, verdict: Verdict) -> None:
+def test_true_effect_is_estimated(effect: float, verdict: Verdict) -> None:
     found = ask(SimulatedCampaign(effect=effect).samples())
     for row in found.verdicts_of_scope(SERIES_SCOPE):
         assert row.verdict == verdict
@@ -123,7 +123,7 @@ def test_one_site_makes_no_release() -> None:
     assert row.effect is None
 
 
-def test_one_host_is_an_illustration() -> None:
+def test_single_host_gives_no_verdict() -> None:
     found = ask(SimulatedCampaign(hosts=1, jobs=10, effect=0.2).samples())
     (row,) = rows(found)
     assert row.verdict == Verdict.NOT_ENOUGH
@@ -134,7 +134,7 @@ def test_one_host_is_an_illustration() -> None:
     assert not found.regressed
 
 
-def test_a_single_job_has_an_effect_and_no_interval() -> None:
+def test_single_job_has_no_interval() -> None:
     (row,) = rows(ask(SimulatedCampaign(jobs=1, effect=0.2).samples()))
     assert row.effect == pytest.approx(0.2, abs=0.05)
     assert (row.low, row.high, row.jobs_needed) == (None, None, 5)
@@ -147,14 +147,14 @@ def test_five_jobs_are_not_enough_and_six_are() -> None:
     assert rows(ask(SimulatedCampaign(jobs=6, effect=0.2).samples()))[0].verdict == Verdict.SLOWER
 
 
-def test_noise_leaves_it_undecided_and_says_how_many_jobs_are_needed() -> None:
+def test_noisy_effect_is_undecided_with_jobs_needed() -> None:
     (row,) = rows(ask(SimulatedCampaign(execution_noise=0.2, seed=4).samples()))
     assert row.verdict == Verdict.UNDECIDED
     assert row.jobs_needed is not None
     assert row.jobs_needed > 8
 
 
-def test_identical_ratios_are_no_certainty() -> None:
+def test_identical_ratios_give_no_verdict() -> None:
     quiet = SimulatedCampaign(execution_noise=0, job_noise=0, effect=0.1)
     (row,) = rows(ask(quiet.samples()))
     assert row.verdict == Verdict.NOT_ENOUGH
@@ -169,12 +169,12 @@ def test_short_loops_enter_no_verdict() -> None:
     assert not found.regressed
 
 
-def test_a_loop_that_nobody_timed_enters_no_verdict() -> None:
+def test_untimed_loops_enter_no_verdict() -> None:
     samples = changed(SimulatedCampaign(effect=0.2).samples(), lambda _: True, loop_wall_s=None)
     assert rows(ask(samples))[0].verdict == Verdict.TOO_SHORT
 
 
-def test_another_compiler_is_credited_to_nothing() -> None:
+def test_other_compiler_prevents_verdict() -> None:
     samples = [
         replace(s, build={**s.build, "root_compiler": "clang18"}) if is_b(s) else s
         for s in SimulatedCampaign(sites=THREE, effect=0.2).samples()
@@ -226,7 +226,7 @@ def test_every_reason_is_given_and_the_gravest_names_the_refusal() -> None:
         assert reason in evidence(row).why
 
 
-def test_a_library_that_root_brings_along_belongs_to_the_release() -> None:
+def test_bundled_library_belongs_to_release() -> None:
     samples = [
         replace(s, build={**s.build, "zstd_version": "1.5.7"}) if is_b(s) else s
         for s in SimulatedCampaign(effect=0.06).samples()
@@ -236,7 +236,7 @@ def test_a_library_that_root_brings_along_belongs_to_the_release() -> None:
     assert evidence(row).bundled == ("zstd 1.5.5 → 1.5.7",)
 
 
-def test_a_library_from_elsewhere_does_not() -> None:
+def test_external_library_prevents_verdict() -> None:
     samples = [
         replace(s, build={**s.build, "zlib_version": "1.3" if is_b(s) else "1.2"})
         for s in SimulatedCampaign(effect=0.06).samples()
@@ -254,7 +254,7 @@ def test_two_builds_of_one_request_differ_on_any_other_axis() -> None:
     assert {row.verdict for row in found.verdicts_of_scope(SERIES_SCOPE)} == {Verdict.BUILD_DIFFERS}
 
 
-def test_other_values_are_never_compared() -> None:
+def test_different_values_are_not_compared() -> None:
     found = ask(SimulatedCampaign(effect=0.2, checksum={A: "1" * 64, B: "2" * 64}).samples())
     assert {row.verdict for row in found.verdicts} == {Verdict.VALUES_DIFFER}
     assert all(row.effect is None for row in found.verdicts)
@@ -330,7 +330,7 @@ def test_a_shared_checksum_proves_nothing_of_another_axis() -> None:
     assert evidence(found.verdicts[0]).same_data == "not checked"
 
 
-def test_lost_new_and_failed_series_have_lines_of_their_own() -> None:
+def test_one_sided_and_failed_series_have_own_rows() -> None:
     samples = SimulatedCampaign(branches=(1.0, 0.5, 0.25, 0.12)).samples()
     kept = []
     for sample in samples:
@@ -351,7 +351,7 @@ def test_lost_new_and_failed_series_have_lines_of_their_own() -> None:
     assert "failed: open 16" in evidence(found["branches=12%"]).why
 
 
-def test_when_all_failed_it_says_so() -> None:
+def test_all_failed_is_reported() -> None:
     samples = changed(
         SimulatedCampaign().samples(), lambda _: True, failure_class="software-setup", metrics={}
     )
@@ -431,7 +431,7 @@ def test_two_sites_and_two_campaigns_can_be_compared() -> None:
     assert row.effect == pytest.approx(math.log(1.2), abs=0.05)
 
 
-def test_what_must_not_be_mixed_is_not() -> None:
+def test_incompatible_samples_are_not_mixed() -> None:
     samples = SimulatedCampaign(effect=0.06).samples()
     other = [
         replace(
@@ -463,7 +463,7 @@ def test_the_same_question_has_the_same_identity() -> None:
     assert len({q.id for q in (ComparisonQuery("root", A, B), *others)}) == 6
 
 
-def test_every_verdict_keeps_what_was_asked() -> None:
+def test_verdicts_record_the_query() -> None:
     question = ComparisonQuery(
         "root", A, B, 0.05, AT_T2_A, where_b=Selection.parse((), ["dirty=no"]).conditions
     )
@@ -478,7 +478,7 @@ def test_every_verdict_keeps_what_was_asked() -> None:
         )
 
 
-def test_what_was_asked_of_older_verdicts_is_said_not_to_be_known() -> None:
+def test_older_verdicts_have_unknown_query() -> None:
     (row, *_) = ask(SimulatedCampaign().samples()).verdicts
     assert verdict_text.comparison_title(row) == f"root {B} against {A}, all measurements"
     told = json.loads(row.evidence)
@@ -525,7 +525,7 @@ def test_a_side_is_singled_out_by_what_its_executions_agree_in() -> None:
             assert len(chosen) == 8 * 2 * (1 if row.scope == SERIES_SCOPE else 3)
 
 
-def test_what_one_side_lacks_is_no_unknown_build() -> None:
+def test_missing_side_is_not_an_unknown_build() -> None:
     samples = [
         s for s in SimulatedCampaign(sites=THREE).samples() if not (s.site == "T2_A" and is_b(s))
     ]
@@ -534,7 +534,7 @@ def test_what_one_side_lacks_is_no_unknown_build() -> None:
     assert not any("Recorded for one build only" in note for note in found.notes)
 
 
-def test_senseless_questions_are_refused() -> None:
+def test_invalid_queries_are_refused() -> None:
     with pytest.raises(ConfigError, match="both sides"):
         ComparisonQuery("root", A, A)
     with pytest.raises(ConfigError, match="between 0 and 1"):
@@ -543,12 +543,12 @@ def test_senseless_questions_are_refused() -> None:
         ask(SimulatedCampaign().samples(), ComparisonQuery("root", "5.34", "6.00"))
 
 
-def test_the_order_of_measurements_changes_nothing() -> None:
+def test_comparison_is_independent_of_order() -> None:
     samples = SimulatedCampaign(sites=THREE, branches=(1.0, 0.5), effect=0.03).samples()
     assert ask(samples) == ask(samples[::-1])
 
 
-def test_no_effect_is_rarely_called_one() -> None:
+def test_false_verdicts_are_rare() -> None:
     wrong: Counter[str] = Counter()
     asked: Counter[str] = Counter()
     for seed in range(12):
@@ -567,7 +567,7 @@ def test_no_effect_is_rarely_called_one() -> None:
     assert wrong[RELEASE_SCOPE] <= 2
 
 
-def test_sites_that_differ_make_no_false_release() -> None:
+def test_differing_sites_give_no_false_release_verdict() -> None:
     wrong = 0
     for seed in range(12):
         campaign = SimulatedCampaign(

@@ -17,7 +17,7 @@ def series(*dailies: DailySums) -> list[PeerComparison]:
     return compare_over_time(dailies, "HERE", lambda day: day)
 
 
-def test_the_median_is_of_sites_by_work_and_weighted_as_this_sites_work() -> None:
+def test_peer_median_is_weighted_by_own_work() -> None:
     (point,) = series(
         group("HERE", 1, "a", 0.5, 0.7),
         group("HERE", 1, "b", 0.2),
@@ -32,7 +32,7 @@ def test_the_median_is_of_sites_by_work_and_weighted_as_this_sites_work() -> Non
     assert (point.count, point.compared_count, point.peer_count) == (3, 3, 3)
 
 
-def test_work_that_nobody_else_did_has_no_part() -> None:
+def test_work_without_peers_is_excluded() -> None:
     (point,) = series(
         group("HERE", 1, "a", 0.5), group("HERE", 1, "mine", 0.1), group("X", 1, "a", 0.6)
     )
@@ -54,14 +54,14 @@ def test_another_day_is_not_the_same_time() -> None:
     assert second.peer_median == pytest.approx(0.6)
 
 
-def test_the_error_is_that_of_scatter_within_each_work() -> None:
+def test_error_comes_from_scatter_within_work() -> None:
     (point,) = series(group("HERE", 1, "a", 0.4, 0.6), group("HERE", 1, "b", 10.0, 10.2))
     variance = (2 * 0.1**2 + 2 * 0.1**2) / 2
     assert point.standard_error == pytest.approx((variance / 4) ** 0.5)
     assert series(group("HERE", 1, "a", 0.4))[0].standard_error is None
 
 
-def test_what_has_no_value_is_left_out() -> None:
+def test_missing_values_are_excluded() -> None:
     assert series(group("HERE", 1, "a"), group("X", 1, "a", 0.3)) == []
 
 

@@ -44,7 +44,7 @@ def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power_table, "load_shipped_table", lambda: TABLE)
 
 
-def test_the_fewest_jobs_that_are_likely_to_find_it_are_quoted_with_the_spread() -> None:
+def test_power_quotes_fewest_sufficient_jobs() -> None:
     assert power_table.describe_power(CPU, DEFAULT_DELTA, TABLE) == (
         "a 2 % slowdown is found with 12 jobs in only 21 % of the cases; "
         "a 5 % slowdown is found with 12 jobs in 97 % of the cases; "
@@ -53,14 +53,14 @@ def test_the_fewest_jobs_that_are_likely_to_find_it_are_quoted_with_the_spread()
     )
 
 
-def test_nothing_is_quoted_for_another_metric_delta_or_rule() -> None:
+def test_power_needs_matching_metric_delta_and_rule() -> None:
     assert power_table.describe_power(WALL, DEFAULT_DELTA, TABLE) == ""
     assert power_table.describe_power(CPU, 0.05, TABLE) == ""
     old = [replace(one, rule_version=RULE_VERSION - 1) for one in TABLE]
     assert power_table.describe_power(CPU, DEFAULT_DELTA, old) == ""
 
 
-def test_without_a_table_nothing_is_said(tmp_path: Path) -> None:
+def test_missing_power_table_gives_no_text(tmp_path: Path) -> None:
     assert power_table.read_power_table(tmp_path / "none.csv") == ()
     assert power_table.describe_power(CPU, DEFAULT_DELTA, ()) == ""
 
@@ -127,7 +127,7 @@ def test_the_table_is_the_same_each_time_and_finds_what_was_planted(
     assert power_table.read_power_table(path) == tuple(large)
 
 
-def test_campaigns_are_dealt_as_they_are_said_to_be(verdicts: ModuleType, recorded: Path) -> None:
+def test_resampling_follows_its_scheme(verdicts: ModuleType, recorded: Path) -> None:
     jobs = verdicts.aa_jobs.read_table(recorded)
     known = {job.log_ratio(CPU): place for place, job in enumerate(jobs)}
     for dealing in verdicts.SamplingScheme:

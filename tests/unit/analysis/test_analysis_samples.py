@@ -24,12 +24,12 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.matrix.definition import Scalar, Variant
 
 
-def test_the_columns_asked_for_are_in_the_catalogue() -> None:
+def test_sample_columns_are_in_catalogue() -> None:
     assert set(SAMPLE_COLUMNS) <= set(METRICS_BY_NAME)
     assert set(BUILD_FACTS) <= set(SAMPLE_COLUMNS)
 
 
-def test_the_compared_axis_alone_is_no_part_of_the_key() -> None:
+def test_comparison_key_omits_compared_axis() -> None:
     a, b, *_ = SimulatedCampaign().samples()
     assert a.axis_value("root") != b.axis_value("root")
     assert comparison_key(a, "root") == comparison_key(b, "root")
@@ -47,13 +47,13 @@ def test_the_compared_axis_alone_is_no_part_of_the_key() -> None:
         {"variant": Variant((("root", "6.38.00"), ("cache_mb", 3.0)))},
     ],
 )
-def test_everything_else_of_the_series_is(change: dict[str, object]) -> None:
+def test_comparison_key_contains_other_axes(change: dict[str, object]) -> None:
     one = SimulatedCampaign().samples()[0]
     assert comparison_key(one, "root") != comparison_key(replace(one, **change), "root")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["host", "test_name", "job_id", "campaign_id", "dirty"])
-def test_names_and_nodes_are_not(name: str) -> None:
+def test_comparison_key_omits_names_and_hosts(name: str) -> None:
     one = SimulatedCampaign().samples()[0]
     other = replace(one, **{name: "other"})  # type: ignore[arg-type]
     assert comparison_key(one, "root") == comparison_key(other, "root")
@@ -65,7 +65,7 @@ def test_sites_and_doors_are_pooled_protocols_are_not() -> None:
     assert release_key(one, "root") != release_key(replace(one, door_protocol="https"), "root")
 
 
-def test_axes_inside_jobs_are_told_from_those_between() -> None:
+def test_bundled_axes_vary_inside_jobs() -> None:
     samples = SimulatedCampaign(branches=(1.0, 0.02), cache_mb=(0.0, 30.0)).samples()
     assert find_bundled_axes(samples) == ("root",)
     varying = find_varying_axes(sample.variant for sample in samples)
@@ -100,7 +100,7 @@ def test_an_unknown_axis_names_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "0.5", "1e3", "-2.0", "True", "6.40", "6.40.00", "Muon_*"])
-def test_readings_are_the_values_that_a_text_means(text: str) -> None:
+def test_possible_values_of_a_text(text: str) -> None:
     known: list[Scalar] = [True, False, 1, 0.5, 1000, -2, 6.4, text, "other", 7]
     found = [*possible_values(text)]
     assert found[0] == text

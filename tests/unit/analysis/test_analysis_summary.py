@@ -51,7 +51,7 @@ def test_the_job_is_the_unit_however_often_it_measured() -> None:
     assert spread.n == 5
 
 
-def test_a_host_that_is_not_known_is_none() -> None:
+def test_unknown_hosts_are_not_counted() -> None:
     rows = [row("a", 1.0), row("b", 1.0, host=None), row("c", 1.0, host=None)]
     (group,) = group_executions(rows, lambda _: ())
     assert (group.jobs, group.hosts) == (3, 1)
@@ -70,7 +70,7 @@ def test_without_any_spread_there_is_no_interval(values: list[float]) -> None:
     assert group_executions([row("a", None)], lambda _: ())[0].mean_over_jobs("rate") is None
 
 
-def test_only_what_is_usable_enters_and_the_rest_is_counted() -> None:
+def test_unusable_measurements_are_counted_separately() -> None:
     rows = [
         row("a", 1.0),
         row("b", 99.0, failure_class="read", failure_kind="entry"),

@@ -50,9 +50,7 @@ def test_the_database_follows_the_data_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a?b", "a%20b", "a b%3Fc", "ä#:@"])
-def test_the_database_lies_in_the_data_folder_whatever_it_is_called(
-    tmp_path: Path, name: str
-) -> None:
+def test_database_url_escapes_special_characters(tmp_path: Path, name: str) -> None:
     settings = load(tmp_path, flags={"data_dir": name})
     assert make_url(settings.database).database == str(tmp_path / name / "results.db")
 
@@ -136,7 +134,7 @@ def test_a_folder_that_is_gone_is_a_configuration_error(
         ("serve_trusted_proxies = ''", ("serve_trusted_proxies", "addresses or networks")),
     ],
 )
-def test_a_wrong_setting_of_the_service_is_told(
+def test_wrong_service_setting_is_reported(
     tmp_path: Path, text: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:

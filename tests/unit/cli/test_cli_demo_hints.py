@@ -40,7 +40,7 @@ def test_the_program_is_named_as_the_shell_finds_it(
     assert demo.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
 
 
-def test_what_is_set_otherwise_is_typed(
+def test_changed_settings_become_flags(
     settings: config.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What runs is what is printed: with what the settings of this shell would not give."""

@@ -38,7 +38,7 @@ def typed(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> in
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_each_verb_says_what_is_left(
+def test_interrupted_commands_describe_remaining_state(
     words: list[str],
     left: str,
     tmp_path: Path,
@@ -55,7 +55,7 @@ def test_each_verb_says_what_is_left(
     assert f"treehammer: interrupted; {left}" in capsys.readouterr().err
 
 
-def test_a_verb_with_nothing_to_say_is_interrupted_all_the_same(
+def test_interruption_without_description(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("treehammer.config_command.print_rows", press_ctrl_c)
@@ -63,7 +63,7 @@ def test_a_verb_with_nothing_to_say_is_interrupted_all_the_same(
     assert capsys.readouterr().err.strip() == "treehammer: interrupted"
 
 
-def test_the_innermost_word_counts() -> None:
+def test_innermost_description_is_used() -> None:
     with (
         pytest.raises(Interruption, match=r"^inner$"),
         on_interrupt("outer"),
@@ -101,7 +101,7 @@ def test_ctrl_c_while_python_loads_prints_nothing(tmp_path: Path) -> None:
     assert said == ""
 
 
-def test_ctrl_c_in_a_finalizer_is_heard_all_the_same(tmp_path: Path) -> None:
+def test_ctrl_c_in_finalizer_is_repeated(tmp_path: Path) -> None:
     code = (
         "import signal, time; from treehammer import __main__ as face, cli\n"
         "class Finalized:\n"

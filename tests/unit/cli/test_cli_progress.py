@@ -14,7 +14,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_each_tenth_is_told_with_the_time_that_remains(
+def test_progress_prints_each_tenth_with_remaining_time(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with progress_bar("Measuring", 20) as step:
@@ -27,7 +27,9 @@ def test_each_tenth_is_told_with_the_time_that_remains(
     assert lines[-1] == "Measuring: 20/20 20 done"
 
 
-def test_quick_work_says_nothing(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_work_prints_no_progress(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
     with progress_bar("Verifying", 50) as step:
         for done in range(51):
             step(done)
@@ -35,7 +37,7 @@ def test_quick_work_says_nothing(clock: list[float], capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_one_long_step_tells_its_notes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_step_prints_notes(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar("Fetching ROOT 6.40.00", 1) as step:
         step(0, "downloading")
         step(0, "downloading")

@@ -63,5 +63,5 @@ def test_narrow_terminal_shortens_the_note_not_the_remaining_time() -> None:
     "count, noun, text",
     [(1, "job", "1 job"), (0, "job", "0 jobs"), (2, "new measurement", "2 new measurements")],
 )
-def test_counted(count: int, noun: str, text: str) -> None:
+def test_pluralize(count: int, noun: str, text: str) -> None:
     assert pluralize(count, noun) == text

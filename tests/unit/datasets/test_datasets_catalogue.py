@@ -169,7 +169,7 @@ def test_an_interrupted_making_leaves_nothing(
     assert _there(catalogue) == []
 
 
-def test_what_a_killed_process_left_is_removed_and_never_seen(
+def test_remains_of_killed_process_are_removed(
     catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     left = catalogue.root / ".tiny.part-x1"
@@ -180,7 +180,7 @@ def test_what_a_killed_process_left_is_removed_and_never_seen(
     assert _there(catalogue) == ["tiny"]
 
 
-def test_too_little_room_is_told_before_anything_is_made(
+def test_full_disk_is_reported_before_making(
     catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     with pytest.raises(DatasetError, match=r"tiny needs \d+ MB and \d+ MB are free") as caught:
@@ -189,7 +189,7 @@ def test_too_little_room_is_told_before_anything_is_made(
     assert fake_root == []
 
 
-def test_a_full_disk_has_a_name(
+def test_disk_full_error_is_named(
     catalogue: FolderCatalogue,
     software: SoftwareRequest,
     fake_root: list[str],
@@ -251,7 +251,7 @@ def test_added_files_are_copied_and_remembered(
         ("mine", ["manifest.json"], "names of their own"),
     ],
 )
-def test_what_cannot_be_added(
+def test_invalid_files_are_not_added(
     catalogue: FolderCatalogue,
     software: SoftwareRequest,
     tmp_path: Path,
@@ -267,7 +267,7 @@ def test_what_cannot_be_added(
     assert not catalogue.root.exists()
 
 
-def test_an_unknown_name_is_told_what_is_there(made: FolderCatalogue) -> None:
+def test_unknown_dataset_lists_known_names(made: FolderCatalogue) -> None:
     with pytest.raises(DatasetError) as caught:
         made.manifest("tinny")
     assert "Did you mean 'tiny'?" in caught.value.hint
@@ -323,7 +323,7 @@ def test_ensure_makes_what_is_shipped_and_verifies_what_is_there(
         ensure_dataset("tiny", settings)
 
 
-def test_a_root_that_is_not_ready_is_not_fetched_behind_the_users_back(
+def test_missing_root_is_not_installed_implicitly(
     catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest
 ) -> None:
     with pytest.raises(SoftwareError, match="is not installed"):

@@ -35,7 +35,7 @@ def _verify(settings: Settings, *arguments: str) -> Result:
     return CliRunner().invoke(datasets, words, obj=settings, standalone_mode=False)
 
 
-def test_list_knows_what_is_here_and_what_can_be_made(
+def test_list_shows_existing_and_shipped_datasets(
     settings: Settings,
     catalogue: FolderCatalogue,
     plan: GeneratedSpec,
@@ -69,7 +69,7 @@ def test_show(
     assert isinstance(_run(settings, "show", "tinny").exception, DatasetError)
 
 
-def test_verify_tells_all_and_leaves_with_1(
+def test_verify_reports_all_and_exits_with_1(
     settings: Settings,
     catalogue: FolderCatalogue,
     plan: GeneratedSpec,

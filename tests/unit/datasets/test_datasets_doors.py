@@ -166,7 +166,7 @@ def probe(protocol: str, prefix: str, path: str = "", size: int = 0) -> ProbeRes
     return doors.probe_door(protocol, prefix, ProbeTarget(path, size), here=True)
 
 
-def test_a_web_door_is_listed_and_read(storage: str) -> None:
+def test_web_door_is_listed_and_read(storage: str) -> None:
     found = probe("http", f"{storage}/store")
     assert found.problem == ""
     assert found.details == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
@@ -175,7 +175,7 @@ def test_a_web_door_is_listed_and_read(storage: str) -> None:
     assert 0 < found.rtt_s < 1
 
 
-def test_the_file_of_a_dataset_is_read_where_a_redirection_leads(storage: str) -> None:
+def test_web_door_follows_redirections(storage: str) -> None:
     assert probe("http", f"{storage}/redirect", "a/b.root", len(CONTENT)).problem == ""
 
 
@@ -196,7 +196,7 @@ def test_the_file_of_a_dataset_is_read_where_a_redirection_leads(storage: str) -
         ("slow", "does not answer within", "server's log"),
     ],
 )
-def test_what_a_web_door_does_wrong_is_told_with_a_remedy(
+def test_web_door_errors_have_remedies(
     storage: str, kind: str, problem: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.5)
@@ -205,14 +205,14 @@ def test_what_a_web_door_does_wrong_is_told_with_a_remedy(
     assert remedy in found.remedy
 
 
-def test_a_web_door_that_lists_nothing_asks_for_a_dataset(storage: str) -> None:
+def test_web_door_without_listing_requires_dataset(storage: str) -> None:
     found = probe("http", f"{storage}/plain")
     assert not found.problem
     assert not found.tried
     assert "--dataset" in found.details
 
 
-def test_a_token_is_not_sent_where_others_can_read_it(
+def test_token_is_not_sent_without_tls(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BEARER_TOKEN", "secret")
@@ -221,7 +221,7 @@ def test_a_token_is_not_sent_where_others_can_read_it(
     assert Storage.asked == [("/store/f", None)]
 
 
-def test_a_certificate_that_nobody_vouches_for_is_told(
+def test_untrusted_certificate_is_reported(
     secure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("X509_CERT_DIR", str(tmp_path))
@@ -230,7 +230,7 @@ def test_a_certificate_that_nobody_vouches_for_is_told(
     assert "X509_CERT_DIR" in found.remedy
 
 
-def test_a_secure_door_is_read_with_a_token_and_a_proxy(
+def test_secure_door_is_read_with_token_and_proxy(
     secure: str, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("secret\n")
@@ -243,7 +243,7 @@ def test_a_secure_door_is_read_with_a_token_and_a_proxy(
 
 
 @pytest.mark.parametrize("variable", ["X509_USER_PROXY", "BEARER_TOKEN_FILE"])
-def test_a_credential_that_is_not_there_is_told(
+def test_missing_credential_file_is_reported(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, str(tmp_path / "none"))
@@ -252,13 +252,13 @@ def test_a_credential_that_is_not_there_is_told(
     assert variable in found.remedy
 
 
-def test_a_plain_port_behind_https_is_told(storage: str) -> None:
+def test_plain_port_behind_https_is_reported(storage: str) -> None:
     found = probe("https", storage.replace("http://", "https://") + "/store", "f", 1)
     assert "TLS" in found.problem or "web server" in found.problem
 
 
 @pytest.mark.parametrize("protocol", ["root", "http", "https"])
-def test_a_port_where_nothing_listens_is_told_at_once(protocol: str) -> None:
+def test_closed_port_is_reported_at_once(protocol: str) -> None:
     with listening() as port:
         pass
     before = time.monotonic()
@@ -268,19 +268,19 @@ def test_a_port_where_nothing_listens_is_told_at_once(protocol: str) -> None:
     assert time.monotonic() - before < 8, "sooner than who does not answer is given up"
 
 
-def test_a_host_that_does_not_exist_is_told() -> None:
+def test_unknown_host_is_reported() -> None:
     assert "does not answer: " in probe("root", "root://no.such.host.invalid//store").problem
 
 
 @pytest.mark.usefixtures("short_window")
-def test_what_speaks_another_protocol_is_told(storage: str) -> None:
+def test_wrong_protocol_is_reported(storage: str) -> None:
     found = probe("root", storage.replace("http://", "root://") + "//store")
     assert found.problem
     assert "another protocol" in found.remedy
 
 
 @pytest.mark.usefixtures("short_window")
-def test_an_xrootd_door_that_never_answers_is_told_in_seconds() -> None:
+def test_silent_xrootd_door_is_reported_in_seconds() -> None:
     before = time.monotonic()
     with listening() as port:
         found = probe("root", f"root://127.0.0.1:{port}//store")
@@ -288,7 +288,7 @@ def test_an_xrootd_door_that_never_answers_is_told_in_seconds() -> None:
     assert time.monotonic() - before < 15
 
 
-def test_a_client_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
     with listening() as port:
         assert "does not answer within" in probe("root", f"root://127.0.0.1:{port}//s").problem
@@ -304,7 +304,7 @@ def test_a_folder_is_read(tmp_path: Path) -> None:
     assert "there is no" in probe("file", str(tmp_path), "set/g.root", 3).problem
 
 
-def test_a_folder_of_other_machines_cannot_be_tried(tmp_path: Path) -> None:
+def test_remote_folder_is_not_tried(tmp_path: Path) -> None:
     folder = str(tmp_path / "nodes")
     found = doors.probe_door("file", folder, ProbeTarget(), here=False)
     assert not found.tried
@@ -312,7 +312,7 @@ def test_a_folder_of_other_machines_cannot_be_tried(tmp_path: Path) -> None:
     assert "there is no" in doors.probe_door("file", folder, ProbeTarget(), here=True).problem
 
 
-def test_a_file_is_looked_for_in_few_folders() -> None:
+def test_file_search_is_limited() -> None:
     tree = {"": [("a", True), (".h", False)], "a": [("b", True)], "a/b": [("c", True)]}
     asked = []
 
@@ -324,7 +324,7 @@ def test_a_file_is_looked_for_in_few_folders() -> None:
     assert asked == ["", "a", "a/b"]
 
 
-def test_a_web_door_tells_size_and_checksum(storage: str) -> None:
+def test_web_door_reports_size_and_checksum(storage: str) -> None:
     Storage.asked.clear()
     assert doors.stat_file(f"{storage}/store/f") == FileObservation(len(CONTENT), "001a2b3c")
     assert Storage.asked == [("/store/f", "adler32")]
@@ -334,7 +334,7 @@ def test_a_web_door_tells_size_and_checksum(storage: str) -> None:
     assert doors.stat_file(f"{storage}/500/f").failure == FAILED
 
 
-def test_a_web_door_is_read_in_full_and_kept(storage: str, tmp_path: Path) -> None:
+def test_web_file_is_read_and_copied(storage: str, tmp_path: Path) -> None:
     blocks: list[int] = []
     seen = doors.read_file(f"{storage}/whole/f", blocks.append, copy_to=tmp_path / "kept")
     assert (tmp_path / "kept").read_bytes() == CONTENT
@@ -344,9 +344,7 @@ def test_a_web_door_is_read_in_full_and_kept(storage: str, tmp_path: Path) -> No
     )
 
 
-def test_a_connection_that_ends_early_is_no_shorter_file(
-    storage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_transfer_is_a_failure(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(self: Storage) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(CONTENT)))
@@ -357,7 +355,7 @@ def test_a_connection_that_ends_early_is_no_shorter_file(
     assert doors.read_file(f"{storage}/store/f").failure == NO_RESPONSE
 
 
-def test_a_dead_door_is_told_at_once() -> None:
+def test_dead_door_is_reported_at_once() -> None:
     with listening() as port:
         pass
     for url in (f"root://127.0.0.1:{port}//f", f"http://127.0.0.1:{port}/f"):
@@ -369,13 +367,13 @@ def test_a_dead_door_is_told_at_once() -> None:
 
 
 @pytest.mark.usefixtures("short_window")
-def test_an_xrootd_door_that_stays_silent_says_nothing_of_the_file() -> None:
+def test_silent_xrootd_door_gives_no_observation() -> None:
     with listening() as port:
         url = f"root://127.0.0.1:{port}//f"
         assert doors.read_file(url).failure == NO_RESPONSE
 
 
-def test_a_client_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
     with listening() as port:
         seen = doors.read_file(f"root://127.0.0.1:{port}//f")
@@ -383,7 +381,7 @@ def test_a_client_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) ->
     assert "does not answer within" in seen.message
 
 
-def test_what_a_client_that_crashes_said_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashed_client_output_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xrootd_client, "__name__", "no_such_module")
     with listening() as port:
         seen = doors.read_file(f"root://127.0.0.1:{port}//f")
@@ -391,11 +389,11 @@ def test_what_a_client_that_crashes_said_is_told(monkeypatch: pytest.MonkeyPatch
     assert "ended with 1: " in seen.message
 
 
-def test_other_protocols_are_told_as_such() -> None:
+def test_unknown_protocol_is_reported() -> None:
     assert doors.stat_file("gsiftp://host/f").message == "gsiftp cannot be spoken from here"
 
 
-def test_a_folder_tells_its_troubles(tmp_path: Path) -> None:
+def test_folder_failures_are_reported(tmp_path: Path) -> None:
     assert doors.stat_file(str(tmp_path / "none")).failure == MISSING
     assert doors.read_file(str(tmp_path / "none")).failure == MISSING
     assert doors.read_file(str(tmp_path)).failure == FAILED

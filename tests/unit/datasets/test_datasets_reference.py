@@ -90,7 +90,7 @@ def test_every_type_and_shape_is_there(name: str) -> None:
     assert max(collection.mean for collection in plan.collections) > 100
 
 
-def test_a_disk_without_room_is_told_before_anything_is_written(
+def test_full_disk_is_reported_before_writing(
     tmp_path: Path,
     software: SoftwareRequest,
     fake_root: list[str],

@@ -52,7 +52,7 @@ def _make(
     )
 
 
-def test_the_manifest_tells_source_options_and_proof(
+def test_manifest_records_source_options_and_checksums(
     catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     made = _make(catalogue, source, software, compression="zstd:5")
@@ -65,7 +65,7 @@ def test_the_manifest_tells_source_options_and_proof(
     assert catalogue.manifest("mine") == made
 
 
-def test_the_same_again_is_verified_and_another_is_refused(
+def test_existing_dataset_is_verified_or_refused(
     catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     made = _make(catalogue, source, software, compression="zstd:5")
@@ -105,7 +105,7 @@ def test_two_steps_where_events_are_written_and_ordered(
     assert "order" not in fake_root
 
 
-def test_an_order_that_is_not_there_is_refused(
+def test_wrong_basket_order_is_refused(
     catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     with pytest.raises(DatasetError, match=r"by branch and do not \(measured: entry\)"):
@@ -157,7 +157,7 @@ def test_names_that_are_taken(
             _make(catalogue, source, software, name=name, compression="zstd")
 
 
-def test_room_is_asked_for_the_largest_step(source: Manifest) -> None:
+def test_largest_step_determines_required_space(source: Manifest) -> None:
     size = source.size
     assert dataset_rewriting.estimate_disk_space(
         source, RewriteOptions(compression="zstd")

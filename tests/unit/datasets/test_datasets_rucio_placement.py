@@ -78,7 +78,7 @@ class Played:
         return [list(look) for look in looks]
 
 
-def test_rules_are_followed_until_all_is_there() -> None:
+def test_poll_replication_ends_when_all_files_are_complete() -> None:
     looks = Played(
         replace(RULE, locks_copying=0), RULE, replace(RULE, locks_ok=1, locks_copying=1), OK
     ).follow()
@@ -86,7 +86,7 @@ def test_rules_are_followed_until_all_is_there() -> None:
     assert [look[0].files_complete for look in looks] == [0, 0, 1, 2]
 
 
-def test_a_stuck_rule_is_tried_again_with_growing_pauses_and_left_at_last() -> None:
+def test_stuck_rules_are_boosted_with_growing_pauses() -> None:
     rucio = Played(HUNG)
     looks = rucio.follow(patience_s=300)
     assert looks[-1][0] == replace(ASKED, state=STUCK, reason="Socket timeout")
@@ -96,26 +96,26 @@ def test_a_stuck_rule_is_tried_again_with_growing_pauses_and_left_at_last() -> N
     assert 300 <= rucio.now < 330
 
 
-def test_a_rule_that_is_tried_in_vain_for_ever_does_not_hold_us() -> None:
+def test_alternating_stuck_rule_times_out() -> None:
     rucio = Played(*[RULE, HUNG] * 100)
     assert rucio.follow()[-1][0].state == STUCK
     assert rucio.now < 200
 
 
 @pytest.mark.parametrize("rucio", [Played(SPOILT), Played(HUNG, may_boost=False)])
-def test_nothing_is_asked_for_in_vain(rucio: Played) -> None:
+def test_hopeless_rules_are_not_boosted(rucio: Played) -> None:
     assert rucio.follow()[-1][0].state == STUCK
     assert not rucio.boosts
 
 
-def test_what_was_refused_or_is_gone_holds_nobody() -> None:
+def test_denied_and_deleted_rules_end_polling() -> None:
     refused = replace(ASKED, state=DENIED, reason="no quota", rule_id="")
     (look,) = Played(None).follow(ASKED, refused)
     assert [one.state for one in look] == [DENIED, DENIED]
     assert [one.reason for one in look] == ["its rule is no more", "no quota"]
 
 
-def test_others_are_not_held_by_one_that_is_stuck() -> None:
+def test_stuck_rule_does_not_block_others() -> None:
     class Both(Played):
         def fetch_rule(self, rule_id: str) -> ReplicationRule:
             return HUNG if rule_id == "r1" else super().fetch_rule(rule_id)
@@ -128,13 +128,13 @@ def test_others_are_not_held_by_one_that_is_stuck() -> None:
     ("state", "told"),
     [("WAITING_APPROVAL", "the rule is waiting for approval"), ("SUSPENDED", "is suspended")],
 )
-def test_rules_that_people_hold_are_stuck(state: str, told: str) -> None:
+def test_suspended_rules_are_stuck(state: str, told: str) -> None:
     looks = Played(replace(RULE, state=state)).follow()
     assert looks[-1][0].state == STUCK
     assert told in looks[-1][0].reason
 
 
-def test_a_rule_is_read_from_a_row() -> None:
+def test_parse_rule_converts_row() -> None:
     row = {
         "id": "r1",
         "rse_expression": "A_DATA",
@@ -165,7 +165,7 @@ def test_a_rule_is_read_from_a_row() -> None:
         (rucios.RucioException("odd"), CatalogueError, "RucioException: "),
     ],
 )
-def test_what_rucio_says_is_told_as_an_error_of_ours(
+def test_rucio_exceptions_are_translated(
     error: Exception, kind: type[Exception], told: str
 ) -> None:
     settings = config.load_settings({}, environ={"TREEHAMMER_RUCIO_ACCOUNT": "me"})
@@ -174,12 +174,12 @@ def test_what_rucio_says_is_told_as_an_error_of_ours(
     assert told in str(found)
 
 
-def test_a_mistake_of_our_own_stays_what_it_is() -> None:
+def test_unknown_exceptions_are_not_translated() -> None:
     error = KeyError("x")
     assert translate_error(error, config.load_settings({}, environ={})) is error
 
 
-def test_calls_are_tried_again_where_that_can_help(tmp_path: Path) -> None:
+def test_transient_errors_are_retried(tmp_path: Path) -> None:
     waited: list[float] = []
     rucio = RucioClient(
         config.load_settings({"cache_dir": tmp_path}, environ={}), sleep=waited.append
@@ -199,9 +199,7 @@ def test_calls_are_tried_again_where_that_can_help(tmp_path: Path) -> None:
     assert waited == [1.0, 4.0]
 
 
-def test_without_a_rucio_cfg_it_is_said_how_to_name_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_rucio_cfg_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUCIO_CONFIG", "")  # so that it is restored afterwards
     for path, told in ((tmp_path / "none.cfg", "none.cfg"), (tmp_path / "empty.cfg", "empty.cfg")):
         (tmp_path / "empty.cfg").write_text("[client]\n")
@@ -218,11 +216,11 @@ def test_without_a_rucio_cfg_it_is_said_how_to_name_one(
         ("file://localhost:0/store/x", "/store/x"),
     ],
 )
-def test_urls_are_told_as_root_opens_them(url: str, opened: str) -> None:
+def test_urls_are_converted_for_root(url: str, opened: str) -> None:
     assert to_root_url(url) == opened
 
 
-def test_a_replica_is_behind_another_prefix() -> None:
+def test_replica_url_at_another_prefix() -> None:
     one = Replica(
         "A", "A_DATA", "f", "root://a//store/rucio/s/12/34/f", 1, "0" * 8, path="s/12/34/f"
     )
@@ -230,7 +228,7 @@ def test_a_replica_is_behind_another_prefix() -> None:
     assert one.url_at_prefix(pinned) == one.url_at_prefix(pinned + "/") == f"{pinned}/s/12/34/f"
 
 
-def test_what_one_storage_has_taken_is_not_written_to_the_next(
+def test_files_are_written_to_one_storage_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written: list[tuple[str, str]] = []

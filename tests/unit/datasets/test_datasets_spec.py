@@ -13,7 +13,7 @@ from treehammer.errors import DatasetError
 Write = Callable[[str], Path]
 
 
-def test_every_choice_follows_from_the_text(spec_file: Write, spec_text: str) -> None:
+def test_plan_is_determined_by_spec_text(spec_file: Write, spec_text: str) -> None:
     path = spec_file(spec_text)
     plan = load_generated_spec(path)
     assert plan == load_generated_spec(path)
@@ -39,7 +39,7 @@ def test_another_seed_gives_other_values_under_the_same_names(
     assert not {b.seed for b in plan.branches} & {b.seed for b in other.branches}
 
 
-def test_a_branch_does_not_depend_on_the_others(spec_file: Write, spec_text: str) -> None:
+def test_branches_are_independent(spec_file: Write, spec_text: str) -> None:
     plan = load_generated_spec(spec_file(spec_text))
     fewer = load_generated_spec(spec_file(spec_text.replace('"HLT_{08..11}", ', "")))
     assert fewer.branches == plan.branches[4:]
@@ -66,7 +66,7 @@ def test_a_branch_does_not_depend_on_the_others(spec_file: Write, spec_text: str
         ('"flag"', '"a flag"', "the whole", "'a flag' is not a name"),
     ],
 )
-def test_a_mistake_is_named_with_its_key(
+def test_spec_mistakes_name_their_key(
     spec_file: Write, spec_text: str, old: str, new: str, key: str, message: str
 ) -> None:
     assert old in spec_text
@@ -78,7 +78,7 @@ def test_a_mistake_is_named_with_its_key(
     assert message in str(caught.value)
 
 
-def test_every_mistake_is_named_at_once(spec_file: Write, spec_text: str) -> None:
+def test_all_spec_mistakes_are_reported_together(spec_file: Write, spec_text: str) -> None:
     text = spec_text.replace("seed = 7", "sed = 7").replace("level = 1", "level = 0")
     with pytest.raises(DatasetError) as caught:
         generated_spec.load_spec(spec_file(text))
@@ -86,7 +86,7 @@ def test_every_mistake_is_named_at_once(spec_file: Write, spec_text: str) -> Non
         assert f"{key}: " in str(caught.value)
 
 
-def test_a_file_that_is_no_spec(tmp_path: Path, spec_text: str) -> None:
+def test_invalid_spec_files_are_refused(tmp_path: Path, spec_text: str) -> None:
     with pytest.raises(DatasetError, match="No such file"):
         generated_spec.load_spec(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
