@@ -31,9 +31,9 @@ def typed(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> in
     [
         (["submit", "ttree-read"], "nothing was submitted"),
         (["compare", "6.38.00", "6.40.00"], "nothing half-made was stored"),
-        (["export", "out.csv"], "nothing half-made was written; the measurements are safe"),
+        (["export", "out.csv"], "no partial file was left; the measurements are safe"),
         (["report"], "no report was written"),
-        (["purge", "last"], "what was not removed yet stays whole"),
+        (["purge", "last"], "campaigns that are not purged yet are complete"),
         (["datasets", "make", "reference-small"], "nothing half-made was kept"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -47,7 +47,7 @@ def test_interrupted_commands_describe_remaining_state(
 ) -> None:
     for name in (
         "sql.write.store.Store.open",
-        "submit.lifecycle.submission.plan_request",
+        "submit.lifecycle.campaign_request.plan_request",
         "datasets.cli.make_command.root_process.prepare_dataset_root",
     ):
         monkeypatch.setattr(f"treehammer.{name}", press_ctrl_c)
