@@ -35,7 +35,7 @@ class AdbcDriver(Protocol):
         """A stream of rows that may be read while batches are."""
 
     def fetch_batches(self, question: SqlStatement, rows: int) -> Iterator[pa.RecordBatch]:
-        """A stream of batches of at most so many rows, with columns of what types come."""
+        """Stream batches of limited size in the types of the driver."""
 
 
 @contextmanager
@@ -59,7 +59,7 @@ class _SqliteDriver:
     fetch_concurrently = fetch_rows
 
     def fetch_batches(self, question: SqlStatement, rows: int) -> Iterator[pa.RecordBatch]:
-        """The first row tells the types, which are guessed from values, and is left out."""
+        """Skip the first row, which only sets the types that the driver guesses from values."""
         from adbc_driver_sqlite import StatementOptions
 
         with self._connection.cursor() as cursor:

@@ -33,7 +33,7 @@ def build_schema(
     Args:
         columns: names of the catalogue, and :data:`EXTRA_PREFIX` with names of metrics that tests
             defined.
-        about: what the export says of itself.
+        about: metadata of the export.
         lists_as_text: leave lists as the JSON that the database holds, for formats without lists.
     """
     fields = [_catalogue_field(name) for name in columns]

@@ -1,6 +1,6 @@
 """Measurements in bulk: Arrow record batches, read by a child process.
 
-Rows of a million measurements as Python objects cost seven times what reading them costs.  The
+Converting a million measurements to Python objects costs seven times as much as reading them.  The
 child has a driver that fills Arrow's columns in C; why it is a child stands in
 :mod:`treehammer.sql.arrow.stream_process`.
 """
@@ -62,7 +62,7 @@ def open_stream(
     Args:
         url: of the database.
         selection: which measurements.
-        about: what goes into the schema's metadata.
+        about: metadata of the schema.
         columns: nothing else is read: names of the catalogue and ``extra_NAME``, in this order; by
             default the catalogue, and all metrics of tests that the measurements have.
         lists_as_text: see :func:`treehammer.sql.arrow.arrow_schema.build_schema`.
@@ -128,7 +128,7 @@ def _read_batches(
 def _child_error(
     url: URL, child: subprocess.Popen[bytes], said: IO[bytes], else_why: object
 ) -> StoreError:
-    """What the child has said, or else why we could not go on reading."""
+    """Return the child's error message, or else the reason why reading failed."""
     assert child.stdout is not None
     child.stdout.close()  # or it would wait for us to read, and we for it to end
     child.wait()
@@ -172,13 +172,13 @@ def _build_request(
 
 
 def _split_columns(columns: Sequence[str] | None) -> tuple[list[str], list[str] | None]:
-    """What is asked of the measurements, and of which metrics of tests: None means all."""
+    """Build the queries for measurements and for metrics of tests; None means all."""
     if columns is None:
         return [*ALL_COLUMNS], None
     fetched = [name for name in columns if name in METRICS_BY_NAME]
     extras = [name.removeprefix(EXTRA_PREFIX) for name in columns if name not in METRICS_BY_NAME]
     if extras and arrow_schema.ID_COLUMN not in fetched:
-        fetched.append(arrow_schema.ID_COLUMN)  # what extras are joined by
+        fetched.append(arrow_schema.ID_COLUMN)  # extras are joined by it
     return fetched, extras
 
 

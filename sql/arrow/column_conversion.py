@@ -1,4 +1,4 @@
-"""Columns of whatever types, brought into those of the catalogue; what does not fit is named."""
+"""Conversion of foreign columns to the types of the catalogue, with a list of invalid rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyarrow import compute as pc
 
 from treehammer.sql.arrow.arrow_schema import ARROW_TYPES
 
-#: Row of a batch -> what is wrong with it.
+#: Row of a batch -> its problems.
 Problems = defaultdict[int, list[str]]
 
 #: The largest whole number up to which a float has every one.
@@ -20,13 +20,13 @@ _MAX_EXACT_INT = 2.0**53
 
 
 class ColumnTypeError(Exception):
-    """A whole column is of a type that cannot be what is expected; the text says which."""
+    """A column has a type that cannot be converted; the message is its name."""
 
 
 def convert_column(column: pa.Array, name: str, kind: str, problems: Problems) -> pa.Array:
     """A column in the type of its kind; null where a value does not fit, which goes to ``problems``.
 
-    NaN is what others write for "not known", so it is null.
+    NaN becomes null: other programs write it for unknown values.
 
     Args:
         column: as it came.

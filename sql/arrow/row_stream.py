@@ -1,7 +1,7 @@
-"""Measurements in bulk by the store's own questions, for databases without a driver for Arrow.
+"""Record batches by the store's own queries, for databases without an Arrow driver.
 
-A row costs several times what it costs in :mod:`treehammer.sql.arrow.stream_process`; but what is read is what
-every other part of Treehammer reads, by the same statements and types.
+A row costs several times as much as in :mod:`treehammer.sql.arrow.stream_process`, but statements and
+types are those of all other parts of Treehammer.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def open_row_stream(
     """Read one state of the database; see :func:`treehammer.sql.arrow.arrow_stream.open_stream`.
 
     Args:
-        url: of the database.
-        selection: which measurements.
-        about: what goes into the schema's metadata.
+        url: URL of the database.
+        selection: the measurements to read.
+        about: metadata of the schema.
         columns: of the answer; all when None.
         fetched: the catalogue columns that these need.
         lists_as_text: leave lists as JSON.

@@ -30,15 +30,15 @@ from treehammer.sql.core.rows import ExtraRow
 
 #: In the schema's metadata: how many rows will follow.
 COUNT_KEY = b"rows"
-#: The message when whoever asked has closed the stream.
-READER_GONE = "nobody reads any more"
+#: The message if the reader closed the stream.
+READER_GONE = "the reader closed the stream"
 _NUMBER_LIST_PATTERN = r"^\[[^\[\]\"{}]*\]$"
 _QUERY_PATTERN = re.compile(r"\nquery:|query was:", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class StreamRequest:
-    """What to read.
+    """A request for a stream of measurements.
 
     Attributes:
         backend: the kind of database, as SQLAlchemy calls it.
@@ -48,11 +48,11 @@ class StreamRequest:
         fetched: columns that ``measurements`` gives, as :func:`treehammer.sql.core.measurement_view.stored_columns` says; the
             identity among them when there are extras.
         lists_as_text: see :func:`treehammer.sql.arrow.arrow_schema.build_schema`.
-        about: what the export says of itself.
+        metadata: metadata of the export.
         count: one number, how many measurements are selected.
         names: of metrics that tests defined and these measurements have.
         extras: measurement, name and value of these, in the order of the measurements.
-        measurements: what is fetched of them.
+        measurements: the fetched columns of measurements.
     """
 
     backend: str
@@ -69,7 +69,7 @@ class StreamRequest:
 
     @classmethod
     def from_json(cls, text: str) -> StreamRequest:
-        """Read what :mod:`treehammer.sql.arrow.arrow_stream` has written."""
+        """Parse the JSON written by :mod:`treehammer.sql.arrow.arrow_stream`."""
         document = json.loads(text)
         for name in ("count", "names", "extras", "measurements"):
             document[name] = SqlStatement(**document[name])
@@ -85,7 +85,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(READER_GONE)
     except (adbc_driver_manager.Error, pa.ArrowException, DamagedValueError, OSError) as error:
-        # The drivers repeat the whole question.
+        # The drivers repeat the whole statement.
         sys.exit(" ".join(_QUERY_PATTERN.split(str(error), maxsplit=1)[0].split()))
 
 
@@ -164,8 +164,8 @@ def _build_list_array(
 ) -> pa.ListArray:
     """Lists of these lengths, filled with the numbers one after the other; null where unknown.
 
-    Arrow up to 25 takes no mask beside offsets that have a validity bitmap, and what it computes
-    has one; NumPy's have none.
+    Arrow up to 25 takes no mask beside offsets that have a validity bitmap, and arrays
+    that it computes have one; NumPy's have none.
     """
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype("i4")
     return pa.ListArray.from_arrays(pa.array(ends), numbers, mask=unknown)

@@ -1,4 +1,4 @@
-"""The schema's history: how a database comes to the revision that this version needs."""
+"""Schema revisions: detection, creation and upgrade of a database's schema."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"
 UPGRADE_COMMAND = "treehammer db upgrade"
 
 
-# Where Alembic keeps the revision, as Alembic makes it.
+# Alembic's own table of the revision.
 _VERSION_TABLE = sa.Table(
     "alembic_version",
     sa.MetaData(),
@@ -43,7 +43,7 @@ _VERSION_TABLE = sa.Table(
 
 
 class SchemaState(Enum):
-    """What a database is to this version of Treehammer."""
+    """State of a database's schema relative to this version."""
 
     EMPTY = "empty"
     CURRENT = "current"
@@ -54,13 +54,13 @@ class SchemaState(Enum):
 
 
 def read_revision(engine: Engine) -> str:
-    """The revision a database is at; '' when it has none."""
+    """Read the revision of a database; '' if it has none."""
     with read_transaction(engine) as connection:
         return _fetch_revision(connection)
 
 
 def read_schema_state(engine: Engine) -> SchemaState:
-    """Compare a database with this version."""
+    """Compare a database's schema with this version."""
     with read_transaction(engine) as connection:
         return _detect_state(connection)
 
@@ -69,7 +69,7 @@ def require_current_schema(engine: Engine) -> None:
     """Refuse a database that this version cannot use.
 
     Raises:
-        StoreError: it is older, newer, or not Treehammer's; the message says what to do.
+        StoreError: it is older, newer, or not Treehammer's; the message gives the remedy.
     """
     found = read_schema_state(engine)
     where = display_url(engine.url)
@@ -101,7 +101,7 @@ def require_current_schema(engine: Engine) -> None:
 
 
 def create_schema(engine: Engine) -> None:
-    """Lay the tables in an empty database; harmless when another process just has."""
+    """Create the tables in an empty database; does nothing if another process did."""
     with alter_transaction(engine) as connection:
         if _detect_state(connection) is SchemaState.EMPTY:
             _drop_tables(connection)
@@ -109,17 +109,17 @@ def create_schema(engine: Engine) -> None:
 
 
 def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
-    """Bring an older database to this version's revision.
+    """Upgrade an older database to this version's revision.
 
     Args:
-        engine: of the database.
-        backed_up: that there is a backup, which has to be said where changes cannot be undone.
+        engine: engine of the database.
+        backed_up: confirms a backup; required where changes cannot be undone.
 
     Returns:
-        the backup that was made before (SQLite only), or ``None``.
+        the backup made before the upgrade (SQLite only), or None.
 
     Raises:
-        ConfigError: changes cannot be undone, and nobody says that there is a backup.
+        ConfigError: changes cannot be undone, and ``backed_up`` is not set.
         StoreError: the database is newer, not Treehammer's, or refused; it is as it was before,
             or else the message says that it is not.
     """
@@ -156,7 +156,7 @@ def _upgrade_irreversibly(engine: Engine, *, backed_up: bool) -> None:
         raise ConfigError(
             "this database cannot undo changes of its tables, should the upgrade fail",
             where=display_url(engine.url),
-            hint="Stop what writes to it, make a backup (on Oracle: expdp USER SCHEMAS=USER "
+            hint="Stop all writers, make a backup (on Oracle: expdp USER SCHEMAS=USER "
             f"DUMPFILE=results.dmp), and run: {UPGRADE_COMMAND} --backed-up",
         )
     try:
@@ -164,7 +164,7 @@ def _upgrade_irreversibly(engine: Engine, *, backed_up: bool) -> None:
             migrate_to(connection, REVISION)
             create_missing_indexes(connection)
     except StoreError as error:
-        again = f"What was changed stays. Then run again: {UPGRADE_COMMAND} --backed-up"
+        again = f"Changes so far are kept. Then run again: {UPGRADE_COMMAND} --backed-up"
         raise StoreError(
             error.message, where=error.where, hint=f"{error.hint} {again}".strip()
         ) from error
@@ -186,10 +186,10 @@ def _detect_state(connection: Connection) -> SchemaState:
 
 
 def _classify_unversioned(connection: Connection) -> SchemaState:
-    """What a database without a revision is.
+    """Classify a database without a revision.
 
-    Nothing in it is ever taken away but what was left where laying the tables cannot be undone: as
-    the revision is written last, nobody could write into them, and no row is in any.
+    Only tables left by an interrupted creation are ever dropped, where DDL cannot be undone. The
+    revision is written last, so these tables never contain rows.
     """
     backend = backend_of(connection.engine)
     there = set(sa.inspect(connection).get_table_names())
@@ -210,8 +210,8 @@ def _has_rows(connection: Connection, table: str) -> bool:
 
 
 def alembic_config() -> Config:
-    """Alembic's configuration, without a file."""
-    # Alembic takes a quarter of a second to import: only those who migrate pay for it.
+    """Build Alembic's configuration without a file."""
+    # Importing Alembic takes a quarter of a second.
     from alembic.config import Config
 
     configured = Config()
@@ -228,14 +228,14 @@ def _known_revisions() -> set[str]:
 
 
 def _create_tables(connection: Connection) -> None:
-    # As they are now, without going through history; a test proves that both lead to the same.
+    # Directly, without migrations; a test proves that both give the same schema.
     metadata.create_all(connection)
     _VERSION_TABLE.create(connection)
     connection.execute(sa.insert(_VERSION_TABLE).values(version_num=REVISION))
 
 
 def migrate_to(connection: Connection, target: str) -> None:
-    """Go through history to a revision, inside the transaction of ``connection``."""
+    """Run migrations up to a revision inside the transaction of ``connection``."""
     from alembic import command
 
     configured = alembic_config()
@@ -259,7 +259,7 @@ def _back_up(engine: Engine) -> Path | None:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     backup = file.with_name(f"{file.name}.{read_revision(engine)}.{stamp}.bak")
     try:
-        # For those alone who may read the database.
+        # The backup gets the permissions of the database.
         os.close(os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         backup.chmod(file.stat().st_mode & 0o777)
         with (
@@ -272,9 +272,9 @@ def _back_up(engine: Engine) -> Path | None:
         raise StoreError(
             f"the backup cannot be made ({error.strerror})",
             where=str(backup),
-            hint="Nothing was changed. Have the folder made writable.",
+            hint="Nothing was changed. Make the folder writable.",
         ) from error
     except BaseException:
-        backup.unlink(missing_ok=True)  # half of it is none
+        backup.unlink(missing_ok=True)  # it is incomplete
         raise
     return backup

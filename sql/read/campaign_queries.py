@@ -1,6 +1,6 @@
-"""Campaigns and jobs as pages show them: how far, what failed where, every attempt.
+"""Queries on campaigns and jobs for pages: progress, failures and attempts.
 
-Single measurements are read of one job at a time, or counted by an index.
+Single measurements are read for one job at a time or counted by an index.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_JOB_MEASUREMENTS = 500
 
 @dataclass(frozen=True)
 class FailureMessage:
-    """What one failing measurement of a campaign said."""
+    """The message of a failed measurement of a campaign."""
 
     site: str
     job_id: str
@@ -53,7 +53,7 @@ class FailedAttemptCount:
 
 @dataclass(frozen=True)
 class JobSummary:
-    """A job, its last attempt (None before the first) and what of it is recorded.
+    """A job, its last attempt (None before the first) and its measurements.
 
     Attributes:
         job: it.
@@ -61,7 +61,7 @@ class JobSummary:
         attempts: how many there were.
         recorded: its measurements.
         failed: outcome that is not good, as roll-ups name it -> its measurements, the most first.
-        said: what one of the most frequent of those said.
+        message: the message of one of the most frequent failures.
     """
 
     job: JobRow
@@ -144,7 +144,7 @@ def resolve_campaign(store: ResultsReader, reference: str) -> str:
     try:
         return store.campaign(reference).id
     except (ConfigError, NothingToDoError):
-        # A service may have been told of its measurements, and not of the campaign.
+        # A service may have received measurements without their campaign.
         if not (is_storable(reference) and _has_measurements(store, reference)):
             raise
         return reference
@@ -196,7 +196,7 @@ def count_job_states(store: ResultsReader, campaign_id: str) -> dict[str, dict[s
 def fetch_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int] | None:
     """When its first job started and the last known start or end of one; None before.
 
-    Both are microseconds since 1970 UTC, as the batch systems told when they were last looked at.
+    Both are microseconds since 1970 UTC, as last reported by the batch systems.
     """
     started, ended = attempt.c.started_us, attempt.c.ended_us
     query = sa.select(sa.func.min(started), sa.func.max(started), sa.func.max(ended))
@@ -208,7 +208,7 @@ def fetch_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int
 
 
 def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[FailureMessage]:
-    """What its failing measurements said, :data:`MOST_FAILING` at most."""
+    """List messages of failed measurements, at most :data:`MAX_FAILURE_MESSAGES`."""
     names = ("site", "job_id", "failure_class", "failure_kind", "failure_phase", "failure_message")
     query = measurement_view.select_columns(names).where(
         measurement.c.campaign_id == campaign_id, measurement.c.failure_class.is_not(None)
@@ -219,7 +219,7 @@ def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[Failur
 
 
 def count_unsupported(store: ResultsReader, campaign_id: str) -> dict[tuple[str, str], int]:
-    """Site and class of failure -> its measurements of what a release or set-up cannot do at all."""
+    """Count measurements of unsupported features: (site, class of failure) -> number."""
     by = (measurement_view.catalogue_column("site"), measurement.c.failure_class)
     query = measurement_view.select_columns(("site", "failure_class")).add_columns(sa.func.count())
     query = query.where(
@@ -275,7 +275,7 @@ def list_job_summaries(
         store: to ask.
         campaign_id: whose.
         only: ``site``, ``state`` or ``failure`` (class of an attempt or a measurement,
-            ``implausible``, or what is not supported, a value of :data:`.outcome.UNSUPPORTED_LABELS`) ->
+            ``implausible``, or an unsupported feature, a value of :data:`.outcome.UNSUPPORTED_LABELS`) ->
             the value they must have.
         first: that is wanted, from 0.
         count: how many.
@@ -338,7 +338,7 @@ def _fetch_job_outcomes(
 
 
 def _fetch_messages(connection: sa.Connection, examples: Mapping[str, str]) -> dict[str, str]:
-    """Job -> what the measurement said that is its example, also why it is implausible."""
+    """Fetch the failure message or the reason of implausibility of example measurements, by job."""
     columns = measurement.c.job_id, measurement.c.failure_message, measurement.c.implausible_reasons
     query = sa.select(*columns).where(measurement.c.measurement_id.in_(examples.values()))
     return {id_: message or why or "" for id_, message, why in connection.execute(query)}

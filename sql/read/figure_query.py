@@ -25,7 +25,7 @@ from treehammer.sql.core.measurement_view import EXTRA_PREFIX
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read.measurement_selection import Scalar, Selection
 
-#: The column of the day, YYYYMMDD, and what is made of it: YYYYMM, and the Monday as YYYYMMDD.
+#: The column of the day, YYYYMMDD, and its derived groupings: YYYYMM, and the Monday as YYYYMMDD.
 DAY, MONTH, WEEK = "day", "month", "week"
 TIME_UNITS = (DAY, MONTH, WEEK)
 #: Columns that the roll-ups know; conditions and groups of these alone are theirs to answer.
@@ -36,7 +36,7 @@ FigureSource = Literal["roll-ups", "measurements"]
 
 @dataclass(frozen=True)
 class FigureQuery:
-    """What is asked: metrics of selected measurements, in groups.
+    """A query for metrics of selected measurements, in groups.
 
     Means are taken of *good* measurements alone: those that came back whole and can be true.  All
     are counted, by outcome: ``good``, ``implausible``, or the class of the failure, of which is counted
@@ -44,12 +44,12 @@ class FigureQuery:
 
     Attributes:
         metrics: catalogue names of numbers, and ``extra_NAME`` for those that tests define.
-        by: what makes a group: catalogue columns that are neither lists nor long texts, ``month``
+        by: grouping columns: catalogue columns that are neither lists nor long texts, ``month``
             (YYYYMM) and ``week`` (its Monday, YYYYMMDD).
         selection: which measurements.
         first_day: the first day (UTC, YYYYMMDD), if any.
         last_day: the last day, which still counts, if any.
-        kind: what kind of execution; None for all kinds.
+        kind: the kind of execution; None for all kinds.
         latencies: whether the histograms of read latency are added up as well.
         raw: read the measurements in any case; they alone know smallest and largest values.
 
@@ -111,7 +111,7 @@ class Moments:
     def rms(self) -> float | None:
         """The standard deviation of these values themselves (divided by n, not n - 1).
 
-        It comes from sums: what is below 1e-7 of the mean cannot be told from nothing.
+        It is computed from sums: values below 1e-7 of the mean are indistinguishable from 0.
         """
         if not self.value_count:
             return None
@@ -148,7 +148,7 @@ class FigureGroup:
 
     @property
     def measurements(self) -> int:
-        """How many measurements, whatever became of them."""
+        """Number of measurements of all outcomes."""
         return sum(self.outcomes.values())
 
     @property
@@ -174,7 +174,7 @@ class FigureGroup:
 
 @dataclass(frozen=True)
 class FigureResult:
-    """The groups of a figure, ordered by their values, what is not known first.
+    """The groups of a figure, ordered by their values, unknown values first.
 
     ``source`` is where it came from.  A group without measurements does not appear.
     """
@@ -237,5 +237,5 @@ def _require_grouping_column(name: str) -> None:
             hint=f"{suggest_word(name, (*METRICS_BY_NAME, *TIME_UNITS))}Columns of the catalogue, month and week.",
         )
     if metric.type in ("ints", "floats") or name in LONG_TEXT_METRICS:
-        what = "a long text" if name in LONG_TEXT_METRICS else "a list"
-        raise ConfigError(f"{name} is {what}, which makes no groups", hint="Choose another column.")
+        kind = "a long text" if name in LONG_TEXT_METRICS else "a list"
+        raise ConfigError(f"cannot group by {name}: it is {kind}", hint="Choose another column.")

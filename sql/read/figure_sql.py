@@ -55,7 +55,7 @@ from treehammer.sql.read.measurement_selection import Scalar, compile_condition,
 #: Rows that are fetched at once where many are read.
 FIGURE_FETCH_ROWS = 5000
 _OUTCOME, _COUNT = "outcome", "measurements"
-#: What makes groups along the indexes of days and of subjects, and the metrics that stand in both.
+#: Grouping columns and metrics that the indexes of days and of subjects contain.
 _ROLLUP_INDEX_COLUMNS = (DAY, SUBJECT.key, "kind", "plausible", "failure_class")
 _INDEXED_METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
 
@@ -63,7 +63,7 @@ GroupKey = tuple[Scalar, ...]
 
 
 class _GroupSums:
-    """What is known of a group so far."""
+    """Sums of a group so far."""
 
     def __init__(self, figure: FigureQuery) -> None:
         self.outcomes: dict[str, int] = {}
@@ -207,7 +207,7 @@ def _rollup_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _Inner
         query = sa.select(*keys, outcome, *columns).where(*where)
     else:
         sums = [sa.func.sum(column).label(name) for name, column in wanted.items()]
-        # By what stands in the table, not by what is made of it: parameters in both would differ.
+        # Group by the stored column, not by the expression: its parameters would differ.
         stored = dict.fromkeys(
             _ROLLUP_COLUMN_NAMES.get(name, name) for name in (*shape.keys, _OUTCOME)
         )
@@ -219,11 +219,11 @@ def _rollup_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _Inner
 def fetch_work(
     connection: Connection, figure: FigureQuery, columns: Sequence[str]
 ) -> Sequence[Sequence[Scalar]]:
-    """What was done for the good measurements of a figure that roll-ups answer: each once.
+    """List the subjects of good measurements of a figure that roll-ups answer, each once.
 
     Args:
         connection: of a reader.
-        figure: whatever its groups are; only what has a metric of it counts.
+        figure: the query; only measurements with one of its metrics count.
         columns: of subjects, and kinds.
 
     Returns:

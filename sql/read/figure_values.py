@@ -1,4 +1,4 @@
-"""What figures need beside sums: single values, and how many measurements an answer would read."""
+"""Single values of figures, and the number of measurements that a query would read."""
 
 from __future__ import annotations
 

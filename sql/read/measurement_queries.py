@@ -1,4 +1,4 @@
-"""What is asked of the measurements: one state of the database, read in streams."""
+"""Queries on measurements, which stream rows from one state of the database."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MeasurementQueries:
         return self._apply_selection(query)
 
     def extras(self, names: Sequence[str] | None = None) -> sa.Select[Any]:
-        """What the selected measurements recorded of metrics that tests defined: all, or these."""
+        """Select metrics that tests define: all, or the given ones."""
         query = sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).join(measurement)
         if names is not None:
             query = query.where(extra.c.name.in_(names))
@@ -73,7 +73,7 @@ class MeasurementQueries:
 
 
 class DatabaseSnapshot:
-    """Questions to one state of the database, whatever is written meanwhile.
+    """Queries on one state of the database, unaffected by concurrent writes.
 
     Everything is in the order of :class:`Questions`.
     """
@@ -98,7 +98,7 @@ class DatabaseSnapshot:
             yield {name: values[name] for name in columns} if packed else values
 
     def extras(self, selection: Selection) -> Iterator[ExtraRow]:
-        """What the selected measurements recorded of metrics that tests defined."""
+        """Fetch metrics that tests define for the selected measurements."""
         for row in self._stream(self._build_queries(selection).extras()):
             yield ExtraRow(*row)
 

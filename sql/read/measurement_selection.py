@@ -56,7 +56,8 @@ class Condition:
         if not is_storable(value):
             # PostgreSQL refuses to be asked for it, and Python to send it.
             raise ConfigError(
-                "no text that is stored holds NUL or what is not UTF-8", where="--where"
+                "a value contains NUL or is not valid UTF-8, which no stored text does",
+                where="--where",
             )
         return cls(name, operator, _parse_value(_find_metric(name), operator, value))
 
@@ -145,7 +146,7 @@ def compile_selection(selection: Selection, dialect: str) -> list[sa.ColumnEleme
 def compile_condition(
     where: Condition, column: sa.ColumnElement[Any], dialect: str
 ) -> sa.ColumnElement[bool]:
-    """A condition as SQL for a dialect, on whatever ``column`` holds what it speaks of."""
+    """Build a condition as SQL for a dialect, on ``column``."""
     value = where.value
     if isinstance(value, tuple):
         each = [compile_condition(replace(where, value=one), column, dialect) for one in value]

@@ -1,4 +1,4 @@
-"""What is going on: campaigns under way, days of sites, the latest comparisons.
+"""Queries for the overview: active campaigns, days of sites, latest comparisons.
 
 Single measurements are read of one site and day alone, and not many, so that it takes milliseconds however many there are.
 """
@@ -35,9 +35,9 @@ MAX_BAD_MEASUREMENTS, MAX_MEASURED_JOBS = 200, 200
 
 @dataclass(frozen=True)
 class SiteDay:
-    """What came back from one site on one day (UTC, YYYYMMDD): outcome -> measurements.
+    """Measurements of one site on one day (UTC, YYYYMMDD) by outcome.
 
-    Outcomes are ``good``, ``implausible`` and what is not supported, of :mod:`treehammer.collectors.record.outcome`,
+    Outcomes are ``good``, ``implausible``, unsupported features of :mod:`treehammer.collectors.record.outcome`,
     and classes of failures.
     """
 
@@ -105,7 +105,7 @@ class FirstMeasurement:
 
 
 def list_first_measurements(store: ResultsReader) -> list[FirstMeasurement]:
-    """Since when every site has measured what: one look into an index for each subject."""
+    """Find the first day of each site, with one index lookup per subject."""
     subject = dimension_tables["subject"]
     first = sa.select(sa.func.min(rollup_day.c.day)).where(rollup_day.c.subject_id == subject.c.id)
     names = (subject.c.site, subject.c.door, subject.c.axis_root)
@@ -175,7 +175,7 @@ class ComparisonSummary:
     """A stored comparison in short.
 
     Attributes:
-        first: its first line, which names what was compared, and when.
+        first: its first line, with the compared values and the time.
         counts: metric -> scope -> verdict -> how many lines, the most frequent verdict first.
     """
 
@@ -354,7 +354,7 @@ def count_site_outcomes(store: ResultsReader) -> list[SiteTotal]:
 
 
 def count_jobs_by_state(store: ResultsReader, open_states: Collection[str]) -> dict[str, int]:
-    """How many jobs are in each of these states; those that nobody is in are absent."""
+    """Count jobs by state; states without jobs are absent."""
     query = sa.select(job.c.state, sa.func.count()).where(job.c.state.in_(open_states))
     with store.connection() as connection:
         return {row[0]: row[1] for row in connection.execute(query.group_by(job.c.state))}

@@ -1,6 +1,6 @@
-"""What is known of one site: the work it did, and what its doors and nodes ran, day by day.
+"""History of one site: its workloads, and the software of its doors and nodes by day.
 
-Nothing here reads more than a site's entries in one index, and of each variant one row a day.
+Queries read only a site's entries in one index, and one row per variant and day.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Workload:
     variant_label: str
 
 
-#: What makes two measurements the same work, wherever they ran; see :func:`work`.
+#: Columns that are equal for the same work at any site; see :func:`workload_key`.
 WORKLOAD_COLUMNS = ("test_name", "variant", "axis_root", "dataset_hash", "door_protocol")
 
 
 def workload_key(values: Iterable[object]) -> tuple[str, ...]:
     """The work of a measurement with these values of :data:`WORK`: equal for the same.
 
-    Its variant is told by the axes, not by a label, which names those that vary in its campaign alone;
+    The variant is compared by its axes; its label names only the axes that vary in its campaign, and
     the release is left out of it, as it has a column of its own.
     """
     test, variant, *others = (str(value or "") for value in values)
@@ -79,12 +79,12 @@ class ContextAspect:
     attribute: str
 
 
-#: Aspect -> day (YYYYMMDD) -> what it was.
+#: Aspect -> day (YYYYMMDD) -> values.
 ContextHistory = Mapping[ContextAspect, Mapping[int, frozenset[str]]]
 
 
 def list_workloads(store: ResultsReader, site: str) -> list[Workload]:
-    """What a site has ever measured; nothing when there is no such site."""
+    """List the workloads that a site ever measured; none for an unknown site."""
     columns = (
         _SUBJECT.test_name,
         _SUBJECT.variant,
@@ -102,14 +102,14 @@ def list_workloads(store: ResultsReader, site: str) -> list[Workload]:
 
 
 def common_label(labels: Collection[str]) -> str:
-    """The label of a variant; '' where campaigns called it by several."""
+    """Return the only label of a variant, or '' if campaigns used several."""
     return "".join(labels) if len(labels) == 1 else ""
 
 
 def list_recorded_variants(
     store: ResultsReader, variants: Iterable[str], site: str | None = None
 ) -> list[str]:
-    """What these variants were recorded as with any release, at all sites or at one."""
+    """List the recorded variants that equal these except for the release, at one or all sites."""
     wanted = set(map(drop_release_axis, variants))
     query = sa.select(_SUBJECT.variant).distinct()
     if site is not None:
@@ -120,7 +120,7 @@ def list_recorded_variants(
 
 
 def find_first_day(store: ResultsReader, site: str) -> int | None:
-    """The first day (UTC, YYYYMMDD) on which a site measured something; None before."""
+    """Find the first day (UTC, YYYYMMDD) with a measurement of a site; None without any."""
     mine = sa.select(_SUBJECT.id).where(_is_site(site))
     query = sa.select(sa.func.min(rollup_day.c.day)).where(rollup_day.c.subject_id.in_(mine))
     with store.connection() as connection:
@@ -153,7 +153,7 @@ def fetch_daily_sums(
         for id_, site, *texts in connection.execute(subjects):
             done = workload_key(texts)
             if all(done[place] == value for place, value in wanted):
-                # One of a kind: the same is found sooner than what is equal.
+                # Equal tuples share one object, which compares faster.
                 known[id_] = site or "", works.setdefault(done, done)
         for day, subject, number, total, squares in connection.execute(
             query.execution_options(yield_per=FIGURE_FETCH_ROWS)
@@ -163,9 +163,9 @@ def fetch_daily_sums(
 
 
 def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:
-    """What doors, releases and nodes were, from the day ``first`` to ``last`` (YYYYMMDD).
+    """Fetch versions of doors, releases and nodes from day ``first`` to ``last`` (YYYYMMDD).
 
-    It is taken from the last measurement of each variant on each day (UTC) that came back whole.
+    The last measurement without a failure of each variant and day (UTC) is used.
     """
     table = measurement.c
     mine = sa.select(_SUBJECT.id).where(_is_site(site))

@@ -20,7 +20,7 @@ from treehammer.sql.write.store import Store
 def merge_companions(
     store: Store, incoming: MeasurementFile, counted: set[str] | None = None
 ) -> int:
-    """Take in what travels with measurements; what is known stays.
+    """Import companion tables of a file; existing rows are kept.
 
     Args:
         store: to fill.

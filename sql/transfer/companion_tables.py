@@ -1,4 +1,4 @@
-"""What travels with exported measurements: their campaigns, jobs and attempts, findings of replicas.
+"""Companion tables of an export: campaigns, jobs, attempts and findings of replicas.
 
 Without them another installation could show the measurements, but no campaign.  Pairs and verdicts
 stay behind: a comparison makes them anew.
@@ -47,7 +47,7 @@ class CompanionTable:
 
 
 class ExportSink(Protocol):
-    """What a file is written through."""
+    """Destination of exported rows and companion tables."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add measurements."""
@@ -103,7 +103,7 @@ def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[Compani
             fitted = convert_column(batch.column(name), name, _TYPE_NAMES[hint], problems)
         except (KeyError, ColumnTypeError) as error:
             raise MeasurementFileError(
-                f"{name} of table {table} is not what is expected ({error})"
+                f"unexpected value of {name} in table {table} ({error})"
             ) from error
         values = fitted.to_pylist()
         if hint is str:

@@ -28,7 +28,7 @@ def copy_database(
 ) -> tuple[dict[str, int], bool]:
     """Copy all tables, then compare every row; the target has all of it afterwards, or nothing.
 
-    Both sides stay usable: the source is read in one state, whatever is written meanwhile.
+    Both sides stay usable: the source is read in one state, unaffected by concurrent writes.
 
     Args:
         source: SQLAlchemy URL of the database to copy.
@@ -57,9 +57,9 @@ def copy_database(
             with bars("Comparing", total) as step:
                 different = _find_difference(old, new, step)
             if different:
-                # Leaving by an error undoes what was written.
+                # An error rolls back the copy.
                 raise StoreError(
-                    f"what came to be differs from what was copied: {different}"
+                    f"the copy differs from the source: {different}"
                     if empty
                     else f"the database to fill holds other rows: {different}",
                     where=display_url(to.url),

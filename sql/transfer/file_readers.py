@@ -1,4 +1,4 @@
-"""Files of measurements as record batches: Parquet, and TTrees by ROOT, by uproot, or by us."""
+"""Readers of measurement files: Parquet, and TTrees by ROOT, uproot or Treehammer."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from treehammer.sql.transfer.root_export import AMBIGUOUS_ROWS_KEY, TREE_NAME
 
 #: Measurements that are read, and written, at once.
 READ_ROWS = 10_000
-#: What an unknown bool is in a tree.
+#: Null marker of bools in a tree.
 _NULL_BOOL = 255
 
 
 class MeasurementFile(Protocol):
-    """A file of measurements, open; reading a damaged one raises FileError."""
+    """An open file of measurements; reading a damaged one raises MeasurementFileError."""
 
     @property
     def rows(self) -> int:
-        """How many measurements it holds."""
+        """Number of measurements."""
 
     @property
     def columns(self) -> Sequence[str]:
         """The names of its columns."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """These columns of all measurements, in whatever types the file has; unknown is null."""
+        """Read columns of all measurements in the types of the file; unknown values are null."""
 
     def companion(self, name: str) -> Iterator[pa.RecordBatch]:
-        """One of the tables that travel along; nothing when the file has none."""
+        """Read a companion table; nothing if the file lacks it."""
 
 
 @contextmanager
 def open_measurement_file(file: Path) -> Iterator[MeasurementFile]:
-    """Open a file; its suffix tells what it is.
+    """Open a file in the format of its suffix.
 
     Raises:
-        FileError: it cannot be read.
+        MeasurementFileError: it cannot be read.
     """
     kind = _READERS.get(file.suffix.lower())
     if kind is None:
         raise MeasurementFileError(
-            "is no file that can be imported",
+            "unsupported file format",
             where=str(file),
-            hint=f"Files that end in {' or '.join(_READERS)} are, and folders of them; CSV is not.",
+            hint=f"Give files that end in {' or '.join(_READERS)}, or folders of them; CSV cannot be imported.",
         )
     if not file.is_file():
-        raise MeasurementFileError("there is no such file", where=str(file))
+        raise MeasurementFileError("the file does not exist", where=str(file))
     with _translate_damage(file):
         incoming = kind(file)
     try:
@@ -74,12 +74,12 @@ def _translate_damage(file: Path) -> Iterator[None]:
         yield
     except MeasurementFileError:
         raise
-    except Exception as error:  # what uproot raises has nothing in common
+    except Exception as error:  # exceptions of uproot have no common base
         said = " ".join(str(error).split())
         raise MeasurementFileError(
             f"cannot be read ({said[:300] or type(error).__name__})",
             where=str(file),
-            hint="Is it whole? What could be read of it was taken in; nothing else is lost.",
+            hint="The file may be incomplete. Its readable rows were imported.",
         ) from error
 
 
@@ -89,9 +89,9 @@ class _ParquetReader:
         self._file = parquet.ParquetFile(path)
         self._about: Mapping[bytes, bytes] = self._file.metadata.metadata or {}
         self._names: list[str] = self._file.schema_arrow.names
-        # Parts leave it to the name of their folder; they know it, should they be moved.
-        told = self._about.get(CAMPAIGN_COLUMN.encode())
-        campaign = campaign_from_path(path) if told is None else told.decode()
+        # Files of a partitioned export omit the column, but have it in their metadata.
+        stored = self._about.get(CAMPAIGN_COLUMN.encode())
+        campaign = campaign_from_path(path) if stored is None else stored.decode()
         self._campaign = None if CAMPAIGN_COLUMN in self._names else campaign
 
     @property
@@ -177,10 +177,10 @@ def _column_branches(tree: Any) -> list[str]:
 
 
 def _read_tree_batches(tree: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    told = AMBIGUOUS_ROWS_KEY in tree.keys(recursive=False)
-    wanted = [*columns, AMBIGUOUS_ROWS_KEY] if told else list(columns)
+    has_ambiguous = AMBIGUOUS_ROWS_KEY in tree.keys(recursive=False)
+    wanted = [*columns, AMBIGUOUS_ROWS_KEY] if has_ambiguous else list(columns)
     for arrays in tree.iterate(wanted, step_size=READ_ROWS, library="ak", how=dict):
-        known = _find_known_rows(_to_arrow(arrays.pop(AMBIGUOUS_ROWS_KEY))) if told else {}
+        known = _find_known_rows(_to_arrow(arrays.pop(AMBIGUOUS_ROWS_KEY))) if has_ambiguous else {}
         found = [_restore_nulls(n, _to_arrow(arrays[n]), known.get(n, ())) for n in columns]
         yield pa.RecordBatch.from_arrays(found, names=list(columns))
 
@@ -202,7 +202,7 @@ def _find_known_rows(lists: pa.Array) -> dict[str, list[int]]:
 
 
 def _restore_nulls(name: str, column: pa.Array, known: Collection[int]) -> pa.Array:
-    """Null where a tree has what stands for it; see :mod:`treehammer.sql.transfer.root_export`."""
+    """Replace null markers of a tree by null; see :mod:`treehammer.sql.transfer.root_export`."""
     kind = column.type
     metric = METRICS_BY_NAME.get(name)
     if pa.types.is_string(kind):

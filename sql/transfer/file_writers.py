@@ -1,4 +1,4 @@
-"""The formats of an export: what a file of each is written through."""
+"""Writers of the export formats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treehammer.progress import ProgressFactory
 from treehammer.sql.transfer.companion_tables import CompanionTable, ExportSink, OpenSink
 from treehammer.sql.transfer.root_export import open_root_writer
 
-#: Of a Parquet file's metadata: what begins the names of tables that travel along.
+#: Prefix of companion tables in a Parquet file's metadata.
 COMPANION_PREFIX = "treehammer."
 #: Bytes in memory that make one row group: small ones make a large footer and slow queries.
 ROW_GROUP_BYTES = 64 * 2**20
@@ -36,7 +36,7 @@ class ExportFormat:
 
 
 class _CsvWriter:
-    """Has no place for what travels along."""
+    """Drops companion tables, which CSV cannot hold."""
 
     def __init__(self, writer: csv.CSVWriter) -> None:
         self._writer = writer
@@ -99,7 +99,7 @@ def _open_parquet(file: Path, schema: pa.Schema) -> Iterator[ExportSink]:
     with parquet.ParquetWriter(
         str(file), pa.schema(short, schema.metadata), compression="zstd", store_schema=False
     ) as writer:
-        # How the columns are held here is nobody else's concern: this is what Arrow reads.
+        # Without pyarrow's own schema: readers see plain Parquet types.
         as_read = base64.b64encode(schema.serialize())
         writer.add_key_value_metadata({**schema.metadata, b"ARROW:schema": as_read})
         sink = _ParquetWriter(writer)

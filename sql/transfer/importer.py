@@ -1,8 +1,8 @@
-"""Imports: measurements of other installations, and all that travels with them, into this store.
+"""Import of measurements and companion tables from other installations.
 
-A measurement enters once, however often and from however many files it comes; see
-:class:`treehammer.sql.write.store.Store`.  What cannot be taken in is named by file, row and column,
-and keeps nothing else out.
+A measurement is added once, however often and from however many files it arrives; see
+:class:`treehammer.sql.write.store.Store`. Invalid rows are reported by file, row and column and do
+not stop the import.
 """
 
 from __future__ import annotations

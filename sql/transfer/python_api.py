@@ -29,7 +29,7 @@ def results(
 ) -> pa.Table:
     """The selected measurements as one Arrow table, a row each.
 
-    What is not known is null.  Units and meanings are in the reference, and in the metadata of
+    Unknown values are null.  Units and meanings are in the reference, and in the metadata of
     the schema's fields.  Rows come by campaign, job, attempt, round and position.  A
     selection that nothing meets gives a table without rows.
 
@@ -40,7 +40,7 @@ def results(
             all must hold.
         columns: nothing else is read from the database: names of the catalogue, and ``extra_NAME``
             for metrics that tests define; every column by default.
-        database: SQLAlchemy URL; by default what ``treehammer config show`` tells.
+        database: SQLAlchemy URL; by default the setting that ``treehammer config show`` prints.
         data_dir: where ``results.db`` is looked for when no setting names a database.
 
     Raises:
@@ -63,7 +63,7 @@ def result_batches(
 ) -> pa.RecordBatchReader:
     """The same as :func:`results` in batches, for more rows than memory holds.
 
-    All come from one state of the database, whatever is written meanwhile.  Use the reader as a
+    All come from one state of the database, unaffected by concurrent writes.  Use the reader as a
     context manager, or close it: it holds a connection until then, or until its last batch.
     """
     flags = {"database": database, "data_dir": data_dir}
@@ -91,7 +91,7 @@ def result_batches(
 
 
 def _split_names(name: str, words: OneOrMore | None) -> list[str]:
-    """What an argument names, each once."""
+    """Return the values of an argument without duplicates."""
     if words is None:
         return []
     if not isinstance(words, Iterable):

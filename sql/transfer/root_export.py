@@ -57,7 +57,7 @@ def open_root_writer(
 
     Args:
         software_dir: the cached ROOT environments; the newest is used, or made when there is none.
-        patience_s: seconds after which ROOT is ended, whatever it does; None for no limit.
+        patience_s: time limit of ROOT in seconds; None for no limit.
         bars: opens the progress bar of a download of ROOT.
 
     Raises:
@@ -141,7 +141,7 @@ class _TreeWriter:
 
     def attach(self, companion: CompanionTable) -> None:
         self.close()
-        title = f"What Treehammer knows of each {companion.name}; unknown: see the tree {TREE_NAME}"
+        title = f"Rows of table {companion.name}; null markers as in the tree {TREE_NAME}"
         about = {"tree_name": companion.name, "tree_title": title}
         self._stream = self._begin_tree(companion.schema, about)
         for batch in companion.batches:

@@ -95,7 +95,7 @@ def install_corrupting_trigger(url: str, statements: list[str]) -> None:
 
 
 def check_corruption_is_refused(source: str, url: str) -> None:
-    with pytest.raises(StoreError, match=r"differs from what was copied: table job, id b"):
+    with pytest.raises(StoreError, match=r"the copy differs from the source: table job, id b"):
         copy_database(source, url, bars=no_progress)
     assert not any(read_all_tables(url).values())
 

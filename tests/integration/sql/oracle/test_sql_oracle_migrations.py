@@ -92,7 +92,7 @@ def test_interrupted_upgrade_continues(
     errors = list(iter(lambda: _upgrade_until_cut(h2_server, url, next(statements)), ""))
     assert len(errors) >= 4
     assert all("was lost" in error for error in errors)
-    assert "What was changed stays. Then run again" in errors[-1]
+    assert "Changes so far are kept. Then run again" in errors[-1]
     assert check_database(url)["measurement"] == 1
     with Store.open(url) as upgraded:
         assert list(upgraded.measurements(Selection())) == before

@@ -454,7 +454,7 @@ def test_incomplete_folder_is_reported(
     (lost,) = folder.glob("campaign_id=odd*/part.parquet")
     lost.unlink()
     found = {each.file: each for each in import_file(store, folder)}
-    assert "there is no such file" in found[lost].problems[0]
+    assert "the file does not exist" in found[lost].problems[0]
     assert sum(each.new for each in found.values()) == len([*awkward_measurements()]) - 1
 
 
