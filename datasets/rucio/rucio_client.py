@@ -1,6 +1,6 @@
-"""Rucio, the production data system: the one module that talks to it, through its own client.
+"""Client of a Rucio server: the only module that uses Rucio's own client.
 
-Everything here is open to an ordinary account.  The client is imported when it is first needed, since
+All calls are open to an ordinary account.  The client is imported on first use, since
 that takes half a second.
 """
 
@@ -99,13 +99,13 @@ class RucioClient:
 
     @cached_property
     def account(self) -> str:
-        """The account that we act as."""
+        """Account of this client."""
         given = self._call(lambda client: client.account)
         return str(given or self._call(lambda client: client.whoami())["account"])
 
     @cached_property
     def scope(self) -> str:
-        """The scope of our datasets: the setting's, else ``user.ACCOUNT`` or the account's only one."""
+        """Scope of datasets: the setting, ``user.ACCOUNT``, or the account's only scope."""
         if self._settings.rucio_scope:
             return self._settings.rucio_scope
         own = self._call(lambda client: client.list_scopes_for_account(self.account))
@@ -120,16 +120,16 @@ class RucioClient:
     # --- storage
 
     def find_rses(self, expression: str) -> tuple[Rse, ...]:
-        """The RSEs that an expression chooses, sorted by name.
+        """Find the RSEs that an expression selects, sorted by name.
 
         Raises:
-            NoStorage: it is no expression, or chooses none.
+            RseExpressionError: it is invalid, or selects none.
         """
         found = self._call(lambda client: [row["rse"] for row in client.list_rses(expression)])
         return tuple(self.fetch_rse(name) for name in sorted(found))
 
     def fetch_rse(self, name: str) -> Rse:
-        """One RSE.
+        """Fetch the description of one RSE.
 
         Raises:
             RucioNotFoundError: no RSE has that name.
@@ -158,16 +158,15 @@ class RucioClient:
     # --- files and replicas
 
     def list_files(self, dataset: str) -> tuple[DidFile, ...]:
-        """The files of a dataset in our scope, sorted by name.
+        """List the files of a dataset in the scope, sorted by name.
 
         Raises:
             RucioNotFoundError: no such dataset.
         """
 
         def ask(client: Any) -> list[DidFile]:
-            client.get_did(
-                self.scope, dataset
-            )  # what follows has no files where there is no dataset
+            # An unknown dataset would have an empty list of files.
+            client.get_did(self.scope, dataset)
             rows = client.list_files(self.scope, dataset)
             return [
                 DidFile(row["name"], row["bytes"], normalize_adler32(row["adler32"]))
@@ -177,7 +176,7 @@ class RucioClient:
         return tuple(sorted(self._call(ask), key=lambda file: file.name))
 
     def fetch_file(self, name: str) -> DidFile:
-        """A file in our scope.
+        """Fetch size and checksum of a file in the scope.
 
         Raises:
             RucioNotFoundError: no such file.
@@ -192,7 +191,7 @@ class RucioClient:
         expression: str = "",
         domain: str = "wan",
     ) -> tuple[ReplicaLocation, ...]:
-        """Replicas on disk that the catalogue calls available, of datasets or files, best first.
+        """List available replicas on disk of datasets or files, best first.
 
         Args:
             names: in our scope; those that do not exist have none.
@@ -201,7 +200,7 @@ class RucioClient:
             domain: ``lan`` for readers at the site itself, ``wan`` for others, ``all`` for both.
 
         Raises:
-            NoStorage: the expression is none, or chooses no RSE.
+            RseExpressionError: the expression is invalid, or selects no RSE.
         """
         dids = [{"scope": self.scope, "name": name} for name in names]
 
@@ -226,7 +225,7 @@ class RucioClient:
     # --- uploads
 
     def list_upload_urls(self, rse: str, name: str, scheme: str) -> tuple[str, ...]:
-        """Where a file of our scope is to be written at an RSE; none where it does not speak so."""
+        """List the upload URLs of a file at an RSE; none where it lacks the protocol."""
         did = f"{self.scope}:{name}"
 
         def ask(client: Any) -> dict[str, str]:
@@ -244,7 +243,7 @@ class RucioClient:
         """Register a file that was written to an RSE; registering it twice is harmless.
 
         Raises:
-            Denied: the account may not add files there.
+            RucioDeniedError: the account may not add files there.
         """
         replica = {
             "scope": self.scope,
@@ -261,10 +260,10 @@ class RucioClient:
             pass
 
     def create_dataset(self, dataset: str) -> None:
-        """Have a dataset in our scope, if it is not there already.
+        """Create a dataset in the account's scope unless it exists.
 
         Raises:
-            Denied: the scope is not ours.
+            RucioDeniedError: the scope belongs to another account.
         """
         try:
             self._call(lambda client: client.add_dataset(self.scope, dataset))
@@ -272,7 +271,7 @@ class RucioClient:
             pass
 
     def attach_files(self, dataset: str, names: Sequence[str]) -> None:
-        """Make files part of a dataset; those that are already stay."""
+        """Attach files to a dataset; files attached before stay."""
         dids = [{"scope": self.scope, "name": name} for name in names]
         self._call(
             lambda client: client.add_files_to_datasets(
@@ -281,7 +280,7 @@ class RucioClient:
         )
 
     def close_dataset(self, dataset: str) -> None:
-        """Let no more files be added to a dataset."""
+        """Close a dataset for further files."""
 
         def ask(client: Any) -> None:
             if client.get_did(self.scope, dataset)["open"]:
@@ -292,7 +291,7 @@ class RucioClient:
     # --- rules
 
     def list_rules(self, dataset: str) -> tuple[ReplicationRule, ...]:
-        """Our own rules for a dataset.
+        """List the account's rules for a dataset.
 
         Raises:
             RucioNotFoundError: no such dataset.
@@ -302,7 +301,7 @@ class RucioClient:
         return tuple(rule for rule in found if rule.account == self.account)
 
     def fetch_rule(self, rule_id: str) -> ReplicationRule:
-        """A rule as it is now.
+        """Fetch the current state of a rule.
 
         Raises:
             RucioNotFoundError: it no longer exists.
@@ -312,7 +311,7 @@ class RucioClient:
     def add_rule(
         self, dataset: str, rse: str, *, lifetime_s: int | None, comment: str, activity: str
     ) -> str:
-        """Ask for a replica of a dataset at an RSE; its availability is respected.
+        """Request a replica of a dataset at an RSE, respecting its availability.
 
         Returns:
             The rule's id.
@@ -336,7 +335,7 @@ class RucioClient:
         return str(made[0])
 
     def extend_rule(self, rule: ReplicationRule, lifetime_s: int | None) -> None:
-        """Let a rule end so many seconds from now.
+        """Set the end of a rule, in seconds from now.
 
         Raises:
             RucioDeniedError: this Rucio allows it to administrators only.
@@ -344,7 +343,7 @@ class RucioClient:
         self._call(lambda client: client.update_replication_rule(rule.id, {"lifetime": lifetime_s}))
 
     def boost_rule(self, rule_id: str) -> None:
-        """Have a stuck rule tried again now.
+        """Request an immediate retry of a stuck rule.
 
         Raises:
             RucioDeniedError: this Rucio allows it to administrators only.
@@ -365,7 +364,7 @@ class RucioClient:
     # --- bad replicas
 
     def declare_bad_replica(self, rse: str, name: str, reason: str) -> None:
-        """Have the replica of a file replaced by a good one.
+        """Declare a replica bad, so that Rucio replaces it.
 
         Raises:
             RucioDeniedError: this Rucio allows it to administrators only.
@@ -376,7 +375,7 @@ class RucioClient:
         )
 
     def declare_suspicious_replica(self, rse: str, name: str, reason: str) -> None:
-        """Tell administrators of a replica that looks bad.
+        """Declare a replica suspicious to the administrators.
 
         Raises:
             Absent: the catalogue knows no such replica.

@@ -84,7 +84,7 @@ def upload_dataset(
     through: Sequence[Rse],
     bars: ProgressFactory = no_progress,
 ) -> str:
-    """Have all files of a dataset in the catalogue, with a replica somewhere.
+    """Register all files of a dataset, each with a replica somewhere.
 
     Args:
         manifest: of the dataset.
@@ -114,7 +114,7 @@ def upload_dataset(
 
 
 def _list_attached_files(name: str, rucio: RucioClient) -> dict[str, DidFile] | None:
-    """The files that Rucio's dataset of that name has, None when there is no such dataset."""
+    """List the files of Rucio's dataset of that name; None where it does not exist."""
     try:
         return {file.name: file for file in rucio.list_files(name)}
     except RucioNotFoundError:
@@ -151,7 +151,7 @@ def _list_expected_files(
 def _find_missing_files(
     files: dict[str, tuple[DidFile, Path]], rucio: RucioClient
 ) -> list[tuple[DidFile, Path]]:
-    """The files that are nowhere yet; one of other content under the same name is refused."""
+    """Find the files without replica; a file of the same name with other content is refused."""
     missing = []
     for name, (file, path) in files.items():
         try:
@@ -315,10 +315,10 @@ def poll_replication(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[list[ReplicationStatus]]:
-    """Look at rules until all replicas are there, or only stuck ones are left for too long.
+    """Poll rules until all replicas are complete, or only stuck ones remain for too long.
 
-    Stuck rules whose reason may pass are tried again, where the account may ask for that; Rucio
-    itself does so from time to time.
+    Stuck rules with a transient cause are boosted where the account may do so; Rucio
+    itself retries from time to time.
 
     Args:
         standings: from :func:`ask`.
@@ -375,7 +375,7 @@ def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
 
 
 class _RuleBooster:
-    """Asks for another try of stuck rules now and then, as long as we may."""
+    """Boosts stuck rules at growing intervals, as long as the account may."""
 
     def __init__(self, rucio: RucioClient, clock: Callable[[], float]) -> None:
         self._rucio = rucio

@@ -62,7 +62,7 @@ def output_options(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapper(*args: Any, as_json: bool, as_csv: bool, **kwargs: Any) -> Any:
         if as_json and as_csv:
-            raise click.UsageError("--json and --csv exclude each other.")
+            raise click.UsageError("--json and --csv are mutually exclusive.")
         form = JSON if as_json else CSV if as_csv else TABLE
         return function(*args, form=form, **kwargs)  # type: ignore[arg-type]  # click names them
 
@@ -127,7 +127,7 @@ def _format_cell(column: OutputColumn, value: Any) -> str:
 def _find_unfolded_columns(
     columns: Sequence[OutputColumn], lines: Sequence[Sequence[str]], width: int
 ) -> frozenset[int]:
-    """Columns of short values, when the long ones can be folded instead of them."""
+    """Find columns of short values that stay unfolded while long ones fold."""
     widest = [
         max(map(len, "\n".join([column.title, *cells]).split("\n")))
         for column, *cells in zip(columns, *lines, strict=True)
@@ -175,9 +175,9 @@ def make_bar_columns() -> tuple[ProgressColumn, ...]:
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[ProgressCallback]:
-    """A bar on standard error with counts, elapsed and remaining time.
+    """Open a progress bar on standard error with counts, elapsed and remaining time.
 
-    Yields a function that takes how many are done and a note.  Where standard error is not a
+    Yields a callback for the number done and a note.  Where standard error is not a
     terminal, a line is printed at each tenth, unless it all takes less than :data:`QUIET_S`; of work
     that is one step, each note.
     """

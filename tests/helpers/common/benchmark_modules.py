@@ -14,13 +14,13 @@ from typing import Any
 BENCHMARKS_FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
-#: Days of a short world, and its measurements: three jobs a day, for the three variants of a day.
+#: Days and measurements of a small database: three jobs per day and variant.
 SHORT_DAYS, SHORT_ROWS = 60, 720
 
 
 @contextmanager
 def import_benchmarks() -> Iterator[Callable[[str], ModuleType]]:
-    """Gives them by name; afterwards they are as if nobody had asked."""
+    """Import benchmark modules by name, and forget them afterwards."""
     before = set(sys.modules)
     spec = importlib.util.spec_from_file_location("benchmarks", BENCHMARKS_FOLDER / "__init__.py")
     assert spec is not None
@@ -38,7 +38,7 @@ def import_benchmarks() -> Iterator[Callable[[str], ModuleType]]:
 
 @contextmanager
 def import_short_benchmarks() -> Iterator[Callable[[str], ModuleType]]:
-    """The same with databases of few days, the last of which is yesterday as ever."""
+    """Import benchmark modules with databases of few days, ending yesterday."""
     with import_benchmarks() as named:
         world: Any = named("harness.synthetic_measurements")
         world.FIRST_DAY += timedelta(world.DAYS - SHORT_DAYS)

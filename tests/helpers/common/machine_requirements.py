@@ -1,4 +1,4 @@
-"""What a test needs of the machine beside Python."""
+"""Requirements of tests on the machine."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ START_US = 1_790_000_000_000_000
 
 @dataclass(frozen=True)
 class SimulatedCampaign:
-    """What is run; effects are in ln and true of every execution."""
+    """A campaign's plan; effects are in ln and apply to every execution."""
 
     seed: int = 1
     name: str = "simulated"
@@ -63,7 +63,7 @@ class SimulatedCampaign:
                     yield from self._variant_rows(site, branches, cache, shift, noise)
 
     def samples(self) -> list[Sample]:
-        """The same as analysis sees it."""
+        """The measurements as analysis sees them."""
         return [Sample.from_row(row) for row in self.rows()]
 
     def _variant_rows(
@@ -133,7 +133,7 @@ def build_record(
     name: str = "simulated",
     test: str = "ttree-read",
 ) -> dict[str, Any]:
-    """The values every measurement has: ``where`` is job, repeat, round, position."""
+    """Build the values of every measurement; ``where`` is job, repeat, round, position."""
     job, repeat, round_, position = where
     site, host = place
     return {

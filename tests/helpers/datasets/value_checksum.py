@@ -1,4 +1,4 @@
-"""The value checksum of a file, as the shipped test takes it beside its measurements."""
+"""Value checksum of a file, computed by the shipped test's kit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of power: quoted where it holds, and made of the recorded A/A jobs."""
+"""The table of power: quoted where it applies, and derived from recorded A/A jobs."""
 
 from __future__ import annotations
 

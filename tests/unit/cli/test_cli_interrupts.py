@@ -1,4 +1,4 @@
-"""Ctrl-C in each verb: exit code 130, one line that says what is left, never a traceback."""
+"""Ctrl-C in each command: exit code 130 and one line on the remaining state."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_unencodable_output_gets_question_marks(tmp_path: Path) -> None:
     [
         (("--config", "absent.toml", "config", "show"), 2, "absent.toml"),
         (("no-such-verb",), 2, "no-such-verb"),
-        (("config", "show", "--json", "--csv"), 2, "exclude"),
+        (("config", "show", "--json", "--csv"), 2, "exclusive"),
         (("status", "no-such-campaign"), 3, "results.db"),
     ],
 )

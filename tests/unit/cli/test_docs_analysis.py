@@ -1,4 +1,4 @@
-"""What the page on analysis tells to type does what it says, on a made-up database."""
+"""Commands of the documentation's page on analysis, on a synthetic database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = (REPOSITORY / "docs" / "analysis.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a reader types, after all commands of the page."""
+    """Working folder of a reader, with a synthetic database."""
     folder = tmp_path_factory.mktemp("page")
     with Store.open(f"sqlite:///{folder}/demo-results/results.db") as store:
         for campaign in ("first", "second"):
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def typed(folder: Path) -> list[subprocess.CompletedProcess[str]]:
-    """All commands of the page, run; where it makes a TTree, Parquet, which needs no ROOT."""
+    """All commands of the page, run; Parquet stands in for the TTree, which needs ROOT."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

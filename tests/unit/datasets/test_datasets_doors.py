@@ -1,4 +1,4 @@
-"""Doors tried against small servers of the test's own: what is wrong is told, and in seconds."""
+"""Doors against small test servers: failures are reported within seconds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
 
 
 class Storage(BaseHTTPRequestHandler):
-    """A storage with one file; the first folder of a path says how it misbehaves."""
+    """A storage with one file; the first folder of a path selects the misbehavior."""
 
     server_version, sys_version = "TestStore/1.2", ""
     asked: list[tuple[str, str | None]] = []
@@ -87,7 +87,7 @@ class Storage(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(certificate: Path | None = None) -> Iterator[int]:
-    """The port of such a storage, over TLS when it has a certificate with its key."""
+    """Serve such a storage, over TLS when a certificate is given; yields the port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Storage) as server:
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -108,7 +108,7 @@ def storage() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of authorities as the grid has them, and in it the certificate of 127.0.0.1."""
+    """Certificate of 127.0.0.1 in a folder of certificate authorities as on the grid."""
     if not shutil.which("openssl"):
         skip_or_fail("openssl is not installed")
     folder = tmp_path_factory.mktemp("certificates")
@@ -134,7 +134,7 @@ def secure(authority: Path) -> Iterator[str]:
 
 @contextmanager
 def listening(answer: Callable[[socket.socket], None] = lambda _: None) -> Iterator[int]:
-    """A port that takes connections, and what it does with the first bytes of each."""
+    """Open a port that accepts connections and calls ``answer`` for each."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept = []
 
@@ -265,7 +265,7 @@ def test_closed_port_is_reported_at_once(protocol: str) -> None:
     found = probe(protocol, f"{protocol}://127.0.0.1:{port}//store")
     assert found.problem == "does not answer: Connection refused"
     assert "firewall" in found.remedy
-    assert time.monotonic() - before < 8, "sooner than who does not answer is given up"
+    assert time.monotonic() - before < 8, "sooner than the timeout"
 
 
 def test_unknown_host_is_reported() -> None:

@@ -1,4 +1,4 @@
-"""Following rules, and what Rucio's answers mean: our own logic, with a Rucio that is played."""
+"""Polling of replication rules and translation of errors, with a scripted Rucio."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ASKED = ReplicationStatus("A", "A_DATA", files_total=2, rule_id="r1")
 
 
 class Played:
-    """Gives one answer after another, the last for ever; its clock is the test's."""
+    """Gives scripted answers, repeating the last; sleeping advances its clock."""
 
     def __init__(self, *answers: ReplicationRule | None, may_boost: bool = True) -> None:
         self.answers = list(answers)
