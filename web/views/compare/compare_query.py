@@ -240,18 +240,20 @@ def _require_other_axis(comparison_query: ComparisonQuery, samples: Sequence[Sam
     Raises:
         ConfigError: the sides have no site, or no door, in common.
     """
-    sides = [
+    a, b = (
         [sample for sample in samples if sample.axis_value(comparison_query.axis) == value]
         for value in (comparison_query.a, comparison_query.b)
-    ]
+    )
     for column in _SERIES_LOCATIONS.get(comparison_query.axis, ("site", "door")):
-        conditions_a, conditions_b = (
-            {where for where in side if where.column == column}
+        selected_a, selected_b = (
+            {condition for condition in side if condition.column == column}
             for side in (comparison_query.where_a, comparison_query.where_b)
         )
-        values_a, values_b = ({getattr(sample, column) for sample in side} for side in sides)
-        differ = conditions_a and conditions_b and conditions_a != conditions_b
-        if differ and values_a.isdisjoint(values_b):
+        if not selected_a or not selected_b or selected_a == selected_b:
+            continue
+        if {getattr(sample, column) for sample in a}.isdisjoint(
+            getattr(sample, column) for sample in b
+        ):
             raise ConfigError(
                 f"no series is on both sides, as each series has a single {column}",
                 hint=f"To compare two {column}s, choose the axis {column} and give them as A and B.",

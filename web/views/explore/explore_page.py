@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import anyio
@@ -53,6 +53,8 @@ from treehammer.web.views.shared.page_context import (
     requested_format,
     wants_html,
 )
+
+Item = TypeVar("Item")
 
 #: Values listed in a filter; others can be typed.
 MAX_FILTER_CHOICES = 300
@@ -367,15 +369,13 @@ def _preset_links(request: Request, query: ExploreQuery, here: str) -> Sequence[
 
 def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
     """Choices offered by the form."""
-    daily = [m for m in METRICS if m.name in ROLLUP_METRICS]
-    others = [m for m in METRICS if m.name not in ROLLUP_METRICS]
-    known = {m.name for m in METRICS}
-    quick = [name for name in DIMENSIONS if name in ROLLUP_GROUPINGS]
-    slow = [name for name in DIMENSIONS if name not in ROLLUP_GROUPINGS]
+    rollup_metrics, other_metrics = _partition(METRICS, lambda m: m.name in ROLLUP_METRICS)
+    rollup_columns, other_columns = _partition(DIMENSIONS, lambda name: name in ROLLUP_GROUPINGS)
+    listed = {metric.name for metric in METRICS}
     return {
-        "metrics": (("aggregated by day", daily), ("read individually", others)),
-        "own_metric": query.metric if query.metric not in known else "",
-        "dimensions": (("aggregated by day", quick), ("read individually", slow)),
+        "metrics": (("aggregated by day", rollup_metrics), ("read individually", other_metrics)),
+        "own_metric": query.metric if query.metric not in listed else "",
+        "dimensions": (("aggregated by day", rollup_columns), ("read individually", other_columns)),
         "views": VIEWS,
         "bars": BARS,
         "scales": SCALES,
@@ -386,6 +386,16 @@ def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
         ),
         "filtered": bool(query.conditions or query.unreadable_conditions or query.campaigns),
     }
+
+
+def _partition(
+    items: Iterable[Item], matches: Callable[[Item], bool]
+) -> tuple[list[Item], list[Item]]:
+    """Split items into those that match and all others."""
+    groups: dict[bool, list[Item]] = {True: [], False: []}
+    for item in items:
+        groups[matches(item)].append(item)
+    return groups[True], groups[False]
 
 
 def _filter_choices(

@@ -79,6 +79,17 @@ def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUn
     return fit_unit(metric.unit if metric else "1", (point.mean for point in points))
 
 
+def _error_bar(query: ExploreQuery, point: FigurePoint) -> tuple[float, float] | None:
+    """Ends of a point's error bar; None if it has none."""
+    if query.view == DISTRIBUTION or point.mean is None:
+        return None
+    if query.bars == INTERVAL and point.low is not None and point.high is not None:
+        return point.low, point.high
+    if query.bars == RMS and point.number > 1 and point.rms is not None:
+        return point.mean - point.rms, point.mean + point.rms
+    return None
+
+
 def _point_mark(
     query: ExploreQuery,
     point: FigurePoint,
@@ -87,20 +98,13 @@ def _point_mark(
     series: int,
     place: int,
 ) -> FigureMark:
-    mean = point.mean or 0.0
-    low = high = None
-    if query.view != DISTRIBUTION and query.bars == INTERVAL:
-        low, high = point.low, point.high
-    elif query.view != DISTRIBUTION and query.bars == RMS and point.number > 1:
-        assert point.rms is not None
-        low, high = mean - point.rms, mean + point.rms
-    low, high = (None if end is None else unit.convert(end) for end in (low, high))
-    box = tuple(unit.convert(value) for value in point.quantiles)
+    ends = _error_bar(query, point)
+    low, high = map(unit.convert, ends) if ends else (None, None)
+    bar = f" ({low:.4g} to {high:.4g})" if ends else ""
+    box = tuple(map(unit.convert, point.quantiles))
+    statistic, y = ("median", box[2]) if box else ("mean", unit.convert(point.mean or 0.0))
     names = [f"{name}: {texts[name](point.key[name])}" for name in query.group_columns]
-    y = box[2] if box else unit.convert(mean)
-    bar = f" ({low:.4g} to {high:.4g})" if low is not None and high is not None else ""
     n = f"{point.jobs} jobs" if point.jobs is not None else f"n = {point.number}"
-    statistic = "median" if box else "mean"
     text = "\n".join([*names, f"{statistic} {y:.4g}{bar} {unit.name}".rstrip() + f", {n}"])
     return FigureMark(series, place, y, low, high, box, text)
 
