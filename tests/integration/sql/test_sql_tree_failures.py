@@ -44,7 +44,7 @@ def large(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("limit", [50_000, 200_000])
-def test_a_disk_without_room(
+def test_full_disk_leaves_previous_file(
     large: str, release: Callable[[str], SoftwareRequest], tmp_path: Path, limit: int
 ) -> None:
     target = tmp_path / "results.root"
@@ -60,7 +60,7 @@ def test_a_disk_without_room(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_root_that_does_not_start(store: Store, tmp_path: Path) -> None:
+def test_broken_root_is_reported(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "root-6.40.00"
     packages = folder / "lib" / f"python3.{sys.version_info[1]}" / "site-packages" / "ROOT"
     packages.mkdir(parents=True)

@@ -52,7 +52,7 @@ def run(root: Path, code: str, *arguments: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
-def test_what_was_exported_comes_back(
+def test_tree_round_trip(
     here: Store,
     other_store: Store,
     root: Path,
@@ -70,7 +70,7 @@ def test_what_was_exported_comes_back(
     assert import_counts(import_file(here, file)) == [(0, rows, 0, 0)]
 
 
-def test_what_rdataframe_has_cut_is_understood(
+def test_tree_filtered_by_rdataframe_is_imported(
     here: Store,
     other_store: Store,
     root: Path,
@@ -86,7 +86,7 @@ def test_what_rdataframe_has_cut_is_understood(
     assert export_csv(here, tmp_path) == expected
 
 
-def test_what_hadd_has_merged_is_understood(
+def test_tree_merged_by_hadd_is_imported(
     here: Store,
     other_store: Store,
     root: Path,

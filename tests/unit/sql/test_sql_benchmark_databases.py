@@ -34,9 +34,7 @@ def kept(named: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFa
     return folder
 
 
-def test_copies_are_of_the_series_and_days_that_measuring_them_all_would_have_given(
-    named: Callable[[str], ModuleType], kept: Path
-) -> None:
+def test_copied_rows_equal_measured_rows(named: Callable[[str], ModuleType], kept: Path) -> None:
     world, subject = named("harness.synthetic_measurements"), dimension_tables["subject"]
     with named("harness.filled_databases").filled_database("sqlite", SHORT_ROWS, kept) as found:
         engine = open_engine(found.url, create=False)
@@ -52,7 +50,7 @@ def test_copies_are_of_the_series_and_days_that_measuring_them_all_would_have_gi
     assert held == Counter((one.values["day"], one.values["series"]) for one in measured)
 
 
-def test_a_day_has_every_variant_at_every_site_with_every_release(
+def test_day_covers_all_variants_sites_and_releases(
     named: Callable[[str], ModuleType],
 ) -> None:
     world = named("harness.synthetic_measurements")
@@ -71,7 +69,7 @@ def test_a_day_has_every_variant_at_every_site_with_every_release(
     )
 
 
-def test_the_last_day_is_yesterday(named: Callable[[str], ModuleType]) -> None:
+def test_last_day_is_yesterday(named: Callable[[str], ModuleType]) -> None:
     world = named("harness.synthetic_measurements")
     days = {
         datetime.now(UTC).date() - timedelta(days=back) for back in (1, 2)
@@ -79,7 +77,7 @@ def test_the_last_day_is_yesterday(named: Callable[[str], ModuleType]) -> None:
     assert world.day_number(world.DAYS - 1) in {int(f"{day:%Y%m%d}") for day in days}
 
 
-def test_a_database_of_another_day_is_made_anew(
+def test_outdated_database_is_recreated(
     named: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     databases, world = named("harness.filled_databases"), named("harness.synthetic_measurements")
@@ -97,14 +95,14 @@ def test_a_database_of_another_day_is_made_anew(
         assert len(filled) == times
 
 
-def test_every_question_finds_something(named: Callable[[str], ModuleType], kept: Path) -> None:
+def test_every_query_returns_rows(named: Callable[[str], ModuleType], kept: Path) -> None:
     queries = named("service.query_cost")
     rows = queries._run_all_queries("sqlite", SHORT_ROWS, kept)
     assert {row["query"] for row in rows} == {query.name for query in queries.build_queries()}
     assert all(row["answers"] > 0 for row in rows)
 
 
-def test_a_question_that_finds_nothing_is_refused(
+def test_query_without_rows_is_refused(
     named: Callable[[str], ModuleType], kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = named("service.query_cost")

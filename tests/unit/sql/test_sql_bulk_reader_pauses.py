@@ -27,7 +27,9 @@ def filled(store: Store) -> Store:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_no_byte_is_lost(filled: Store, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paused_reader_loses_no_bytes(
+    filled: Store, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A pipe takes less than a page whole or not at all: every column is larger.
     monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 1000)
     # Images of containers often set it; a write that a pause cuts short is then nobody's to end.
@@ -42,7 +44,7 @@ def test_no_byte_is_lost(filled: Store, unbuffered: str, monkeypatch: pytest.Mon
     assert paused.equals(whole)
 
 
-def test_a_child_that_never_stops_talking_is_not_waited_for(
+def test_endless_child_output_is_aborted(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talker = tmp_path / "talker"

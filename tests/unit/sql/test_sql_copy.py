@@ -18,7 +18,7 @@ from treehammer.sql.transfer.database_copy import copy_database
 
 
 @pytest.mark.parametrize("spelled", ["{0}/./source.db", "{0}/link.db", "{0}/../{1}/source.db"])
-def test_the_same_file_by_another_name_is_no_copy(source: str, spelled: str) -> None:
+def test_copy_onto_alias_of_source_is_refused(source: str, spelled: str) -> None:
     folder = Path(source.removeprefix("sqlite:///")).parent
     if not (link := folder / "link.db").exists():
         link.symlink_to(folder / "source.db")
@@ -27,14 +27,12 @@ def test_the_same_file_by_another_name_is_no_copy(source: str, spelled: str) -> 
 
 
 @pytest.mark.parametrize("memory", ["sqlite://", "sqlite:///:memory:"])
-def test_a_copy_into_memory_is_refused(source: str, memory: str) -> None:
+def test_copy_into_memory_is_refused(source: str, memory: str) -> None:
     with pytest.raises(ConfigError, match="in memory is gone"):
         copy_database(source, memory, bars=no_progress)
 
 
-def test_a_reference_to_nothing_is_told_and_nothing_else(
-    source: str, url: str, tmp_path: Path
-) -> None:
+def test_broken_reference_is_reported_once(source: str, url: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     shutil.copyfile(source.removeprefix("sqlite:///"), broken)
     with closing(sqlite3.connect(broken)) as connection, connection:
@@ -49,7 +47,7 @@ def test_a_reference_to_nothing_is_told_and_nothing_else(
     assert "Error closing" not in said.stderr
 
 
-def test_a_row_that_arrives_otherwise_is_noticed(source: str, url: str) -> None:
+def test_corrupted_copy_is_refused(source: str, url: str) -> None:
     install_corrupting_trigger(
         url,
         [

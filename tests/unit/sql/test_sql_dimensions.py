@@ -28,7 +28,7 @@ def rows(store: Store, table: sa.Table) -> int:
     return int(count or 0)
 
 
-def test_what_measurements_share_is_there_once(store: Store) -> None:
+def test_shared_values_are_stored_once(store: Store) -> None:
     store.add(make_measurement(job=str(n), site="SITE_A", host=f"node{n % 2}") for n in range(9))
     store.add([make_measurement(job="more", site="SITE_A", host="node2")])
     counts = {d.name: rows(store, schema.dimension_tables[d.name]) for d in DIMENSIONS}
@@ -43,7 +43,7 @@ def test_what_measurements_share_is_there_once(store: Store) -> None:
     assert rows(store, schema.measurement) == 10
 
 
-def test_a_number_follows_from_what_is_known() -> None:
+def test_row_number_depends_on_known_values_only() -> None:
     row = {"host": "n", "cpu_model": None, "cores_online": 4}
     assert hash_dimension_row(row) == hash_dimension_row(
         {"cores_online": 4, "host": "n", "later": None}
@@ -83,7 +83,7 @@ def test_lists_that_came_later_are_not_known_of_what_was_packed_before() -> None
     assert numbers.tolist() == [0.5]
 
 
-def test_what_a_later_version_packed_is_not_guessed_at() -> None:
+def test_unknown_packing_version_is_refused() -> None:
     with pytest.raises(ValueError, match="does not know"):
         unpack_lists(b"\x02whatever")
 
@@ -95,7 +95,7 @@ def test_only_the_tables_that_are_asked_for_are_joined() -> None:
     assert "measurement.passes" in query
 
 
-def test_a_dimension_of_a_condition_is_looked_up_first(store: Store, tmp_path: Path) -> None:
+def test_dimension_condition_uses_subquery(store: Store, tmp_path: Path) -> None:
     store.add(full_measurement(n) for n in range(3))
     condition = measurement_view.measurements_where(
         "site", measurement_view.catalogue_column("site") == "text 21"

@@ -59,7 +59,7 @@ FAILED = 'connection to server at "10.0.0.1", port 5433 failed:'
         ),
     ],
 )
-def test_what_is_said_has_a_remedy(said: str, message: str, hint: str) -> None:
+def test_errors_have_remedies(said: str, message: str, hint: str) -> None:
     error = build_store_error(URL, said)
     assert message in error.message
     assert hint in error.hint

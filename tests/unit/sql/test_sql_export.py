@@ -36,7 +36,7 @@ def test_refusals(export_rows: Store, write: WriteExport, tmp_path: Path) -> Non
     assert not list(tmp_path.glob("*.xls")) + list(tmp_path.glob("results.csv"))
 
 
-def test_a_damaged_database_is_told_and_leaves_no_file(
+def test_damaged_database_leaves_no_file(
     store: Store, write: WriteExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 10)
@@ -52,7 +52,7 @@ def test_a_damaged_database_is_told_and_leaves_no_file(
     assert not list(tmp_path.glob("*.parquet*"))
 
 
-def test_without_root_the_other_formats_are_named(
+def test_missing_root_names_other_formats(
     export_rows: Store, write: WriteExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_network(*_: object) -> None:
@@ -73,7 +73,7 @@ def verb(settings: config.Settings, name: str, *arguments: str) -> Any:
     return CliRunner().invoke(find_command(name), arguments, obj=settings)
 
 
-def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> None:
+def test_export_and_db_commands(settings: config.Settings, store: Store, tmp_path: Path) -> None:
     store.add_campaign(make_campaign_row(), [])
     store.add([make_measurement(), make_measurement(position=2, campaign_id="other")])
     target = tmp_path / "results.csv"
@@ -88,7 +88,7 @@ def test_the_verbs(settings: config.Settings, store: Store, tmp_path: Path) -> N
     assert "recomputed" in verb(settings, "db", "rebuild").output
 
 
-def test_the_verb_prunes(settings: config.Settings, store: Store) -> None:
+def test_prune_command(settings: config.Settings, store: Store) -> None:
     store.add([make_measurement(day=20200101, log_excerpt="said")])
     told = {"category": "logs", "measurements": 1, "bytes": 4}
     for arguments, last in ((["--dry-run"], "dry run: nothing was changed"), ([], "deleted")):
@@ -100,7 +100,7 @@ def test_the_verb_prunes(settings: config.Settings, store: Store) -> None:
     assert [row["measurements"] for row in json.loads(result.stdout)] == [0, 0]
 
 
-def test_the_verbs_refuse_by_errors_of_ours(settings: config.Settings, tmp_path: Path) -> None:
+def test_commands_raise_typed_errors(settings: config.Settings, tmp_path: Path) -> None:
     assert isinstance(verb(settings, "export", "results.csv").exception, NothingToDoError)
     assert isinstance(verb(settings, "db", "check").exception, NothingToDoError)
     Store.open(settings.database).close()

@@ -83,7 +83,7 @@ def test_measurements_are_sought_by_an_index(store: Store, figure: FigureQuery, 
     assert any(line.startswith("SEARCH measurement") and way in line for line in inner)
 
 
-def test_whatever_no_index_holds_is_read_in_the_order_of_the_table(store: Store) -> None:
+def test_unindexed_columns_are_read_in_table_order(store: Store) -> None:
     for by in ((), ("site",), ("day",), ("kind", "site", "day", "failure_class"), ("host",)):
         (inner,) = ways(store, FigureQuery(("open_wall_s",), by, kind=None))
         assert "SCAN measurement" in inner

@@ -70,7 +70,7 @@ def test_trees_by_uproot(store: Store, tmp_path: Path) -> None:
         assert read_contents(store) == read_contents(others)
 
 
-def test_a_root_file_without_measurements(store: Store, tmp_path: Path) -> None:
+def test_root_file_without_tree_is_reported(store: Store, tmp_path: Path) -> None:
     with uproot.recreate(tmp_path / "other.root") as opened:
         opened.mktree("events", {"x": np.float64})
     (found,) = import_file(store, tmp_path / "other.root")
@@ -81,7 +81,7 @@ def test_a_root_file_without_measurements(store: Store, tmp_path: Path) -> None:
 # Folders
 
 
-def test_a_folder_is_replaced_by_the_next_export_and_by_nothing_half_made(
+def test_folder_is_replaced_only_by_complete_export(
     other_store: Store, exported_store: ExportedStore, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(exported_store.folder, tmp_path / "parts")
@@ -97,7 +97,7 @@ def test_a_folder_is_replaced_by_the_next_export_and_by_nothing_half_made(
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_what_is_no_export_is_not_replaced(other_store: Store, tmp_path: Path) -> None:
+def test_foreign_folder_is_not_replaced(other_store: Store, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("all of it")

@@ -52,7 +52,7 @@ def old_engine(tmp_path: Path) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def test_history_and_the_schema_lead_to_the_same(engine: sa.Engine, old_engine: sa.Engine) -> None:
+def test_migrations_match_the_schema(engine: sa.Engine, old_engine: sa.Engine) -> None:
     for one in (engine, old_engine):
         with one.connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -80,14 +80,14 @@ def described(engine: sa.Engine) -> dict[str, object]:
     }
 
 
-def test_the_comparison_above_can_fail(engine: sa.Engine) -> None:
+def test_schema_comparison_detects_changes(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("ALTER TABLE job ADD COLUMN more BIGINT"))
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert len(compare_metadata(context, metadata)) == 1
 
 
-def test_every_column_of_the_catalogue_has_one_place(engine: sa.Engine) -> None:
+def test_catalogue_columns_are_stored_once(engine: sa.Engine) -> None:
     inspector = sa.inspect(engine)
     places = [
         column["name"]
@@ -100,7 +100,7 @@ def test_every_column_of_the_catalogue_has_one_place(engine: sa.Engine) -> None:
     assert {metric.name for metric in CATALOGUE if metric.type == "floats"} == set(PACKED_COLUMNS)
 
 
-def test_every_constraint_has_a_name_that_fits(engine: sa.Engine) -> None:
+def test_names_fit_oracle_limit(engine: sa.Engine) -> None:
     inspector = sa.inspect(engine)
     names: list[str | None] = []
     for table in inspector.get_table_names():
@@ -169,7 +169,7 @@ def test_listings_need_no_sorting(engine: sa.Engine) -> None:
     assert "TEMP B-TREE" not in plan
 
 
-def test_an_older_database_says_what_to_run(
+def test_older_database_names_upgrade_command(
     url: str, engine: sa.Engine, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue("next_revision")
@@ -177,7 +177,7 @@ def test_an_older_database_says_what_to_run(
         Store.open(url)
 
 
-def test_an_upgrade_keeps_everything_and_a_backup(url: str, request: pytest.FixtureRequest) -> None:
+def test_upgrade_keeps_rows_and_backup(url: str, request: pytest.FixtureRequest) -> None:
     with Store.open(url) as store:
         store.add([make_measurement(extras={"hits": 1})])
         before = list(store.measurements(Selection()))
@@ -196,7 +196,7 @@ def test_an_upgrade_keeps_everything_and_a_backup(url: str, request: pytest.Fixt
     assert check_database(url)["measurement"] == 1
 
 
-def test_a_backup_is_for_those_who_may_read_the_database(
+def test_backup_has_permissions_of_database(
     url: str, engine: sa.Engine, request: pytest.FixtureRequest
 ) -> None:
     file = Path(url.removeprefix("sqlite:///"))
@@ -207,7 +207,7 @@ def test_a_backup_is_for_those_who_may_read_the_database(
     assert backup.stat().st_mode & 0o777 == 0o600
 
 
-def test_half_a_backup_does_not_stay(
+def test_incomplete_backup_is_deleted(
     url: str, engine: sa.Engine, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue("next_revision")
@@ -224,7 +224,7 @@ def test_half_a_backup_does_not_stay(
     assert not list(file.parent.glob("*.bak*"))
 
 
-def test_an_upgrade_that_fails_changes_nothing(
+def test_failed_upgrade_changes_nothing(
     url: str,
     engine: sa.Engine,
     next_revision: Path,  # noqa: F811
@@ -240,7 +240,7 @@ def test_an_upgrade_that_fails_changes_nothing(
     assert version == HEAD
 
 
-def test_a_newer_database_is_left_alone(url: str, engine: sa.Engine) -> None:
+def test_newer_database_is_refused(url: str, engine: sa.Engine) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0099'"))
     for act in (Store.open, upgrade_database, check_database):
@@ -248,6 +248,6 @@ def test_a_newer_database_is_left_alone(url: str, engine: sa.Engine) -> None:
             act(url)
 
 
-def test_there_is_nothing_to_upgrade(url: str) -> None:
+def test_upgrade_requires_database(url: str) -> None:
     with pytest.raises(NothingToDoError):
         upgrade_database(url)

@@ -74,7 +74,7 @@ def refusal(code: int) -> bytes:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "?service_name=web", "does not answer"),
     ],
 )
-def test_what_a_listener_says(
+def test_listener_errors_have_remedies(
     listener: Answer, answer: bytes | None, database: str, said: str
 ) -> None:
     with pytest.raises(StoreError, match=said) as caught:
@@ -92,18 +92,18 @@ def test_what_a_listener_says(
         ("oracle://127.0.0.1:1/?service_name=y", "refuses the user's name or password"),
     ],
 )
-def test_a_url_that_leads_nowhere(url: str, said: str) -> None:
+def test_unreachable_url_is_reported(url: str, said: str) -> None:
     with pytest.raises(StoreError, match=said):
         Store.open(url)
 
 
-def test_the_driver_is_named_by_us_alone() -> None:
+def test_driver_cannot_be_chosen() -> None:
     assert parse_url("oracle://me@host/?service_name=x").drivername == "oracle+oracledb"
     with pytest.raises(ConfigError, match="cannot understand"):
         parse_url("oracle+none://me@host")
 
 
-def test_what_is_said_to_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_settings_of_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, object]] = []
 
     def connect(**parameters: object) -> None:
@@ -142,14 +142,14 @@ def test_what_is_said_to_every_connection(monkeypatch: pytest.MonkeyPatch) -> No
         ("ORA-28001: the password has expired", "expired"),
     ],
 )
-def test_what_the_server_says(code: str, said: str) -> None:
+def test_server_errors_have_remedies(code: str, said: str) -> None:
     error = build_store_error(parse_url("oracle://me:x@host/?service_name=y"), code)
     assert said in error.message
     assert code.partition(":")[0] in error.message
     assert error.hint
 
 
-def test_every_sign_is_found_under_its_own_meaning() -> None:
+def test_each_error_code_has_one_meaning() -> None:
     """No sign hides behind an earlier one."""
     for sign, message, _ in error_hints.ERROR_HINTS["oracle"]:
         error = build_store_error(

@@ -113,12 +113,12 @@ BAD = {
     ("rule", "statement"),
     [pytest.param(r, s, id=f"{r}-{n}") for r, some in BAD.items() for n, s in enumerate(some)],
 )
-def test_what_is_wrong_is_found(rule: str, statement: str) -> None:
+def test_rule_finds_bad_statement(rule: str, statement: str) -> None:
     found = find_problems(statement, 2 if ":many" in statement else 1)
     assert [one for one in found if one.startswith(f"{rule}:")], found
 
 
-def test_every_rule_is_tried() -> None:
+def test_every_rule_has_bad_examples() -> None:
     assert {rule.__name__ for rule in LINT_RULES} == BAD.keys()
 
 
@@ -138,7 +138,7 @@ def test_every_rule_is_tried() -> None:
         "SELECT inventory.id FROM inventory ORDER BY inventory.id",
     ],
 )
-def test_what_is_right_is_not(statement: str) -> None:
+def test_good_statements_pass(statement: str) -> None:
     assert find_problems(statement) == []
 
 
@@ -159,13 +159,13 @@ def test_schema_passes_lint() -> None:
     } == {}
 
 
-def test_no_index_is_too_wide() -> None:
+def test_index_keys_fit_block() -> None:
     found = key_widths(schema_statements())
     assert len(found) > 20
     assert max(found.values()) <= MAX_KEY_BYTES, found
 
 
-def test_an_index_that_is_too_wide_is_found() -> None:
+def test_too_wide_index_is_found() -> None:
     columns = "a VARCHAR2(4000 BYTE), b VARCHAR2(1000 CHAR), c NUMBER(19), d CLOB"
     key = "CONSTRAINT pk_t PRIMARY KEY (c)"
     found = key_widths(

@@ -20,7 +20,7 @@ def test_settings_say_where_the_database_is(
     assert treehammer.results(columns="site").num_rows == 7
 
 
-def test_who_imports_treehammer_does_not_pay_for_arrow() -> None:
+def test_importing_treehammer_does_not_load_arrow() -> None:
     code = "import sys, treehammer; assert not {'pyarrow', 'sqlalchemy'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert treehammer.results.__doc__

@@ -38,7 +38,7 @@ def test_wrong_conditions(text: str, said: str) -> None:
         Condition.parse(text)
 
 
-def test_a_selection_reads_as_what_it_means() -> None:
+def test_selection_is_readable() -> None:
     assert str(Selection()) == "all measurements"
     selection = Selection.parse(["a", "b"], ["eff_job>0.5", "failure_class="])
     assert str(selection) == "campaign_id=a or b and eff_job>0.5 and failure_class="
@@ -47,7 +47,7 @@ def test_a_selection_reads_as_what_it_means() -> None:
 ASKED = ("site=A", "day>1", "site=B", "site!=C", "site!=D", "site=A", "host=", "host=n", "day>2")
 
 
-def test_of_several_values_of_a_column_a_page_takes_any() -> None:
+def test_values_of_one_column_are_alternatives() -> None:
     wheres = parse_alternatives(ASKED)
     assert [*map(str, wheres)] == [
         "site=A or B",
@@ -60,7 +60,7 @@ def test_of_several_values_of_a_column_a_page_takes_any() -> None:
     assert parse_alternatives(text for where in wheres for text in where.texts) == wheres
 
 
-def test_what_holds_together_is_one_condition_on_a_column() -> None:
+def test_conditions_on_one_column_are_merged() -> None:
     some, others = parse_alternatives(ASKED), Condition("site", "=", ("B", "C"))
     found = intersect_conditions((*some, others, Condition.parse("host~n*")))
     assert [*map(str, found)] == [

@@ -18,7 +18,7 @@ from treehammer.sql.write.store import Store
 # Opening
 
 
-def test_a_database_is_made_with_its_folder(tmp_path: Path) -> None:
+def test_database_is_created_with_its_folder(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a b%c/ä/results.db"
     with Store.open(url) as store:
         store.add([make_measurement()])
@@ -26,7 +26,7 @@ def test_a_database_is_made_with_its_folder(tmp_path: Path) -> None:
         assert len(read_rows(store)) == 1
 
 
-def test_reading_makes_no_database(tmp_path: Path) -> None:
+def test_reading_creates_no_database(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     with pytest.raises(NothingToDoError, match=r"results\.db"):
         Store.open(f"sqlite:///{file}", create=False)
@@ -34,23 +34,23 @@ def test_reading_makes_no_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "results.db", "nosuch://host/db", "postgresql+nosuch://h/d"])
-def test_a_wrong_url(url: str) -> None:
+def test_wrong_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="database"):
         Store.open(url)
 
 
-def test_a_password_is_never_shown() -> None:
+def test_password_is_masked() -> None:
     for text in ("postgresql://me:secret@host/db", "postgresql://me@host/db?password=secret"):
         assert "secret" not in database_errors.display_url(database_engine.parse_url(text))
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_folder_creation_failure_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="folder"):
         Store.open(f"sqlite:///{tmp_path}/file/results.db")
 
 
-def test_some_other_file(tmp_path: Path) -> None:
+def test_foreign_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     file.write_text("this is a letter, no database\n" * 100)
     with pytest.raises(StoreError, match="not an SQLite database") as caught:
@@ -59,7 +59,7 @@ def test_some_other_file(tmp_path: Path) -> None:
     assert file.read_text().startswith("this is a letter")
 
 
-def test_a_database_of_something_else(tmp_path: Path) -> None:
+def test_foreign_database_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE recipes (cake TEXT)")
@@ -68,7 +68,7 @@ def test_a_database_of_something_else(tmp_path: Path) -> None:
         Store.open(f"sqlite:///{file}")
 
 
-def test_a_damaged_database_is_found(url: str, tmp_path: Path) -> None:
+def test_damaged_database_is_found(url: str, tmp_path: Path) -> None:
     with Store.open(url) as store:
         store.add(full_measurement(n) for n in range(200))
     file = tmp_path / "results.db"
@@ -83,7 +83,7 @@ def test_a_damaged_database_is_found(url: str, tmp_path: Path) -> None:
 # Others at work, and disks that are full
 
 
-def test_a_database_that_another_holds(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_database_is_reported(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_errors, "BUSY_SECONDS", 0.1)
     with Store.open(url) as store:
         store.add([make_measurement(position=1)])
@@ -112,7 +112,7 @@ FILL = """
 """
 
 
-def test_a_disk_without_room_loses_nothing(url: str) -> None:
+def test_full_disk_loses_nothing(url: str) -> None:
     process = run_script(FILL, url)
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors

@@ -70,7 +70,7 @@ def refused(token: str, known: AccessList, now_us: int = NOW_US, master: bytes =
     return caught.value.message
 
 
-def test_a_key_is_one_line_and_hides_its_secret() -> None:
+def test_key_is_one_line_and_hides_its_secret() -> None:
     assert parse_key(f" {KEY.text}\n") == KEY
     assert KEY.secret not in repr(KEY)
     assert len(KEY.text.split(".")) == 3
@@ -80,7 +80,7 @@ def test_a_key_is_one_line_and_hides_its_secret() -> None:
         assert len(text) < 10 or text not in str(caught.value)
 
 
-def test_a_job_token_is_for_its_job_alone() -> None:
+def test_job_token_is_limited_to_its_job() -> None:
     grant = verify_token(TOKEN, access(row()), MASTER, NOW_US)
     assert grant == AccessGrant("submit", KEY.key_id, "alice", NOW_US + DAY, "c1", "j1")
     assert grant.may_submit
@@ -93,13 +93,13 @@ def test_a_job_token_is_for_its_job_alone() -> None:
     ("role", "may"),
     [("read", (True, False)), ("submit", (False, True)), ("admin", (True, True))],
 )
-def test_a_key_may_what_its_role_says(role: str, may: tuple[bool, ...]) -> None:
+def test_key_permissions_follow_role(role: str, may: tuple[bool, ...]) -> None:
     grant = verify_token(KEY.text, access(row(role=role)), MASTER, NOW_US)
     assert (grant.may_read, grant.may_submit) == may
     assert grant.job_id is None
 
 
-def test_what_is_revoked_counts_no_more() -> None:
+def test_revoked_keys_and_tokens_are_refused() -> None:
     gone = access(row(revoked_us=NOW_US))
     assert "was revoked at 2027-01-15 08:00:00 UTC" in refused(TOKEN, gone)
     assert "was revoked" in refused(KEY.text, gone)
@@ -109,7 +109,7 @@ def test_what_is_revoked_counts_no_more() -> None:
     assert verify_token(TOKEN, others, MASTER, NOW_US)
 
 
-def test_times_are_told_and_clocks_may_differ_a_little() -> None:
+def test_expiry_tolerates_clock_skew() -> None:
     end = NOW_US + DAY
     assert verify_token(TOKEN, access(row()), MASTER, end + CLOCK_SKEW_S * SECOND)
     said = refused(TOKEN, access(row()), end + CLOCK_SKEW_S * SECOND + 1)
@@ -119,7 +119,7 @@ def test_times_are_told_and_clocks_may_differ_a_little() -> None:
     assert "the key expired" in refused(KEY.text, access(row(expires_us=1)))
 
 
-def test_a_job_token_outlives_its_key_but_not_for_long() -> None:
+def test_job_token_outlives_its_key_for_limited_time() -> None:
     expired = access(row(expires_us=NOW_US - DAY))
     assert verify_token(TOKEN, expired, MASTER, NOW_US)
     endless = mint_job_token(KEY, "c1", "j1", NOW_US + 3650 * DAY)
@@ -128,7 +128,7 @@ def test_a_job_token_outlives_its_key_but_not_for_long() -> None:
     assert "expired" in refused(endless, expired, NOW_US + OUTLIVE_DAYS * DAY)
 
 
-def test_forgeries() -> None:
+def test_forged_tokens_are_refused() -> None:
     known = access(row(), row("ba9876543210", role="read"))
     reader = derive_key(MASTER, "ba9876543210")
     claims = {"campaign": "c1", "job": "j1", "exp": NOW_US // SECOND + 60}
@@ -176,7 +176,7 @@ def test_forgeries() -> None:
     assert "beyond the calendar" in refused(old, known)
 
 
-def test_what_is_nested_deeply_is_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deeply_nested_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def nested(_token: str) -> None:
         raise RecursionError  # as PyJWT 2.10 does
 
@@ -185,12 +185,12 @@ def test_what_is_nested_deeply_is_no_token(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @given(st.text(max_size=300) | st.from_regex(r"th1\.[0-9a-f]{12}\.[A-Za-z0-9_-]{43}"))
-def test_no_text_is_a_token_by_chance(text: str) -> None:
+def test_random_text_is_refused(text: str) -> None:
     with pytest.raises(TokenError):
         verify_token(text, access(row()), MASTER, NOW_US)
 
 
-def test_another_master_key_makes_no_key_count() -> None:
+def test_other_master_key_invalidates_keys() -> None:
     other = b"o" * 32
     assert "another master key" in refused(KEY.text, access(row()), master=other)
     assert "another master key" in refused(TOKEN, access(row()), master=other)
@@ -203,7 +203,7 @@ def settings(folder: Path, **environ: str) -> config.Settings:
     return config.load_settings({"data_dir": folder}, environ=environ, folder=folder)
 
 
-def test_a_held_key_comes_from_a_file_or_the_environment(
+def test_user_key_comes_from_file_or_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
@@ -233,7 +233,7 @@ def test_a_held_key_comes_from_a_file_or_the_environment(
 # The service's own
 
 
-def test_the_master_key_is_made_once_and_for_the_owner_alone(tmp_path: Path) -> None:
+def test_master_key_is_created_once_and_private(tmp_path: Path) -> None:
     file = tmp_path / "data" / "service.key"
     code = (
         "import sys, pathlib; from treehammer.sql.auth.keyring import load_master_key; "
@@ -249,7 +249,7 @@ def test_the_master_key_is_made_once_and_for_the_owner_alone(tmp_path: Path) -> 
     assert [entry.name for entry in file.parent.iterdir()] == [file.name]
 
 
-def test_a_bad_master_key_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_bad_master_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "service.key"
     load_master_key(file)
     file.chmod(0o640)
@@ -264,7 +264,7 @@ def test_a_bad_master_key_is_refused_with_a_remedy(tmp_path: Path) -> None:
         load_master_key(Path(os.devnull) / "service.key")
 
 
-def test_the_keyring_remembers(url: str) -> None:
+def test_keyring_stores_keys_and_revocations(url: str) -> None:
     with Store.open(url) as store:
         ring = Keyring(store._engine)
         key = ring.create_key(MASTER, "submit", "alice", now_us=NOW_US, expires_us=NOW_US + DAY)
@@ -294,7 +294,7 @@ def test_the_keyring_remembers(url: str) -> None:
             ring.create_key(MASTER, "root", "eve", now_us=1)
 
 
-def test_no_database_holds_a_secret(tmp_path: Path) -> None:
+def test_database_contains_no_secret(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     with Store.open(f"sqlite:///{file}") as store:
         key = Keyring(store._engine).create_key(MASTER, "submit", "alice", now_us=NOW_US)

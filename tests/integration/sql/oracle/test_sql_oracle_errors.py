@@ -45,7 +45,7 @@ def test_upgrade_requires_a_backup(
 @pytest.mark.parametrize(
     ("version", "said"), [("18.4.0.0.0", r"Oracle 18\.4.*19c or later"), ("19.3.0.0.0", "")]
 )
-def test_an_old_server(
+def test_old_server_is_refused(
     h2_server: H2Server, url: str, version: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(h2_server, "version", version)
@@ -56,7 +56,7 @@ def test_an_old_server(
         Store.open(url)
 
 
-def test_a_narrow_character_set(h2_server: H2Server, url: str, service: str) -> None:
+def test_narrow_character_set_is_refused(h2_server: H2Server, url: str, service: str) -> None:
     Store.open(url).close()
     with h2_server._open_databases[service].createStatement() as statement:
         statement.execute("UPDATE DICTIONARY.nls_database_parameters SET value = 'WE8MSWIN1252'")
@@ -84,7 +84,7 @@ def test_writers_wait_for_each_other_and_readers_for_none(
         assert store.add([make_measurement(position=2)]).new == 1
 
 
-def test_a_reader_cannot_write(store: Store) -> None:
+def test_reader_cannot_write(store: Store) -> None:
     with (
         pytest.raises(StoreError, match="ORA-01456"),
         database_engine.read_transaction(store._engine) as connection,
@@ -92,14 +92,14 @@ def test_a_reader_cannot_write(store: Store) -> None:
         connection.exec_driver_sql("DELETE FROM measurement")
 
 
-def test_a_lock_that_lost_its_row_is_told(store: Store) -> None:
+def test_missing_lock_row_is_reported(store: Store) -> None:
     with database_engine.write_transaction(store._engine) as connection:
         connection.exec_driver_sql("DELETE FROM writer_lock")
     with pytest.raises(StoreError, match=r"lost its row(.|\n)*INSERT INTO writer_lock"):
         store.add([make_measurement()])
 
 
-def test_the_order_is_that_of_code_points(store: Store) -> None:
+def test_rows_sort_by_code_points(store: Store) -> None:
     jobs = ["b", "a", "B", "_", "é", "Z"]
     store.add(make_measurement(job=job) for job in jobs)
     found = [row["job_id"] for row in store.measurements(EVERYTHING, ["job_id"])]

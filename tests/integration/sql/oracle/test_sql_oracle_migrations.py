@@ -99,7 +99,7 @@ def test_interrupted_upgrade_continues(
 
 
 @pytest.mark.parametrize("statements", [1, 2, 3, 10, 25])
-def test_laying_the_tables_begins_anew_where_it_was_cut(
+def test_interrupted_creation_starts_again(
     h2_server: H2Server, service: str, url: str, statements: int
 ) -> None:
     with pytest.raises(StoreError, match="lost"), cut_after(h2_server, statements):
@@ -118,7 +118,7 @@ def test_tables_of_something_else_are_left_alone(
         Store.open(url)
 
 
-def test_what_an_upgrade_passes_over() -> None:
+def test_applied_changes_are_recognized() -> None:
     """Only what says that just this was done before."""
     assert is_already_applied("\nCREATE TABLE a (b NUMBER)", "ORA-00955: name is already used")
     assert is_already_applied("ALTER TABLE a ADD b NUMBER", "ORA-01430: column being added")

@@ -21,7 +21,7 @@ def test_only_the_columns_asked_for_are_read(store: Store, url: str, h2_server: 
     assert not any("inventory" in statement for statement in asked)
 
 
-def test_a_reader_that_fails_says_so(store: Store, url: str) -> None:
+def test_reader_failure_is_reported_on_oracle(store: Store, url: str) -> None:
     store.add([make_measurement(eff_job=0.5)])
     with store._engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE extra RENAME COLUMN value TO other")

@@ -12,7 +12,7 @@ from treehammer.progress import no_progress
 from treehammer.sql.transfer.database_copy import copy_database
 
 
-def test_there_and_back_it_is_the_same(source: str, url: str, tmp_path: Path) -> None:
+def test_copy_there_and_back_is_equal(source: str, url: str, tmp_path: Path) -> None:
     back = f"sqlite:///{tmp_path}/back.db"
     copy_database(source, url, bars=no_progress)
     copy_database(url, back, bars=no_progress)
@@ -20,13 +20,13 @@ def test_there_and_back_it_is_the_same(source: str, url: str, tmp_path: Path) ->
     assert copy_database(source, back, bars=no_progress)[1] is False
 
 
-def test_the_same_database_by_another_address_is_no_copy(source: str, url: str) -> None:
+def test_copy_onto_other_address_of_source_is_refused(source: str, url: str) -> None:
     copy_database(source, url, bars=no_progress)
     with pytest.raises(ConfigError, match="the same database"):
         copy_database(url, f"{url}&application_name=another", bars=no_progress)
 
 
-def test_a_row_that_arrives_otherwise_is_noticed(source: str, url: str) -> None:
+def test_corrupted_copy_is_refused(source: str, url: str) -> None:
     install_corrupting_trigger(
         url,
         [

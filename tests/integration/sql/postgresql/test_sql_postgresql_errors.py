@@ -53,13 +53,13 @@ def down(postgresql: SharedPostgresServer) -> Iterator[SharedPostgresServer]:
     postgresql.start()
 
 
-def test_no_server(url: str, down: SharedPostgresServer) -> None:
+def test_unreachable_server_is_reported(url: str, down: SharedPostgresServer) -> None:
     with pytest.raises(StoreError, match=r"does not answer.*\n.*Check that it runs") as caught:
         Store.open(url)
     assert caught.value.exit_code is ExitCode.INFRASTRUCTURE
 
 
-def test_no_such_host() -> None:
+def test_unknown_host_is_reported() -> None:
     with pytest.raises(StoreError, match="does not answer"):
         Store.open("postgresql://me@no-such-host.invalid/results")
 
@@ -67,7 +67,7 @@ def test_no_such_host() -> None:
 @pytest.mark.parametrize(
     ("password", "said"), [("wr0ng-word", "refuses the password"), (None, "wants a password")]
 )
-def test_a_wrong_password_is_not_shown(
+def test_wrong_password_is_not_shown(
     postgresql: SharedPostgresServer, name: str, password: str | None, said: str
 ) -> None:
     with pytest.raises(StoreError, match=said) as caught:
@@ -76,14 +76,14 @@ def test_a_wrong_password_is_not_shown(
     assert "~/.pgpass" in str(caught.value)
 
 
-def test_no_such_database_or_user(postgresql: SharedPostgresServer, name: str) -> None:
+def test_unknown_database_or_user_is_reported(postgresql: SharedPostgresServer, name: str) -> None:
     with pytest.raises(StoreError, match=r"no such database(.|\n)*CREATE DATABASE"):
         Store.open(postgresql.url("nowhere"))
     with pytest.raises(StoreError, match=r"not know this user(.|\n)*CREATE ROLE"):
         Store.open(postgresql.url(name, "nobody-here"))
 
 
-def test_who_may_make_no_tables_is_told(
+def test_missing_create_permission_is_reported(
     postgresql: SharedPostgresServer, name: str, url: str
 ) -> None:
     as_guest = postgresql.url(name, GUEST_ROLE, GUEST_PASSWORD)
@@ -102,7 +102,7 @@ def test_who_may_make_no_tables_is_told(
             store.add([make_measurement(position=2)])
 
 
-def test_an_old_server_and_a_narrow_encoding(
+def test_old_server_and_narrow_encoding_are_refused(
     postgresql: SharedPostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     narrow = postgresql.make_database(encoding="LATIN1")
@@ -115,7 +115,7 @@ def test_an_old_server_and_a_narrow_encoding(
             act(url)
 
 
-def test_a_database_of_something_else(url: str, direct: psycopg.Connection) -> None:
+def test_foreign_database_is_refused(url: str, direct: psycopg.Connection) -> None:
     direct.execute("CREATE TABLE recipes (cake TEXT)")
     with pytest.raises(StoreError, match="other than Treehammer"):
         Store.open(url)
@@ -123,9 +123,7 @@ def test_a_database_of_something_else(url: str, direct: psycopg.Connection) -> N
 
 # psycopg warns of a cursor that was left open; there is nothing left of it to close.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_connection_that_is_cut_in_the_middle(
-    postgresql: SharedPostgresServer, name: str, url: str
-) -> None:
+def test_lost_connection_is_reported(postgresql: SharedPostgresServer, name: str, url: str) -> None:
     with Store.open(url) as store:
         store.add([make_measurement()])
 
@@ -148,9 +146,7 @@ def test_a_connection_that_is_cut_in_the_middle(
         assert store.add(make_measurement(position=p) for p in range(1, 1000)) == AddResult(0, 999)
 
 
-def test_a_server_that_was_restarted_is_used_again(
-    postgresql: SharedPostgresServer, url: str
-) -> None:
+def test_restarted_server_is_used_again(postgresql: SharedPostgresServer, url: str) -> None:
     with Store.open(url) as store:
         store.add([make_measurement()])
         postgresql.stop()
@@ -173,14 +169,14 @@ def test_writers_wait_for_each_other_and_readers_for_none(
         assert store.add([make_measurement(position=2)]).new == 1
 
 
-def test_the_order_is_that_of_code_points(store: Store) -> None:
+def test_rows_sort_by_code_points(store: Store) -> None:
     jobs = ["b", "a", "B", "_", "é", "Z"]
     store.add(make_measurement(job=job) for job in jobs)
     found = [row["job_id"] for row in store.measurements(EVERYTHING, ["job_id"])]
     assert found == sorted(jobs)
 
 
-def test_the_longest_names_fit_the_indexes(store: Store) -> None:
+def test_longest_names_fit_indexes(store: Store) -> None:
     # What can be compressed would fit anyway; each of these takes four bytes.
     random = Random(1)
     long: dict[str, Any] = {
@@ -193,7 +189,7 @@ def test_the_longest_names_fit_the_indexes(store: Store) -> None:
     assert {name: row[name] for name in long} == long
 
 
-def test_a_schema_of_its_own(
+def test_search_path_schema_is_used(
     postgresql: SharedPostgresServer, url: str, direct: psycopg.Connection, tmp_path: Path
 ) -> None:
     direct.execute("CREATE TABLE recipes (cake TEXT)")

@@ -66,7 +66,7 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize("place", range(len(SELECTIONS)))
-def test_the_same_rows_make_the_same_export(
+def test_export_equals_sqlite_export(
     both: tuple[Store, Store], tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 5)
@@ -96,7 +96,7 @@ def _write(store: Store, selection: Selection, file: Path, software_dir: Path = 
 
 
 @pytest.mark.root
-def test_the_tree_is_the_same(
+def test_tree_equals_sqlite_tree(
     both: tuple[Store, Store], tmp_path: Path, release: Callable[[str], SoftwareRequest]
 ) -> None:
     software = Path(release("6.40.00").location).parent
@@ -113,7 +113,7 @@ def test_the_tree_is_the_same(
     assert found[0] == found[1]
 
 
-def test_a_connection_that_is_cut_leaves_no_file(
+def test_lost_connection_leaves_no_file(
     store: Store, postgresql: SharedPostgresServer, write: WriteExport, tmp_path: Path, url: str
 ) -> None:
     # More than the driver and the socket hold.
@@ -128,7 +128,7 @@ def test_a_connection_that_is_cut_leaves_no_file(
     assert not [p for p in tmp_path.iterdir() if "parquet" in p.name]
 
 
-def test_a_password_reaches_the_reader_and_nobody_else(
+def test_password_reaches_only_the_reader(
     store: Store, postgresql: SharedPostgresServer, tmp_path: Path, url: str
 ) -> None:
     store.add([make_measurement()])
