@@ -23,12 +23,12 @@ __all__ = ["FileObservation", "ProbeResult", "ProbeTarget", "probe_door", "read_
 
 
 def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, here: bool) -> ProbeResult:
-    """Try a door; whatever is wrong is told in seconds.
+    """Probe a door; problems are reported within seconds.
 
     Args:
         protocol: ``file``, ``root``, ``https`` or ``http``.
         prefix: of the door.
-        target: what to read through it.
+        target: the file to read.
         here: whether the site's jobs run on this machine, so that a path means the same here.
     """
     if protocol == "file":
@@ -45,7 +45,7 @@ def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, here: bool) -
 
 
 def stat_file(url: str, *, here: bool = True) -> FileObservation:
-    """Size and adler32 of a file as its door tells them; a folder tells no checksum.
+    """Get size and adler32 of a file from its door; a folder has no checksums.
 
     Args:
         url: a path, or a URL of root, https or http.
@@ -66,11 +66,11 @@ def read_file(
     copy_to: Path | None = None,
     here: bool = True,
 ) -> FileObservation:
-    """Size, adler32 and sha256 of all the bytes that come through a door.
+    """Read a file through a door; returns its size, adler32 and sha256.
 
     Args:
         url: a path, or a URL of root, https or http.
-        advance: is told the bytes of each block.
+        advance: receives the number of bytes of each block.
         copy_to: a new file to keep them in.
         here: whether a path means a file of this machine.
     """
@@ -85,7 +85,7 @@ def read_file(
 
 
 def _precheck_url(url: str, *, here: bool) -> FileObservation | None:
-    """Why a door need not be asked."""
+    """Find a reason not to contact the door; None where there is none."""
     scheme = urlsplit(url).scheme
     if not scheme:
         if here or Path(url).parent.is_dir():

@@ -23,12 +23,12 @@ class RequestError(Exception):
 
 
 def exception_text(error: Any) -> str:
-    """What a C++ exception says, without where in ROOT it came from."""
+    """Extract the message of a C++ exception, without its place in ROOT."""
     return str(error.what()).partition("\n")[0]
 
 
 def declare_header(header: str) -> None:
-    """Compile one of the headers beside this file."""
+    """Compile one of the headers in this file's folder."""
     include = f'#include "{Path(__file__).with_name(header)}"'
     if not ROOT.gInterpreter.Declare(f"#pragma cling optimize(2)\n{include}"):
         raise SystemExit(f"{header} does not compile with this ROOT")
@@ -50,7 +50,7 @@ def run_with_progress(writer: Any, entries: int, channel: TextIO) -> None:
 
 
 def writer_versions() -> dict[str, str]:
-    """What has written the file."""
+    """Describe the writer of the file."""
     return {
         "root": str(ROOT.gROOT.GetVersion()),
         "zlib": str(collect_library_facts().get("zlib_version", "unknown")),
@@ -122,5 +122,5 @@ def describe_missing_tree(name: str, trees: list[str], ntuples: list[str]) -> st
 
 
 def list_other_objects(file: Any, name: str) -> list[str]:
-    """What lies in the file beside the tree ``name``."""
+    """List the objects of the file other than the tree ``name``."""
     return sorted({key for key, _ in walk_objects(file, "") if key != name})
