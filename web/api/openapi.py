@@ -27,7 +27,7 @@ from treehammer.web.api.operations import (
 from treehammer.web.core.request_bodies import RequestLimits
 
 #: Raised with every change of the interface: the first number when clients must change.
-API_VERSION = "2.0.0"
+API_VERSION = "1.0.0"
 
 _REFERENCE = "#/components/schemas/{model}"
 _TOKEN: list[dict[str, list[str]]] = [{"token": []}]
