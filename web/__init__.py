@@ -1,1 +1,1 @@
-"""What is shown: reports and pages."""
+"""Web service: pages, JSON API, figures and reports."""
