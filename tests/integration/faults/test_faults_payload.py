@@ -142,7 +142,7 @@ def test_exit_code_and_output_report_the_failures(
         if fault.kind and fault.expected in submitted.stdout
     ]
     assert len(named) >= 5
-    assert "more kinds of trouble" in submitted.stdout
+    assert "more failures: see failure_message" in submitted.stdout
     assert "Traceback" not in submitted.stdout + submitted.stderr
 
 
