@@ -25,11 +25,11 @@ from sqlalchemy.engine import Connection, Engine
 
 from benchmarks.harness import synthetic_measurements
 from treehammer import config
+from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.errors import ConfigError
 from treehammer.sql.core.backends.generic import ACCESS_OPTION
 from treehammer.sql.core.database_engine import write_transaction
 from treehammer.sql.core.database_setup import open_engine
-from treehammer.sql.core.day_numbers import DAY_US
 from treehammer.sql.core.dimensions import SUBJECT
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import measurement

@@ -16,7 +16,7 @@ from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuer
 from treehammer.analysis.samples.sample import BUILD_FACTS, HEADLINE_METRICS, Sample, parse_variant
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.job_state import JobState
-from treehammer.sql.core.day_numbers import DAY_US
+from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.sql.write.store import Store
 

@@ -16,10 +16,10 @@ from random import Random
 from typing import Any
 
 from benchmarks.harness.ratio_figures import SEED
+from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, LATENCY_BINS
-from treehammer.sql.core.day_numbers import DAY_US, day_to_number
 from treehammer.sql.core.packing import PACKED_COLUMNS
 
 #: Number of days; the last one is yesterday, within the range that pages show.

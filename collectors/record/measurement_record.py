@@ -1,6 +1,7 @@
-"""The measurement record: what one execution of one variant recorded.
+"""The measurement record: values and test-defined metrics of one execution, and their validation.
 
-On disk it is one JSON object: ``{"values": {catalogue name: value}, "extras": {name: number}}``.
+On disk a record is one JSON object:
+``{"values": {catalogue name: value}, "extras": {name: number}}``.
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
 
@@ -8,46 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Sequence
+from math import isfinite
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-from .metric_catalogue import (
-    CATALOGUE,
-    LONG_TEXT_METRICS,
-    METRIC_TYPES,
-    METRICS_BY_NAME,
-    Metric,
-    Value,
-)
+from .day_numbers import DAY_US, epoch_day_to_number
+from .metric_catalogue import CATALOGUE, INT64_LIMIT, Metric, Value
 
-#: Version of the record's layout, in every record.
-RECORD_VERSION = 1
-
-#: What names other rows, and words of a small vocabulary: databases index them, so they are short.
-IDENTITY_METRICS = ("measurement_id", "campaign_id", "job_id", "series")
-WORD_METRICS = ("kind", "failure_class")
-#: Longest text in characters: of identities, of words, of any other (Oracle's VARCHAR2), and what
-#: :data:`LONG_TEXTS` may hold.
-MAX_IDENTITY = 128
-MAX_WORD = 64
-MAX_TEXT = 4000
-MAX_LONG_TEXT = 1_000_000
-INT64_LIMIT = 2**63
-
-#: Names of metrics that a test defines: they become names of branches and columns.
+#: Names of metrics that a test defines; they become names of branches and columns.
 EXTRA_NAME = "^[A-Za-z_][A-Za-z0-9_]{0,63}$"
-_MAX_LENGTHS: Dict[str, int] = {
-    **dict.fromkeys(IDENTITY_METRICS, MAX_IDENTITY),
-    **dict.fromkeys(WORD_METRICS, MAX_WORD),
-    **dict.fromkeys(LONG_TEXT_METRICS, MAX_LONG_TEXT),
-}
 _EXTRA_NAME = re.compile(EXTRA_NAME[:-1] + r"\Z")
+
+#: Columns that the identity is derived from.
+IDENTITY_COLUMNS = ("job_id", "attempt", "round", "position")
 
 
 class RecordError(ValueError):
-    """A record is not valid; the message names every wrong field, ``problems`` are the same apart."""
+    """An invalid record; ``problems`` lists every wrong field, the message joins them."""
 
     def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -56,7 +35,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One valid record.
+    """One record whose every field is valid.
 
     Attributes:
         values: catalogue name -> value; absent and ``None`` mean the same.
@@ -67,9 +46,7 @@ class Measurement:
     extras: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        problems = find_record_problems(self.values, self.extras)
-        if problems:
-            raise RecordError("; ".join(problems), problems)
+        _raise_problems(_find_field_problems(self.values, self.extras))
 
     @property
     def id(self) -> str:
@@ -77,16 +54,16 @@ class Measurement:
         return str(self.values["measurement_id"])
 
     def to_json(self) -> str:
-        """One line of JSON without NaN."""
+        """Write the record as one line of JSON without NaN."""
         document = {"values": dict(self.values), "extras": dict(self.extras)}
         return json.dumps(document, sort_keys=True, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Measurement:
-        """Read a record.
+        """Parse a record.
 
         Raises:
-            RecordError: not JSON, or a field is unknown, missing or of the wrong type.
+            RecordError: not JSON, or not a valid record.
         """
         try:
             document = json.loads(text)
@@ -96,142 +73,61 @@ class Measurement:
 
     @classmethod
     def from_document(cls, document: Any) -> Measurement:
-        """The record that was read from JSON.
+        """Build a record that comes from outside, such as parsed JSON.
 
         Raises:
-            RecordError: a field is unknown, missing or of the wrong type.
+            RecordError: not a valid record, or its fields contradict each other.
         """
         if not isinstance(document, dict) or set(document) != {"values", "extras"}:
             raise RecordError("an object with exactly 'values' and 'extras' is expected")
         if not isinstance(document["values"], dict) or not isinstance(document["extras"], dict):
             raise RecordError("'values' and 'extras' must be objects")
-        return cls(document["values"], document["extras"])
+        measurement = cls(document["values"], document["extras"])
+        _raise_problems(_find_contradictions(measurement.values))
+        return measurement
 
 
 def make_measurement_id(job_id: str, attempt: int, round_: int, position: int) -> str:
-    """Identity of a measurement: the same execution always gives the same one."""
+    """Derive the identity of a measurement: the same execution always has the same one."""
     text = f"{job_id}/{attempt}/{round_}/{position}"
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def find_record_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
-    """Every reason why these are no valid record; empty when they are one."""
-    return [] if _is_valid(values, extras) else _find_reasons(values, extras)
-
-
-def _find_reasons(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
-    problems = [f"unknown field {name!r}" for name in values if name not in METRICS_BY_NAME]
-    for metric in CATALOGUE:
-        value = values.get(metric.name)
-        if value is None:
-            if metric.required:
-                problems.append(f"{metric.name} is missing")
-        else:
-            reason = describe_type_error(metric, value)
-            if reason:
-                problems.append(f"{metric.name} {reason}")
-    for name, value in extras.items():
-        if not isinstance(name, str) or not _EXTRA_NAME.match(name):
-            problems.append(f"extra {name!r} is not a name")
-        elif isinstance(value, bool) or not is_number(value):
-            problems.append(f"extra {name} must be a finite number")
-    return problems
-
-
-def max_length(metric: Metric) -> int:
-    """Longest text, in characters, that a metric of type ``text`` may hold."""
-    return _MAX_LENGTHS.get(metric.name, MAX_TEXT)
-
-
-_REQUIRED = tuple(metric.name for metric in CATALOGUE if metric.required)
-#: Names of the metrics of each type; of text, apart by the longest that they may hold.
-_NAMES_BY_TYPE = {kind: tuple(m.name for m in CATALOGUE if m.type == kind) for kind in METRIC_TYPES}
-_TEXTS_BY_LIMIT = {
-    limit: tuple(m.name for m in CATALOGUE if m.type == "text" and max_length(m) == limit)
-    for limit in (MAX_IDENTITY, MAX_WORD, MAX_TEXT, MAX_LONG_TEXT)
-}
-
-
-def _is_valid(values: Mapping[str, Any], extras: Mapping[str, Any]) -> bool:
-    """Whether this is a valid record, told in a third of the time by looking at all of a type at once.
-
-    A service does this for every record; False only means that somebody must look closely.
-    """
-    get = values.get
-    if not values.keys() <= METRICS_BY_NAME.keys() or None in map(get, _REQUIRED):
-        return False
+def is_variant(text: str) -> bool:
+    """Check that a text is the JSON object of a variant's axes and their values."""
     try:
-        for limit, names in _TEXTS_BY_LIMIT.items():
-            texts = [value for value in map(get, names) if value is not None]
-            if texts and (len(max(texts, key=len)) > limit or not is_storable("".join(texts))):
-                return False
-        floats = [value for value in map(get, _NAMES_BY_TYPE["float"]) if value is not None]
-        ints = [value for value in map(get, _NAMES_BY_TYPE["int"]) if value is not None]
-        bools = {type(value) for value in map(get, _NAMES_BY_TYPE["bool"]) if value is not None}
-        lists = [get(name) for name in _NAMES_BY_TYPE["ints"] + _NAMES_BY_TYPE["floats"]]
-        return (
-            all(map(get, IDENTITY_METRICS))
-            and _are_ints(ints)
-            and _are_floats(floats)
-            and bools <= {bool}
-            and all(_are_ints(get(name) or []) for name in _NAMES_BY_TYPE["ints"])
-            and all(_are_floats(get(name) or []) for name in _NAMES_BY_TYPE["floats"])
-            and {type(value) for value in lists} <= {list, type(None)}
-            and _are_floats(list(extras.values()))
-            and all(map(_EXTRA_NAME.match, extras))
-        )
-    except (TypeError, ValueError, OverflowError):
+        axes = json.loads(text)
+    except (ValueError, RecursionError):
         return False
+    return isinstance(axes, dict) and all(
+        is_storable(axis)
+        and (
+            is_storable(value)
+            if isinstance(value, str)
+            else isinstance(value, bool) or is_number(value)
+        )
+        for axis, value in axes.items()
+    )
 
 
 def is_storable(text: str) -> bool:
-    """Whether databases can hold a text, and be asked for it: neither NUL nor a lone surrogate is in it."""
+    """Check that databases can hold a text: it contains neither NUL nor a lone surrogate."""
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
-    return "\0" not in text
+    return True
 
 
-def _are_ints(values: List[Any]) -> bool:
-    if not values:
-        return True
-    return (
-        set(map(type, values)) == {int}
-        and min(values) >= -INT64_LIMIT
-        and max(values) < INT64_LIMIT
-    )
-
-
-def _are_floats(values: List[Any]) -> bool:
-    kinds = set(map(type, values))
-    if not kinds <= {float, int} or not all(map(math.isfinite, values)):
-        return False
-    return int not in kinds or _are_ints([value for value in values if type(value) is int])
-
-
-def describe_type_error(metric: Metric, value: Any) -> str:
-    """Why ``value`` does not fit the metric's type; empty when it does."""
-    kind = metric.type
-    if kind == "bool":
-        return "" if isinstance(value, bool) else "must be true or false"
-    if kind == "text":
-        if not isinstance(value, str):
-            return "must be text"
-        if not is_storable(value):
-            return "must not contain NUL or lone surrogates"
-        if not value and metric.name in IDENTITY_METRICS:
-            return "must not be empty"
-        limit = max_length(metric)
-        return "" if len(value) <= limit else f"is longer than {limit} characters"
-    if kind == "int":
-        return "" if _is_int(value) else "must be a 64-bit whole number"
-    if kind == "float":
-        return "" if is_number(value) else "must be a finite number"
-    if not isinstance(value, list):
-        return "must be a list"
-    test = _is_int if kind == "ints" else is_number
-    return "" if all(test(item) for item in value) else "must hold finite numbers only"
+def is_number(value: Any) -> bool:
+    """Check that ``value`` is a finite number that fits a column; a bool is not one."""
+    if type(value) is float:
+        return isfinite(value)
+    return _is_int(value) or (isinstance(value, float) and isfinite(value))
 
 
 def _is_int(value: Any) -> bool:
@@ -242,33 +138,165 @@ def _is_int(value: Any) -> bool:
     )
 
 
-def is_number(value: Any) -> bool:
-    """Whether ``value`` is a finite number that fits a column (a bool is none)."""
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+# Validation, driven by the catalogue
+
+
+def find_record_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
+    """List every reason why these are not a valid record; empty when they are."""
+    # Contradictions are looked for only among values of the right type.
+    return _find_field_problems(values, extras) or _find_contradictions(values)
+
+
+def _raise_problems(problems: Sequence[str]) -> None:
+    if problems:
+        raise RecordError("; ".join(problems), problems)
+
+
+def _find_field_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
+    problems = []
+    for name, value in values.items():
+        check = _CHECKS.get(name)
+        if check is None:
+            problems.append(f"unknown field {name!r}")
+        elif value is not None:
+            reason = check(value)
+            if reason:
+                problems.append(f"{name} {reason}")
+    problems += [f"{name} is missing" for name in _REQUIRED if values.get(name) is None]
+    for name, value in extras.items():
+        if not isinstance(name, str) or not _EXTRA_NAME.match(name):
+            problems.append(f"extra {name!r} is not a name")
+        elif not is_number(value):
+            problems.append(f"extra {name} must be a finite number")
+    return problems
+
+
+def describe_value_error(metric: Metric, value: Any) -> str:
+    """Say why ``value`` is not one of the metric's; empty when it is."""
+    return _CHECKS[metric.name](value)
+
+
+def _find_contradictions(values: Mapping[str, Any]) -> List[str]:
+    """List fields that contradict others; the worker never writes such a record."""
+    problems = []
+    if values["day"] != epoch_day_to_number(values["started_us"] // DAY_US):
+        problems.append("day must be the UTC day of started_us, as YYYYMMDD")
+    if values["plausible"] and values.get("implausible_reasons"):
+        problems.append("plausible must be false where implausible_reasons has a reason")
+    # Otherwise one job could take the identity of another's measurement.
+    if values["measurement_id"] != make_measurement_id(*map(values.__getitem__, IDENTITY_COLUMNS)):
+        problems.append("measurement_id is not that of job_id, attempt, round and position")
+    return problems
+
+
+_Check = Callable[[Any], str]
+
+
+def _make_check(metric: Metric) -> _Check:
+    """Build the function that says why a value is not one of the metric's."""
+    check = _CHECK_MAKERS[metric.type](metric)
+    if metric.name == "variant":
+        return lambda value: check(value) or _check_variant(value)
+    if not metric.choices:
+        return check
+    choices = metric.choices
+    listed = ", ".join(map(str, filter(None, choices)))
+    reason = f"must be one of {listed}" if len(choices) > 1 else f"must be {listed}"
+    return lambda value: check(value) or ("" if value in choices else reason)
+
+
+def _make_text_check(metric: Metric) -> _Check:
+    limit, may_be_empty = metric.max_length, not metric.is_identity
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str):
+            return "must be text"
+        if "\0" in value or not (value.isascii() or is_storable(value)):
+            return "must not contain NUL or lone surrogates"
+        if len(value) > limit:
+            return f"is longer than {limit} characters"
+        return "" if value or may_be_empty else "must not be empty"
+
+    return check
+
+
+def _make_int_check(metric: Metric) -> _Check:
+    low, high = metric.minimum, metric.maximum
+
+    def check(value: Any) -> str:
+        if type(value) is int and low <= value <= high:
+            return ""
+        if not _is_int(value):
+            return "must be a 64-bit whole number"
+        return "" if low <= value <= high else f"must be {_describe_range(metric)}"
+
+    return check
+
+
+def _make_list_check(metric: Metric) -> _Check:
+    """Build the check of a list, whose items have the metric's range."""
+    is_item = _is_int if metric.type == "ints" else is_number
+    low = metric.minimum if metric.minimum > -INT64_LIMIT else None
+    floats = {float}
+
+    def check(value: Any) -> str:
+        if not isinstance(value, list):
+            return "must be a list"
+        if set(map(type, value)) == floats:
+            are_items = is_item is is_number and all(map(isfinite, value))
+        else:
+            are_items = all(map(is_item, value))
+        if not are_items:
+            return "must hold finite numbers only"
+        if low is not None and min(value, default=low) < low:
+            return f"must hold numbers of {_describe_range(metric)} only"
+        return ""
+
+    return check
+
+
+def _check_float(value: Any) -> str:
+    if type(value) is float and isfinite(value):  # most, and a record has a hundred of them
+        return ""
+    return "" if is_number(value) else "must be a finite number"
+
+
+def _check_bool(value: Any) -> str:
+    return "" if isinstance(value, bool) else "must be true or false"
+
+
+def _check_variant(text: str) -> str:
+    if is_variant(text):
+        return ""
+    return (
+        "must be a JSON object of texts (without NUL or lone surrogates), true, false and numbers "
+        "(whole ones within 64 bits)"
+    )
+
+
+def _describe_range(metric: Metric) -> str:
+    if metric.maximum == INT64_LIMIT - 1:
+        return f"at least {metric.minimum}"
+    return f"between {metric.minimum} and {metric.maximum}"
+
+
+_CHECK_MAKERS: Dict[str, Callable[[Metric], _Check]] = {
+    "int": _make_int_check,
+    "float": lambda _: _check_float,
+    "text": _make_text_check,
+    "bool": lambda _: _check_bool,
+    "ints": _make_list_check,
+    "floats": _make_list_check,
+}
+_CHECKS = {metric.name: _make_check(metric) for metric in CATALOGUE}
+_REQUIRED = tuple(metric.name for metric in CATALOGUE if metric.required)
+
+
+# Schema
 
 
 def build_record_schema() -> Dict[str, Any]:
-    """JSON Schema (2020-12) of the record, generated from the catalogue."""
-    types: Dict[str, Dict[str, Any]] = {
-        "int": {"type": ["integer", "null"], "minimum": -INT64_LIMIT, "maximum": INT64_LIMIT - 1},
-        "float": {"type": ["number", "null"]},
-        "text": {"type": ["string", "null"], "pattern": "^[^\\u0000]*$"},
-        "bool": {"type": ["boolean", "null"]},
-        "ints": {"type": ["array", "null"], "items": {"type": "integer"}},
-        "floats": {"type": ["array", "null"], "items": {"type": "number"}},
-    }
-    properties: Dict[str, Any] = {}
-    for metric in CATALOGUE:
-        entry = dict(types[metric.type])
-        if metric.type == "text":
-            entry["maxLength"] = max_length(metric)
-        if metric.name in IDENTITY_METRICS:
-            entry["minLength"] = 1
-        if metric.required:
-            entry["type"] = entry["type"][0]
-        unit = f" [{metric.unit}]" if metric.unit else ""
-        entry["description"] = f"{metric.meaning}{unit} Source: {metric.source}."
-        properties[metric.name] = entry
+    """Build the JSON Schema (2020-12) of the record from the catalogue."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Treehammer measurement record",
@@ -279,8 +307,8 @@ def build_record_schema() -> Dict[str, Any]:
             "values": {
                 "type": "object",
                 "additionalProperties": False,
-                "required": [metric.name for metric in CATALOGUE if metric.required],
-                "properties": properties,
+                "required": list(_REQUIRED),
+                "properties": {metric.name: _build_metric_schema(metric) for metric in CATALOGUE},
             },
             "extras": {
                 "type": "object",
@@ -289,3 +317,35 @@ def build_record_schema() -> Dict[str, Any]:
             },
         },
     }
+
+
+_JSON_TYPES = {
+    "int": "integer",
+    "float": "number",
+    "text": "string",
+    "bool": "boolean",
+    "ints": "array",
+    "floats": "array",
+}
+
+
+def _build_metric_schema(metric: Metric) -> Dict[str, Any]:
+    json_type = _JSON_TYPES[metric.type]
+    schema: Dict[str, Any] = {"type": json_type if metric.required else [json_type, "null"]}
+    if metric.type == "int":
+        schema.update(minimum=metric.minimum, maximum=metric.maximum)
+    elif metric.type == "text":
+        schema.update(pattern="^[^\\u0000]*$", maxLength=metric.max_length)
+        if metric.is_identity:
+            schema["minLength"] = 1
+    elif metric.type == "ints":
+        schema["items"] = {"type": "integer"}
+        if metric.minimum > -INT64_LIMIT:
+            schema["items"]["minimum"] = metric.minimum
+    elif metric.type == "floats":
+        schema["items"] = {"type": "number"}
+    if metric.choices:
+        schema["enum"] = [*metric.choices] if metric.required else [None, *metric.choices]
+    unit = f" [{metric.unit}]" if metric.unit else ""
+    schema["description"] = f"{metric.meaning}{unit} Source: {metric.source}."
+    return schema

@@ -1,7 +1,7 @@
 """The metric catalogue: every column a measurement can have, declared once.
 
-Database columns, TTree branches, page labels, the record's JSON Schema and the reference
-page are generated from :data:`CATALOGUE`.  Standard library only, Python 3.9 and later: this
+Record validation, database columns, TTree branches, page labels, the record's JSON Schema and the
+reference page are generated from :data:`CATALOGUE`.  Standard library only, Python 3.9 and later: this
 module is packed into the worker.
 
 Each metric has exactly one *owner*, the part that writes it:
@@ -16,9 +16,15 @@ Each metric has exactly one *owner*, the part that writes it:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, List, Tuple, Union
+from dataclasses import dataclass, replace
+from typing import Any, Dict, List, Tuple, Union
 
+from ..job_spec import EXECUTION_KINDS
+from .day_numbers import CALENDAR_DAYS, DAY_US
+from .failures import FAILURE_CLASSES
+
+#: Version of the record's layout, in every record.
+RECORD_VERSION = 1
 #: Raised whenever our own timing changes; part of every series' fingerprint.
 INSTRUMENT_VERSION = 1
 
@@ -34,23 +40,36 @@ PASS_PHASES = ("open", "get_tree", "prepare", "loop", "close")
 #: first also faster ones and the last also slower ones.
 LATENCY_BINS = 32
 
+#: Longest texts in characters: of identities, of words from a small vocabulary (databases index
+#: both), of other texts (Oracle's VARCHAR2), and of large objects.
+MAX_IDENTITY = 128
+MAX_WORD = 64
+MAX_TEXT = 4000
+MAX_LONG_TEXT = 1_000_000
+INT64_LIMIT = 2**63
+
 #: The axes with a meaning of their own; a test may add others, kept in ``variant``.
 CATALOGUE_AXES = ("root", "branches", "cache_mb", "events", "door", "access", "cache")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One column.
+    """One column, and the values it may have.
 
     Attributes:
         name: lower-case identifier, at most 30 characters (Oracle's old limit).
-        type: one of :data:`TYPES`.
+        type: one of :data:`METRIC_TYPES`.
         unit: SI unit, ``1`` for counts and ratios, empty for text.
         better: ``lower``, ``higher`` or empty when neither is better.
         meaning: one sentence for people.
         source: where the number comes from.
-        owner: one of :data:`OWNERS`.
+        owner: one of :data:`METRIC_OWNERS`.
         required: whether a record without it is invalid.
+        is_identity: whether it identifies rows: short and never empty.
+        max_length: longest text, in characters.
+        minimum: smallest whole number, also of a list's items.
+        maximum: largest whole number.
+        choices: allowed values; empty when any value is.
     """
 
     name: str
@@ -61,6 +80,11 @@ class Metric:
     source: str
     owner: str
     required: bool = False
+    is_identity: bool = False
+    max_length: int = MAX_TEXT
+    minimum: int = -INT64_LIMIT
+    maximum: int = INT64_LIMIT - 1
+    choices: Tuple[Union[int, str], ...] = ()
 
 
 # One line a metric, as a table: the formatter would make five of each.
@@ -297,20 +321,38 @@ def _payload_metrics() -> List[Metric]:
 # fmt: on
 
 
-CATALOGUE: Tuple[Metric, ...] = tuple(_plan_metrics() + _worker_metrics() + _payload_metrics())
+_IDENTITY: Dict[str, Any] = {"is_identity": True, "max_length": MAX_IDENTITY}
+_LONG_TEXT: Dict[str, Any] = {"max_length": MAX_LONG_TEXT}
+_COUNTED_FROM_1: Dict[str, Any] = {"minimum": 1}
+#: Constraints of single metrics beyond their type.
+_CONSTRAINTS: Dict[str, Dict[str, Any]] = {
+    **dict.fromkeys(("measurement_id", "campaign_id", "job_id", "series"), _IDENTITY),
+    **dict.fromkeys(("attempt", "repeat", "round", "position"), _COUNTED_FROM_1),
+    # Large objects in the database, so never indexed.
+    "failure_message": _LONG_TEXT,
+    "implausible_reasons": _LONG_TEXT,
+    "log_excerpt": _LONG_TEXT,
+    "root_features": _LONG_TEXT,
+    "inventory": _LONG_TEXT,
+    "checksum_skipped_leaves": _LONG_TEXT,
+    "record_version": {"choices": (RECORD_VERSION,)},
+    "kind": {"max_length": MAX_WORD, "choices": EXECUTION_KINDS},
+    "failure_class": {"max_length": MAX_WORD, "choices": ("", *FAILURE_CLASSES)},
+    "started_us": {"minimum": 0, "maximum": CALENDAR_DAYS * DAY_US - 1},
+    "day": {"minimum": 19700101, "maximum": 99991231},
+    "read_latency_hist": {"minimum": 0},
+}
+
+CATALOGUE: Tuple[Metric, ...] = tuple(
+    replace(metric, **_CONSTRAINTS.get(metric.name, {}))
+    for metric in _plan_metrics() + _worker_metrics() + _payload_metrics()
+)
 METRICS_BY_NAME: Dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}
 
-#: Texts that may be long: large objects in the database, so never indexed.
-LONG_TEXT_METRICS = (
-    "failure_message",
-    "implausible_reasons",
-    "log_excerpt",
-    "root_features",
-    "inventory",
-    "checksum_skipped_leaves",
-)
+IDENTITY_METRICS = tuple(metric.name for metric in CATALOGUE if metric.is_identity)
+LONG_TEXT_METRICS = tuple(metric.name for metric in CATALOGUE if metric.max_length == MAX_LONG_TEXT)
 
 
 def metrics_owned_by(owner: str) -> Tuple[Metric, ...]:
-    """The metrics that ``owner`` (one of :data:`OWNERS`) writes, in catalogue order."""
+    """List the metrics that ``owner`` (one of :data:`METRIC_OWNERS`) writes, in catalogue order."""
     return tuple(metric for metric in CATALOGUE if metric.owner == owner)

@@ -55,36 +55,6 @@ def pack_lists(lists: Mapping[str, object]) -> bytes | None:
     return FORMAT_VERSION + zlib.compress(head + struct.pack(f"<{len(numbers)}d", *numbers))
 
 
-def pack_columns(
-    lengths: NDArray[np.int32], numbers: Sequence[NDArray[np.float64]]
-) -> list[bytes | None]:
-    """What :func:`pack` makes of each of many rows.
-
-    Args:
-        lengths: of the lists, shape (rows, lists), -1 where a list is not known.
-        numbers: of each list in the order of :data:`PACKED`: those of the first row, then of the second, …
-    """
-    import numpy as np
-
-    known = np.maximum(lengths, 0)
-    ends = np.cumsum(known).reshape(known.shape)
-    together = np.empty(int(known.sum()), "<f8")
-    for place, values in enumerate(numbers):
-        # Where each of its numbers goes: the start of its row's list, and on from there.
-        count = known[:, place]
-        within = np.arange(len(values)) - np.repeat(np.cumsum(count) - count, count)
-        together[np.repeat(ends[:, place] - count, count) + within] = values
-    heads = np.column_stack([np.full(len(lengths), lengths.shape[1]), lengths]).astype("<i4")
-    starts = [0, *ends[:, -1].tolist()]
-    filled = [bool(some) for some in np.any(lengths >= 0, axis=1)]
-    return [
-        FORMAT_VERSION + zlib.compress(head.tobytes() + together[start:end].tobytes())
-        if some
-        else None
-        for head, some, start, end in zip(heads, filled, starts, starts[1:], strict=False)
-    ]
-
-
 def unpack_lists(packed: bytes | None) -> dict[str, list[float] | None]:
     """Every list by its name; ``None`` where it is not known.
 

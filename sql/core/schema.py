@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from treehammer.collectors.record.measurement_record import (
+from treehammer.collectors.record.metric_catalogue import (
+    CATALOGUE,
     IDENTITY_METRICS,
+    LONG_TEXT_METRICS,
     MAX_IDENTITY,
     MAX_TEXT,
     MAX_WORD,
-    max_length,
-)
-from treehammer.collectors.record.metric_catalogue import (
-    CATALOGUE,
-    LONG_TEXT_METRICS,
     METRICS_BY_NAME,
     Metric,
 )
@@ -54,7 +51,7 @@ metadata = sa.MetaData(
 def column_type(metric: Metric) -> TypeEngine[Any]:
     """The database's type for values of a metric."""
     if metric.type == "text":
-        return LongText() if metric.name in LONG_TEXT_METRICS else StoredText(max_length(metric))
+        return LongText() if metric.name in LONG_TEXT_METRICS else StoredText(metric.max_length)
     return _TYPES[metric.type]
 
 

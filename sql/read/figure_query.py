@@ -15,11 +15,11 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Literal
 
+from treehammer.collectors.record import day_numbers
 from treehammer.collectors.record.measurement_record import EXTRA_NAME
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, suggest_word
-from treehammer.sql.core import day_numbers
 from treehammer.sql.core.dimensions import SUBJECT
 from treehammer.sql.core.measurement_view import EXTRA_PREFIX
 from treehammer.sql.core.schema import ROLLUP_METRICS

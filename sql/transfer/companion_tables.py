@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, get_type_hints
 
 import pyarrow as pa
 
-from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT
+from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.arrow.arrow_schema import build_field
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column

@@ -13,8 +13,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import parquet
 
-from treehammer.collectors.record.measurement_record import INT64_LIMIT
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.metric_catalogue import INT64_LIMIT, METRICS_BY_NAME
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.transfer.file_writers import COMPANION_PREFIX
 from treehammer.sql.transfer.partitions import CAMPAIGN_COLUMN, campaign_from_path

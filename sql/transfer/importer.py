@@ -17,23 +17,23 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from treehammer.collectors.record.measurement_record import EXTRA_NAME
+from treehammer.collectors.record.measurement_record import EXTRA_NAME, Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.errors import MeasurementFileError
 from treehammer.progress import ProgressFactory
 from treehammer.sql.arrow.arrow_schema import build_schema
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
-from treehammer.sql.core.measurement_view import ALL_COLUMNS, EXTRA_PREFIX
+from treehammer.sql.arrow.measurement_parsing import parse_measurements
+from treehammer.sql.core.measurement_view import EXTRA_PREFIX
 from treehammer.sql.transfer import campaign_merge
 from treehammer.sql.transfer.file_readers import MeasurementFile, open_measurement_file
 from treehammer.sql.transfer.partitions import list_part_files
-from treehammer.sql.write.bulk_recording import parse_measurements
 from treehammer.sql.write.recording import AddResult, fingerprint_content, fingerprints_match
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.version import __version__
 
-AddBatch = Callable[[pa.RecordBatch, Problems], AddResult]
+AddMeasurements = Callable[[Iterable[Measurement]], AddResult]
 
 #: Maximum numbers of problems and identities listed for one file.
 MAX_LISTED = 20
@@ -139,7 +139,7 @@ def import_files(
     found: list[ImportResult] = []
     campaigns: set[str] | None = set() if dry_run else None
     with (
-        _count_only(store) if dry_run else nullcontext(store.add_table) as add,
+        _count_only(store) if dry_run else nullcontext(store.add) as add,
         bars("Importing", sum(_count_rows(file) or 0 for file in files)) as step,
     ):
         before = 0
@@ -216,13 +216,13 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _add_batches(
-    add: AddBatch, incoming: MeasurementFile, kinds: Mapping[str, str], done: ImportResult
+    add: AddMeasurements, incoming: MeasurementFile, kinds: Mapping[str, str], done: ImportResult
 ) -> Iterator[int]:
     """Add valid rows and record problems of the others; yield the number of rows read so far."""
     first = 0
     for batch in incoming.batches([*kinds]):
         problems: Problems = defaultdict(list)
-        added = add(_convert_batch(done.file, batch, kinds, problems), problems)
+        added = add(parse_measurements(_convert_batch(done.file, batch, kinds, problems), problems))
         done.new += added.new
         done.duplicates += added.known
         done.conflicts += len(added.conflicting)
@@ -238,13 +238,10 @@ def _add_batches(
 def _convert_batch(
     path: Path, batch: pa.RecordBatch, kinds: Mapping[str, str], problems: Problems
 ) -> pa.RecordBatch:
-    """Convert a batch to all columns of a measurement in their types."""
-    schema = build_schema(list(dict.fromkeys([*ALL_COLUMNS, *kinds])), {})
+    """Convert the columns of a batch to their types; unfit values go to ``problems``."""
+    schema = build_schema([*kinds], {})
     columns = []
     for name in schema.names:
-        if name not in kinds:
-            columns.append(pa.nulls(batch.num_rows, schema.field(name).type))
-            continue
         try:
             columns.append(convert_column(batch.column(name), name, kinds[name], problems))
         except ColumnTypeError as error:
@@ -255,7 +252,7 @@ def _convert_batch(
 
 
 @contextmanager
-def _count_only(store: Store) -> Iterator[AddBatch]:
+def _count_only(store: Store) -> Iterator[AddMeasurements]:
     """Count the effects of adding measurements without adding them."""
     # Measurements seen so far are kept in a temporary file: there may be millions.
     with closing(sqlite3.connect("", isolation_level=None)) as seen:
@@ -268,10 +265,8 @@ class _DryRunCounter:
         self._seen = seen
         self._seen.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID")
 
-    def add(self, batch: pa.RecordBatch, problems: Problems) -> AddResult:
-        """Predict the result of :meth:`treehammer.sql.write.store.Store.add_table`."""
-        rows = [row for row in range(batch.num_rows) if row not in problems]
-        measurements = parse_measurements(batch, rows, problems)
+    def add(self, measurements: Iterable[Measurement]) -> AddResult:
+        """Predict the result of :meth:`.Store.add` for measurements after all earlier ones."""
         others = []
         known = 0
         conflicting: list[str] = []

@@ -12,7 +12,8 @@ from itertools import groupby
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT, MAX_TEXT
+from treehammer.collectors.record.measurement_record import Measurement, RecordError
+from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT, MAX_TEXT
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.dimensions import DIMENSION_OF
 from treehammer.sql.core.rows import ReplicaRow
@@ -84,6 +85,16 @@ def _find_rollup_keys(
     """Days and subjects whose roll-ups have these measurements."""
     whose = sa.select(measurement.c.day, measurement.c.subject_id).where(meant).distinct()
     return {(day, subject_id) for day, subject_id in connection.execute(whose)}
+
+
+def require_unflagged(measurement: Measurement) -> None:
+    """Refuse a measurement that carries a flag; a worker cannot know of a bad replica.
+
+    Raises:
+        RecordError: it does.
+    """
+    if BAD_REPLICA_PREFIX in str(measurement.values.get("implausible_reasons") or ""):
+        raise RecordError(f"implausible_reasons must not contain {BAD_REPLICA_PREFIX.strip()!r}")
 
 
 def strip_flag(why: str | None) -> str | None:

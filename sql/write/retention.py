@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.compiler import compiles
 
-from treehammer.sql.core.day_numbers import day_to_number
+from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.core.schema import measurement
 

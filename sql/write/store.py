@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from itertools import islice
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from treehammer.collectors.record.measurement_record import MAX_TEXT, Measurement
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.sql.core import schema
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.database_setup import open_engine
@@ -30,11 +31,6 @@ from treehammer.sql.write import quality_flags, retention, rollups
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult, add_batch, sum_results
 from treehammer.sql.write.retention import PruneResult
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult, apply_upload
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from treehammer.sql.arrow.column_conversion import Problems
 
 
 class Store(ResultsReader):
@@ -72,14 +68,6 @@ class Store(ResultsReader):
     def _add_batch(self, batch: Sequence[Measurement]) -> AddResult:
         with write_transaction(self._engine) as connection:
             return add_batch(connection, batch)
-
-    def add_table(self, batch: pa.RecordBatch, problems: Problems) -> AddResult:
-        """Write many measurements in one transaction; see :func:`.bulk_recording.add_table`."""
-        # Importing Arrow takes a tenth of a second.
-        from treehammer.sql.write.bulk_recording import add_table
-
-        with write_transaction(self._engine) as connection:
-            return add_table(connection, batch, problems)
 
     def preview_add(self, measurements: Iterable[Measurement]) -> AddResult:
         """Predict the result of :meth:`add` without writing or locking.

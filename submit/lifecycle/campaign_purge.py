@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from treehammer.collectors.job_state import JobState
-from treehammer.sql.core.day_numbers import DAY_US
+from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.submit.tracking.record_files import REJECTED_FOLDER
 from treehammer.submit.tracking.tracker import CampaignTracker

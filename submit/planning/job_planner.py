@@ -19,8 +19,11 @@ from treehammer.collectors.job_spec import (
     PayloadSpec,
     SoftwareRequest,
 )
-from treehammer.collectors.record.measurement_record import RECORD_VERSION
-from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES, INSTRUMENT_VERSION
+from treehammer.collectors.record.metric_catalogue import (
+    CATALOGUE_AXES,
+    INSTRUMENT_VERSION,
+    RECORD_VERSION,
+)
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.hctests.matrix import axes, identity, variant_expansion
 from treehammer.hctests.matrix.definition import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import JobRow
-from treehammer.sql.write.record_consistency import require_consistent
+from treehammer.sql.write.quality_flags import require_unflagged
 
 #: Folder of an attempt for invalid files from its records folder.
 REJECTED_FOLDER = "rejected-records"
@@ -74,7 +74,7 @@ def read_record(
         owner = (measurement.values["campaign_id"], measurement.values["job_id"])
         if owner != (job.campaign_id, job.id):
             raise ValueError(f"belongs to campaign {owner[0]}, job {owner[1]}")
-        require_consistent(measurement, marked=False)
+        require_unflagged(measurement)
     except FileNotFoundError:
         return None  # another collection has just moved it
     except ValueError as error:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from treehammer.collectors.record.measurement_record import Measurement, RecordError
 from treehammer.sql.auth.tokens import AccessGrant
-from treehammer.sql.write.record_consistency import require_consistent
+from treehammer.sql.write.quality_flags import require_unflagged
 from treehammer.sql.write.recording import AddResult
 from treehammer.web.api.response_models import MeasurementsStored
 from treehammer.web.core.auth import AccessControl
@@ -133,7 +133,7 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
 
 def _parse_measurement(item: Any) -> Measurement:
     measurement = Measurement.from_document(item)
-    require_consistent(measurement, marked=False)
+    require_unflagged(measurement)
     return measurement
 
 

@@ -9,7 +9,6 @@ from pydantic.json_schema import models_json_schema
 
 from treehammer.collectors.record.measurement_record import build_record_schema
 from treehammer.collectors.service_spec import API_PREFIX, CAMPAIGNS_PATH, MEASUREMENTS_PATH
-from treehammer.sql.write.record_consistency import build_json_schema
 from treehammer.version import __version__
 from treehammer.web.api import response_models as models
 from treehammer.web.api.campaign_document import CampaignDocument
@@ -84,7 +83,6 @@ def _build_schemas() -> dict[str, Any]:
     record = build_record_schema()
     del record["$schema"]
     values = record["properties"]["values"]
-    values["properties"] = build_json_schema(values["properties"])
     # Empty text is not stored, so that any field may be absent from a stored record.
     optional = {name: member for name, member in values.items() if name != "required"}
     stored = {**record, "properties": {**record["properties"], "values": optional}}

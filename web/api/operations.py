@@ -12,8 +12,7 @@ from typing import Any
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS
 from treehammer.collectors.job_state import JobState
-from treehammer.collectors.record.measurement_record import MAX_TEXT, max_length
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT, Metric
 from treehammer.collectors.record.outcome import BAD_OUTCOME_LABELS
 from treehammer.collectors.service_spec import API_PREFIX, MEASUREMENTS_PATH
 from treehammer.sql.core.schema import ROLLUP_METRICS
@@ -185,7 +184,7 @@ def _filter_parameter(metric: Metric) -> Parameter:
     """Text as long as the column holds it, but for texts that no address has room for."""
     schema = _TEXT
     if metric.type == "text":
-        schema = {**_TEXT, "maxLength": min(max_length(metric), MAX_TEXT)}
+        schema = {**_TEXT, "maxLength": min(metric.max_length, MAX_TEXT)}
     meaning = f"Only of this {metric.name}; of several any one."
     return Parameter(metric.name, meaning, schema, repeatable=True)
 

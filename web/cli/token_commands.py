@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from treehammer.collectors.record.measurement_record import MAX_IDENTITY
+from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.collectors.worker.probes.credential_checks import format_time
 from treehammer.config import Settings
 from treehammer.durations import parse_duration

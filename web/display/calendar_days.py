@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 
+from treehammer.collectors.record import day_numbers
 from treehammer.errors import ConfigError
-from treehammer.sql.core import day_numbers
 
 #: Convert a date into a database day number (YYYYMMDD).
 day_number = day_numbers.day_to_number

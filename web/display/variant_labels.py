@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.collectors.record.measurement_record import is_variant
 from treehammer.hctests.matrix import identity
 from treehammer.hctests.matrix.definition import Scalar, Variant
-from treehammer.sql.write.record_consistency import is_variant
 
 #: Name of the column that holds a variant: axes and values as JSON.
 VARIANT_COLUMN = "variant"

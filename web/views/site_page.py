@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.day_status import DayOutcomes
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.collectors.record.measurement_record import is_variant
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, suggest_word
@@ -24,7 +25,6 @@ from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.site_history import ContextAspect, ContextHistory, Workload
-from treehammer.sql.write.record_consistency import is_variant
 from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 from ...job_spec import JOB_MARK_VARIABLE, ExecutionSpec, JobSpec, Scalar
 from ...record import plausibility
 from ...record.failures import ExecutionError, Failure
-from ...record.measurement_record import Measurement, make_measurement_id, max_length
+from ...record.measurement_record import Measurement, make_measurement_id
 from ...record.metric_catalogue import METRICS_BY_NAME
 from ...shared_files import DISK_FULL_ERRNOS, local_path, write_atomically
 from ...software import providers
@@ -339,7 +339,7 @@ def _clean_text(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
-    return text[: max_length(METRICS_BY_NAME[name])]
+    return text[: METRICS_BY_NAME[name].max_length]
 
 
 def _outcome_metrics(outcome: payload_process.ProcessOutcome) -> Dict[str, Any]:

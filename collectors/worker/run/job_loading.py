@@ -6,8 +6,13 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Dict, List, Mapping
 
 from ...job_spec import EXECUTION_KINDS, ExecutionSpec, JobSpec
-from ...record.measurement_record import RECORD_VERSION, describe_type_error, find_record_problems
-from ...record.metric_catalogue import INSTRUMENT_VERSION, METRICS_BY_NAME, metrics_owned_by
+from ...record.measurement_record import describe_value_error, find_record_problems
+from ...record.metric_catalogue import (
+    INSTRUMENT_VERSION,
+    METRICS_BY_NAME,
+    RECORD_VERSION,
+    metrics_owned_by,
+)
 from ...software.providers import RUNNABLE_PAYLOAD_KINDS
 
 #: Plan-owned values that the worker fills in.
@@ -125,8 +130,8 @@ def _find_identity_errors(identity: Mapping[str, Any]) -> List[str]:
         metric = METRICS_BY_NAME.get(name)
         if metric is None or metric.owner != "plan" or name in _WORKER_FIELDS:
             problems.append(f"identity.{name}: must not be set by the plan")
-        elif value is not None and describe_type_error(metric, value):
-            problems.append(f"identity.{name}: {describe_type_error(metric, value)}")
+        elif value is not None and describe_value_error(metric, value):
+            problems.append(f"identity.{name}: {describe_value_error(metric, value)}")
     missing = (name for name in _REQUIRED_IDENTITY if identity.get(name) is None)
     return problems + [f"identity.{name}: is missing" for name in missing]
 

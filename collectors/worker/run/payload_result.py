@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
 from ...record.failures import FAILURE_CLASSES, Failure
-from ...record.measurement_record import describe_type_error, is_number
+from ...record.measurement_record import describe_value_error, is_number
 from ...record.metric_catalogue import METRICS_BY_NAME
 
 #: Version of the layout of ``result.json``.
@@ -93,7 +93,7 @@ def _find_value_errors(values: Mapping[str, Any]) -> List[str]:
         elif metric.owner != "payload":
             problems.append(f"value {name!r} is measured by the {metric.owner}: leave it out")
         elif value is not None:
-            reason = describe_type_error(metric, value)
+            reason = describe_value_error(metric, value)
             if reason:
                 problems.append(f"value {name!r} {reason}")
     return problems

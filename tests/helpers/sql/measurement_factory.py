@@ -6,12 +6,15 @@ import json
 from typing import Any
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.failures import FAILURE_CLASSES
-from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
+from treehammer.collectors.record.measurement_record import (
+    IDENTITY_COLUMNS,
+    Measurement,
+    make_measurement_id,
+)
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
-from treehammer.sql.core.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.rows import CampaignRow, JobRow, PairRow, VerdictRow
-from treehammer.sql.write.record_consistency import IDENTITY_COLUMNS
 
 #: Midnight at the beginning of the day that made measurements are of, and that day.
 STARTED_US, STARTED_DAY = 1_772_323_200_000_000, 20260301

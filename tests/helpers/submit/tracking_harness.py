@@ -9,9 +9,9 @@ from typing import Any
 from plan_factory import CREATED_US, SHELL_TEST, make_local_plan
 
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
-from treehammer.sql.core.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import (

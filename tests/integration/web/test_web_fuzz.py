@@ -26,18 +26,18 @@ from schemathesis.specs.openapi.checks import (
 )
 from service_thread import ServiceThread, make_body, make_sent_measurement, run_service
 
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.failures import FAILURE_CLASSES
-from treehammer.collectors.record.measurement_record import (
+from treehammer.collectors.record.measurement_record import make_measurement_id
+from treehammer.collectors.record.metric_catalogue import (
+    CATALOGUE,
     IDENTITY_METRICS,
     INT64_LIMIT,
-    make_measurement_id,
-    max_length,
+    METRICS_BY_NAME,
+    Metric,
 )
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME, Metric
-from treehammer.sql.core.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.database_check import check_database
-from treehammer.sql.write.record_consistency import NON_NEGATIVE_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.operations import OPERATIONS
@@ -232,7 +232,7 @@ def make_consistent(document: Any) -> None:
         if isinstance(started_us, int) and isinstance(day, int) and 19700101 <= day <= 99991231:
             values["day"] = epoch_day_to_number(started_us // DAY_US)
         variant, why = values.get("variant"), values.get("implausible_reasons")
-        if isinstance(variant, str) and len(variant) <= max_length(METRICS_BY_NAME["variant"]):
+        if isinstance(variant, str) and len(variant) <= METRICS_BY_NAME["variant"].max_length:
             values["variant"] = json.dumps({"axis": len(variant)})
         if values.get("plausible") is True and isinstance(why, str):
             values["plausible"] = not why
@@ -254,7 +254,7 @@ FLOAT = st.floats(allow_nan=False, allow_infinity=False)
 
 def values_of(metric: Metric) -> st.SearchStrategy[Any]:
     if metric.type == "text":
-        limit = max_length(metric)
+        limit = metric.max_length
         longest = st.sampled_from(["x", "é", "\U0001f600"]).map(lambda c: c * min(limit, 4000))
         short = TEXT.filter(bool) if metric.name in IDENTITY_METRICS else TEXT
         return short | (longest if metric.name in ("host", "failure_message", "job_id") else short)
@@ -263,7 +263,7 @@ def values_of(metric: Metric) -> st.SearchStrategy[Any]:
         "float": FLOAT | INT.map(lambda number: number % 2**53),
         "bool": st.booleans(),
         "ints": st.lists(
-            st.integers(0, INT64_LIMIT - 1) if metric.name in NON_NEGATIVE_COLUMNS else INT,
+            st.integers(0, INT64_LIMIT - 1) if metric.minimum == 0 else INT,
             max_size=5,
         ),
         "floats": st.lists(FLOAT, max_size=5),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measurement_factory import full_measurement, make_measurement
 
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core import measurement_view, schema
 from treehammer.sql.core.column_types import StoredText
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, hash_dimension_row
@@ -102,3 +103,7 @@ def test_dimension_condition_uses_subquery(store: Store, tmp_path: Path) -> None
     )
     assert "IN (SELECT subject.id" in str(condition)
     assert DIMENSION_OF["site"].name == "subject"
+
+
+def test_all_float_lists_are_packed() -> None:
+    assert {metric.name for metric in CATALOGUE if metric.type == "floats"} == {*PACKED_COLUMNS}

@@ -7,19 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from measurement_factory import make_measurement
 
 import treehammer
 from treehammer.sql.write.store import Store
 
 
 def test_settings_say_where_the_database_is(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.add([make_measurement()])
-    assert treehammer.results(columns="site", data_dir=tmp_path).num_rows == 1
+    assert treehammer.results(columns="site", data_dir=tmp_path).num_rows == 7
     monkeypatch.setenv("TREEHAMMER_DATA_DIR", str(tmp_path))
-    assert treehammer.results(columns="site").num_rows == 1
+    assert treehammer.results(columns="site").num_rows == 7
 
 
 def test_importing_treehammer_does_not_load_arrow() -> None:

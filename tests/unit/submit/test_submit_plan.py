@@ -19,7 +19,7 @@ from plan_factory import (
 )
 
 from treehammer.collectors.job_spec import JobSpec
-from treehammer.collectors.record.measurement_record import describe_type_error
+from treehammer.collectors.record.measurement_record import describe_value_error
 from treehammer.collectors.record.metric_catalogue import metrics_owned_by
 from treehammer.errors import NothingToDoError
 from treehammer.submit.planning.plan import make_plan
@@ -65,7 +65,7 @@ def test_plan_values_are_complete_and_typed(tmp_path: Path) -> None:
                 if value is None:
                     assert not metric.required, metric.name
                 else:
-                    assert not describe_type_error(metric, value), metric.name
+                    assert not describe_value_error(metric, value), metric.name
 
 
 def test_job_json_round_trips(tmp_path: Path) -> None:

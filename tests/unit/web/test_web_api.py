@@ -11,7 +11,6 @@ import pytest
 from page_database import HOSTILE_TEXTS
 from service_thread import ServiceThread, StartService
 
-from treehammer.collectors.record.measurement_record import max_length
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.web.api.openapi import build_description
@@ -166,7 +165,7 @@ def test_column_filters_work_as_on_page(filled_service: ServiceThread, path: str
 
 @pytest.mark.parametrize("before", ["variant=", "where=variant="])
 def test_filter_accepts_text_as_long_as_column(filled_service: ServiceThread, before: str) -> None:
-    longest = max_length(METRICS_BY_NAME["variant"])
+    longest = METRICS_BY_NAME["variant"].max_length
     for path in (f"{API_PREFIX}/explore", "/explore"):
         answer = filled_service.client.get(f"{path}?{before}{'x' * longest}&format=json")
         assert answer.status_code == 200, answer.text

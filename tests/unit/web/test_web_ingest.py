@@ -117,14 +117,14 @@ def changed(**values: Any) -> Any:
                 (changed(kind="fast"), 422, "kind must be one of timed, checksum"),
                 # "good" is an outcome in roll-ups, but not a failure class.
                 (changed(failure_class="good"), 422, "failure_class must be one of submission,"),
-                (changed(record_version=2), 422, "no other layout"),
+                (changed(record_version=2), 422, "record_version must be 1"),
                 (changed(day=20260302), 422, "day must be the UTC day"),
-                (changed(started_us=-1), 422, "day must be the UTC day"),
-                (changed(started_us=2**62), 422, "day must be the UTC day"),
+                (changed(started_us=-1), 422, "started_us must be between 0"),
+                (changed(started_us=2**62), 422, "started_us must be between 0"),
                 (
-                    changed(implausible_reasons="bad replica: no"),
+                    changed(plausible=False, implausible_reasons="bad replica: no"),
                     422,
-                    "may not contain 'bad replica:'",
+                    "must not contain 'bad replica:'",
                 ),
                 (GOOD.replace(b"20260301", b"1e400"), 422, "day must be"),
                 (

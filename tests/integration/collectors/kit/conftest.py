@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from treehammer import config
-from treehammer.collectors.record.measurement_record import describe_type_error
+from treehammer.collectors.record.measurement_record import describe_value_error
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file
@@ -144,7 +144,7 @@ def run_payload(tmp_path: Path) -> RunPayload:
         document = json.loads(result.read_text())
         for name, value in document["values"].items():
             assert METRICS_BY_NAME[name].owner == "payload"
-            assert not describe_type_error(METRICS_BY_NAME[name], value), name
+            assert not describe_value_error(METRICS_BY_NAME[name], value), name
         log = done.stdout + done.stderr
         return PayloadOutcome(
             document["values"], document["extras"], document["failure"], done.returncode, log

@@ -23,8 +23,12 @@ from treehammer.collectors.job_spec import (
     PayloadSpec,
     SoftwareRequest,
 )
-from treehammer.collectors.record.measurement_record import RECORD_VERSION, Measurement
-from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION, metrics_owned_by
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.metric_catalogue import (
+    INSTRUMENT_VERSION,
+    RECORD_VERSION,
+    metrics_owned_by,
+)
 
 NO_ROOT = SoftwareRequest("none", "none", "", "")
 PLACEHOLDERS = {"text": "x", "int": 1, "bool": False}

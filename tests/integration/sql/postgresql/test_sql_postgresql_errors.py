@@ -16,8 +16,7 @@ from measurement_factory import make_measurement
 from next_revision import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
 from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
 
-from treehammer.collectors.record.measurement_record import MAX_TEXT, max_length
-from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
 from treehammer.errors import ExitCode, NothingToDoError, StoreError
 from treehammer.sql.core import database_engine, database_errors
 from treehammer.sql.core.backends import postgresql as postgresql_backend
@@ -182,7 +181,7 @@ def test_longest_names_fit_indexes(store: Store) -> None:
     long: dict[str, Any] = {
         metric.name: "".join(chr(random.randrange(0x10000, 0x20000)) for _ in range(length))
         for metric in CATALOGUE
-        if metric.type == "text" and (length := min(max_length(metric), MAX_TEXT))
+        if metric.type == "text" and (length := min(metric.max_length, MAX_TEXT))
     }
     store.add([make_measurement(**long)])
     (row,) = store.measurements(EVERYTHING)

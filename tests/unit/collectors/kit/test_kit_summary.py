@@ -10,7 +10,7 @@ from treehammer.collectors.kit.treehammer_kit import pass_summary
 from treehammer.collectors.kit.treehammer_kit.pass_summary import LATENCY_PARTS as PARTS
 from treehammer.collectors.kit.treehammer_kit.pass_summary import LOOP_COUNTERS, FileRead, PassRead
 from treehammer.collectors.record import metric_catalogue
-from treehammer.collectors.record.measurement_record import describe_type_error
+from treehammer.collectors.record.measurement_record import describe_value_error
 
 
 def one_file(
@@ -56,7 +56,7 @@ def test_values_belong_to_the_payload_and_have_their_type() -> None:
     for name, value in pass_summary.summarize_tree_passes([one_pass(), one_pass()]).items():
         metric = metric_catalogue.METRICS_BY_NAME[name]
         assert metric.owner == "payload"
-        assert not describe_type_error(metric, value), name
+        assert not describe_value_error(metric, value), name
 
 
 def test_first_pass_is_recorded_but_not_counted() -> None:

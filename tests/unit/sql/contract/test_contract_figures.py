@@ -50,7 +50,7 @@ def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
             door=random.choice(("root", "https")),
             host=random.choice(("n1", "n2", None)),
             cores_online=random.choice((4, 8, None)),
-            kind=random.choice(("timed", "timed", "timed", "checksum", "")),
+            kind=random.choice(("timed", "timed", "timed", "checksum")),
             plausible=random.random() < 0.9,
             failure_class=random.choice(FAILURES),
             read_latency_hist=random.choice(

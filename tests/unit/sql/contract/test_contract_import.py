@@ -30,8 +30,8 @@ from store_helpers import (
     write_export,
 )
 
-from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT, Measurement
-from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TEXT
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.figure_query import FigureQuery

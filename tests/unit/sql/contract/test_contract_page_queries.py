@@ -261,7 +261,7 @@ def test_filter_choices(filled: Store) -> None:
     assert overview_queries.list_subject_values(filled, "axis_root") == ["x"]
     filled.add(
         make_measurement("c", place, axis_root=release)
-        for place, release in enumerate(["6.40.00", "6.38.00", "6.40.00"])
+        for place, release in enumerate(["6.40.00", "6.38.00", "6.40.00"], start=1)
     )
     assert sorted(overview_queries.list_subject_values(filled, "axis_root")) == [
         "6.38.00",

@@ -26,8 +26,7 @@ from measurement_factory import (
 from store_helpers import read_rows, run_script
 
 import treehammer
-from treehammer.collectors.record.measurement_record import MAX_LONG_TEXT, MAX_TEXT
-from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TEXT, MAX_TEXT
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.core import schema
 from treehammer.sql.core.database_engine import (

@@ -1,9 +1,13 @@
-"""Days as the database counts them: YYYYMMDD, of UTC."""
+"""UTC days as whole numbers, YYYYMMDD.
+
+Standard library only, Python 3.9 and later: this module is packed into the worker.
+"""
 
 from __future__ import annotations
 
 from datetime import date
 from functools import lru_cache
+from typing import Optional
 
 #: Microseconds of a day; clocks know no leap seconds.
 DAY_US = 86_400_000_000
@@ -13,12 +17,12 @@ CALENDAR_DAYS = date.max.toordinal() - _EPOCH_ORDINAL + 1
 
 
 def day_to_number(day: date) -> int:
-    """A day as its number."""
+    """Convert a day to its number."""
     return day.year * 10000 + day.month * 100 + day.day
 
 
-def number_to_day(number: int) -> date | None:
-    """The day that is meant; None when no calendar has it."""
+def number_to_day(number: int) -> Optional[date]:
+    """Convert a number to its day; None when no calendar has it."""
     try:
         return date(number // 10000, number // 100 % 100, number % 100)
     except ValueError:
@@ -26,8 +30,8 @@ def number_to_day(number: int) -> date | None:
 
 
 @lru_cache(maxsize=4096)
-def epoch_day_to_number(days: int) -> int | None:
-    """The number of the day that begins so many days after 1970 did; None outside of the calendar."""
+def epoch_day_to_number(days: int) -> Optional[int]:
+    """Convert days since 1970-01-01 to a day's number; None outside of the calendar."""
     if not 0 <= days < CALENDAR_DAYS:
         return None
     return day_to_number(date.fromordinal(_EPOCH_ORDINAL + days))
