@@ -12,7 +12,7 @@ from treehammer.sql.write.store import Store
 
 
 def test_only_the_columns_asked_for_are_read(store: Store, url: str, h2_server: H2Server) -> None:
-    store.add([make_measurement(eff_job=0.5)])
+    store.add([make_measurement(eff_job=0.5, extras={"hits": 1})])
     asked: list[str] = []
     h2_server.watchers.append(lambda statement, _rows: asked.append(statement))
     treehammer.results(columns="eff_job", database=url)
@@ -22,7 +22,7 @@ def test_only_the_columns_asked_for_are_read(store: Store, url: str, h2_server: 
 
 
 def test_reader_failure_is_reported_on_oracle(store: Store, url: str) -> None:
-    store.add([make_measurement(eff_job=0.5)])
+    store.add([make_measurement(eff_job=0.5, extras={"hits": 1})])
     with store._engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE extra RENAME COLUMN value TO other")
     with pytest.raises(StoreError, match="ORA-00904"):
