@@ -240,7 +240,7 @@ def _setup_name(sample: Sample, key: str) -> str:
 
 
 def _pair_columns(short: str, pair: PairRow) -> dict[str, float]:
-    values = {"a": pair.a_value, "b": pair.b_value, "d": pair.d}
+    values = {"a": pair.a_value, "b": pair.b_value, "d": pair.log_ratio}
     return {f"{short}_{name}": float(f"{value:.7g}") for name, value in values.items()}
 
 

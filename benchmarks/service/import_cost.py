@@ -115,7 +115,7 @@ def _time_import(file: Path, url: str) -> float:
             store, collect_files([file]), ignore_unknown=False, dry_run=False, bars=no_progress
         )
         wall_s = time.monotonic() - start
-    if done.problems or done.known:
+    if done.problems or done.duplicates:
         raise RuntimeError(f"unexpected result of the import: {done}")
     return wall_s
 

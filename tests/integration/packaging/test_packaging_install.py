@@ -53,7 +53,7 @@ def empty_folder(tmp_path: Path) -> Path:
 def test_sdist_is_whole(packages: Path, tmp_path: Path, empty_folder: Path) -> None:
     programs = install(packages, "*.tar.gz", tmp_path / "env")
     folder = empty_folder
-    options = ["--data-dir", folder / "data", "--cache-dir", folder / "cache"]
+    options: list[str | Path] = ["--data-dir", folder / "data", "--cache-dir", folder / "cache"]
 
     def treehammer(*words: str) -> str:
         return run(programs / "treehammer", *options, *words, folder=folder)

@@ -19,6 +19,7 @@ from service_thread import ServiceThread, run_service
 from treehammer.collectors.software import providers
 from treehammer.config import load_settings
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.selection_fingerprint import SelectionFingerprint
 from treehammer.sql.transfer import root_export
 from treehammer.sql.write.store import Store
 from treehammer.web.core import root_exports
@@ -27,7 +28,6 @@ from treehammer.web.core.root_exports import (
     KEEP_FILES_S,
     MAX_KEPT_FILES,
     RootExports,
-    SelectionFingerprint,
     fingerprint_selection,
 )
 from treehammer.web.views import root_file_page
