@@ -70,7 +70,14 @@ def test_schema_matches_the_catalogue() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     samples = {"text": "x", "int": 1, "float": 0.5, "bool": True, "ints": [1], "floats": [0.5]}
     record: dict[str, Any] = {
-        "values": {m.name: samples[m.type] for m in CATALOGUE},
+        "values": {
+            m.name: m.choices[-1]
+            if m.choices
+            else max(samples[m.type], m.minimum)
+            if m.type == "int"
+            else samples[m.type]
+            for m in CATALOGUE
+        },
         "extras": {"mine": 1.0},
     }
     jsonschema.validate(record, schema)
