@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from plan_factory import CREATED_US, SHELL_TEST, make_local_plan
 
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
+from treehammer.collectors.record.measurement_record import make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.rows import AttemptRow, CampaignRow
 from treehammer.sql.write.store import Store
@@ -98,7 +99,7 @@ class TrackingHarness:
         started_us = changes.get("started_us", CREATED_US)
         required = {m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}.get(m.type)
                     for m in CATALOGUE if m.required}  # fmt: skip
-        id_ = make_measurement_id(self.ids[job], attempt, 1, position)
+        id_ = make_measurement_id(changes.get("job_id", self.ids[job]), attempt, 1, position)
         values: dict[str, Any] = {
             **required,
             "variant": "{}",
@@ -114,7 +115,7 @@ class TrackingHarness:
             **changes,
         }
         path = self.batch.make_sandbox(f"b.{job + 1}", attempt) / "records" / f"{id_}.json"
-        path.write_text(Measurement(values).to_json())
+        path.write_text(json.dumps({"values": values, "extras": {}}))
         return path
 
     def read_attempts(self, job: int) -> list[AttemptRow]:

@@ -177,7 +177,10 @@ def test_record_of_another_job_is_moved_aside(scene: TrackingHarness) -> None:
         ({"failure_class": "good"}, "failure_class must be one of"),
         ({"day": 20991399}, "day must be the UTC day of started_us"),
         ({"measurement_id": "another's"}, "measurement_id is not that of"),
-        ({"implausible_reasons": "bad replica: says I"}, "may not contain 'bad replica:'"),
+        (
+            {"plausible": False, "implausible_reasons": "bad replica: says I"},
+            "must not contain 'bad replica:'",
+        ),
     ],
 )
 def test_inconsistent_record_is_moved_aside(

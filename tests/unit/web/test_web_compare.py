@@ -8,7 +8,9 @@ import io
 import math
 import random
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -378,7 +380,9 @@ def test_too_many_measurements_are_refused(
 def test_invalid_variant_is_refused(tmp_path: Path) -> None:
     """A database may hold measurements from before uploads were validated."""
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.add([make_measurement(variant="[1]")])
+        store.add([make_measurement()])
+    with closing(sqlite3.connect(tmp_path / "results.db")) as database, database:
+        database.execute("UPDATE subject SET variant = '[1]'")
     with run_service(tmp_path, reading_open=True) as service:
         answer = service.client.get("/compare?a=6.38.00&b=6.40.00")
     assert answer.status_code == 400

@@ -181,7 +181,7 @@ def test_campaign_without_failures_names_missing_measurements(
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         jobs = [make_job_row(f"job {place}", state=state) for place, state in enumerate(states)]
         store.add_campaign(make_campaign_row(), jobs)
-        store.add(make_measurement("job 0", round_) for round_ in range(recorded))
+        store.add(make_measurement("job 0", round_ + 1) for round_ in range(recorded))
     with run_service(tmp_path, reading_open=True) as service:
         shown = page(service, "/campaigns/campaign")
     assert expected in shown

@@ -46,7 +46,7 @@ class GatedStore:
 
 
 def make_batch(count: int, job: str = "job", host: str = "x") -> list[Measurement]:
-    return [make_measurement(job=job, position=p, host=host) for p in range(count)]
+    return [make_measurement(job=job, position=p, host=host) for p in range(1, count + 1)]
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
