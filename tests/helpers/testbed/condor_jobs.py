@@ -59,8 +59,8 @@ class CondorJobs:
     """Campaign of cheap jobs in one pool.
 
     Args:
-        batch: the batch system.
-        folder: folder for the inputs.
+        batch: Batch system.
+        folder: Folder for the inputs.
     """
 
     def __init__(self, batch: HTCondorBatch, folder: Path) -> None:
@@ -104,7 +104,7 @@ class CondorJobs:
         description: str,
         patience_s: float = 90,
     ) -> dict[str, JobStatus]:
-        """Query until a condition is true of the statuses."""
+        """Query until the statuses fulfill a condition."""
         end = time.monotonic() + patience_s
         while not condition(found := self.statuses()):
             assert time.monotonic() < end, f"not true after {patience_s} s: {description}\n{found}"
@@ -120,7 +120,7 @@ class CondorJobs:
         )
 
     def wait_until_running(self, *job_ids: str) -> dict[str, JobStatus]:
-        """Wait until these jobs execute."""
+        """Wait until these jobs run."""
 
         def execute(found: Mapping[str, JobStatus]) -> bool:
             return all(
@@ -151,5 +151,5 @@ class CondorJobs:
 
 
 def submit_text(what: str = "ok", site: str = "SITE_A", at_once: int = 10, disk: int = 10) -> str:
-    """Return a submit description of jobs with that action at a site."""
+    """Return a submit description of jobs that perform an action at a site."""
     return SUBMIT_TEXT.format(what=what, site=site, at_once=at_once, disk=disk)

@@ -25,7 +25,7 @@ from treehammer.testbed.components import replica_files
 
 DATASET = "tiny"
 _SPEC = REPOSITORY / "tests" / "integration" / "datasets" / "tiny.toml"
-#: Two sites read both releases, one of them a corrupt replica.
+#: Two sites read both releases; one of them has a corrupt replica.
 NIGHTLY_CAMPAIGN, GOOD_SITE, BROKEN_SITE = "nightly", "SITE_A", "SITE_B"
 #: The third site has a door with a protocol that the release does not support.
 DOORS_CAMPAIGN, DISTANT_SITE = "every way in", "SITE_C"

@@ -1,4 +1,4 @@
-"""Users of a testbed's Rucio, with its own client."""
+"""Users of a testbed's Rucio, with Rucio's own client."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from treehammer.errors import TreehammerError
 from treehammer.testbed.components import rucio_server
 from treehammer.testbed.components.xrootd_storage import SUITE, rse_name
 
-#: Seconds for a rule to come to what is expected of it.
+#: Seconds to wait for the expected state of a rule.
 TIMEOUT_S = 120.0
 
 
 @contextmanager
 def rucio_client(grid: Grid, account: str) -> Iterator[Any]:
-    """Rucio's client, as an account of the testbed; one at a time."""
+    """Open Rucio's client for an account of the testbed; only one at a time."""
     from rucio.client.client import Client
     from rucio.common.config import clean_cached_config
 
@@ -44,7 +44,7 @@ def rucio_client(grid: Grid, account: str) -> Iterator[Any]:
 
 
 def upload_files(client: Any, files: Sequence[Path], site: str, dataset: str) -> dict[str, str]:
-    """Bring files to a site and make them a dataset of the scope ``hctest``; its DID."""
+    """Upload files to a site, group them in a dataset of scope ``hctest``; return its DID."""
     from rucio.client.uploadclient import UploadClient
 
     names = [f"{dataset}/{path.name}" for path in files]
@@ -65,7 +65,7 @@ def upload_files(client: Any, files: Sequence[Path], site: str, dataset: str) ->
 
 
 def add_rule(client: Any, did: dict[str, str], expression: str, copies: int) -> str:
-    """Ask for replicas; the rule's id."""
+    """Request replicas and return the rule's id."""
     (rule,) = client.add_replication_rule(
         [did], copies, expression, grouping="ALL", activity="Functional Test", lifetime=3600
     )
@@ -75,7 +75,7 @@ def add_rule(client: Any, did: dict[str, str], expression: str, copies: int) -> 
 def wait_for_rule(
     client: Any, rule: str, *states: str, patience_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
-    """Wait until a rule is in one of the states; what it is then."""
+    """Wait until a rule is in one of the states and return the rule."""
     end = time.monotonic() + patience_s
     while (found := client.get_replication_rule(rule))["state"] not in states:
         assert time.monotonic() < end, f"{found['state']} after {patience_s:.0f} s: {found}"
@@ -84,13 +84,13 @@ def wait_for_rule(
 
 
 def list_pfns(client: Any, did: dict[str, str], site: str, scheme: str = "root") -> dict[str, str]:
-    """Name of each file -> where it is at a site, as Rucio knows it."""
+    """Map the name of each file to its PFN at a site."""
     found = client.list_replicas([did], schemes=[scheme], rse_expression=f"site={site}")
     return {row["name"]: pfn for row in found for pfn in row["pfns"]}
 
 
 class RucioUser:
-    """Somebody with an account, and a machine of their own."""
+    """User with a Rucio account and a separate machine."""
 
     def __init__(self, grid: Grid, home: Path, account: str) -> None:
         self.grid = grid
@@ -106,17 +106,17 @@ class RucioUser:
 
     @property
     def settings(self) -> config.Settings:
-        """What the commands find."""
+        """Load the settings that the user's commands see."""
         return config.load_settings({}, environ=self.environ)
 
     def invoke_datasets(self, *words: str) -> tuple[int, str, str]:
-        """Give a command of ``datasets``; see :meth:`types`."""
+        """Run a command of ``datasets``; see :meth:`invoke_command`."""
         return self.invoke_command("datasets", *words)
 
     def invoke_command(self, *words: str) -> tuple[int, str, str]:
-        """Give a command; what it leaves with, what it printed, and what it said beside."""
+        """Run a command; return exit code, output and messages."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RUCIO_CONFIG", "")  # which the command sets
+            patch.setenv("RUCIO_CONFIG", "")  # restores the variable set by the command
             done = CliRunner().invoke(cli, words, env=self.environ, standalone_mode=False)
         if isinstance(done.exception, TreehammerError):
             return done.exception.exit_code, done.stdout, str(done.exception)
@@ -125,26 +125,26 @@ class RucioUser:
         return int(done.return_value or 0), done.stdout, done.stderr
 
     def run_datasets(self, *words: str, code: int = 0) -> str:
-        """Give a command of ``datasets`` that leaves with ``code``; what it printed."""
+        """Run a command of ``datasets`` with an expected exit code; return its output."""
         left, printed, said = self.invoke_datasets(*words)
         assert left == code, printed + said
         return printed
 
     def refused_message(self, *words: str, code: int) -> str:
-        """Give a command of ``datasets`` that is refused; what it said."""
+        """Run a command of ``datasets`` that fails; return its message."""
         left, printed, said = self.invoke_datasets(*words)
         assert left == code, printed + said
         return said
 
     def datasets_rows(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
-        """Give a command of ``datasets``; the rows that it printed for programs."""
+        """Run a command of ``datasets`` with JSON output; return its rows."""
         found: list[dict[str, Any]] = json.loads(self.run_datasets(*words, "--json", code=code))
         return found
 
     def replica_states(
         self, name: str, *words: str, where: str = "treehammer=True", code: int = 0
     ) -> dict[str, str]:
-        """Site -> the worst that is found of a dataset there."""
+        """Map each site to the worst state of the dataset's replicas there."""
         rows = self.datasets_rows("verify", name, "--sites", where, *words, code=code)
         found: dict[str, str] = {}
         for row in rows:
@@ -153,5 +153,5 @@ class RucioUser:
         return found
 
     def own_rules(self, name: str) -> tuple[ReplicationRule, ...]:
-        """The user's own rules for a dataset."""
+        """List the user's own rules for a dataset."""
         return RucioCatalogue(self.settings).rucio.list_rules(name)

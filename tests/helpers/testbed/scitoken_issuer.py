@@ -1,4 +1,4 @@
-"""An issuer of SciTokens without a web server: HTCondor is given its keys as if it had fetched them."""
+"""SciToken issuer without a web server; its keys are copied to HTCondor's cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DAY_S = 86400
 
 
 class ScitokenIssuer:
-    """A key of the issuer whose SciTokens a testbed's pools take."""
+    """Issuer with a key whose SciTokens a testbed's pools accept."""
 
     def __init__(self) -> None:
         if shutil.which("openssl") is None:
@@ -38,7 +38,7 @@ class ScitokenIssuer:
     def write_token(
         self, path: Path, scope: str = "condor:/READ condor:/WRITE", life_s: int = _DAY_S
     ) -> Path:
-        """Write a token that ends after so many seconds; the path again."""
+        """Write a token with a lifetime in seconds; return its path."""
         failed = ctypes.byref(ctypes.c_char_p())
         key = self._library.scitoken_key_create(
             _KEY_ID.encode(), b"ES256", self._public, self._private, failed
@@ -59,7 +59,7 @@ class ScitokenIssuer:
         return path
 
     def publish_keys(self, pool: PoolLayout) -> None:
-        """Have the key where the daemons of a pool keep it, which will not ask for it within a day."""
+        """Put the key into the cache of a pool's daemons, valid for a day."""
         der = _run_openssl("ec", "-pubout", "-outform", "DER", data=self._private)
         names = {"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": _KEY_ID, "use": "sig"}
         key = {**names, "x": _encode_base64(der[-64:-32]), "y": _encode_base64(der[-32:])}
@@ -79,10 +79,10 @@ class ScitokenIssuer:
 
 
 def write_client_config(grid: Grid, folder: Path) -> Path:
-    """What a user of the first pool sets CONDOR_CONFIG to who has a SciToken and no other.
+    """Write an HTCondor configuration for a user of the first pool with only a SciToken.
 
-    A SciToken is only shown to a daemon whose certificate is for the name that it was looked for by;
-    HTCondor has made certificates for its daemons.
+    HTCondor presents a SciToken only to a daemon whose certificate has the host name of the
+    connection. HTCondor creates the certificates of its daemons.
     """
     pool = grid.pool
     authority = folder / "authority.pem"

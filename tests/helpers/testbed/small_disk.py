@@ -1,4 +1,4 @@
-"""A small disk of a test's own, to fill."""
+"""Small disks that tests can fill."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import pytest
 
 
 class SmallDisk:
-    """A small disk, and a file on it that takes the room."""
+    """Small disk with a file that fills it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.filler = folder / "filler"
 
     def fill_disk(self, leave: int = 0) -> None:
-        """Leave only so many bytes free."""
+        """Fill the disk except for so many bytes."""
         with self.filler.open("ab", buffering=0) as stream:
             while (free := shutil.disk_usage(self.folder).free) > leave:
                 stream.write(bytes(min(free - leave, 1_000_000)))
 
     def free_space(self) -> None:
-        """Take the filler away."""
+        """Remove the filling file."""
         self.filler.unlink()
 
 
 @contextmanager
 def mounted_small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
-    """Mount one; skips the test where that is not allowed."""
+    """Mount a small disk; skip the test without permission to mount."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)

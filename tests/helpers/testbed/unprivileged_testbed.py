@@ -1,6 +1,6 @@
-"""Run by an ordinary user: a testbed with storage and a database is brought up, tried, used by a campaign, taken down.
+"""Life cycle of a testbed of an ordinary user: start, probes, a campaign, removal.
 
-``python ordinary_testbed.py NAME TEST`` prints what happened as JSON.
+``python unprivileged_testbed.py NAME TEST`` prints the results as JSON.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from treehammer.testbed.core import lifecycle, process_control, workspace
 
 
 def run_in_shell(sites_file: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a shell prints."""
+    """Run a command with the sites file in a shell; return the completed process."""
     command = [sys.executable, "-m", "treehammer", "--sites-file", sites_file, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def main() -> None:
-    """Do all of it."""
+    """Run the life cycle and print the results."""
     name, test = sys.argv[1:]
     box = workspace.define_workspace(name, 2, config.load_settings(), releases=(), database=True)
     parts = component_list.build_components(box)

@@ -1,4 +1,4 @@
-"""``compare``, ``summary`` and ``report`` over a real database, as a user calls them."""
+"""The commands ``compare``, ``summary`` and ``report`` on a real database."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(settings: Settings, *arguments: str) -> tuple[int, Result]:
     return result.return_value, result
 
 
-def test_a_regression_leaves_with_1_and_is_remembered(settings: Settings) -> None:
+def test_regression_exits_with_1_and_is_stored(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(sites=("T2_A", "T2_B"), effect=0.08))
     code, result = run(settings, A, B)
     assert code == ExitCode.REGRESSION
@@ -77,21 +77,21 @@ def test_a_regression_leaves_with_1_and_is_remembered(settings: Settings) -> Non
         ] * 4
 
 
-def test_no_regression_leaves_with_0(settings: Settings) -> None:
+def test_no_regression_exits_with_0(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(effect=-0.08))
     code, result = run(settings, A, B)
     assert code == ExitCode.DONE
     assert "faster" in result.stdout
 
 
-def test_one_host_is_said_to_be_an_illustration(settings: Settings) -> None:
+def test_single_host_is_reported_as_illustration(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(hosts=1, jobs=1, effect=0.5))
     code, result = run(settings, A, B)
     assert code == ExitCode.DONE
     assert "an illustration, not a verdict" in " ".join(result.stdout.split())
 
 
-def test_programs_get_rows_and_people_get_notes(settings: Settings) -> None:
+def test_json_has_rows_and_terminal_has_notes(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(effect=0.08))
     _, as_json = run(settings, A, B, "--json")
     rows = json.loads(as_json.stdout)
@@ -104,7 +104,7 @@ def test_programs_get_rows_and_people_get_notes(settings: Settings) -> None:
     assert "count as none" in as_csv.stderr
 
 
-def test_any_axis_campaign_and_condition(settings: Settings) -> None:
+def test_compare_accepts_axis_campaign_and_condition(settings: Settings) -> None:
     first = remember(settings, SimulatedCampaign(name="first", cache_mb=(0.0, 30.0)))
     remember(settings, SimulatedCampaign(name="second", seed=2, cache_mb=(0.0, 30.0)))
     _, result = run(settings, "0", "30", "--axis", "cache_mb", "--where", "site=T2_A", "--json")
@@ -115,7 +115,7 @@ def test_any_axis_campaign_and_condition(settings: Settings) -> None:
     assert {row["verdict"] for row in json.loads(result.stdout) if row["site"]} == {"same"}
 
 
-def test_campaigns_are_compared_by_name(settings: Settings) -> None:
+def test_campaigns_are_comparable_by_name(settings: Settings) -> None:
     first = remember(settings, SimulatedCampaign(name="monday", sites=("T2_A", "T2_B")))
     second = remember(
         settings, SimulatedCampaign(name="tuesday", sites=("T2_A", "T2_B"), seed=2, effect=0.3)
@@ -132,14 +132,14 @@ def test_campaigns_are_compared_by_name(settings: Settings) -> None:
         run(settings, "monday", "wednesday", "--axis", "campaign")
 
 
-def test_campaigns_of_one_name_are_not_mistaken_for_none(settings: Settings) -> None:
+def test_ambiguous_campaign_name_is_refused(settings: Settings) -> None:
     ids = [remember(settings, SimulatedCampaign(name=name), "nightly") for name in ("one", "two")]
     with pytest.raises(ConfigError, match="nightly") as refused:
         run(settings, "nightly", "last", "--axis", "campaign")
     assert all(one in f"{refused.value} {refused.value.hint}" for one in ids)
 
 
-def test_campaigns_that_nobody_told_of_are_compared_by_identity(settings: Settings) -> None:
+def test_unregistered_campaigns_are_comparable_by_id(settings: Settings) -> None:
     known = remember(settings, SimulatedCampaign(name="known"))
     others = list(SimulatedCampaign(name="untold", seed=2).rows())
     with Store.open(settings.database) as store:
@@ -149,7 +149,7 @@ def test_campaigns_that_nobody_told_of_are_compared_by_identity(settings: Settin
     assert {(row["a"], row["b"]) for row in json.loads(result.stdout)} == {(known, untold)}
 
 
-def test_asking_again_replaces_the_answer(settings: Settings) -> None:
+def test_repeated_comparison_replaces_verdict(settings: Settings) -> None:
     remember(settings, SimulatedCampaign())
     answers = [json.loads(run(settings, A, B, "--json")[1].stdout) for _ in range(2)]
     assert answers[0][0]["comparison_id"] == answers[1][0]["comparison_id"]
@@ -157,7 +157,7 @@ def test_asking_again_replaces_the_answer(settings: Settings) -> None:
         assert len(store.verdicts(answers[0][0]["comparison_id"])) == len(answers[0])
 
 
-def test_nothing_to_compare_and_wrong_questions(settings: Settings) -> None:
+def test_empty_and_invalid_comparisons_are_refused(settings: Settings) -> None:
     with pytest.raises(NothingToDoError, match="no results yet"):
         run(settings, A, B)
     remember(settings, SimulatedCampaign())
@@ -181,7 +181,7 @@ def test_nothing_to_compare_and_wrong_questions(settings: Settings) -> None:
         ({"loop_wall_s": 0.5}, "loop too short", "read more events"),
     ],
 )
-def test_bad_data_are_answered_and_say_what_to_do(
+def test_bad_data_give_verdict_and_remedy(
     settings: Settings, bad: dict[str, object], verdict: str, said: str
 ) -> None:
     rows = [{**row, **bad} for row in SimulatedCampaign(effect=0.2).rows()]
@@ -206,7 +206,7 @@ def summary(settings: Settings, *arguments: str) -> Result:
     )
 
 
-def test_a_campaign_is_summed_up_by_all_that_varies(settings: Settings) -> None:
+def test_summary_groups_campaign_by_varying_axes(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(sites=("T2_A", "T2_B"), cache_mb=(0.0, 30.0), effect=0.08))
     shown = summary(settings, "--metrics", "loop_wall_s,eff_loop").stdout
     assert "simulated" in shown
@@ -227,7 +227,7 @@ def test_a_campaign_is_summed_up_by_all_that_varies(settings: Settings) -> None:
     assert (first["good"], first["failed"], first["not_supported"]) == (16, 0, 0)
 
 
-def test_ratios_and_mixtures_are_said_to_be_such(settings: Settings) -> None:
+def test_summary_labels_ratios_and_mixtures(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(effect=0.7, branches=(1.0, 0.02)))
     asked = ("--metrics", "loop_wall_s", "--baseline", "root=6.38.00")
     result = summary(settings, *asked, "--where", "axis_branches=1.0", "--csv")
@@ -242,7 +242,7 @@ def test_ratios_and_mixtures_are_said_to_be_such(settings: Settings) -> None:
     assert "times that of" in shown
 
 
-def test_what_failed_is_counted_beside_and_tests_own_metrics_are_known(settings: Settings) -> None:
+def test_summary_counts_failures_and_knows_test_metrics(settings: Settings) -> None:
     rows = list(SimulatedCampaign(hosts=1, roots=("6.40.00",), rounds=1).rows())
     rows[0] |= {"failure_class": "software-setup", "failure_kind": "not-supported"}
     rows[1] |= {"failure_class": "read", "failure_kind": "entry"}
@@ -267,7 +267,7 @@ def test_what_failed_is_counted_beside_and_tests_own_metrics_are_known(settings:
         (("--by", "root", "--baseline", "root=6.42"), "no group has root=6.42"),
     ],
 )
-def test_wrong_questions_to_a_summary(
+def test_invalid_summary_queries_are_refused(
     settings: Settings, asked: tuple[str, ...], said: str
 ) -> None:
     remember(settings, SimulatedCampaign())
@@ -275,7 +275,7 @@ def test_wrong_questions_to_a_summary(
         summary(settings, *asked)
 
 
-def test_a_summary_of_nothing(settings: Settings) -> None:
+def test_empty_summary_is_refused(settings: Settings) -> None:
     remember(settings, SimulatedCampaign())
     with pytest.raises(NothingToDoError, match="no timed measurement"):
         summary(settings, "--where", "site=nowhere")
@@ -287,7 +287,7 @@ def report(settings: Settings, *arguments: str) -> Result:
     )
 
 
-def test_a_report_of_the_last_campaign(settings: Settings, tmp_path: Path) -> None:
+def test_report_defaults_to_last_campaign(settings: Settings, tmp_path: Path) -> None:
     remember(settings, SimulatedCampaign(name="older"))
     remember(settings, SimulatedCampaign(name="newer", seed=2))
     page = tmp_path / "page.html"
@@ -300,7 +300,7 @@ def test_a_report_of_the_last_campaign(settings: Settings, tmp_path: Path) -> No
     assert "<h1>older</h1>" in page.read_text(encoding="utf-8")
 
 
-def test_a_report_that_cannot_be_written_says_where(settings: Settings, tmp_path: Path) -> None:
+def test_unwritable_report_names_path(settings: Settings, tmp_path: Path) -> None:
     remember(settings, SimulatedCampaign())
     missing = tmp_path / "no-such-folder" / "page.html"
     with pytest.raises(ConfigError, match="no-such-folder"):

@@ -1,4 +1,4 @@
-"""One demo, run once as a user would in a fresh clone; its tests and the documentation share it."""
+"""One run of the demo in a fresh clone, shared by its tests and those of the documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demo_checkout import REPOSITORY, Checkout, DemoRun, checkout_environment
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A fresh clone whose ``.venv`` is ours: installing is the packaging tests' matter."""
+    """Clone the repository, with a link to this ``.venv`` instead of an installation."""
     folder = tmp_path_factory.mktemp("clone") / "treehammer"
     subprocess.run(["git", "clone", "--quiet", REPOSITORY, folder], check=True)
     (folder / ".venv").symlink_to(REPOSITORY / ".venv")
@@ -19,7 +19,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture(scope="session")
 def demo_run(checkout: Checkout) -> DemoRun:
-    """``make demo`` without the installation."""
+    """Run ``make demo`` without the installation."""
     done = subprocess.run(
         ["make", "--old-file=install", "demo"],
         cwd=checkout.folder,

@@ -1,4 +1,4 @@
-"""The demo as the README promises it, and the documentation beside it, in a fresh clone."""
+"""The demo in a fresh clone, and its output in the documentation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
 
 
 def query(demo: DemoRun, sql: str) -> list[Any]:
-    """The rows, as tuples; ``results`` has the columns of the dimensions, too."""
+    """Query the demo's database; ``results`` includes the columns of the dimensions."""
     sql = sql.replace(
         "from results",
         "from measurement join subject on subject.id = subject_id"
@@ -36,7 +36,7 @@ def query(demo: DemoRun, sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
 
-def test_every_variant_was_measured_by_both_releases(demo_run: DemoRun) -> None:
+def test_both_releases_measure_all_variants(demo_run: DemoRun) -> None:
     rows = query(
         demo_run,
         "select axis_root, axis_branches, axis_cache_mb, count(*) from results"
@@ -52,7 +52,7 @@ def test_every_variant_was_measured_by_both_releases(demo_run: DemoRun) -> None:
     assert len({row[3] for row in rows}) == 1
 
 
-def test_it_came_from_the_history_of_the_checkout(demo_run: DemoRun) -> None:
+def test_demo_uses_checkout_history(demo_run: DemoRun) -> None:
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"],
         cwd=demo_run.folder,
@@ -65,7 +65,7 @@ def test_it_came_from_the_history_of_the_checkout(demo_run: DemoRun) -> None:
     ]
 
 
-def test_releases_ran_in_turns_one_at_a_time(demo_run: DemoRun) -> None:
+def test_releases_alternate_without_overlap(demo_run: DemoRun) -> None:
     rows = query(
         demo_run,
         "select job_id, round, position, axis_root, started_us, ended_us from results"
@@ -82,7 +82,7 @@ def test_releases_ran_in_turns_one_at_a_time(demo_run: DemoRun) -> None:
         assert second == first[::-1]
 
 
-def test_both_releases_read_the_same_values(demo_run: DemoRun) -> None:
+def test_both_releases_read_equal_values(demo_run: DemoRun) -> None:
     sums = query(
         demo_run,
         "select count(*), count(distinct value_checksum), min(checksum_leaves)"
@@ -92,13 +92,13 @@ def test_both_releases_read_the_same_values(demo_run: DemoRun) -> None:
     assert sums[0][2] == 400
 
 
-def test_the_comparison_says_that_it_is_an_illustration(demo_run: DemoRun) -> None:
+def test_demo_comparison_is_marked_as_illustration(demo_run: DemoRun) -> None:
     assert "an illustration, not a verdict" in demo_run.output
     assert not re.search(r"\b(faster|slower)\b", demo_run.output)
     assert "same data proven" in demo_run.output
 
 
-def test_the_report_is_one_page_with_the_figure_of_study_s0(demo_run: DemoRun) -> None:
+def test_demo_report_contains_study_s0_figure(demo_run: DemoRun) -> None:
     page = (demo_run.folder / "demo-results" / "report.html").read_text(encoding="utf-8")
     assert page.count("<svg") >= 2
     assert "CPU efficiency by variant" in page
@@ -106,7 +106,7 @@ def test_the_report_is_one_page_with_the_figure_of_study_s0(demo_run: DemoRun) -
     assert "<script" not in page
 
 
-def test_the_tree_holds_what_the_database_holds(demo_run: DemoRun) -> None:
+def test_tree_equals_database(demo_run: DemoRun) -> None:
     with uproot.open(demo_run.folder / "demo-results" / "results.root") as file:
         read = file["results"].arrays(["measurement_id", "cpu_per_event_s"], library="np")
     stored = dict(query(demo_run, "select measurement_id, cpu_per_event_s from measurement"))
@@ -117,8 +117,8 @@ def test_the_tree_holds_what_the_database_holds(demo_run: DemoRun) -> None:
         )
 
 
-def test_its_last_lines_open_the_page_on_its_results(demo_run: DemoRun) -> None:
-    """As they were printed, but for the port, which others may have."""
+def test_last_printed_commands_open_results_page(demo_run: DemoRun) -> None:
+    """Run the printed commands unchanged except for the port, which may be in use."""
     typed, address = demo_run.output.splitlines()[-2:]
     _, _, command = typed.partition("The page on these results: ")
     (port,) = find_free_ports(1)
@@ -149,7 +149,7 @@ def test_its_last_lines_open_the_page_on_its_results(demo_run: DemoRun) -> None:
     assert good > 0
 
 
-def test_nothing_stays_behind(demo_run: DemoRun) -> None:
+def test_demo_leaves_no_files_behind(demo_run: DemoRun) -> None:
     for path in Path("/proc").glob("[0-9]*/cwd"):
         try:
             where = path.readlink()
@@ -163,7 +163,7 @@ def test_nothing_stays_behind(demo_run: DemoRun) -> None:
         text=True,
         check=True,
     )
-    # The link to our environment is the only thing that a clone would not have.
+    # A real clone differs only by the link to this environment.
     assert [line for line in changed.stdout.splitlines() if ".venv" not in line] == []
 
 
@@ -179,7 +179,7 @@ PAGES = (
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_output_printed_in_the_documentation_is_real(demo_run: DemoRun, name: str) -> None:
+def test_documented_output_matches_demo(demo_run: DemoRun, name: str) -> None:
     page = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
     found = commands(page)
     assert found

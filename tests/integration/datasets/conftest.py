@@ -1,4 +1,4 @@
-"""Datasets made by real ROOT releases, which are fetched into the user's cache when missing."""
+"""Datasets written by real ROOT releases, which are downloaded to the user's cache."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TINY = Path(__file__).with_name("tiny.toml")
 
 @pytest.fixture(scope="session")
 def settings() -> Settings:
-    """The user's own, for what is cached."""
+    """Return the user's settings, to use the cached software."""
     return config.load_settings()
 
 
 @pytest.fixture(scope="session")
 def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
-    """A prepared ROOT release."""
+    """Return a function that prepares a ROOT release."""
     return lambda version: root_process.prepare_dataset_root(
         version, settings.software_dir, no_progress
     )
@@ -36,7 +36,7 @@ def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
 
 @pytest.fixture(scope="session")
 def tiny() -> generated_spec.GeneratedSpec:
-    """A spec with every type and shape, three clusters, a second's work."""
+    """Return a spec with all types and shapes and three clusters, generated in about a second."""
     return load_generated_spec(TINY)
 
 
@@ -46,7 +46,7 @@ def tiny_catalogue(
     tiny: generated_spec.GeneratedSpec,
     software: Callable[[str], SoftwareRequest],
 ) -> FolderCatalogue:
-    """A catalogue that holds ``tiny``; tests only read it."""
+    """Return a catalogue with ``tiny``, for tests that only read it."""
     catalogue = FolderCatalogue(tmp_path_factory.mktemp("datasets"))
     catalogue.make(tiny, software("6.40.00"))
     return catalogue
@@ -54,7 +54,7 @@ def tiny_catalogue(
 
 @pytest.fixture
 def shared_data() -> Path:
-    """Real files of experiments, where there are any."""
+    """Return the folder of real files of experiments; skip the test without it."""
     folder = os.environ.get("TREEHAMMER_SHARED_DATA")
     if not folder:
         pytest.skip("TREEHAMMER_SHARED_DATA names no folder with experiments' files")

@@ -1,4 +1,4 @@
-"""Makes a dataset in a process of its own: ``make_tiny.py FOLDER SPEC``."""
+"""Generation of a dataset in a separate process: ``make_tiny.py FOLDER SPEC``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treehammer.progress import ProgressCallback, no_progress
 
 @contextmanager
 def told(what: str, total: int) -> Iterator[ProgressCallback]:
-    """Say at once what is begun: a real bar is silent about what is soon done."""
+    """Print the start of a step at once; real progress bars omit short steps."""
     print(what, file=sys.stderr, flush=True)
     with no_progress(what, total) as step:
         yield step

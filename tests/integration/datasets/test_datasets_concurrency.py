@@ -1,4 +1,4 @@
-"""Making a dataset while others do, and being stopped at it."""
+"""Concurrent and interrupted generation of a dataset."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _running(pid: int) -> bool:
 
 @pytest.fixture
 def long_spec(tmp_path: Path) -> Path:
-    """``tiny`` with so many events that its making can be interrupted."""
+    """Write a spec of ``tiny`` with enough events to interrupt its generation."""
     path = tmp_path / "long" / "tiny.toml"
     path.parent.mkdir()
     text = (HERE / "tiny.toml").read_text(encoding="utf-8")
@@ -71,7 +71,7 @@ def long_spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_two_processes_make_it_once(
+def test_concurrent_processes_make_dataset_once(
     tmp_path: Path, tiny: generated_spec.GeneratedSpec, software: Callable[[str], SoftwareRequest]
 ) -> None:
     software("6.40.00")
@@ -87,7 +87,7 @@ def test_two_processes_make_it_once(
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_making_leaves_nothing_behind(
+def test_interrupted_make_leaves_no_files(
     stop: signal.Signals,
     tmp_path: Path,
     long_spec: Path,
@@ -115,7 +115,7 @@ def test_a_stopped_making_leaves_nothing_behind(
     assert not list(catalogue.root.glob(".tiny.part-*"))
 
 
-def test_a_disk_that_takes_no_more_is_told(
+def test_write_error_is_reported(
     tmp_path: Path, long_spec: Path, software: Callable[[str], SoftwareRequest]
 ) -> None:
     software("6.40.00")
@@ -137,7 +137,7 @@ def test_a_disk_that_takes_no_more_is_told(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB."""
+    """Mount a file system of 4 MB."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system")
     folder = tmp_path / "small disk"
@@ -152,7 +152,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_is_told_and_what_was_written_is_removed(
+def test_full_disk_is_reported_and_files_removed(
     small_disk: Path, long_spec: Path, software: Callable[[str], SoftwareRequest]
 ) -> None:
     software("6.40.00")

@@ -1,4 +1,4 @@
-"""What is made: the same bytes from every release, with the content and layout that was asked."""
+"""Generated files: identical bytes from each release, with the requested content and layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.root
 Software = Callable[[str], SoftwareRequest]
 
 
-def test_releases_make_the_same_bytes(
+def test_releases_write_identical_bytes(
     tiny_catalogue: FolderCatalogue,
     tiny: generated_spec.GeneratedSpec,
     software: Software,
@@ -33,7 +33,7 @@ def test_releases_make_the_same_bytes(
     assert made.files == tiny_catalogue.manifest("tiny").files
 
 
-def test_the_content_is_what_the_spec_says(
+def test_content_matches_spec(
     tiny_catalogue: FolderCatalogue, tiny: generated_spec.GeneratedSpec
 ) -> None:
     (file,) = tiny_catalogue.files("tiny")
@@ -58,7 +58,7 @@ def test_the_content_is_what_the_spec_says(
     shares = {branch.name: branch.zeros / 65536 for branch in tiny.branches}
     for name in ("flag0", "flag9", "level", "Muon_pt", "Muon_id", "Hit_e"):
         values = np.concatenate([np.atleast_1d(value) for value in arrays[name]])
-        # A level of 5 bits is 0 by itself once in 32.
+        # A level of 5 bits is 0 by chance in one of 32 cases.
         expected = shares[name] + (1 - shares[name]) / 32 if name == "level" else shares[name]
         assert np.mean(values == 0) == pytest.approx(expected, abs=0.04)
     assert np.ptp(arrays["level"]) == 31
@@ -71,12 +71,12 @@ def test_the_content_is_what_the_spec_says(
     assert not np.array_equal(arrays["flag0"], arrays["flag1"])
 
 
-def test_the_manifest_agrees_with_uproot(tiny_catalogue: FolderCatalogue) -> None:
+def test_manifest_agrees_with_uproot(tiny_catalogue: FolderCatalogue) -> None:
     layout = tiny_catalogue.manifest("tiny").files[0].layout
     (file,) = tiny_catalogue.files("tiny")
     with uproot.open(file.url) as opened:
         tree = opened["events"]
-        # The record of each basket in the file itself, not the tree's table of them.
+        # Read the headers of the baskets in the file, not the tree's table of them.
         keys = [
             (branch.basket_entry_start_stop(i)[0], branch.basket_key(i))
             for branch in tree.branches
@@ -100,7 +100,7 @@ def test_the_manifest_agrees_with_uproot(tiny_catalogue: FolderCatalogue) -> Non
     assert layout.embedded_bytes == 0
 
 
-def test_two_files_and_their_main_tree_are_found(
+def test_main_tree_of_two_files_is_found(
     tiny_catalogue: FolderCatalogue, software: Software, tmp_path: Path
 ) -> None:
     events = {"pt": np.arange(50, dtype=np.float32), "eta": np.ones(50, dtype=np.float32)}
@@ -118,7 +118,7 @@ def test_two_files_and_their_main_tree_are_found(
     assert other.tree == "metadata"
 
 
-def test_what_is_no_tree_is_refused_by_name(software: Software, tmp_path: Path) -> None:
+def test_files_without_tree_are_refused(software: Software, tmp_path: Path) -> None:
     catalogue = FolderCatalogue(tmp_path / "datasets")
     text = tmp_path / "text.root"
     text.write_text("not at all")
@@ -135,13 +135,15 @@ def test_what_is_no_tree_is_refused_by_name(software: Software, tmp_path: Path) 
     assert catalogue.names() == ()
 
 
-def test_experiments_files(shared_data: Path, software: Software, tmp_path: Path) -> None:
+def test_files_of_experiments_are_measured(
+    shared_data: Path, software: Software, tmp_path: Path
+) -> None:
     catalogue = FolderCatalogue(tmp_path)
     root = software("6.40.00")
     nano = catalogue.add("nanoaod", [shared_data / "cms-nanoaod-2015-ttbar.root"], root)
     layout = nano.files[0].layout
     assert (nano.tree, layout.entries, layout.branches) == ("Events", 200, 947)
-    # Nearly all of its baskets lie inside the tree's own record.
+    # Nearly all baskets of this file are embedded in the tree's record.
     assert 0.5 * layout.zipped_bytes < layout.embedded_bytes < layout.zipped_bytes
     assert layout.zipped_bytes < nano.size
     physlite = catalogue.add("physlite", [shared_data / "atlas-physlite-ttree.root"], root)
@@ -153,7 +155,7 @@ def test_experiments_files(shared_data: Path, software: Software, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_reference_small_is_shaped_like_an_experiments_file(
+def test_reference_small_resembles_experiment_file(
     settings: Settings, software: Software, tmp_path: Path
 ) -> None:
     manifest = catalogues.ensure_dataset("reference-small", settings)
@@ -166,7 +168,7 @@ def test_reference_small_is_shaped_like_an_experiments_file(
     assert clusters.count == layout.clusters == 20
     assert clusters.minimum > 2.3e6
     assert clusters.maximum < 2.7e6
-    # Branches compress as differently as in real files: from hardly at all to twenty times.
+    # Compression ratios of branches vary as in real files: from about 1 to 20.
     assert layout.branch_ratio.minimum < 1.2
     assert layout.branch_ratio.p75 / layout.branch_ratio.p25 > 1.3
     assert layout.branch_ratio.maximum > 15

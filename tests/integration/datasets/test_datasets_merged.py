@@ -1,4 +1,4 @@
-"""Merged datasets: copies of real events that are the source's up to the low bits of floats."""
+"""Merged datasets: copies of real events that equal the source up to low bits of floats."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEPT = 7
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Numbers of several kinds; ``cut`` has mantissas of 10 bits, as experiments write them."""
+    """Write a source with several kinds of numbers; ``cut`` has 10-bit mantissas."""
     random = np.random.default_rng(1)
     path = tmp_path_factory.mktemp("source") / "source.root"
     pt = random.exponential(30, EVENTS).astype(np.float32)
@@ -60,7 +60,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plan(source: Path, tmp_path_factory: pytest.TempPathFactory) -> MergedSpec:
-    """The spec of that file."""
+    """Write and load the spec of that source."""
     sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
     text = re.sub("0{64}", sha256, TINY.read_text(encoding="utf-8"))
     path = tmp_path_factory.mktemp("spec") / TINY.name
@@ -72,7 +72,7 @@ def plan(source: Path, tmp_path_factory: pytest.TempPathFactory) -> MergedSpec:
 def catalogue(
     plan: MergedSpec, source: Path, software: Software, tmp_path_factory: pytest.TempPathFactory
 ) -> FolderCatalogue:
-    """A catalogue that holds the dataset; tests only read it."""
+    """Return a catalogue with the dataset, for tests that only read it."""
     found = FolderCatalogue(tmp_path_factory.mktemp("made") / "all")
     found.make(plan, software("6.40.00"), source=source.parent)
     return found
@@ -84,7 +84,7 @@ def _arrays(path: str | Path, tree: str = "events") -> dict[str, np.ndarray[Any,
     return found
 
 
-def test_copies_equal_the_source_up_to_the_stated_bits(
+def test_copies_equal_source_up_to_stated_bits(
     catalogue: FolderCatalogue, plan: MergedSpec, source: Path
 ) -> None:
     (file,) = catalogue.files(plan.name)
@@ -102,7 +102,7 @@ def test_copies_equal_the_source_up_to_the_stated_bits(
         after = ours[name].view(word)
         changed = before ^ after
         assert not np.any(changed >> word(mantissa - KEPT)), name
-        # The first copy is the source itself; of the others hardly a value is.
+        # The first copy equals the source; nearly all values of the others differ.
         assert not np.any(changed[:EVENTS])
         plain = np.isfinite(np.tile(theirs[name], plan.copies)) & (before << word(1) != 0)
         assert not np.any(changed[~plain])
@@ -111,7 +111,7 @@ def test_copies_equal_the_source_up_to_the_stated_bits(
     assert not np.any(ours["cut"].view(np.uint32) & np.uint32(0x1FFF))
 
 
-def test_the_layout_is_the_stated_one_and_the_manifest_tells_the_source_s(
+def test_layout_matches_spec_and_manifest_records_source(
     catalogue: FolderCatalogue, plan: MergedSpec, source: Path, software: Software
 ) -> None:
     manifest = catalogue.verify(plan.name)
@@ -131,7 +131,7 @@ def test_the_layout_is_the_stated_one_and_the_manifest_tells_the_source_s(
     assert manifest.origin["source"]["layout"]["entries"] == measured.entries == EVENTS
 
 
-def test_any_file_can_be_shown_beside_a_dataset(
+def test_show_compares_file_with_dataset(
     catalogue: FolderCatalogue, plan: MergedSpec, source: Path, settings: Settings
 ) -> None:
     ours = replace(settings, cache_dir=catalogue.root.parent)
@@ -145,7 +145,7 @@ def test_any_file_can_be_shown_beside_a_dataset(
     assert "events a cluster" in CliRunner().invoke(show, command, obj=ours).stdout
 
 
-def test_it_is_the_same_on_every_run_and_from_another_release(
+def test_merged_files_are_reproducible_across_releases(
     catalogue: FolderCatalogue, plan: MergedSpec, source: Path, software: Software, tmp_path: Path
 ) -> None:
     other = FolderCatalogue(tmp_path / "elsewhere")
@@ -157,7 +157,7 @@ def test_it_is_the_same_on_every_run_and_from_another_release(
     assert again.files != made.files
 
 
-def test_another_source_is_refused_and_the_wanted_one_named(
+def test_wrong_source_is_refused(
     plan: MergedSpec, source: Path, software: Software, tmp_path: Path
 ) -> None:
     catalogue = FolderCatalogue(tmp_path / "datasets")
@@ -180,7 +180,7 @@ def test_another_source_is_refused_and_the_wanted_one_named(
     assert not list(catalogue.root.glob(".*.part-*"))
 
 
-def test_a_source_that_is_not_what_the_spec_says_is_refused(
+def test_source_differing_from_spec_is_refused(
     plan: MergedSpec, source: Path, software: Software, tmp_path: Path
 ) -> None:
     other = replace(plan, source=replace(plan.source, branches=7))
@@ -191,7 +191,7 @@ def test_a_source_that_is_not_what_the_spec_says_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "copies"), [("nanoaod-merged", 4), ("physlite-merged", 4)])
-def test_copies_of_experiments_files_compress_like_data(
+def test_copies_of_experiment_files_compress_like_source(
     name: str, copies: int, shared_data: Path, software: Software, tmp_path: Path
 ) -> None:
     full = load_merged_spec(SPECS_FOLDER / f"{name}.toml")
@@ -211,7 +211,7 @@ def test_copies_of_experiments_files_compress_like_data(
     source = noisy.origin["source"]["layout"]
     wanted = source["unzipped_bytes"] / source["zipped_bytes"]
     ratio, repeated = noisy.files[0].layout.ratio, plain.files[0].layout.ratio
-    # Without the noise the copies would compress as no data do.
+    # Without noise the copies would compress much better than real data.
     assert abs(np.log(ratio / wanted)) < 0.25
     assert ratio < 0.9 * repeated
     assert noisy.files[0].layout.branches == full.source.branches
@@ -221,10 +221,10 @@ def test_copies_of_experiments_files_compress_like_data(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nanoaod-merged", "physlite-merged"])
-def test_one_copy_reads_elsewhere_as_its_source_does(
+def test_single_copy_reads_like_source_in_new_process(
     name: str, shared_data: Path, software: Software, tmp_path: Path
 ) -> None:
-    # In a process that has not seen the source: it knows only the classes that the file describes.
+    # Use a new process, which knows only the classes that the file describes.
     full = load_merged_spec(SPECS_FOLDER / f"{name}.toml")
     entries = full.source.entries
     plan = replace(full, copies=1, entries=entries, events_per_cluster=entries, size=0, sha256="")

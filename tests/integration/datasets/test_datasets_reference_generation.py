@@ -1,6 +1,7 @@
-"""The full-size reference with fewer events: all its branches, but seconds instead of minutes.
+"""The full-size reference dataset with fewer events: all branches, in seconds.
 
-The whole is pinned in its spec, so that ``treehammer datasets make reference-750mb`` checks it.
+The complete dataset is pinned in its spec, so ``treehammer datasets make reference-750mb``
+verifies it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ EVENTS, CLUSTERS = 60, 3
 
 @pytest.fixture(scope="module")
 def reduced() -> generated_spec.GeneratedSpec:
-    """``reference-750mb`` with so few events that nothing is pinned."""
+    """Return ``reference-750mb`` with fewer events and without pinned checksums."""
     plan = generated_spec.load_shipped_spec("reference-750mb")
     assert isinstance(plan, generated_spec.GeneratedSpec)
     cluster = EVENTS // CLUSTERS
@@ -40,7 +41,7 @@ def make(
     software: Software,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Make:
-    """Makes it in a folder of that name; returns the folder's catalogue."""
+    """Return a function that generates it in a named folder and returns the catalogue."""
 
     def do(folder: str, version: str) -> FolderCatalogue:
         catalogue = FolderCatalogue(tmp_path_factory.mktemp("reduced") / folder)
@@ -63,7 +64,7 @@ def _file(catalogue: FolderCatalogue) -> Path:
     return Path(catalogue.files("reference-750mb")[0].url)
 
 
-def test_two_runs_and_two_releases_make_the_same_bytes(first: FolderCatalogue, make: Make) -> None:
+def test_runs_and_releases_write_identical_bytes(first: FolderCatalogue, make: Make) -> None:
     again, older = make("again", "6.40.00"), make("older and elsewhere", "6.38.00")
     assert _file(again).read_bytes() == _file(first).read_bytes()
     assert _manifest(older).origin["root"] == "6.38.00"
@@ -71,7 +72,7 @@ def test_two_runs_and_two_releases_make_the_same_bytes(first: FolderCatalogue, m
     assert _manifest(older).files == _manifest(first).files
 
 
-def test_two_releases_read_the_same_values(
+def test_releases_read_equal_values(
     first: FolderCatalogue, software: Software, tmp_path: Path
 ) -> None:
     file = _file(first)
@@ -83,12 +84,10 @@ def test_two_releases_read_the_same_values(
     assert (both[0].leaves, both[0].events, both[0].uncovered) == (3000, EVENTS, ())
 
 
-def test_the_layout_is_what_the_spec_asks_for(
-    first: FolderCatalogue, reduced: generated_spec.GeneratedSpec
-) -> None:
+def test_layout_matches_spec(first: FolderCatalogue, reduced: generated_spec.GeneratedSpec) -> None:
     layout = _manifest(first).files[0].layout
     assert (layout.entries, layout.branches, layout.clusters) == (EVENTS, 3000, CLUSTERS)
-    # Small baskets compress worse: of the whole file the ratio is 4 and the share 42 %.
+    # Small baskets compress worse: in the complete file the ratio is 4 and the share 42 %.
     assert 2.5 < layout.ratio < 5
     assert 0.3 <= layout.top2_share <= 0.5
     assert layout.embedded_bytes == 0

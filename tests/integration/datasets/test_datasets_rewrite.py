@@ -1,4 +1,4 @@
-"""The same content written anew: with another layout, another order of baskets, or as an RNTuple."""
+"""Rewritten datasets: other layouts, other basket orders, and RNTuples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AWKWARD = Path(__file__).with_name("write_awkward.py")
 def catalogue(
     tmp_path_factory: pytest.TempPathFactory, tiny: generated_spec.GeneratedSpec, software: Software
 ) -> FolderCatalogue:
-    """Holds ``tiny``, and ``awkward``: two files whose tree lies in a folder."""
+    """Return a catalogue with ``tiny`` and ``awkward``: two files with the tree in a folder."""
     found = FolderCatalogue(tmp_path_factory.mktemp("anew"))
     root = software("6.40.00")
     found.make(tiny, root)
@@ -50,7 +50,7 @@ def catalogue(
 
 @pytest.fixture(scope="module")
 def make(catalogue: FolderCatalogue, software: Software) -> Make:
-    """Makes a dataset of the catalogue anew."""
+    """Return a function that rewrites a dataset of the catalogue."""
 
     def do(
         source: str,
@@ -74,7 +74,7 @@ def make(catalogue: FolderCatalogue, software: Software) -> Make:
 
 
 def _baskets(path: Path) -> list[tuple[int, int, int]]:
-    """Position in the file, branch and first entry of every basket, as uproot finds them."""
+    """List file position, branch and first entry of every basket, read with uproot."""
     with uproot.open(path) as file:
         return sorted(
             (
@@ -91,7 +91,7 @@ def _file(catalogue: FolderCatalogue, name: str) -> Path:
     return Path(catalogue.files(name)[0].url)
 
 
-def test_compression_and_clusters_are_those_asked_for_and_values_stay(
+def test_rewrite_changes_compression_and_clusters_only(
     catalogue: FolderCatalogue, make: Make
 ) -> None:
     made = make("tiny", "lz4", compression="lz4:4", autoflush="300", basket_size="4kB")
@@ -107,7 +107,7 @@ def test_compression_and_clusters_are_those_asked_for_and_values_stay(
         values = one["events"].arrays(library="np"), other["events"].arrays(library="np")
         for name, found in values[1].items():
             assert all(np.array_equal(a, b) for a, b in zip(values[0][name], found, strict=True))
-    # Nothing but the options and the release decides on the bytes.
+    # The bytes depend only on the options and the release.
     assert (
         make(
             "tiny",
@@ -121,19 +121,19 @@ def test_compression_and_clusters_are_those_asked_for_and_values_stay(
     )
 
 
-def test_without_wishes_the_layout_stays(catalogue: FolderCatalogue, make: Make) -> None:
+def test_rewrite_without_options_keeps_layout(catalogue: FolderCatalogue, make: Make) -> None:
     made = make("tiny", "zstd", compression="zstd:5", root="6.38.00")
     assert made.origin["root"] == "6.38.00"
     places = [
         sorted(place[1:] for place in _baskets(_file(catalogue, name))) for name in ("zstd", "tiny")
     ]
-    # The source's writer did not know its baskets during the first cluster.
+    # The writer of the source did not know the basket sizes during the first cluster.
     first = 500
     assert [p for p in places[0] if p[1] >= first] == [p for p in places[1] if p[1] >= first]
     assert made.files[0].layout.clusters == 3
 
 
-def test_baskets_lie_in_the_order_asked_for(catalogue: FolderCatalogue, make: Make) -> None:
+def test_baskets_are_in_requested_order(catalogue: FolderCatalogue, make: Make) -> None:
     plain = sorted(place[1:] for place in _baskets(_file(catalogue, "tiny")))
     for order in ("entry", "branch", "offset"):
         layout = make("tiny", f"by-{order}", order=order).files[0].layout
@@ -148,7 +148,7 @@ def test_baskets_lie_in_the_order_asked_for(catalogue: FolderCatalogue, make: Ma
     assert [basket[1:] for basket in _baskets(_file(catalogue, "by-offset"))] == source
 
 
-def test_an_rntuple_twin_holds_the_same_values(catalogue: FolderCatalogue, make: Make) -> None:
+def test_rntuple_has_same_values(catalogue: FolderCatalogue, make: Make) -> None:
     made = make("tiny", "twin", format="rntuple", compression="zstd:5")
     layout = made.files[0].layout
     source = catalogue.manifest("tiny").files[0].layout
@@ -169,7 +169,7 @@ def test_an_rntuple_twin_holds_the_same_values(catalogue: FolderCatalogue, make:
     assert "made from tiny" in caught.value.hint
 
 
-def test_what_an_rntuple_cannot_hold_is_refused_or_left_out_by_name(
+def test_unsupported_rntuple_branches_are_refused_or_skipped(
     catalogue: FolderCatalogue, make: Make
 ) -> None:
     with pytest.raises(DatasetError, match="branches cannot be written") as caught:
@@ -185,7 +185,7 @@ def test_what_an_rntuple_cannot_hold_is_refused_or_left_out_by_name(
     assert made.files[0].layout.tree == "deep/events"
 
 
-def test_several_files_folders_uneven_clusters_and_objects(
+def test_rewrite_handles_files_folders_clusters_and_objects(
     catalogue: FolderCatalogue, make: Make
 ) -> None:
     made = make("awkward", "smaller", compression="lzma:1")

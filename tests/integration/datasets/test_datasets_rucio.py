@@ -1,4 +1,4 @@
-"""Datasets placed through a real Rucio by ordinary accounts, and looked at where they are."""
+"""Datasets placed and probed through a real Rucio by ordinary accounts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def guest(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> RucioUs
 
 @pytest.fixture(scope="module")
 def placed(hammer: RucioUser) -> str:
-    """Name of a dataset that is at all sites; what placing it printed is kept beside it."""
+    """Place a dataset at all sites, save the command's output, and return its name."""
     write_dataset(hammer.datasets, "placed", some())
     printed = hammer.run_datasets("place", "placed", "--sites", "all", "--lifetime", "2d")
     (hammer.home / "printed").write_text(printed)
@@ -49,7 +49,7 @@ def placed(hammer: RucioUser) -> str:
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked of Rucio in this process sets the variable."""
+    """Restore the variable that Rucio calls in this process set."""
     monkeypatch.setenv("RUCIO_CONFIG", "")
 
 
@@ -70,15 +70,15 @@ def on_disk(grid: Grid, site: str, name: str) -> Path:
     return replica_files.path_behind_url(grid.box, site, pfn)
 
 
-def test_from_nothing_to_verified_replicas_everywhere(hammer: RucioUser, placed: str) -> None:
+def test_place_creates_verified_replicas_at_all_sites(hammer: RucioUser, placed: str) -> None:
     printed = (hammer.home / "printed").read_text()
     assert printed.count("here   3 of 3") == len(SITES)
-    assert "quota left" in printed  # the quota, first
+    assert "quota left" in printed  # printed first
     assert hammer.replica_states(placed) == dict.fromkeys(SITES, "good")
     assert hammer.replica_states(placed, "--full") == dict.fromkeys(SITES, "good")
 
 
-def test_doors_to_rucios_storage_are_looked_at(hammer: RucioUser, placed: str) -> None:
+def test_doors_of_rucio_storage_are_checked(hammer: RucioUser, placed: str) -> None:
     words = ("verify", placed, "--sites", "all", "--door", "rucio", "--door", "rucio-pinned")
     rows = hammer.datasets_rows(*words)
     assert {(row["site"], row["door"]) for row in rows} == {
@@ -86,9 +86,7 @@ def test_doors_to_rucios_storage_are_looked_at(hammer: RucioUser, placed: str) -
     }
 
 
-def test_the_same_command_again_changes_nothing_but_lifetimes(
-    hammer: RucioUser, placed: str
-) -> None:
+def test_repeated_place_only_extends_lifetimes(hammer: RucioUser, placed: str) -> None:
     before = {rule.id: rule for rule in hammer.own_rules(placed)}
     assert {rule.expression for rule in before.values()} == {f"{site}_DATA" for site in SITES}
     hammer.run_datasets("place", placed, "--sites", "SITE_A,SITE_B", "--lifetime", "3d")
@@ -98,9 +96,7 @@ def test_the_same_command_again_changes_nothing_but_lifetimes(
     assert [round(seconds / 86_400) for seconds in ends] == [2, 3, 3]
 
 
-def test_others_can_plan_with_it_who_have_none_of_its_files(
-    hammer: RucioUser, placed: str, tmp_path: Path
-) -> None:
+def test_plan_needs_no_local_files(hammer: RucioUser, placed: str, tmp_path: Path) -> None:
     elsewhere = RucioUser(hammer.grid, tmp_path, "hammer")
     catalogue = RucioCatalogue(elsewhere.settings)
     manifest = FolderCatalogue(hammer.datasets).manifest(placed)
@@ -114,15 +110,13 @@ def test_others_can_plan_with_it_who_have_none_of_its_files(
     assert elsewhere.replica_states(placed) == dict.fromkeys(SITES, "good")
 
 
-def test_one_name_is_one_content(guest: RucioUser, placed: str) -> None:
+def test_name_with_other_content_is_refused(guest: RucioUser, placed: str) -> None:
     write_dataset(guest.datasets, placed, some())
     said = guest.refused_message("place", placed, "--sites", "SITE_A", code=2)
     assert "has other files than the dataset here" in said
 
 
-def test_a_corrupted_replica_is_found_repaired_and_verified_again(
-    hammer: RucioUser, placed: str
-) -> None:
+def test_corrupted_replica_is_detected_and_repaired(hammer: RucioUser, placed: str) -> None:
     replica_files.corrupt_file(on_disk(hammer.grid, "SITE_B", f"{placed}.one.root"))
     words = ("verify", placed, "--sites", "site=SITE_B", "--full", "--declare")
     found = {row["file"]: row for row in hammer.datasets_rows(*words, code=1)}
@@ -136,10 +130,12 @@ def test_a_corrupted_replica_is_found_repaired_and_verified_again(
     verify = ("verify", placed, "--sites", ALL, "--full")
     hammer.grid.wait_until(lambda: hammer.invoke_datasets(*verify)[0] == 0, "it is repaired", 120)
     with Store.open(hammer.settings.database) as store:
-        assert store.mark_bad_replicas() == 0  # what was found is there, and measured nothing
+        assert store.mark_bad_replicas() == 0  # the findings are stored; no measurement is affected
 
 
-def test_who_may_not_declare_tells_of_a_suspicion(hammer: RucioUser, guest: RucioUser) -> None:
+def test_unprivileged_account_declares_replica_suspicious(
+    hammer: RucioUser, guest: RucioUser
+) -> None:
     write_dataset(hammer.datasets, "suspicious", some(1000))
     hammer.run_datasets("place", "suspicious", "--sites", "SITE_A")
     replica_files.corrupt_file(on_disk(hammer.grid, "SITE_A", "suspicious.two.root"))
@@ -148,7 +144,7 @@ def test_who_may_not_declare_tells_of_a_suspicion(hammer: RucioUser, guest: Ruci
     assert "only an administrator" in told
 
 
-def test_a_replica_in_the_catalogue_alone_is_refused(hammer: RucioUser) -> None:
+def test_replica_missing_on_storage_is_refused(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "pretended-b", some(1000))
     hammer.run_datasets("place", "pretended-b", "--sites", "SITE_A,SITE_B")
     on_disk(hammer.grid, "SITE_B", "pretended-b.one.root").unlink()
@@ -158,7 +154,7 @@ def test_a_replica_in_the_catalogue_alone_is_refused(hammer: RucioUser) -> None:
     assert not any(row["declared"] for row in hammer.datasets_rows(*words, code=1))
 
 
-def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: RucioUser) -> None:
+def test_dead_site_does_not_block_other_replicas(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "not-at-b-b", some(1000))
     words = ("place", "not-at-b-b", "--sites", "all", "--timeout", "5s")
     with daemon_stopped(hammer.grid, "xrootd-SITE_B"):
@@ -174,7 +170,7 @@ def test_a_dead_site_stays_stuck_with_its_reason_and_the_rest_goes_on(hammer: Ru
     assert hammer.replica_states("not-at-b-b") == dict.fromkeys(SITES, "good")
 
 
-def test_where_there_is_no_quota_nothing_is_written(guest: RucioUser) -> None:
+def test_missing_quota_prevents_writing(guest: RucioUser) -> None:
     write_dataset(guest.datasets, "too-much", some(2_000_000))
     guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "user.guest"
     try:
@@ -185,7 +181,7 @@ def test_where_there_is_no_quota_nothing_is_written(guest: RucioUser) -> None:
         guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "hctest"
 
 
-def test_a_storage_that_takes_nothing_is_respected(hammer: RucioUser) -> None:
+def test_storage_closed_for_writing_is_skipped(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "blocked", some(1000))
     with rucio_users.rucio_client(hammer.grid, "root") as admin:
         admin.update_rse("SITE_A_DATA", {"availability_write": False})
@@ -197,9 +193,7 @@ def test_a_storage_that_takes_nothing_is_respected(hammer: RucioUser) -> None:
     assert {row["site"]: row["state"] for row in rows} == {"SITE_A": "denied", "SITE_B": "complete"}
 
 
-def test_our_own_rules_are_withdrawn_and_no_others(
-    hammer: RucioUser, guest: RucioUser, placed: str
-) -> None:
+def test_only_own_rules_are_withdrawn(hammer: RucioUser, guest: RucioUser, placed: str) -> None:
     with rucio_users.rucio_client(hammer.grid, "root") as admin:
         admin.add_replication_rule(
             [{"scope": "hctest", "name": placed}], 1, "SITE_A_DATA", lifetime=7200
@@ -214,13 +208,13 @@ def test_our_own_rules_are_withdrawn_and_no_others(
     assert "has no rule" in guest.refused_message("remove", placed, code=3)
 
 
-def test_tapes_are_never_meant(hammer: RucioUser) -> None:
+def test_tapes_are_never_selected(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "no-tape", some(10))
     said = hammer.refused_message("place", "no-tape", "--sites", "rse=SITE_A_TAPE", code=2)
     assert "no storage on disk" in said
 
 
-def test_what_was_interrupted_goes_on(hammer: RucioUser) -> None:
+def test_interrupted_place_is_resumed(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "interrupted", some(30_000_000))
     process = subprocess.Popen(
         [sys.executable, "-m", "treehammer", "datasets", "place", "interrupted", "--sites", "all"],
@@ -239,7 +233,7 @@ def test_what_was_interrupted_goes_on(hammer: RucioUser) -> None:
     assert hammer.replica_states("interrupted", "--full") == dict.fromkeys(SITES, "good")
 
 
-def test_each_account_has_a_token_of_its_own(hammer: RucioUser, guest: RucioUser) -> None:
+def test_each_account_has_a_separate_token(hammer: RucioUser, guest: RucioUser) -> None:
     shared = replace(guest.settings, cache_dir=hammer.settings.cache_dir)
     assert RucioCatalogue(hammer.settings).rucio.account == "hammer"
     assert RucioCatalogue(shared).rucio.account == "guest"

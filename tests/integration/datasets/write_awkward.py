@@ -1,4 +1,4 @@
-"""Runs under a ROOT environment: ``write_awkward.py FILE`` writes what an RNTuple cannot hold."""
+"""Writer of branches that an RNTuple cannot hold, run with ROOT: ``write_awkward.py FILE``."""
 
 import sys
 

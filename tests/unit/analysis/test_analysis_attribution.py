@@ -1,4 +1,4 @@
-"""Who a slowdown points at."""
+"""Attribution of slowdowns to a release or a site."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def said(table: dict[str, dict[str, Verdict]]) -> tuple[str, ...]:
     return attribute_findings(findings, "the release")
 
 
-def test_nothing_slower_says_nothing() -> None:
+def test_attribution_without_slowdown_is_empty() -> None:
     assert said({"A": {"x": SAME}, "B": {"x": Verdict.FASTER}}) == ()
 
 
-def test_slower_at_every_site_points_at_the_release() -> None:
+def test_slowdown_at_all_sites_is_attributed_to_release() -> None:
     (sentence,) = said({"A": {"x": SLOW, "y": SAME}, "B": {"x": SLOW, "y": SAME}})
     assert sentence == "slower at every site, which points at the release: x"
 
 
-def test_every_test_slower_at_one_site_points_at_the_site() -> None:
+def test_slowdown_of_all_tests_at_one_site_is_attributed_to_site() -> None:
     (sentence,) = said({"A": {"x": SLOW, "y": SLOW}, "B": {"x": SAME, "y": SAME}})
     assert sentence == "all 2 tests slower at A, which points at that site"
 
 
-def test_anything_else_points_at_neither() -> None:
+def test_mixed_slowdown_has_no_attribution() -> None:
     (sentence,) = said({"A": {"x": SLOW, "y": SAME}, "B": {"x": SAME, "y": SAME}})
     assert sentence.startswith("slower, but neither")
     assert "x at A" in sentence
 
 
-def test_a_sentence_names_no_more_than_can_be_read() -> None:
+def test_attribution_limits_listed_series() -> None:
     def slow(count: int) -> str:
         labels = [f"x{number}" for number in range(count)]
         (sentence,) = said({site: dict.fromkeys(labels, SLOW) for site in "AB"})
@@ -65,12 +65,12 @@ def test_undecided_series_give_no_attribution(verdict: Verdict) -> None:
     assert said({"A": {"x": verdict}, "B": {"x": verdict}}) == ()
 
 
-def test_one_test_at_one_site_cannot_be_told_apart() -> None:
+def test_single_series_has_no_attribution() -> None:
     (sentence,) = said({"A": {"x": SLOW}})
     assert "cannot be told" in sentence
 
 
-def test_release_and_site_can_both_be_named() -> None:
+def test_attribution_names_release_and_site() -> None:
     sentences = said(
         {
             "A": {"x": SLOW, "y": SLOW, "z": SLOW},
@@ -88,7 +88,7 @@ def test_release_and_site_can_both_be_named() -> None:
         (0.5, "No verdict could be given, so nothing is attributed to a site or a cause."),
     ],
 )
-def test_attribution_without_verdicts_clears_nothing(loop_s: float, said_of_it: str) -> None:
+def test_attribution_without_verdicts_is_inconclusive(loop_s: float, said_of_it: str) -> None:
     samples = SimulatedCampaign(sites=("A", "B"), loop_s=loop_s).samples()
     found = compare_samples(samples, ComparisonQuery("root", "6.38.00", "6.40.00"), now_us=1)
     assert summarize_attribution(found.verdicts) == (said_of_it,)

@@ -1,4 +1,4 @@
-"""Bad data: each kind has its defined answer and says what to do; nothing of it is an exception."""
+"""Comparisons of bad data: each kind has a defined verdict, reason and remedy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def edited(which: Callable[[Sample], bool], **changes: Any) -> Edit:
 
 
 def times(value: float | None) -> Edit:
-    """Side B reports this for both metrics; None is a metric that is not there."""
+    """Set both metrics of side B to a value; None removes them."""
     metrics = {} if value is None else dict.fromkeys(HEADLINE_METRICS, value)
     return edited(is_b, metrics=metrics)
 
@@ -82,7 +82,7 @@ SLOWED = SimulatedCampaign(effect=0.2)
 
 @dataclass(frozen=True)
 class Case:
-    """Data that are bad in one way, and what is answered: verdict, reason, what to do."""
+    """One kind of bad data with the expected verdict, reason and remedy."""
 
     edit: Edit
     verdict: Verdict
@@ -182,7 +182,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_bad_data_have_a_defined_answer(case: Case) -> None:
+def test_bad_data_have_defined_verdict(case: Case) -> None:
     found = ask(case.edit(case.campaign.samples()))
     for row in found.verdicts_of_scope(SERIES_SCOPE):
         assert row.verdict == case.verdict
@@ -191,11 +191,11 @@ def test_bad_data_have_a_defined_answer(case: Case) -> None:
         assert why in said.why
         assert case.remedy in said.remedy
     assert not found.regressed
-    # People read it below the table, whichever verdict it is.
+    # Notes are printed below the table for every verdict.
     assert any(case.verdict.lower() in note.lower() for note in found.notes)
 
 
-def test_one_absent_side_at_one_site_leaves_the_others_judged() -> None:
+def test_absent_side_at_one_site_keeps_other_verdicts() -> None:
     samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
     found = ask([s for s in samples if not (s.site == "T2_B" and is_b(s))])
     verdicts = {row.site: row.verdict for row in found.verdicts_of_scope(SERIES_SCOPE)}
@@ -205,7 +205,7 @@ def test_one_absent_side_at_one_site_leaves_the_others_judged() -> None:
         assert evidence(row).why == "outside: 1 × only in A"
 
 
-def test_a_site_with_one_job_stays_outside_the_release() -> None:
+def test_site_with_one_job_is_excluded_from_release() -> None:
     samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
     found = ask([s for s in samples if s.site != "T2_C" or s.job_id.endswith("-1")])
     for row in found.verdicts_of_scope(RELEASE_SCOPE):
@@ -214,24 +214,24 @@ def test_a_site_with_one_job_stays_outside_the_release() -> None:
         assert row.jobs == 16
 
 
-def test_sites_with_one_job_each_make_no_release() -> None:
+def test_sites_with_one_job_each_give_no_release_verdict() -> None:
     found = ask(SimulatedCampaign(sites=THREE, jobs=1, effect=0.5).samples())
     assert {row.verdict for row in found.verdicts} == {Verdict.NOT_ENOUGH}
 
 
-def test_a_test_that_no_site_measured_on_both_sides_has_no_release() -> None:
+def test_unpaired_test_has_no_release_verdict() -> None:
     samples = SimulatedCampaign(sites=THREE).samples()
     assert ask([s for s in samples if not is_b(s)]).verdicts_of_scope(RELEASE_SCOPE) == []
 
 
-def test_a_series_that_recorded_nothing_is_named_beside_those_that_did() -> None:
+def test_series_without_values_is_listed() -> None:
     samples = SimulatedCampaign(branches=(1.0, 0.5)).samples()
     silent = [replace(s, metrics={}) if s.axis_value("branches") == 0.5 else s for s in samples]
     verdicts = {(row.label, row.verdict) for row in ask(silent).verdicts_of_scope(SERIES_SCOPE)}
     assert verdicts == {("branches=50%", "not enough data"), ("branches=100%", "same")}
 
 
-def test_measurements_that_came_twice_count_once() -> None:
+def test_duplicate_measurements_count_once() -> None:
     samples = SimulatedCampaign(effect=0.06).samples()
     once, twice = ask(samples), ask(samples + samples)
     for one, two in zip(once.verdicts, twice.verdicts, strict=True):
@@ -239,24 +239,24 @@ def test_measurements_that_came_twice_count_once() -> None:
         assert two.effect == pytest.approx(one.effect)
 
 
-def test_a_job_that_names_two_hosts_is_read_the_same_in_any_order() -> None:
+def test_job_with_two_hosts_is_independent_of_order() -> None:
     samples = [replace(s, host="other") if is_b(s) else s for s in SimulatedCampaign().samples()]
     assert ask(samples) == ask(samples[::-1])
 
 
-def test_a_failed_execution_does_not_speak_for_the_build() -> None:
+def test_failed_execution_does_not_define_build() -> None:
     samples = SimulatedCampaign(effect=0.06).samples()
     other = build(lambda s: s.job_id.endswith("-1"), root_compiler="clang18")(samples)
     failed = edited(lambda s: s.job_id.endswith("-1"), failure_class="data-check")(other)
     assert {row.verdict for row in ask(failed).verdicts_of_scope(SERIES_SCOPE)} == {"slower"}
 
 
-def test_dates_play_no_part() -> None:
-    """A clock that was set between or during jobs cannot reach a comparison."""
+def test_comparison_ignores_dates() -> None:
+    """Ignore clock changes between and during jobs."""
     assert not {"started_us", "ended_us", "day"} & set(Sample.__dataclass_fields__)
 
 
-def test_effects_of_any_size_can_be_shown() -> None:
+def test_extreme_effects_are_formatted() -> None:
     row = ask(SimulatedCampaign(effect=5.0, jobs=2, execution_noise=1.0).samples()).verdicts[0]
     shown = verdict_text.format_interval(replace(row, low=-2000.0, high=2000.0))
     assert shown == "−100.0 … >+999900 %"
@@ -276,7 +276,7 @@ def test_comparison_time_is_linear_in_series() -> None:
     start = time.monotonic()
     found = ask(samples)
     assert len(found.verdicts_of_scope(SERIES_SCOPE)) == 400
-    # In proportion, and not with its square.
+    # The time grows linearly, not quadratically.
     assert time.monotonic() - start < 4 * 200 * max(one, 0.005)
 
 
@@ -303,7 +303,7 @@ SPOILAGES: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def spoilt(draw: st.DrawFn) -> list[Sample]:
-    """A campaign of which every n-th execution is lost, doubled or changed in some way."""
+    """Draw a campaign in which every n-th execution is lost, duplicated or changed."""
     samples = SimulatedCampaign(
         sites=[f"s{number}" for number in range(draw(st.integers(1, 3)))],
         jobs=draw(st.integers(1, 9)),

@@ -1,4 +1,4 @@
-"""Every answer a comparison can give, each from data whose truth is known."""
+"""Comparisons of synthetic data with known effects."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_true_effect_is_estimated(effect: float, verdict: Verdict) -> None:
     assert found.regressed == (verdict is Verdict.SLOWER)
 
 
-def test_pairs_are_kept_job_by_job() -> None:
+def test_pairs_are_formed_within_jobs() -> None:
     found = ask(SimulatedCampaign(effect=0.06).samples())
     assert len(found.pairs) == 2 * 8
     for pair in found.pairs:
@@ -79,7 +79,7 @@ def test_pairs_are_kept_job_by_job() -> None:
     assert rows(found)[0].effect == pytest.approx(sum(cpu) / len(cpu))
 
 
-def test_a_release_is_pooled_over_sites() -> None:
+def test_release_is_pooled_over_sites() -> None:
     (row,) = rows(
         ask(SimulatedCampaign(sites=THREE, jobs=12, effect=0.06).samples()), RELEASE_SCOPE
     )
@@ -88,7 +88,7 @@ def test_a_release_is_pooled_over_sites() -> None:
     assert evidence(row).sites == THREE
 
 
-def test_sites_that_disagree_leave_the_release_undecided() -> None:
+def test_disagreeing_sites_leave_release_undecided() -> None:
     campaign = SimulatedCampaign(sites=THREE, effect_at={"T2_A": 0.1, "T2_B": -0.1, "T2_C": 0.0})
     found = ask(campaign.samples())
     (row,) = rows(found, RELEASE_SCOPE)
@@ -101,7 +101,7 @@ def test_sites_that_disagree_leave_the_release_undecided() -> None:
     }
 
 
-def test_the_doors_of_a_site_share_its_hosts_and_add_up_their_jobs() -> None:
+def test_doors_of_one_site_share_hosts_and_jobs() -> None:
     effects = {"T2_A": 0.05, "T2_B": -0.05}
 
     def at(site: str, door: str, jobs: int) -> list[Sample]:
@@ -112,11 +112,11 @@ def test_the_doors_of_a_site_share_its_hosts_and_add_up_their_jobs() -> None:
     (row,) = rows(ask([*samples, *at("T2_C", "near", 8)]), RELEASE_SCOPE)
     assert row.verdict == Verdict.UNDECIDED
     assert (row.jobs, row.hosts) == (38, 12)
-    # Of 20, 10 and 8 jobs at a site, further sites will have about 10.
+    # The sites have 20, 10 and 8 jobs, so another site is expected to have about 10.
     assert row.jobs_needed == 10 * (evidence(row).sites_needed or 0) > 0
 
 
-def test_one_site_makes_no_release() -> None:
+def test_single_site_gives_no_release_verdict() -> None:
     (row,) = rows(ask(SimulatedCampaign(effect=0.06).samples()), RELEASE_SCOPE)
     assert row.verdict == Verdict.NOT_ENOUGH
     assert "one site (T2_A)" in evidence(row).why
@@ -140,7 +140,7 @@ def test_single_job_has_no_interval() -> None:
     assert (row.low, row.high, row.jobs_needed) == (None, None, 5)
 
 
-def test_five_jobs_are_not_enough_and_six_are() -> None:
+def test_verdict_requires_six_jobs() -> None:
     assert (
         rows(ask(SimulatedCampaign(jobs=5, effect=0.2).samples()))[0].verdict == Verdict.NOT_ENOUGH
     )
@@ -163,18 +163,18 @@ def test_identical_ratios_give_no_verdict() -> None:
     assert row.low is None
 
 
-def test_short_loops_enter_no_verdict() -> None:
+def test_short_loops_give_no_verdict() -> None:
     found = ask(SimulatedCampaign(sites=THREE, loop_s=1.5, job_noise=0.01, effect=0.2).samples())
     assert {row.verdict for row in found.verdicts} == {Verdict.TOO_SHORT}
     assert not found.regressed
 
 
-def test_untimed_loops_enter_no_verdict() -> None:
+def test_untimed_loops_give_no_verdict() -> None:
     samples = changed(SimulatedCampaign(effect=0.2).samples(), lambda _: True, loop_wall_s=None)
     assert rows(ask(samples))[0].verdict == Verdict.TOO_SHORT
 
 
-def test_other_compiler_prevents_verdict() -> None:
+def test_different_compiler_prevents_verdict() -> None:
     samples = [
         replace(s, build={**s.build, "root_compiler": "clang18"}) if is_b(s) else s
         for s in SimulatedCampaign(sites=THREE, effect=0.2).samples()
@@ -186,7 +186,7 @@ def test_other_compiler_prevents_verdict() -> None:
     assert not found.regressed
 
 
-def test_the_same_compiler_from_another_package_is_named_and_counts_as_the_same() -> None:
+def test_compiler_package_difference_is_listed_and_ignored() -> None:
     packaged = "c++ (GCC) 14.2.1 20250110 (Red Hat 14.2.1-{})".format
     samples = [
         replace(s, build={**s.build, "root_compiler": packaged(11 if is_b(s) else 7)})
@@ -201,7 +201,7 @@ def test_the_same_compiler_from_another_package_is_named_and_counts_as_the_same(
 @pytest.mark.parametrize(
     "other", ["c++ (GCC) 14.3.1 20250110 (x)", "g++ (GCC) 14.2.1 20250110 (x)"]
 )
-def test_another_version_or_name_of_the_compiler_is_another_compiler(other: str) -> None:
+def test_compiler_version_or_name_difference_prevents_verdict(other: str) -> None:
     samples = [
         replace(
             s,
@@ -215,7 +215,7 @@ def test_another_version_or_name_of_the_compiler_is_another_compiler(other: str)
     assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
 
 
-def test_every_reason_is_given_and_the_gravest_names_the_refusal() -> None:
+def test_verdict_is_worst_reason_and_lists_all() -> None:
     samples = [
         replace(s, build={**s.build, "root_flags": "-O0" if is_b(s) else "-O3"})
         for s in SimulatedCampaign(hosts=1, jobs=1, loop_s=1).samples()
@@ -244,7 +244,7 @@ def test_external_library_prevents_verdict() -> None:
     assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
 
 
-def test_two_builds_of_one_request_differ_on_any_other_axis() -> None:
+def test_different_builds_of_one_request_are_detected_on_other_axes() -> None:
     campaign = SimulatedCampaign(roots=("current",), cache_mb=(0.0, 30.0), effect=0.0)
     samples = [
         replace(s, build={**s.build, "root_commit": str(s.axis_value("cache_mb"))})
@@ -269,15 +269,15 @@ def test_different_values_are_not_compared() -> None:
         ({}, "not checked"),
     ],
 )
-def test_value_checksums_prove_the_same_data(checksum: dict[str, str], said: str) -> None:
+def test_equal_value_checksums_prove_same_data(checksum: dict[str, str], said: str) -> None:
     assert evidence(rows(ask(SimulatedCampaign(checksum=checksum).samples()))[0]).same_data == said
 
 
 @pytest.mark.parametrize(
     "question", [ComparisonQuery("root", A, B), ComparisonQuery("cache_mb", 0.0, 30.0)]
 )
-def test_data_that_are_not_the_datasets_are_never_compared(question: ComparisonQuery) -> None:
-    """Both releases agree on the values of a damaged file; its bytes tell."""
+def test_damaged_files_are_not_compared(question: ComparisonQuery) -> None:
+    """Detect a damaged file by its checksum although both releases read the same values."""
     campaign = SimulatedCampaign(cache_mb=(0.0, 30.0), checksum={A: "1" * 64, B: "1" * 64})
     samples = changed(
         campaign.samples(),
@@ -292,7 +292,7 @@ def test_data_that_are_not_the_datasets_are_never_compared(question: ComparisonQ
     assert found.pairs == ()
 
 
-def test_checksums_of_other_leaves_prove_nothing() -> None:
+def test_checksums_of_different_leaves_are_not_compared() -> None:
     samples = changed(
         SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
         lambda s: is_b(s) and s.kind == "checksum",
@@ -301,7 +301,7 @@ def test_checksums_of_other_leaves_prove_nothing() -> None:
     assert evidence(rows(ask(samples))[0]).same_data == "not checked"
 
 
-def test_checksums_of_two_versions_prove_nothing() -> None:
+def test_checksums_of_different_versions_are_not_compared() -> None:
     samples = changed(
         SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
         lambda s: is_b(s) and s.kind == "checksum",
@@ -310,7 +310,7 @@ def test_checksums_of_two_versions_prove_nothing() -> None:
     assert evidence(rows(ask(samples))[0]).same_data == "not checked"
 
 
-def test_formats_may_name_the_types_of_uncovered_leaves_in_their_own_way() -> None:
+def test_type_names_of_skipped_leaves_may_differ_by_format() -> None:
     samples = changed(
         SimulatedCampaign(checksum={A: "1" * 64, B: "1" * 64}).samples(),
         lambda s: s.kind == "checksum",
@@ -324,13 +324,13 @@ def test_formats_may_name_the_types_of_uncovered_leaves_in_their_own_way() -> No
     assert evidence(rows(ask(samples))[0]).same_data == "same data proven"
 
 
-def test_a_shared_checksum_proves_nothing_of_another_axis() -> None:
+def test_shared_checksum_does_not_cover_other_axes() -> None:
     campaign = SimulatedCampaign(roots=(A,), cache_mb=(0.0, 30.0), checksum={A: "1" * 64})
     found = ask(campaign.samples(), ComparisonQuery("cache_mb", 0.0, 30.0))
     assert evidence(found.verdicts[0]).same_data == "not checked"
 
 
-def test_one_sided_and_failed_series_have_own_rows() -> None:
+def test_one_sided_and_failed_series_have_separate_rows() -> None:
     samples = SimulatedCampaign(branches=(1.0, 0.5, 0.25, 0.12)).samples()
     kept = []
     for sample in samples:
@@ -372,7 +372,7 @@ def test_implausible_executions_are_never_averaged() -> None:
     assert evidence(rows(found)[0]).left_out["implausible"] == 8
 
 
-def test_unpaired_jobs_are_compared_and_named_weaker() -> None:
+def test_unpaired_jobs_are_compared_with_note() -> None:
     campaign = SimulatedCampaign(bundled=False, jobs=20, job_noise=0.02, effect=0.1)
     found = ask(campaign.samples())
     (row,) = rows(found)
@@ -383,7 +383,7 @@ def test_unpaired_jobs_are_compared_and_named_weaker() -> None:
     assert any(note.startswith("Unpaired") for note in found.notes)
 
 
-def test_two_layouts_of_one_content_are_compared_where_the_values_prove_it() -> None:
+def test_layouts_with_equal_value_checksums_are_compared() -> None:
     def read(dataset: str, effect: float, content: str) -> list[Sample]:
         made = SimulatedCampaign(
             name=dataset, roots=(A,), jobs=20, job_noise=0.02, effect=effect, checksum={A: content}
@@ -413,7 +413,7 @@ def test_unpaired_jobs_are_less_certain_than_pairs() -> None:
     assert width(False) > 3 * width(True)
 
 
-def test_two_sites_and_two_campaigns_can_be_compared() -> None:
+def test_sites_and_campaigns_are_comparable() -> None:
     samples = SimulatedCampaign(sites=("T2_A", "T2_B"), roots=(A,), jobs=10).samples()
     found = ask(samples, ComparisonQuery("site", "T2_A", "T2_B"))
     assert {row.site for row in found.verdicts} == {"T2_A → T2_B"}
@@ -445,13 +445,13 @@ def test_incompatible_samples_are_not_mixed() -> None:
     assert sorted(row.jobs for row in found) == [8, 8]
 
 
-def test_another_instrument_makes_another_series() -> None:
+def test_different_instruments_form_separate_series() -> None:
     samples = SimulatedCampaign().samples()
     newer = [replace(s, instrument_version=2, job_id=f"{s.job_id}-2") for s in samples]
     assert len(rows(ask(samples + newer))) == 2
 
 
-def test_the_same_question_has_the_same_identity() -> None:
+def test_equal_queries_have_equal_identity() -> None:
     assert ComparisonQuery("root", A, B).id == ComparisonQuery("root", A, B).id
     others = [
         ComparisonQuery("root", B, A),
@@ -478,7 +478,7 @@ def test_verdicts_record_the_query() -> None:
         )
 
 
-def test_older_verdicts_have_unknown_query() -> None:
+def test_older_verdicts_have_no_recorded_query() -> None:
     (row, *_) = ask(SimulatedCampaign().samples()).verdicts
     assert verdict_text.comparison_title(row) == f"root {B} against {A}, all measurements"
     told = json.loads(row.evidence)
@@ -495,7 +495,7 @@ def told_of(rows: Sequence[VerdictRow]) -> list[str]:
 
 
 @pytest.mark.parametrize("bundled", [True, False])
-def test_the_times_of_both_sides_fit_the_effect(bundled: bool) -> None:
+def test_times_of_both_sides_match_effect(bundled: bool) -> None:
     found = ask(SimulatedCampaign(bundled=bundled, rounds=3, jobs=7, execution_noise=0.3).samples())
     for row in found.verdicts_of_scope(SERIES_SCOPE):
         kept = evidence(row)
@@ -512,7 +512,7 @@ def test_the_times_of_both_sides_fit_the_effect(bundled: bool) -> None:
         assert math.sqrt(kept.a_value * kept.b_value) == pytest.approx(middle)
 
 
-def test_a_side_is_singled_out_by_what_its_executions_agree_in() -> None:
+def test_side_is_described_by_common_axes() -> None:
     samples = SimulatedCampaign(sites=THREE, branches=(1.0, 0.5)).samples()
     for row in ask(samples).verdicts:
         for side, of in ((A, evidence(row).of_a), (B, evidence(row).of_b)):
@@ -561,7 +561,7 @@ def test_false_verdicts_are_rare() -> None:
             said = {row.verdict for row in found.verdicts_of_scope(scope)}
             asked[scope] += 1
             wrong[scope] += bool(said & {Verdict.FASTER, Verdict.SLOWER})
-    # A family of rows holds a false claim with 5 % probability; without adjustment it were 46 %.
+    # A family of rows has a false verdict with 5 % probability; 46 % without adjustment.
     assert asked[SERIES_SCOPE] == 12
     assert wrong[SERIES_SCOPE] <= 2
     assert wrong[RELEASE_SCOPE] <= 2

@@ -1,4 +1,4 @@
-"""What a day at a site was."""
+"""Status of a site's day."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ LACKS = "software-setup: not supported"
         ({LACKS: 2}, DayStatus.NO_DATA, "2 not supported"),
     ],
 )
-def test_a_day(outcomes: Mapping[str, int], status: DayStatus, said: str) -> None:
+def test_day_status_follows_outcomes(
+    outcomes: Mapping[str, int], status: DayStatus, said: str
+) -> None:
     judged = DayOutcomes.from_outcomes(outcomes)
     assert (judged.status, str(judged)) == (status, said)
     assert judged.total == sum(outcomes.values())

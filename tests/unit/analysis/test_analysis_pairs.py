@@ -1,4 +1,4 @@
-"""From executions to one number a job."""
+"""Reduction of executions to one value per job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CPU = "cpu_per_event_s"
 def sides(
     *values: tuple[float | None, float | None], attempt: int = 1
 ) -> tuple[list[Sample], list[Sample]]:
-    """One job whose rounds have these values on side A and B; None is a missing execution."""
+    """Build a job whose rounds have these values on sides A and B; None omits an execution."""
     template = SimulatedCampaign(jobs=1).samples()[0]
     found: tuple[list[Sample], list[Sample]] = ([], [])
     for round_, pair in enumerate(values, 1):
@@ -36,20 +36,20 @@ def sides(
     return found
 
 
-def test_the_effect_is_the_median_over_rounds_of_the_log_ratio() -> None:
+def test_effect_is_median_log_ratio_over_rounds() -> None:
     (pair,), left_out = pair_jobs(*sides((1.0, 1.1), (2.0, 2.0), (1.0, 9.0)), CPU)
     assert pair.d == pytest.approx(math.log(1.1))
     assert (pair.rounds, pair.a, pair.b) == (3, 1.0, 2.0)
     assert not left_out
 
 
-def test_a_round_without_its_other_half_is_left_out_and_counted() -> None:
+def test_incomplete_rounds_are_excluded_and_counted() -> None:
     (pair,), left_out = pair_jobs(*sides((1.0, 1.5), (1.0, None), (None, 3.0)), CPU)
     assert pair.rounds == 1
     assert left_out == {UNPAIRED_EXECUTION: 2}
 
 
-def test_halves_of_different_attempts_are_no_pair() -> None:
+def test_pairs_require_the_same_attempt() -> None:
     a, _ = sides((1.0, None), attempt=1)
     _, b = sides((None, 2.0), attempt=2)
     pairs, left_out = pair_jobs(a, b, CPU)
@@ -57,7 +57,7 @@ def test_halves_of_different_attempts_are_no_pair() -> None:
     assert left_out == {UNPAIRED_EXECUTION: 2}
 
 
-def test_of_several_whole_attempts_the_last_counts() -> None:
+def test_last_complete_attempt_counts() -> None:
     first, second = sides((1.0, 5.0), attempt=1), sides((1.0, 2.0), attempt=2)
     (pair,), left_out = pair_jobs(first[0] + second[0], first[1] + second[1], CPU)
     assert pair.d == pytest.approx(math.log(2))
@@ -81,19 +81,19 @@ def test_unusable_halves_are_counted_by_reason(change: dict[str, object], reason
     assert left_out == {reason: 1, UNPAIRED_EXECUTION: 1}
 
 
-def test_dirty_executions_give_way_to_clean_ones() -> None:
+def test_clean_executions_replace_dirty_ones() -> None:
     a, b = sides((1.0, 1.0), (1.0, 2.0))
     dirty = replace(a[0], dirty=True)
     kept_a, kept_b, left_out = drop_dirty([dirty, a[1]], b)
     assert (kept_a, kept_b, left_out) == ([a[1]], b, {DIRTY_TREE: 1})
 
 
-def test_dirty_executions_among_themselves_are_compared() -> None:
+def test_dirty_executions_are_compared_without_clean_ones() -> None:
     a, b = ([replace(one, dirty=True) for one in side] for side in sides((1.0, 1.0)))
     assert drop_dirty(a, b) == (a, b, {})
 
 
-def test_one_value_a_job_from_its_last_attempt() -> None:
+def test_unpaired_value_is_from_last_attempt() -> None:
     early, _ = sides((9.0, None), attempt=1)
     late, _ = sides((1.0, None), (3.0, None), attempt=2)
     (value,), left_out = collect_job_values(early + late, CPU)
@@ -102,7 +102,7 @@ def test_one_value_a_job_from_its_last_attempt() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), min_size=1, max_size=5))
-def test_swapping_sides_changes_the_sign_alone(values: list[tuple[float, float]]) -> None:
+def test_swapping_sides_changes_only_the_sign(values: list[tuple[float, float]]) -> None:
     a, b = sides(*values)
     (there,), _ = pair_jobs(a, b, CPU)
     (back,), _ = pair_jobs(b, a, CPU)

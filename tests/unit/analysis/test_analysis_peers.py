@@ -1,4 +1,4 @@
-"""A site beside similar ones, by numbers that can be checked by hand."""
+"""Comparison of a site with its peers, checked by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_work_without_peers_is_excluded() -> None:
     assert point.displayed_mean == point.own_mean == pytest.approx(0.5)
 
 
-def test_another_day_is_not_the_same_time() -> None:
+def test_other_days_are_not_compared() -> None:
     first, second = series(
         group("HERE", 2, "a", 0.5), group("HERE", 1, "a", 0.4), group("X", 2, "a", 0.6)
     )

@@ -1,4 +1,4 @@
-"""The table of power: quoted where it applies, and derived from recorded A/A jobs."""
+"""Power tables: quotes in comparisons, and derivation from recorded A/A jobs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_missing_power_table_gives_no_text(tmp_path: Path) -> None:
         (SimulatedCampaign(loop_s=1.0), False),
     ],
 )
-def test_compare_quotes_it_where_more_jobs_could_decide(
+def test_compare_quotes_power_for_undecided_series(
     campaign: SimulatedCampaign, quoted: bool
 ) -> None:
     found = compare_samples(campaign.samples(), ComparisonQuery("root", A, B), now_us=1)
@@ -88,14 +88,14 @@ def test_compare_quotes_it_where_more_jobs_could_decide(
 
 @pytest.fixture(scope="module")
 def verdicts() -> Iterator[ModuleType]:
-    """``benchmarks.analysis.verdict_error_rates``."""
+    """Load ``benchmarks.analysis.verdict_error_rates``."""
     with import_benchmarks() as named:
         yield named("analysis.verdict_error_rates")
 
 
 @pytest.fixture
 def recorded(verdicts: ModuleType, tmp_path: Path) -> Path:
-    """A table of A/A jobs with a known spread of 2 %, as if it had been recorded."""
+    """Write a table of A/A jobs with a spread of 2 %."""
     noise = np.random.default_rng(1)
     jobs = []
     for number, d in enumerate(noise.normal(0, 0.02, 120)):
@@ -112,7 +112,7 @@ def recorded(verdicts: ModuleType, tmp_path: Path) -> Path:
     return path
 
 
-def test_the_table_is_the_same_each_time_and_finds_what_was_planted(
+def test_power_table_is_reproducible_and_detects_effect(
     verdicts: ModuleType, recorded: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(verdicts, "TRIAL_COUNT", 40)
@@ -146,7 +146,7 @@ def test_resampling_follows_its_scheme(verdicts: ModuleType, recorded: Path) -> 
         assert {row.hosts for row in found.verdicts_of_scope(SERIES_SCOPE)} == {3}
 
 
-def test_tables_that_mix_set_ups_or_hold_too_little_are_refused(
+def test_mixed_or_small_tables_are_refused(
     verdicts: ModuleType, recorded: Path, tmp_path: Path
 ) -> None:
     jobs = verdicts.aa_jobs.read_table(recorded)
@@ -170,7 +170,7 @@ def test_shipped_table_agrees_with_recorded_jobs(
     cells = len(verdicts.SLOWDOWNS) * len(verdicts.SERIES_LENGTHS) * len(HEADLINE_METRICS)
     assert len(table) == cells
     shipped = {(one.metric, one.slowdown, one.jobs): one for one in table}
-    # The first trials of the recorded thousand, with the same seeds.
+    # These are the first of the thousand recorded trials, with the same seeds.
     monkeypatch.setattr(verdicts, "TRIAL_COUNT", 100)
     for slowdown, count in ((0.05, 6), (0.02, 12)):
         for cell in verdicts.power_cells(jobs, slowdown, count):

@@ -1,4 +1,4 @@
-"""Keys, axes and the values a user names."""
+"""Comparison keys, axes and parsing of axis values."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_bundled_axes_vary_inside_jobs() -> None:
     assert varying["branches"] == [0.02, 1.0]
 
 
-def test_versions_sort_as_people_read_them() -> None:
+def test_versions_sort_naturally() -> None:
     versions = ["6.40.00", "6.9.2", "6.38.00", "current"]
     assert sorted(versions, key=natural_sort_key) == ["6.9.2", "6.38.00", "6.40.00", "current"]
     numbers = [10**400, 1.5, 2, -1]
     assert sorted(numbers, key=natural_sort_key) == [-1, 1.5, 2, 10**400]
 
 
-def test_numbers_are_named_as_numbers_and_versions_as_text() -> None:
+def test_axis_values_parse_numbers_and_versions() -> None:
     samples = SimulatedCampaign(roots=("6.4", "6.40"), cache_mb=(0.0, 30.0)).samples()
     assert find_axis_value(samples, "cache_mb", "30") == 30.0
     assert find_axis_value(samples, "root", "6.40") == "6.40"
@@ -88,19 +88,19 @@ def test_numbers_are_named_as_numbers_and_versions_as_text() -> None:
         find_axis_value(samples, "root", "6.400")
 
 
-def test_truth_values_can_be_named() -> None:
+def test_axis_values_parse_booleans() -> None:
     one = replace(SimulatedCampaign().samples()[0], variant=Variant((("prefetch", True),)))
     assert find_axis_value([one], "prefetch", "true") is True
 
 
-def test_an_unknown_axis_names_the_known_ones() -> None:
+def test_unknown_axis_lists_known_axes() -> None:
     with pytest.raises(ConfigError, match="cache_mb") as caught:
         find_axis_value(SimulatedCampaign().samples(), "cach_mb", "0")
     assert caught.value.where == "--axis"
 
 
 @pytest.mark.parametrize("text", ["1", "0.5", "1e3", "-2.0", "True", "6.40", "6.40.00", "Muon_*"])
-def test_possible_values_of_a_text(text: str) -> None:
+def test_axis_value_candidates_of_text(text: str) -> None:
     known: list[Scalar] = [True, False, 1, 0.5, 1000, -2, 6.4, text, "other", 7]
     found = [*possible_values(text)]
     assert found[0] == text

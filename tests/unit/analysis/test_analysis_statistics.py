@@ -1,4 +1,4 @@
-"""Intervals, pooling and multiplicity against independent values, and their error rates."""
+"""Intervals, pooling and multiplicity adjustment: reference values and error rates."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
 
 P_VALUES = st.lists(st.floats(1e-9, 0.999), min_size=1, max_size=12)
 
-# Colditz et al. 1994, 13 trials of the BCG vaccine: log risk ratios and their variances, as in
-# the textbooks and packages of meta-analysis.
+# Colditz et al. 1994, 13 trials of the BCG vaccine: log risk ratios and their variances, a
+# standard example of meta-analysis.
 BCG_EFFECTS = (-0.8893, -1.5854, -1.3481, -1.4416, -0.2175, -0.7861, -1.6209, 0.0120, -0.4694,
                -1.3713, -0.3394, 0.4459, -0.0173)  # fmt: skip
 BCG_VARIANCES = (0.3256, 0.1946, 0.4154, 0.0200, 0.0512, 0.0069, 0.2230, 0.0040, 0.0564, 0.0730,
                  0.0124, 0.5325, 0.0714)  # fmt: skip
 
 
-def test_paired_mean_is_the_textbook_t_interval() -> None:
+def test_paired_mean_equals_textbook_interval() -> None:
     # Student 1908: extra hours of sleep; mean 1.58, t = 4.0621 with 9 degrees of freedom.
     sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
     found = estimate_paired(sleep)
@@ -44,7 +44,7 @@ def test_paired_mean_is_the_textbook_t_interval() -> None:
     assert found.interval() == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
 
 
-def test_welch_is_scipys_on_the_logarithms() -> None:
+def test_unpaired_interval_equals_scipy_on_logarithms() -> None:
     noise = np.random.default_rng(3)
     a, b = noise.lognormal(0, 0.1, 9).tolist(), noise.lognormal(0.1, 0.3, 14).tolist()
     found = estimate_unpaired(a, b)
@@ -55,7 +55,7 @@ def test_welch_is_scipys_on_the_logarithms() -> None:
     assert found.interval() == pytest.approx((float(interval.low), float(interval.high)))
 
 
-def test_identical_values_are_no_evidence() -> None:
+def test_identical_values_give_no_interval() -> None:
     assert estimate_paired([0.01] * 20) is None
     assert estimate_paired([0.01]) is None
     assert estimate_unpaired([2.0, 2.0, 2.0], [3.0, 3.1, 2.9]) is None
@@ -74,7 +74,7 @@ def test_pooling_agrees_with_published_values() -> None:
     assert found.estimate.df == 12
 
 
-def test_pooling_agrees_with_the_formulas_written_out() -> None:
+def test_pooling_agrees_with_explicit_formulas() -> None:
     effects, variances = np.array([0.01, 0.05, 0.09]), np.array([1e-4, 2e-4, 5e-5])
 
     def excess(tau2: float) -> float:
@@ -95,7 +95,7 @@ def test_pooling_agrees_with_the_formulas_written_out() -> None:
     assert found.estimate.se == pytest.approx(se, rel=1e-4)
 
 
-def test_sites_that_agree_too_well_do_not_make_certainty() -> None:
+def test_agreeing_sites_keep_nonzero_error() -> None:
     found = pool_estimates([Estimate(0.02, 0.01, 7), Estimate(0.02, 0.01, 7)])
     assert found is not None
     assert found.estimate.se == pytest.approx(0.01 / math.sqrt(2))
@@ -105,14 +105,14 @@ def test_one_site_is_not_pooled() -> None:
     assert pool_estimates([Estimate(0.02, 0.01, 7)]) is None
 
 
-def test_holm_by_hand() -> None:
+def test_holm_adjustment_equals_manual_calculation() -> None:
     found = adjust_holm([0.04, 0.01, 0.03])
     assert [one.p for one in found] == pytest.approx([0.06, 0.03, 0.06])
-    # The smallest is rejected at alpha/3; 0.03 fails at alpha/2, whose level the rest shares.
+    # The smallest p-value is rejected at alpha/3; 0.03 fails at alpha/2, as do the larger ones.
     assert [one.level for one in found] == pytest.approx([ALPHA / 2, ALPHA / 3, ALPHA / 2])
 
 
-def test_benjamini_hochberg_by_hand() -> None:
+def test_benjamini_hochberg_equals_manual_calculation() -> None:
     found = adjust_benjamini_hochberg([0.01, 0.02, 0.03, 0.5])
     assert [one.p for one in found] == pytest.approx([0.04, 0.04, 0.04, 0.5])
     assert [one.level for one in found] == pytest.approx([3 / 4 * ALPHA] * 4)
@@ -140,8 +140,8 @@ def test_adjusted_intervals_agree_with_rejections(p_values: list[float]) -> None
         (-0.05, 0.005, Verdict.FASTER),
         (0.05, 0.005, Verdict.SLOWER),
         (0.001, 0.002, Verdict.SAME),
-        (0.01, 0.002, Verdict.SAME),  # certain, and too small to matter
-        (0.018, 0.004, Verdict.UNDECIDED),  # certain, but perhaps beyond delta
+        (0.01, 0.002, Verdict.SAME),  # significant, but smaller than delta
+        (0.018, 0.004, Verdict.UNDECIDED),  # significant, but possibly larger than delta
         (0.05, 0.05, Verdict.UNDECIDED),
         (0.0, 0.05, Verdict.UNDECIDED),
     ],
@@ -160,7 +160,7 @@ def test_swapping_sides_swaps_the_verdict(mean: float, se: float) -> None:
 
 
 @pytest.mark.parametrize("true, verdict", [(0.06, Verdict.SLOWER), (0.0, Verdict.SAME)])
-def test_the_jobs_named_as_needed_decide_as_often_as_promised(true: float, verdict: str) -> None:
+def test_jobs_needed_reach_stated_power(true: float, verdict: str) -> None:
     spread, n = 0.08, 8
     more = estimate_jobs_needed(
         Estimate(true, spread / math.sqrt(n), n - 1), n, ALPHA, DEFAULT_DELTA
@@ -171,16 +171,14 @@ def test_the_jobs_named_as_needed_decide_as_often_as_promised(true: float, verdi
     for _ in range(200):
         again = estimate_paired(noise.normal(true, spread, n + more).tolist())
         decided += again is not None and decide_verdict(again, ALPHA, DEFAULT_DELTA) is verdict
-    # A proof of 'same' needs both edges, so its chance is below the one-sided 80 %.
+    # The verdict "same" needs both edges, so its probability is below the one-sided 80 %.
     assert decided / 200 > (0.7 if verdict is Verdict.SLOWER else 0.5)
 
 
 @pytest.mark.parametrize("level", [0.05, 0.05 / 70, 0.05 / 10_000])
 @pytest.mark.parametrize("mean, spread", [(0.09, 0.13), (0.05, 0.045), (0.0, 0.05), (0.06, 0.005)])
-def test_the_jobs_needed_are_the_fewest_at_every_level(
-    mean: float, spread: float, level: float
-) -> None:
-    """Also in families of thousands, where the formula's far tail is beyond a computer's digits."""
+def test_jobs_needed_are_minimal_at_every_level(mean: float, spread: float, level: float) -> None:
+    """Check families of thousands as well, where the formula's tail underflows."""
     gap = abs(mean) if abs(mean) > DEFAULT_DELTA else DEFAULT_DELTA - abs(mean)
 
     def chance(jobs: int) -> float:
@@ -200,14 +198,14 @@ def test_the_jobs_needed_are_the_fewest_at_every_level(
     assert more == 1 or chance(n + more - 1) <= 0.82
 
 
-def test_hopeless_questions_name_no_number() -> None:
+def test_unreachable_power_gives_no_job_count() -> None:
     assert (
         estimate_jobs_needed(Estimate(DEFAULT_DELTA - 1e-7, 0.5, 9), 10, ALPHA, DEFAULT_DELTA)
         is None
     )
 
 
-def test_coverage_of_the_intervals() -> None:
+def test_intervals_have_nominal_coverage() -> None:
     noise = np.random.default_rng(5)
     covered = pooled = 0
     trials = 300

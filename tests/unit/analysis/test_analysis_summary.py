@@ -1,4 +1,4 @@
-"""Sums of executions: what a group is, what its figures mean, what is counted beside them."""
+"""Summaries of executions: groups, their statistics, and counts of unusable measurements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row(job: str, rate: float | None, **more: Any) -> dict[str, Any]:
     return {**GOOD, "job_id": job, "rate": rate, **more}
 
 
-def test_the_job_is_the_unit_however_often_it_measured() -> None:
+def test_summary_counts_jobs_as_units() -> None:
     rows = [row("a", 10.0), row("a", 12.0), row("a", 50.0), row("b", 14.0), row("c", 16.0)]
     (group,) = group_executions(rows, lambda _: ())
     assert group.job_values("rate") == [12.0, 14.0, 16.0]
@@ -57,14 +57,14 @@ def test_unknown_hosts_are_not_counted() -> None:
     assert (group.jobs, group.hosts) == (3, 1)
 
 
-def test_of_a_job_that_was_tried_again_the_last_attempt_counts() -> None:
+def test_last_attempt_of_a_job_counts() -> None:
     rows = [row("a", 1.0), row("a", 3.0, attempt=2), row("a", None, attempt=3)]
     (group,) = group_executions(rows, lambda _: ())
     assert group.job_values("rate") == [3.0]
 
 
 @pytest.mark.parametrize("values", [[5.0], [5.0, 5.0]])
-def test_without_any_spread_there_is_no_interval(values: list[float]) -> None:
+def test_values_without_spread_have_no_interval(values: list[float]) -> None:
     (group,) = group_executions([row(str(n), v) for n, v in enumerate(values)], lambda _: ())
     assert group.mean_over_jobs("rate") == MeanWithInterval(len(values), 5.0)
     assert group_executions([row("a", None)], lambda _: ())[0].mean_over_jobs("rate") is None
@@ -83,7 +83,7 @@ def test_unusable_measurements_are_counted_separately() -> None:
     assert dict(group.outcomes) == dict.fromkeys(Outcome, 1)
 
 
-def test_a_ratio_is_of_geometric_means_and_unpaired() -> None:
+def test_ratio_is_unpaired_ratio_of_geometric_means() -> None:
     rows = [row(f"{side}{n}", base * f, site=side) for side, base in (("A", 8.0), ("B", 4.0))
             for n, f in enumerate((0.9, 1.0, 1.1))]  # fmt: skip
     b, a = group_executions(rows, lambda one: (one["site"] == "A",))
@@ -101,7 +101,7 @@ def test_a_ratio_is_of_geometric_means_and_unpaired() -> None:
     assert a.ratio_over_jobs(group_executions([row("x", 0.0)], lambda _: ())[0], "rate") is None
 
 
-def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_summary_interval_has_nominal_coverage() -> None:
     missed = 0
     for seed in range(200):
         rows = list(SimulatedCampaign(seed=seed, jobs=6, job_noise=0.1, roots=("6.40.00",)).rows())
@@ -117,7 +117,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 2 <= missed <= 22  # 5 % of 200, within three standard deviations
 
 
-def test_groups_come_in_natural_order_and_mixtures_are_seen() -> None:
+def test_groups_are_sorted_and_mixtures_detected() -> None:
     variants = ['{"access":"direct","cache_mb":30}', '{"access":"direct","cache_mb":4}']
     rows = [row(str(n), 1.0, variant=text) for n, text in enumerate(variants)]
     keys = [
@@ -139,12 +139,12 @@ def test_groups_come_in_natural_order_and_mixtures_are_seen() -> None:
         ((2.0, 1.9999, 2.0001), "2 ± 0.0001"),
     ],
 )
-def test_figures_are_shown_to_the_digit_that_is_known(
+def test_figures_are_rounded_to_significant_digits(
     figure: tuple[float, float | None, float | None], shown: str
 ) -> None:
     assert verdict_text.format_mean(*figure) == shown
 
 
-def test_ratios_are_shown_with_their_own_interval() -> None:
+def test_ratios_are_shown_with_interval() -> None:
     assert verdict_text.format_ratio(0.58123, 0.4312, 0.7711) == "0.58 (0.43 … 0.77)"
     assert verdict_text.format_ratio(0.58123, None, None) == "0.581"

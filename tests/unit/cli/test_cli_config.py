@@ -27,7 +27,7 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
     assert settings.sources["data_dir"] == "default"
 
 
-def test_paths_start_where_they_were_written(tmp_path: Path) -> None:
+def test_paths_are_relative_to_their_origin(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     file = tmp_path / "conf" / "t.toml"
     file.write_text('data_dir = "here"', encoding="utf-8")
@@ -35,7 +35,7 @@ def test_paths_start_where_they_were_written(tmp_path: Path) -> None:
     assert load(tmp_path, flags={"data_dir": "here"}).data_dir == tmp_path / "here"
 
 
-def test_the_sites_file_is_named_in_every_way(tmp_path: Path) -> None:
+def test_sites_file_can_be_set_by_all_sources(tmp_path: Path) -> None:
     assert load(tmp_path).sites_file is None
     assert load(tmp_path, "sites_file = 'a.toml'").sites_file == tmp_path / "a.toml"
     environ = {"TREEHAMMER_SITES_FILE": "b.toml"}
@@ -44,7 +44,7 @@ def test_the_sites_file_is_named_in_every_way(tmp_path: Path) -> None:
     assert load(tmp_path, environ=environ, flags=flags).sites_file == tmp_path / "c.toml"
 
 
-def test_the_database_follows_the_data_folder(tmp_path: Path) -> None:
+def test_database_default_follows_data_folder(tmp_path: Path) -> None:
     settings = load(tmp_path, flags={"data_dir": "d"})
     assert settings.database == f"sqlite:///{tmp_path}/d/results.db"
 
@@ -68,7 +68,7 @@ def test_database_url_escapes_special_characters(tmp_path: Path, name: str) -> N
         ("local_slots =", ("TOML", "treehammer.toml")),
     ],
 )
-def test_a_wrong_file_is_named_with_key_and_remedy(
+def test_invalid_file_error_names_key_and_remedy(
     tmp_path: Path, text: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -77,33 +77,33 @@ def test_a_wrong_file_is_named_with_key_and_remedy(
         assert word in str(caught.value)
 
 
-def test_a_named_file_must_exist(tmp_path: Path) -> None:
+def test_missing_configuration_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml"):
         load(tmp_path, config=tmp_path / "absent.toml")
 
 
-def test_a_wrong_environment_value_names_its_variable(tmp_path: Path) -> None:
+def test_invalid_environment_value_names_variable(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TREEHAMMER_LOCAL_SLOTS"):
         load(tmp_path, environ={"TREEHAMMER_LOCAL_SLOTS": "many"})
 
 
-def test_a_password_is_masked_when_shown(tmp_path: Path) -> None:
+def test_shown_password_is_masked(tmp_path: Path) -> None:
     for url in ("postgresql://me:secret@host/results", "postgresql://host/results?password=secret"):
         settings = load(tmp_path, flags={"database": url})
         assert "secret" not in config.format_setting(settings, "database")
         assert "secret" not in repr(settings)
 
 
-def test_a_wrong_database_url_is_a_configuration_error(tmp_path: Path) -> None:
+def test_invalid_database_url_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="database"):
         load(tmp_path, flags={"database": "results.db"})
 
 
-def test_nothing_is_shown_of_a_setting_without_value(tmp_path: Path) -> None:
+def test_unset_setting_is_shown_empty(tmp_path: Path) -> None:
     assert config.format_setting(load(tmp_path), "sources_dir") == ""
 
 
-def test_a_folder_that_is_gone_is_a_configuration_error(
+def test_missing_working_folder_is_a_configuration_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "gone"
@@ -144,7 +144,7 @@ def test_wrong_service_setting_is_reported(
     assert "secret" not in str(caught.value)
 
 
-def test_settings_of_the_service(tmp_path: Path) -> None:
+def test_service_settings_are_loaded(tmp_path: Path) -> None:
     assert load(tmp_path).service_url == ""
     assert load(tmp_path).master_key_file == load(tmp_path).data_dir / "service.key"
     settings = load(

@@ -1,4 +1,4 @@
-"""What the demo tells to type next."""
+"""Commands that the demo suggests at its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def program(folder: Path) -> Path:
     return path
 
 
-def test_the_program_is_named_as_the_shell_finds_it(
+def test_program_is_named_as_found_on_path(
     settings: config.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = program(tmp_path / "my venv" / "bin")
@@ -35,7 +35,7 @@ def test_the_program_is_named_as_the_shell_finds_it(
     assert demo.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
     monkeypatch.setenv("PATH", str(called.parent))
     assert demo.format_invocation(OUTPUT, settings) == "treehammer --data-dir demo-results"
-    # Another installation's would not do.
+    # A program of another installation does not count.
     monkeypatch.setenv("PATH", str(program(tmp_path / "bin").parent))
     assert demo.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
 
@@ -43,7 +43,7 @@ def test_the_program_is_named_as_the_shell_finds_it(
 def test_changed_settings_become_flags(
     settings: config.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What runs is what is printed: with what the settings of this shell would not give."""
+    """Print the command with flags for settings that differ from those of the shell."""
     monkeypatch.setattr(sys, "argv", ["-m"])
     monkeypatch.chdir(tmp_path)
     plain = ["--data-dir", "demo-results"]

@@ -1,11 +1,11 @@
-"""Every error of ours says where and what to do, and has a documented exit code."""
+"""Errors: location, remedy and documented exit codes."""
 
 import inspect
 
 from treehammer import errors
 
 
-def test_exit_codes_are_the_documented_ones() -> None:
+def test_exit_codes_match_documentation() -> None:
     assert {code.name: int(code) for code in errors.ExitCode} == {
         "DONE": 0,
         "REGRESSION": 1,
@@ -16,7 +16,7 @@ def test_exit_codes_are_the_documented_ones() -> None:
     }
 
 
-def test_every_error_stands_in_one_tree() -> None:
+def test_all_errors_share_one_base_class() -> None:
     classes = [
         c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)
     ]
@@ -24,7 +24,7 @@ def test_every_error_stands_in_one_tree() -> None:
     assert all(issubclass(c, errors.TreehammerError) for c in classes)
 
 
-def test_the_text_holds_place_message_hint_and_problems() -> None:
+def test_error_text_contains_location_message_hint_and_problems() -> None:
     error = errors.DefinitionError(
         "2 mistakes", where="test.toml", hint="Mend them.", problems=("a: x", "b: y")
     )

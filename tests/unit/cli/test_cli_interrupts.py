@@ -74,7 +74,7 @@ def test_innermost_description_is_used() -> None:
         raise click.UsageError("wrong")
 
 
-def test_ctrl_c_while_python_loads_prints_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_during_imports_prints_nothing(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time; print('loading', flush=True); time.sleep(60)")
     # In place of the command line, a module that takes long to load.
     (tmp_path / "slow_cli.py").write_text(

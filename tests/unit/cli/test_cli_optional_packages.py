@@ -1,4 +1,4 @@
-"""Extras: light start-up, and one line on what to install for a command whose extra is missing."""
+"""Extras: imports at start-up, and the message for a missing extra."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treehammer.optional_packages import EXTRA_OF_MODULE, explain_missing_extra
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
-#: Runs a command with modules that cannot be imported, and prints all that were.
+#: Program that runs a command without certain modules and prints all imported ones.
 SCRIPT = """
 import sys
 from treehammer import cli
@@ -56,7 +56,7 @@ def loaded_modules(done: subprocess.CompletedProcess[str]) -> set[str]:
         (["status"], 3, {"alembic"}),
     ],
 )
-def test_commands_import_only_what_they_use(
+def test_commands_import_only_required_modules(
     tmp_path: Path, arguments: list[str], code: int, unused: set[str]
 ) -> None:
     heavy = {"numpy", "scipy", "pyarrow", "matplotlib", "git", "pydantic", "tree_sitter"}
@@ -101,7 +101,7 @@ def test_missing_xrootd_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         xrootd.stat_file("root://host//file")
 
 
-def test_every_extra_is_declared_and_the_base_stays_small() -> None:
+def test_extras_are_declared_and_base_is_small() -> None:
     declared = configparser.ConfigParser(interpolation=None)
     declared.read(REPOSITORY / "setup.cfg", encoding="utf-8")
     assert set(EXTRA_OF_MODULE.values()) <= set(declared["options.extras_require"])

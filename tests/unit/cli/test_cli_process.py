@@ -49,7 +49,7 @@ def test_unencodable_output_gets_question_marks(tmp_path: Path) -> None:
         (("status", "no-such-campaign"), 3, "results.db"),
     ],
 )
-def test_mistakes_end_with_one_message_and_the_documented_code(
+def test_mistakes_print_one_message_with_documented_code(
     tmp_path: Path, arguments: tuple[str, ...], code: int, word: str
 ) -> None:
     done = run(tmp_path, *arguments)
@@ -71,17 +71,15 @@ def verbs(command: click.Command, name: str = "treehammer") -> Iterator[tuple[st
 
 
 @pytest.mark.parametrize(("name", "command"), list(verbs(cli)), ids=str)
-def test_every_verb_has_an_example_in_its_help(name: str, command: click.Command) -> None:
+def test_every_command_help_has_an_example(name: str, command: click.Command) -> None:
     text = command.help or ""
     assert "Example" in text
     assert name in text
 
 
-def test_every_package_is_reached_by_a_command() -> None:
+def test_every_package_is_used_by_a_command() -> None:
     rooms = {
         command.target.partition(".")[0] for command in COMMANDS.values() if "." in command.target
     }
     assert rooms == {"hctests", "submit", "collectors", "analysis", "sql", "web", "testbed"}
-    assert COMMANDS["datasets"].target.startswith(
-        "submit."
-    )  # where sites are known, at which datasets are
+    assert COMMANDS["datasets"].target.startswith("submit.")  # commands of sites and datasets

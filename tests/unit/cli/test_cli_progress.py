@@ -1,4 +1,4 @@
-"""Progress where standard error is no terminal: few lines, none for what is quick."""
+"""Progress on a standard error that is not a terminal: few lines, none for short steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see of rows."""
+"""Printed tables."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from treehammer.text_formatting import pluralize
 
 
 @pytest.mark.parametrize("text", ["[red]", "x\\[red]y[/red]", "[/]", "ends in \\"])
-def test_text_is_shown_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    wide = OutputColumn("other", " " + "-" * 40)  # a title is folded to the width of its table
+def test_text_is_printed_unchanged(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = OutputColumn("other", " " + "-" * 40)  # titles are folded to the table's width
     print_rows([{"key": text}], [OutputColumn("key", f"head {text}"), wide], title=f"title {text}")
     title, heading, cell = capsys.readouterr().out.splitlines()
     assert title.rstrip() == f"title {text}"
@@ -24,14 +24,14 @@ def test_text_is_shown_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -
     assert cell.split("  ")[0] == text
 
 
-def test_csv_holds_nested_values_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_contains_nested_values_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"counts": {"a": 1}, "names": ("x", "y"), "plain": "z"}], [], form="csv")
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (json.loads(row["counts"]), json.loads(row["names"])) == ({"a": 1}, ["x", "y"])
     assert row["plain"] == "z"
 
 
-def test_short_values_stay_in_one_piece_where_there_is_room(
+def test_short_values_are_not_wrapped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treehammer.terminal.make_console", lambda: Console(width=60))
@@ -48,7 +48,7 @@ def test_short_values_stay_in_one_piece_where_there_is_room(
     assert first.endswith("−16.6 … +20.0 %")
 
 
-def test_narrow_terminal_shortens_the_note_not_the_remaining_time() -> None:
+def test_narrow_terminal_shortens_note_only() -> None:
     output = io.StringIO()
     narrow = Console(file=output, width=80, force_terminal=True, color_system=None)
     with Progress(*make_bar_columns(), console=narrow, auto_refresh=False) as bar:

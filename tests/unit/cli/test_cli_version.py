@@ -12,7 +12,7 @@ from treehammer.version import __version__
 
 
 def read_first_match(file: Path, pattern: str) -> str:
-    """First group of the first match of a pattern in a file."""
+    """Return the first group of the first match of a pattern in a file."""
     match = re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)
     assert match, f"{file} has no {pattern}"
     return match.group(1)

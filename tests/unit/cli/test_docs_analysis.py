@@ -1,4 +1,4 @@
-"""Commands of the documentation's page on analysis, on a synthetic database."""
+"""Commands on the documentation's analysis page, run on a synthetic database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = (REPOSITORY / "docs" / "analysis.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Working folder of a reader, with a synthetic database."""
+    """Create a working folder with a synthetic database."""
     folder = tmp_path_factory.mktemp("page")
     with Store.open(f"sqlite:///{folder}/demo-results/results.db") as store:
         for campaign in ("first", "second"):
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def typed(folder: Path) -> list[subprocess.CompletedProcess[str]]:
-    """All commands of the page, run; Parquet stands in for the TTree, which needs ROOT."""
+    """Run all commands of the page, with Parquet instead of the TTree, which needs ROOT."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -66,14 +66,14 @@ def typed(folder: Path) -> list[subprocess.CompletedProcess[str]]:
     ]  # fmt: skip
 
 
-def test_every_command_works(typed: list[subprocess.CompletedProcess[str]]) -> None:
+def test_documented_commands_succeed(typed: list[subprocess.CompletedProcess[str]]) -> None:
     assert len(typed) > 8
     for done in typed:
         assert done.returncode == 0, f"{done.args[-1]}\n{done.stdout}{done.stderr}"
 
 
 @pytest.mark.usefixtures("typed")
-def test_the_table_of_study_s0(folder: Path) -> None:
+def test_study_s0_table_is_reproduced(folder: Path) -> None:
     (query,) = [c.text for c in commands(PAGE) if "stddev_pop" in c.text]
     view, table = re.findall(r'duckdb\.sql\("""(.*?)"""\)', query, re.DOTALL)
     with duckdb.connect() as database:
@@ -88,7 +88,7 @@ def test_the_table_of_study_s0(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("typed")
-def test_a_condition_on_the_campaign_opens_only_its_files(folder: Path) -> None:
+def test_campaign_condition_opens_only_matching_files(folder: Path) -> None:
     (query,) = re.findall(r'duckdb\.sql\("""(EXPLAIN.*?)"""\)', PAGE, re.DOTALL)
     query = query.replace("...", "").replace("'parts/", f"'{folder}/parts/")
     with duckdb.connect() as database:

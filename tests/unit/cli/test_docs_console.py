@@ -1,4 +1,4 @@
-"""How printed output in the documentation is found and compared."""
+"""Extraction and comparison of printed output in the documentation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ $ true
 """
 
 
-def test_commands_and_their_output_are_told_apart() -> None:
+def test_commands_and_output_are_separated() -> None:
     first, second = commands(PAGE)
     assert (first.text, first.expected, first.line) == ("echo one &&\n\necho 2", "one\n2\n", 3)
     assert (second.text, second.expected) == ("true", "")
@@ -36,5 +36,5 @@ def test_commands_and_their_output_are_told_apart() -> None:
         ("first\n...\nlast", "first\nwhat\never\nlast", True),
     ],
 )
-def test_words_must_agree_and_numbers_need_not(expected: str, printed: str, same: bool) -> None:
+def test_words_are_compared_and_numbers_ignored(expected: str, printed: str, same: bool) -> None:
     assert agrees(expected, printed) is same

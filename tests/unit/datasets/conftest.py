@@ -1,4 +1,4 @@
-"""Datasets without ROOT: a small spec, and a writer that stands in for the ROOT process."""
+"""Datasets without ROOT: a small spec, and a stand-in for the ROOT process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def spec_text() -> str:
 
 @pytest.fixture
 def spec_file(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a spec to ``tiny.toml``."""
+    """Return a function that writes a spec to ``tiny.toml``."""
 
     def write(text: str) -> Path:
         path = tmp_path / "tiny.toml"
@@ -75,7 +75,7 @@ def software() -> SoftwareRequest:
 
 @pytest.fixture
 def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Answers in the place of ROOT with a file of 3 MB; returns what was asked of it."""
+    """Replace ROOT by a writer of a 3 MB file; return the recorded requests."""
     asked: list[str] = []
 
     def run(action: str, document: Any, request: SoftwareRequest, on_done: Any) -> dict[str, Any]:

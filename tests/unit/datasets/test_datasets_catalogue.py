@@ -40,7 +40,7 @@ def made(
 
 
 def _there(catalogue: FolderCatalogue) -> list[str]:
-    """Everything in the catalogue's folder that is not a lock."""
+    """List everything in the catalogue's folder except locks."""
     return sorted(path.name for path in catalogue.root.iterdir() if path.suffix != ".lock")
 
 
@@ -56,7 +56,7 @@ def test_one_pass_gives_all_checksums(tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == DATA
 
 
-def test_made_once_then_verified(
+def test_existing_dataset_is_verified(
     made: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     before = made.verify("tiny")
@@ -69,7 +69,7 @@ def test_made_once_then_verified(
     assert (file.size, file.adler32) == (len(DATA), f"{zlib.adler32(DATA):08x}")
 
 
-def test_the_layout_counts_embedded_baskets_in_proportion(made: FolderCatalogue) -> None:
+def test_layout_weights_embedded_baskets(made: FolderCatalogue) -> None:
     layout = made.manifest("tiny").files[0].layout
     assert (layout.unzipped_bytes, layout.zipped_bytes, layout.embedded_bytes) == (700, 200, 50)
     assert layout.ratio == pytest.approx(3.5)
@@ -101,7 +101,7 @@ def _cut(path: Path) -> None:
         (lambda path: path.with_name("more.root").touch(), "more.root does not belong there"),
     ],
 )
-def test_a_changed_dataset_is_refused(
+def test_changed_dataset_is_refused(
     made: FolderCatalogue,
     plan: GeneratedSpec,
     software: SoftwareRequest,
@@ -120,16 +120,16 @@ def test_a_changed_dataset_is_refused(
     assert _there(made) == ["tiny"]
 
 
-def test_sizes_alone_can_be_checked(made: FolderCatalogue) -> None:
+def test_verify_can_check_sizes_only(made: FolderCatalogue) -> None:
     _flip(made.folder("tiny") / "tiny.root")
     made.verify("tiny", content=False)
 
 
-def test_files_cannot_be_written_to_by_accident(made: FolderCatalogue) -> None:
+def test_files_are_read_only(made: FolderCatalogue) -> None:
     assert not (made.folder("tiny") / "tiny.root").stat().st_mode & 0o222
 
 
-def test_a_file_that_is_not_what_was_pinned_is_refused(
+def test_file_differing_from_pin_is_refused(
     catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     pinned = replace(plan, size=len(DATA), sha256="0" * 64)
@@ -140,7 +140,7 @@ def test_a_file_that_is_not_what_was_pinned_is_refused(
     assert _there(catalogue) == []
 
 
-def test_a_dataset_made_from_another_spec_is_refused(
+def test_dataset_of_another_spec_is_refused(
     made: FolderCatalogue, plan: GeneratedSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -151,7 +151,7 @@ def test_a_dataset_made_from_another_spec_is_refused(
 
 
 @pytest.mark.parametrize("error", [DatasetError("broken"), KeyboardInterrupt()])
-def test_an_interrupted_making_leaves_nothing(
+def test_interrupted_make_leaves_nothing(
     catalogue: FolderCatalogue,
     plan: GeneratedSpec,
     software: SoftwareRequest,
@@ -207,7 +207,7 @@ def test_disk_full_error_is_named(
     assert _there(catalogue) == []
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(
+def test_read_only_folder_is_reported(
     plan: GeneratedSpec, software: SoftwareRequest, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -215,7 +215,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(
         FolderCatalogue(tmp_path / "file" / "datasets").make(plan, software)
 
 
-def test_added_files_are_copied_and_remembered(
+def test_added_files_are_copied_and_recorded(
     catalogue: FolderCatalogue, software: SoftwareRequest, fake_root: list[str], tmp_path: Path
 ) -> None:
     sources = [tmp_path / "b.root", tmp_path / "a.root"]
@@ -279,7 +279,7 @@ def test_unknown_dataset_lists_known_names(made: FolderCatalogue) -> None:
         made.manifest("../datasets/tiny")
 
 
-def test_a_damaged_manifest_is_named(made: FolderCatalogue) -> None:
+def test_damaged_manifest_is_reported(made: FolderCatalogue) -> None:
     path = made.folder("tiny") / "manifest.json"
     path.chmod(0o644)
     path.write_text(path.read_text()[:-20])
@@ -288,7 +288,7 @@ def test_a_damaged_manifest_is_named(made: FolderCatalogue) -> None:
     assert caught.value.where == str(path)
 
 
-def test_the_hash_is_of_names_and_content_alone(made: FolderCatalogue) -> None:
+def test_hash_depends_on_names_and_content_only(made: FolderCatalogue) -> None:
     manifest = made.manifest("tiny")
     assert replace(manifest, origin={}).hash == manifest.hash
     file = manifest.files[0]
@@ -298,12 +298,12 @@ def test_the_hash_is_of_names_and_content_alone(made: FolderCatalogue) -> None:
 
 
 @pytest.mark.parametrize("root", ["6.41.00", "none", ""])
-def test_datasets_need_a_known_root(root: str, tmp_path: Path) -> None:
+def test_unknown_root_is_refused(root: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         root_process.prepare_dataset_root(root, tmp_path, no_progress)
 
 
-def test_ensure_makes_what_is_shipped_and_verifies_what_is_there(
+def test_ensure_makes_shipped_and_verifies_existing_datasets(
     plan: GeneratedSpec,
     software: SoftwareRequest,
     fake_root: list[str],

@@ -112,5 +112,5 @@ def test_make_and_add(
 
 
 @pytest.mark.parametrize("verb", ["list", "show", "make", "verify", "add", "place", "remove"])
-def test_every_verb_has_an_example(verb: str, settings: Settings) -> None:
+def test_every_dataset_command_has_an_example(verb: str, settings: Settings) -> None:
     assert f"Example: treehammer datasets {verb}" in _run(settings, verb, "--help").stdout

@@ -87,7 +87,7 @@ class Storage(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(certificate: Path | None = None) -> Iterator[int]:
-    """Serve such a storage, over TLS when a certificate is given; yields the port."""
+    """Serve such a storage, over TLS if a certificate is given; yield the port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Storage) as server:
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -108,7 +108,7 @@ def storage() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificate of 127.0.0.1 in a folder of certificate authorities as on the grid."""
+    """Write a certificate of 127.0.0.1 to a grid-style folder of authorities."""
     if not shutil.which("openssl"):
         skip_or_fail("openssl is not installed")
     folder = tmp_path_factory.mktemp("certificates")
@@ -158,7 +158,7 @@ def listening(answer: Callable[[socket.socket], None] = lambda _: None) -> Itera
 
 @pytest.fixture
 def short_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the XRootD client give up after one second instead of three."""
+    """Shorten the XRootD client's timeout from three seconds to one."""
     monkeypatch.setitem(xrootd.CLIENT_TIMEOUTS, "XRD_CONNECTIONWINDOW", "1")
 
 
@@ -294,7 +294,7 @@ def test_hanging_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "does not answer within" in probe("root", f"root://127.0.0.1:{port}//s").problem
 
 
-def test_a_folder_is_read(tmp_path: Path) -> None:
+def test_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     assert probe("file", str(tmp_path)).details == "the folder is there and holds no file to read"
     (tmp_path / "set" / "f.root").write_bytes(CONTENT)
@@ -304,7 +304,7 @@ def test_a_folder_is_read(tmp_path: Path) -> None:
     assert "there is no" in probe("file", str(tmp_path), "set/g.root", 3).problem
 
 
-def test_remote_folder_is_not_tried(tmp_path: Path) -> None:
+def test_remote_folder_is_not_probed(tmp_path: Path) -> None:
     folder = str(tmp_path / "nodes")
     found = doors.probe_door("file", folder, ProbeTarget(), here=False)
     assert not found.tried

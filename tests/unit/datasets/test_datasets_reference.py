@@ -1,4 +1,4 @@
-"""What the shipped specs promise, computed from the specs alone."""
+"""Properties of the shipped specs, computed without writing files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treehammer.errors import DatasetError
 
 NAMES = ("reference-small", "reference-750mb")
 WIDTHS = {"F": 4, "D": 8, "I": 4, "i": 4, "L": 8, "O": 1}
-#: Of a floating-point value that is not zero: the sign, and two bits of its falling exponents.
+#: Random bits of a nonzero floating-point value: the sign and two bits of the exponent.
 SIGN_AND_EXPONENT = {"F": 3, "D": 3}
 
 
@@ -27,13 +27,13 @@ def _shipped(name: str) -> generated_spec.GeneratedSpec:
 
 
 def _values(plan: generated_spec.GeneratedSpec, branch: generated_spec.BranchPlan) -> int:
-    """Values of the branch in all events, on average."""
+    """Compute the expected number of values of a branch in all events."""
     means = {collection.counter: collection.mean for collection in plan.collections}
     return plan.entries * means.get(branch.counter, branch.length)
 
 
 def _random_bytes(plan: generated_spec.GeneratedSpec, branch: generated_spec.BranchPlan) -> float:
-    """What no compression can take away from the branch, by Shannon's formula."""
+    """Compute the incompressible bytes of a branch by Shannon's formula."""
     if branch.hold:
         return 0.0
     zero = branch.zeros / generated_spec.PROBABILITY_SCALE
@@ -42,7 +42,7 @@ def _random_bytes(plan: generated_spec.GeneratedSpec, branch: generated_spec.Bra
     return _values(plan, branch) * (choice + (1 - zero) * bits) / 8
 
 
-def test_reference_750mb_has_the_measures_of_study_s0() -> None:
+def test_reference_750mb_matches_study_s0() -> None:
     plan = _shipped("reference-750mb")
     assert len(plan.collections) + len(plan.branches) == 3000
     assert plan.entries == 12_000
@@ -50,12 +50,12 @@ def test_reference_750mb_has_the_measures_of_study_s0() -> None:
     assert (plan.tree, plan.compression) == ("events", 101)
 
 
-def test_reference_750mb_tells_no_cache_a_small_and_a_large_one_apart() -> None:
+def test_reference_750mb_distinguishes_cache_sizes() -> None:
     plan = _shipped("reference-750mb")
     clusters, rest = divmod(plan.entries, plan.events_per_cluster)
     assert (clusters, rest) == (30, 0)
     cluster = plan.size / clusters
-    # 30 MB hold one cluster and not two; 300 MB hold ten; 3 MB hold none.
+    # 30 MB hold one cluster but not two; 300 MB hold ten; 3 MB hold none.
     assert 15e6 < cluster < 30e6
     assert 10 * cluster < 300e6
 
@@ -71,7 +71,7 @@ def test_few_branches_hold_most_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_pinned_size_is_between_what_is_random_and_what_is_stored(name: str) -> None:
+def test_pinned_size_is_between_random_and_stored_bytes(name: str) -> None:
     plan = _shipped(name)
     stored = sum(_values(plan, branch) * WIDTHS[branch.type] for branch in plan.branches)
     assert 3 <= stored / plan.size <= 5
@@ -79,7 +79,7 @@ def test_the_pinned_size_is_between_what_is_random_and_what_is_stored(name: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_type_and_shape_is_there(name: str) -> None:
+def test_spec_contains_all_types_and_shapes(name: str) -> None:
     plan = _shipped(name)
     assert {branch.type for branch in plan.branches} == set(WIDTHS)
     assert {branch.vector for branch in plan.branches if branch.counter} == {True, False}

@@ -11,7 +11,7 @@ from treehammer.errors import DatasetError
     ("text", "setting"),
     [("zstd:5", 505), ("lz4", 404), ("zlib:9", 109), ("lzma", 207), ("none", 0), ("", -1)],
 )
-def test_compression(text: str, setting: int) -> None:
+def test_compression_is_parsed(text: str, setting: int) -> None:
     assert RewriteOptions(compression=text).compression_setting == setting
 
 
@@ -23,7 +23,7 @@ def test_invalid_compression_is_refused(text: str) -> None:
     assert "zstd:5" in caught.value.hint
 
 
-def test_autoflush_takes_events_or_bytes() -> None:
+def test_autoflush_accepts_events_or_bytes() -> None:
     assert RewriteOptions(autoflush="400").auto_flush == 400
     assert RewriteOptions(autoflush="30MB").auto_flush == -30_000_000
     assert RewriteOptions(autoflush="1.5 MB").auto_flush == -1_500_000
@@ -78,7 +78,7 @@ def test_suggested_names_contain_options() -> None:
     assert "--as" in caught.value.hint
 
 
-def test_options_survive_the_manifest() -> None:
+def test_options_round_trip_through_manifest() -> None:
     asked = RewriteOptions(compression="lz4:4", basket_size="16kB", skip_unwritable=True)
     assert rewrite_options.parse_rewrite_options(asked.to_mapping()) == asked
     command = asked.to_command("nano", "mine")
@@ -87,7 +87,7 @@ def test_options_survive_the_manifest() -> None:
     )
 
 
-def test_baskets_are_copied_where_only_their_order_differs() -> None:
+def test_baskets_are_copied_if_only_order_differs() -> None:
     assert not RewriteOptions(order="entry").rewrites_events
     assert RewriteOptions(order="entry", compression="zstd").rewrites_events
     assert RewriteOptions().rewrites_events

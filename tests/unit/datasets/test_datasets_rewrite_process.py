@@ -1,4 +1,4 @@
-"""Making a dataset anew, with a stand-in for the ROOT process."""
+"""Rewriting a dataset, with a stand-in for the ROOT process."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_existing_dataset_is_verified_or_refused(
     assert "make tiny --compression lz4 --as mine --replace" in broken.value.hint
 
 
-def test_two_steps_where_events_are_written_and_ordered(
+def test_writing_and_ordering_take_two_steps(
     catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
     file = source.files[0]
@@ -122,7 +122,7 @@ def test_wrong_basket_order_is_refused(
         ({"checksum": "d"}, "the checksum of all"),
     ],
 )
-def test_other_values_are_refused(
+def test_differing_values_are_refused(
     found: dict[str, Any],
     named: str,
     catalogue: FolderCatalogue,
@@ -145,7 +145,7 @@ def test_other_values_are_refused(
     assert not list(catalogue.root.glob(".*.part-*"))
 
 
-def test_names_that_are_taken(
+def test_taken_names_are_refused(
     catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest
 ) -> None:
     for name, message in (

@@ -46,7 +46,7 @@ ASKED = ReplicationStatus("A", "A_DATA", files_total=2, rule_id="r1")
 
 
 class Played:
-    """Gives scripted answers, repeating the last; sleeping advances its clock."""
+    """Scripted Rucio that repeats its last answer; sleeping advances its clock."""
 
     def __init__(self, *answers: ReplicationRule | None, may_boost: bool = True) -> None:
         self.answers = list(answers)
@@ -200,7 +200,7 @@ def test_transient_errors_are_retried(tmp_path: Path) -> None:
 
 
 def test_missing_rucio_cfg_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUCIO_CONFIG", "")  # so that it is restored afterwards
+    monkeypatch.setenv("RUCIO_CONFIG", "")  # restores the variable after the test
     for path, told in ((tmp_path / "none.cfg", "none.cfg"), (tmp_path / "empty.cfg", "empty.cfg")):
         (tmp_path / "empty.cfg").write_text("[client]\n")
         settings = config.load_settings({"cache_dir": tmp_path, "rucio_config": path}, environ={})

@@ -30,9 +30,7 @@ def test_plan_is_determined_by_spec_text(spec_file: Write, spec_text: str) -> No
     assert (muon.type, muon.counter, muon.bits, muon.vector) == ("F", "nMuon", 8, False)
 
 
-def test_another_seed_gives_other_values_under_the_same_names(
-    spec_file: Write, spec_text: str
-) -> None:
+def test_seed_changes_values_but_not_names(spec_file: Write, spec_text: str) -> None:
     plan = load_generated_spec(spec_file(spec_text))
     other = load_generated_spec(spec_file(spec_text.replace("seed = 7", "seed = 8")))
     assert [b.name for b in plan.branches] == [b.name for b in other.branches]
@@ -111,6 +109,6 @@ def test_every_shipped_spec_is_valid_and_pinned() -> None:
         assert plan.description
 
 
-def test_a_plan_cannot_be_changed(plan: generated_spec.GeneratedSpec) -> None:
+def test_plan_is_immutable(plan: generated_spec.GeneratedSpec) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.entries = 5  # type: ignore[misc]
