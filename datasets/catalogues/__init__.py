@@ -1,1 +1,1 @@
-"""The folder catalogue, and how its datasets are added, verified and rewritten."""
+"""Folder catalogue; adding, verifying and rewriting its datasets."""

@@ -1,4 +1,4 @@
-"""Rewritten datasets: the content of another dataset in files of another layout, with the proof."""
+"""Rewritten datasets: same content in another layout, verified by value checksums."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from treehammer.errors import DatasetError
 from treehammer.progress import ProgressFactory, byte_progress
 from treehammer.version import __version__
 
-#: Compressed sizes of two layouts differ: factor of the space required.
+#: Factor of the required space, since compressed sizes differ between layouts.
 DISK_SPACE_MARGIN = 1.25
-#: Leaves that a message names.
+#: Maximum number of leaves listed in a message.
 MAX_NAMED_LEAVES = 5
 
 
 @dataclass(frozen=True)
 class ValueChecksums:
-    """Value checksums of files: of all leaves together, and of each."""
+    """Value checksums of files: of all leaves together and of each leaf."""
 
     checksum: str
     leaves: Mapping[str, str]
@@ -48,22 +48,22 @@ def rewrite_dataset(
     bars: ProgressFactory,
     replace_existing: bool = False,
 ) -> Manifest:
-    """Make a dataset of the same content, or verify the one that is there.
+    """Make a dataset with the content of another, or verify an existing one.
 
     Args:
-        catalogue: has the source, and takes the new dataset.
-        source: of TTrees.
-        asked: what is to differ.
-        name: of the new dataset.
-        software: the ROOT that writes and reads it, from
+        catalogue: Catalogue of the source and the new dataset.
+        source: Dataset of TTrees.
+        asked: Layout options.
+        name: Name of the new dataset.
+        software: ROOT that writes and reads it, from
             :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
-        bars: opens progress bars.
-        replace_existing: replace a dataset of that name.
+        bars: Opens progress bars.
+        replace_existing: Replace a dataset of that name.
 
     Raises:
-        DatasetError: the source has RNTuples, a branch cannot be written, the result does not hold
-            the same values or is not in the order that was asked for, or ``name`` is taken.
-        SoftwareError: this ROOT cannot be used.
+        DatasetError: The source has RNTuples, a branch cannot be written, the result has other
+            values or another order than requested, or ``name`` is in use.
+        SoftwareError: This ROOT cannot be used.
     """
     if source.files[0].layout.format == RNTUPLE:
         raise DatasetError(
@@ -86,7 +86,7 @@ def rewrite_dataset(
 
 
 def estimate_disk_space(source: Manifest, asked: RewriteOptions) -> int:
-    """Bytes that are needed on the disk, estimated from the source."""
+    """Estimate the required disk space in bytes from the source."""
     size = sum(file.layout.unzipped_bytes for file in source.files)
     if asked.compression_setting != 0:
         size = source.size
@@ -95,8 +95,8 @@ def estimate_disk_space(source: Manifest, asked: RewriteOptions) -> int:
 
 
 def _needs_sorting_pass(file: ManifestFile, asked: RewriteOptions) -> bool:
-    """Whether events are written, and then their baskets sorted."""
-    # Baskets inside the tree's own record have no place to be sorted.
+    """Whether baskets must be sorted in a second pass after writing the events."""
+    # Baskets embedded in the tree's record cannot be sorted.
     anew = asked.rewrites_events or bool(file.layout.embedded_bytes)
     return anew and asked.order in ("entry", "branch")
 
@@ -125,7 +125,7 @@ def _check_same_rewrite(
 
 
 class _DatasetRewriter:
-    """One dataset on its way into its folder."""
+    """Rewriter of one dataset into its folder."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _DatasetRewriter:
         self._folder, self._software, self._bars = folder, software, bars
 
     def rewrite(self, name: str) -> Manifest:
-        """Write, measure and prove all files."""
+        """Write, measure and verify all files."""
         facts = [self._rewrite_file(file) for file in self._source.files]
         left_out = {key: why for fact in facts for key, why in fact["left_out"].items()}
         files = self._measure_files()
@@ -188,10 +188,10 @@ class _DatasetRewriter:
         )
 
     def _compare_objects(self, after: ValueChecksums) -> int:
-        """Compare branches that the checksum does not cover; returns their number.
+        """Compare branches that value checksums do not cover; return their number.
 
         Raises:
-            DatasetError: one differs.
+            DatasetError: A branch differs.
         """
         if not after.uncovered:
             return 0
@@ -279,7 +279,7 @@ def _check_same_values(
     """Refuse a result whose content differs from the source.
 
     Raises:
-        DatasetError: values differ; some of the leaves are named.
+        DatasetError: Values differ; the message lists some of the leaves.
     """
     wrong = [*_find_differing_leaves(before, after, bool(left_out))]
     if not left_out and not wrong and before.checksum != after.checksum:
@@ -302,7 +302,7 @@ def _reject_differences(wrong: Sequence[str], what: str) -> None:
 def _find_differing_leaves(
     before: ValueChecksums, after: ValueChecksums, fewer: bool
 ) -> Iterator[str]:
-    """Names and kinds of leaves; ``fewer`` allows for some that are only in the source."""
+    """List differing leaves and their kind; ``fewer`` permits leaves only in the source."""
     for leaf in sorted({*before.leaves, *after.leaves}):
         ours, theirs = after.leaves.get(leaf), before.leaves.get(leaf)
         if ours != theirs and not (fewer and ours is None):

@@ -1,4 +1,4 @@
-"""Checks of datasets: files, pinned checksums, names."""
+"""Checks of datasets: files, pinned checksums and names."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from treehammer.errors import DatasetError
 def check_pinned_checksum(
     plan: spec_schema.DatasetSpecBase, content: FileDigest, writer: Mapping[str, str]
 ) -> None:
-    """Refuse a made file that is not the pinned one; ``writer`` tells what has written it.
+    """Refuse a file that differs from the pinned one; ``writer`` describes its software.
 
     Raises:
-        DatasetError: it is another.
+        DatasetError: The file differs.
     """
     if plan.sha256 and (content.size, content.sha256) != (plan.size, plan.sha256):
         raise DatasetError(
             f"ROOT {writer['root']} with zlib {writer['zlib']} made {content.size} bytes with "
             f"sha256 {content.sha256}; pinned are {plan.size} bytes with {plan.sha256}",
             where=plan.file_name,
-            # ROOT's wheels compress with the zlib of the machine.
+            # ROOT's wheels use the zlib of the machine.
             hint=f"Only equal files may bear the name: make it with ROOT {plan.root} on a machine "
             "whose zlib is the original (zlib-ng writes other bytes), and copy the folder.",
         )
 
 
 def find_file_mismatches(manifest: Manifest, folder: Path) -> Iterator[str]:
-    """Which files are missing, too many or of another size."""
+    """List files that are missing, unexpected or of another size."""
     expected = {file.name: file.size for file in manifest.files}
     there = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
     for name, size in expected.items():
@@ -59,17 +59,17 @@ def find_checksum_mismatches(
 
 
 def find_spec_mismatch(manifest: Manifest) -> Iterator[str]:
-    """Whether the shipped spec of that name makes other files today."""
+    """Report a difference between the manifest and the shipped spec of that name."""
     plan = generated_spec.load_shipped_spec(manifest.name)
     if plan and plan.sha256 and [f.sha256 for f in manifest.files] != [plan.sha256]:
         yield "it was made by another version of treehammer, from another spec"
 
 
 def check_new_name(wanted: str) -> None:
-    """Refuse a name that no dataset of one's own can have.
+    """Refuse a name that a user's dataset cannot have.
 
     Raises:
-        DatasetError: it is malformed or reserved.
+        DatasetError: The name is malformed or reserved.
     """
     if not spec_schema.DATASET_NAME.fullmatch(wanted):
         raise DatasetError(
@@ -81,10 +81,10 @@ def check_new_name(wanted: str) -> None:
 
 
 def check_added_files(wanted: str, paths: Sequence[Path]) -> None:
-    """Refuse a name or files that cannot become a dataset.
+    """Refuse a name or files that cannot form a dataset.
 
     Raises:
-        DatasetError: a name or a file is not usable.
+        DatasetError: A name or a file is not usable.
     """
     check_new_name(wanted)
     for path in paths:

@@ -1,7 +1,7 @@
-"""The folder catalogue: datasets on this machine, made once and verified on use.
+"""Folder catalogue: datasets on this machine, made once and verified on use.
 
-Every dataset is a folder with its files and ``manifest.json``.  A folder appears whole or not at
-all: it is filled aside, under a name that starts with a dot, and renamed.
+Every dataset is a folder with its files and ``manifest.json``.  Folders appear atomically: a
+dataset is written to a folder whose name starts with a dot, which is renamed when complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from treehammer.text_formatting import MEGABYTE
 from treehammer.version import __version__
 
 GENERATED, MERGED, ADDED, REWRITTEN = "generated", "merged", "added", "rewritten"
-#: The site that is this machine.
+#: Name of this machine as a site.
 LOCAL_SITE = "local"
 CACHE_DIR_HINT = "Make room there, or choose another place with --cache-dir."
 FILE_MODE = 0o444
@@ -41,9 +41,9 @@ def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_pro
     """Verify a dataset, or make it if it is shipped and absent.
 
     Raises:
-        DatasetError: the name is unknown, the dataset differs from its manifest, or the file
-            that it is made from is missing.
-        SoftwareError: the ROOT that makes it is not available.
+        DatasetError: The name is unknown, the dataset differs from its manifest, or its source
+            file is missing.
+        SoftwareError: The required ROOT is not available.
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
     if catalogue.has(name):
@@ -56,51 +56,51 @@ def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_pro
 
 
 class FolderCatalogue:
-    """The datasets below one folder.
+    """Catalogue of the datasets below one folder.
 
     Args:
-        root: the folder; it is created when something is put there.
+        root: Folder, created when the first dataset is added.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def folder(self, name: str) -> Path:
-        """Folder of the dataset of that name, whether it exists or not."""
+        """Return the folder of a dataset, which need not exist."""
         return self.root / name
 
     def names(self) -> tuple[str, ...]:
-        """All datasets here, sorted."""
+        """List the names of all datasets, sorted."""
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{MANIFEST_NAME}")))
 
     def has(self, name: str) -> bool:
-        """Whether there is a dataset of that name."""
+        """Whether a dataset of that name exists."""
         return bool(spec_schema.DATASET_NAME.fullmatch(name)) and self.folder(name).exists()
 
     def manifest(self, name: str) -> Manifest:
-        """Read the dataset's manifest, without looking at its files.
+        """Read a dataset's manifest without checking its files.
 
         Raises:
-            DatasetError: there is no such dataset, or its manifest is damaged.
+            DatasetError: The dataset does not exist, or its manifest is damaged.
         """
         if not self.has(name):
             raise self.unknown_dataset_error(name)
         return Manifest.read(self.folder(name))
 
     def files(self, name: str) -> tuple[InputFile, ...]:
-        """The dataset's files as a local job reads them; ``url`` is the path."""
+        """List a dataset's files for a local job; ``url`` is the path."""
         return tuple(
             InputFile(file.name, str(self.folder(name) / file.name), file.size, file.adler32)
             for file in self.manifest(name).files
         )
 
     def replicas(self, name: str, protocol: str, sites: Sequence[str] = ()) -> tuple[Replica, ...]:
-        """The dataset's files in this folder, for jobs of this machine.
+        """List a dataset's files in this folder for jobs of this machine.
 
         Args:
-            name: of the dataset.
-            protocol: ``file``; there are none for others.
-            sites: names; none for all.
+            name: Name of the dataset.
+            protocol: ``file``; other protocols have no replicas.
+            sites: Names of sites; empty for all.
         """
         if protocol != "file" or (sites and LOCAL_SITE not in sites):
             return ()
@@ -110,7 +110,7 @@ class FolderCatalogue:
         )
 
     def unknown_dataset_error(self, name: str) -> DatasetError:
-        """Build the error for an unknown name, with the known ones."""
+        """Build the error for an unknown name, with a list of known names."""
         known = sorted({*self.names(), *generated_spec.list_shipped_specs()})
         if name in generated_spec.list_shipped_specs():
             hint = f"Make it: treehammer datasets make {name}"
@@ -125,12 +125,12 @@ class FolderCatalogue:
         """Check that the dataset agrees with its manifest.
 
         Args:
-            name: of the dataset.
-            content: read every file and compare checksums, not sizes alone.
-            bars: opens progress bars.
+            name: Name of the dataset.
+            content: Read every file and compare checksums, instead of sizes alone.
+            bars: Opens progress bars.
 
         Raises:
-            DatasetError: files differ; the message lists them with the remedy.
+            DatasetError: Files differ; the message lists them with the remedy.
         """
         manifest = self.manifest(name)
         folder = self.folder(name)
@@ -173,19 +173,20 @@ class FolderCatalogue:
         bars: ProgressFactory = no_progress,
         replace_existing: bool = False,
     ) -> Manifest:
-        """Make a dataset from its spec, or verify the one that is there.
+        """Make a dataset from its spec, or verify an existing one.
 
         Args:
-            plan: from :func:`treehammer.datasets.specs.generated_spec.load_spec`.
-            software: the ROOT that writes it, from :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
-            source: of a merged dataset, the file whose events are rewritten, or its folder.
-            bars: opens progress bars.
-            replace_existing: replace a dataset of that name.
+            plan: Spec from :func:`treehammer.datasets.specs.generated_spec.load_spec`.
+            software: ROOT that writes it, from
+                :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
+            source: Source file of a merged dataset, or its folder.
+            bars: Opens progress bars.
+            replace_existing: Replace a dataset of that name.
 
         Raises:
-            DatasetError: it cannot be written, is not what the spec has pinned, or ``source`` is
-                not the file that the spec names.
-            SoftwareError: this ROOT cannot be used.
+            DatasetError: It cannot be written, differs from the pinned checksum, or ``source`` is
+                not the file named in the spec.
+            SoftwareError: This ROOT cannot be used.
         """
         with self._lock_dataset(plan.name, bars):
             if self.has(plan.name) and not replace_existing:
@@ -219,20 +220,20 @@ class FolderCatalogue:
         tree: str = "",
         bars: ProgressFactory = no_progress,
     ) -> Manifest:
-        """Copy existing ROOT files in as a dataset; the same files again are accepted.
+        """Add a dataset by copying ROOT files; adding the same files again is accepted.
 
         Args:
-            name: of the new dataset.
-            paths: the files, in the order they are read.
-            software: the ROOT that measures them, from
+            name: Name of the new dataset.
+            paths: Files, in reading order.
+            software: ROOT that measures them, from
                 :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
-            tree: the main tree; by default the one of most entries times branches.
-            bars: opens progress bars.
+            tree: Main tree; by default the one with most entries times branches.
+            bars: Opens progress bars.
 
         Raises:
-            DatasetError: the name is taken by other content or malformed, a file cannot be read or
-                holds no such tree, or there is no room.
-            SoftwareError: this ROOT cannot be used.
+            DatasetError: The name is malformed or used for other content, a file cannot be read or
+                has no such tree, or the disk is full.
+            SoftwareError: This ROOT cannot be used.
         """
         dataset_verification.check_added_files(name, paths)
         size = sum(path.stat().st_size for path in paths)
@@ -265,17 +266,17 @@ class FolderCatalogue:
         there: Callable[[], Manifest | None],
         bars: ProgressFactory = no_progress,
     ) -> Manifest:
-        """Fill a dataset's folder aside and publish it when it is complete.
+        """Fill a dataset's folder and publish it when complete.
 
         Args:
-            name: of the dataset.
-            size: bytes that must be free.
-            fill: writes the files into a folder and returns their manifest.
-            there: returns a usable existing dataset; called under the lock.
-            bars: opens progress bars.
+            name: Name of the dataset.
+            size: Required free space in bytes.
+            fill: Writes the files into a folder and returns their manifest.
+            there: Returns a usable existing dataset; called under the lock.
+            bars: Opens progress bars.
 
         Raises:
-            DatasetError: the disk has no room, or ``fill`` or ``there`` failed.
+            DatasetError: The disk has too little space, or ``fill`` or ``there`` failed.
         """
         dataset_verification.check_new_name(name)
         with self._lock_dataset(name, bars):
@@ -289,7 +290,7 @@ class FolderCatalogue:
         """Write a file and return its facts for the manifest.
 
         Raises:
-            DatasetError: it cannot be written; the message gives the free space.
+            DatasetError: It cannot be written; the message gives the free space.
         """
         try:
             return write()
@@ -320,7 +321,7 @@ class FolderCatalogue:
 
     @contextmanager
     def _lock_dataset(self, name: str, bars: ProgressFactory) -> Iterator[None]:
-        """Let one process at a time make a dataset; the lock ends with the process."""
+        """Lock a dataset against other processes; the lock ends with this process."""
 
         def wait() -> None:
             step = waiting.enter_context(bars(f"Another process makes {name}", 1))
@@ -333,9 +334,9 @@ class FolderCatalogue:
 
     @contextmanager
     def _staging_folder(self, name: str, size: int) -> Iterator[Path]:
-        """Create a folder to fill; it is removed afterwards unless it was published.
+        """Create a folder to fill, and remove it afterwards unless it was published.
 
-        Remains of a killed process are removed too: the caller holds the lock.
+        Remains of killed processes are removed too, since the caller holds the lock.
         """
         for left in self.root.glob(f".{name}.part-*"):
             shutil.rmtree(left)
@@ -354,7 +355,7 @@ class FolderCatalogue:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _publish(self, folder: Path, manifest: Manifest) -> Manifest:
-        """Rename the filled folder to its final name, replacing any folder there."""
+        """Rename the filled folder to its final name, replacing an existing one."""
         (folder / MANIFEST_NAME).write_text(manifest.to_json() + "\n", encoding="utf-8")
         for path in folder.iterdir():
             path.chmod(FILE_MODE)
@@ -389,7 +390,7 @@ def describe_file(name: str, content: FileDigest, layout: TreeLayout) -> Manifes
 
 @contextmanager
 def _report_disk_errors(folder: Path) -> Iterator[None]:
-    """Translate errors of the disk."""
+    """Convert disk errors to dataset errors."""
     try:
         yield
     except OSError as error:

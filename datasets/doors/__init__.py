@@ -1,6 +1,6 @@
-"""Doors of storage as anybody may try them: whether they work, and what they say of a file.
+"""Probes of storage doors and observations of files through them.
 
-Whatever is wrong comes back as words, in seconds.
+Problems are reported in the results within seconds.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, here: bool) -
 
     Args:
         protocol: ``file``, ``root``, ``https`` or ``http``.
-        prefix: of the door.
-        target: the file to read.
-        here: whether the site's jobs run on this machine, so that a path means the same here.
+        prefix: URL prefix or folder of the door.
+        target: File to read.
+        here: Whether the site's jobs run on this machine and see the same paths.
     """
     if protocol == "file":
         return folder.probe_folder(prefix, target, here=here)
@@ -45,11 +45,11 @@ def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, here: bool) -
 
 
 def stat_file(url: str, *, here: bool = True) -> FileObservation:
-    """Get size and adler32 of a file from its door; a folder has no checksums.
+    """Get size and adler32 of a file from its door; folders provide no checksums.
 
     Args:
         url: a path, or a URL of root, https or http.
-        here: whether a path means a file of this machine.
+        here: Whether a path refers to a file on this machine.
     """
     scheme = urlsplit(url).scheme
     if trouble := _precheck_url(url, here=here):
@@ -70,9 +70,9 @@ def read_file(
 
     Args:
         url: a path, or a URL of root, https or http.
-        advance: receives the number of bytes of each block.
-        copy_to: a new file to keep them in.
-        here: whether a path means a file of this machine.
+        advance: Callback for the number of bytes of each block.
+        copy_to: New file for the bytes.
+        here: Whether a path refers to a file on this machine.
     """
     scheme = urlsplit(url).scheme
     if trouble := _precheck_url(url, here=here):
@@ -85,7 +85,7 @@ def read_file(
 
 
 def _precheck_url(url: str, *, here: bool) -> FileObservation | None:
-    """Find a reason not to contact the door; None where there is none."""
+    """Find a reason not to contact the door; return None without any."""
     scheme = urlsplit(url).scheme
     if not scheme:
         if here or Path(url).parent.is_dir():

@@ -20,11 +20,11 @@ class FileObservation:
     """A file as seen through a door.
 
     Attributes:
-        size: in bytes; None on failure.
-        adler32: 8 hex digits; '' where the door reports none.
-        sha256: 64 hex digits, '' unless every byte was read.
-        failure: '' or one of the words above.
-        message: the door's own message.
+        size: Bytes; None on failure.
+        adler32: 8 hex digits; '' if the door reports none.
+        sha256: 64 hex digits; '' unless every byte was read.
+        failure: '' or one of the constants above.
+        message: Message of the door.
     """
 
     size: int | None = None
@@ -35,5 +35,5 @@ class FileObservation:
 
 
 def normalize_adler32(text: str) -> str:
-    """Normalize an adler32: lower case, with the leading zeros that some servers omit."""
+    """Convert an adler32 to lower case and restore omitted leading zeros."""
     return text.strip().lower().rjust(8, "0")

@@ -1,4 +1,4 @@
-"""A door that is a folder."""
+"""Doors that are folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from treehammer.progress import ByteCallback
 
 
 def stat_file(path: Path) -> FileObservation:
-    """Size alone: a folder keeps no checksums."""
+    """Get the size of a file; folders provide no checksums."""
     try:
         return FileObservation(path.stat().st_size)
     except OSError as error:
@@ -34,7 +34,7 @@ def stat_file(path: Path) -> FileObservation:
 def read_file(
     path: Path, advance: ByteCallback | None = None, copy_to: Path | None = None
 ) -> FileObservation:
-    """Read every byte, and keep them in a new file if one is given."""
+    """Read a file and its checksums, and copy it to a new file if one is given."""
     try:
         found = digest_file(path, advance, copy_to=copy_to)
     except OSError as error:
@@ -49,7 +49,7 @@ def _describe_failure(error: OSError) -> FileObservation:
 
 
 def probe_folder(prefix: str, target: ProbeTarget, *, here: bool) -> ProbeResult:
-    """Look at the folder and read a file in it, where it is one of this machine."""
+    """Check a folder of this machine and read a file in it."""
     root = Path(prefix)
     if not here and not root.is_dir():
         return ProbeResult(

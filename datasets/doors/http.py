@@ -1,4 +1,4 @@
-"""A door that speaks HTTP."""
+"""Doors that use HTTP."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from treehammer.datasets.doors.probe import (
 from treehammer.progress import ByteCallback
 from treehammer.version import __version__
 
-#: Seconds that a server may take for any one answer.
+#: Timeout of a response in seconds.
 RESPONSE_TIMEOUT_S = 10.0
-#: Seconds that it may take to read a file for its checksum.
+#: Timeout in seconds of a checksum, for which the server may read the file.
 CHECKSUM_TIMEOUT_S = 600.0
-#: Bytes of a folder's listing that are looked at.
+#: Maximum number of bytes read of a folder's listing.
 MAX_LISTING_BYTES = 1_000_000
-#: Bytes that are read at a time.
+#: Bytes of each read.
 READ_BLOCK_BYTES = 1 << 20
 
 _RESPONSE = re.compile(r"<(?:\w+:)?response\b.*?</(?:\w+:)?response>", re.DOTALL)
@@ -72,7 +72,7 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
 
 
 def stat_file(url: str) -> FileObservation:
-    """Ask the server for a file's size and adler32."""
+    """Request a file's size and adler32 from the server."""
 
     def head(session: _HttpSession) -> FileObservation:
         asked = {"Want-Digest": "adler32"}
@@ -90,7 +90,7 @@ def stat_file(url: str) -> FileObservation:
 def read_file(
     url: str, advance: ByteCallback | None = None, copy_to: Path | None = None
 ) -> FileObservation:
-    """Read every byte, and keep them in a file if one is given."""
+    """Read a file and its checksums, and copy it to a new file if one is given."""
 
     def get(session: _HttpSession) -> FileObservation:
         size, adler, sha = 0, 1, hashlib.sha256()
@@ -133,12 +133,12 @@ def _observe_file(url: str, ask: Callable[[_HttpSession], FileObservation]) -> F
 
 
 class _HttpSession:
-    """Requests to one door, with the credentials of the environment."""
+    """HTTP session with one door, using the credentials of the environment."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         secure = urlsplit(prefix).scheme == "https"
-        self.token = _load_token() if secure else ""  # never sent where others could read it
+        self.token = _load_token() if secure else ""  # never sent unencrypted
         self.opener = build_opener(
             HTTPSHandler(context=_make_ssl_context()) if secure else HTTPSHandler()
         )
@@ -164,7 +164,7 @@ class _HttpSession:
         return ProbeResult(sample.problem, sample.remedy, f"{sample.details} at {host}", server)
 
     def list_entries(self, path: str) -> list[tuple[str, bool]]:
-        """Names in a folder and whether each is a folder, by WebDAV."""
+        """List a folder by WebDAV: each name, and whether it is a folder."""
         with self.request(
             "PROPFIND", self.url_of(path).rstrip("/") + "/", {"Depth": "1"}
         ) as answer:
@@ -184,7 +184,7 @@ class _HttpSession:
     def request(
         self, method: str, url: str, headers: Mapping[str, str], limit_s: float | None = None
     ) -> Any:
-        request = Request(  # noqa: S310  # the sites file takes no other schemes
+        request = Request(  # noqa: S310  # the sites file accepts no other schemes
             url,
             method=method,
             headers={"User-Agent": f"treehammer/{__version__}", **headers},
@@ -195,7 +195,7 @@ class _HttpSession:
 
     @staticmethod
     def server_name(headers: Any) -> str:
-        """Name and version of the server, such as ``XRootD v5.5.3``."""
+        """Extract name and version of the server, such as ``XRootD v5.5.3``."""
         return str(headers.get("Server", "")).replace("/", " ", 1).strip()
 
 

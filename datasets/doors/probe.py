@@ -19,7 +19,7 @@ PERMISSION_HINT = (
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """The file to read: its path below the prefix, and its size in bytes.
+    """File to read: its path below the prefix, and its size in bytes.
 
     With an empty path, the first file of a listing is read.
     """
@@ -29,7 +29,7 @@ class ProbeTarget:
 
     @property
     def missing_file_hint(self) -> str:
-        """Remedy for a missing file."""
+        """Build the remedy for a missing file."""
         if self.path:
             return "Place the dataset there, or correct the prefix of the door."
         return "Correct the prefix of the door, or make the folder."
@@ -40,12 +40,12 @@ class ProbeResult:
     """Result of probing a door.
 
     Attributes:
-        problem: the problem, '' where there is none.
-        remedy: its remedy.
-        details: actions and observations.
-        server: its name and version, '' where unknown.
-        rtt_s: shortest of a few TCP connects in seconds, None without a connection.
-        tried: False where this machine cannot reach the door.
+        problem: Description of the problem; '' without any.
+        remedy: Remedy for the problem.
+        details: Actions and observations.
+        server: Name and version of the server; '' if unknown.
+        rtt_s: Shortest of a few TCP connects in seconds; None without a connection.
+        tried: False if this machine cannot reach the door.
     """
 
     problem: str = ""
@@ -61,13 +61,13 @@ class ProbeResult:
 
 
 def check_sample(target: ProbeTarget, path: str, content: bytes, size: int) -> ProbeResult:
-    """Judge the first bytes of a file.
+    """Check the first bytes of a file.
 
     Args:
-        target: the requested file.
-        path: of the file that was read, below the prefix.
-        content: the bytes read.
-        size: of the whole file in bytes.
+        target: Requested file.
+        path: Path below the prefix of the file that was read.
+        content: Bytes read.
+        size: Size of the whole file in bytes.
     """
     found = f"read {len(content)} bytes of {path}"
     if len(content) < min(SAMPLE_BYTES, size):
@@ -94,9 +94,9 @@ def find_first_file(
     """Find a file by a short search; returns its path below the prefix, '' without any.
 
     Args:
-        entries: name and whether it is a folder, of each entry of a folder below the prefix.
-        path: of the folder to look in, '' for the prefix itself.
-        depth: how many folders deep to look.
+        entries: Function that lists a folder below the prefix: each name, and whether it is a folder.
+        path: Folder to search; '' for the prefix itself.
+        depth: Number of folder levels to search.
     """
     listed = sorted(entries(path), key=lambda entry: (entry[0].startswith("."), entry[0]))
     join = f"{path}/" if path else ""

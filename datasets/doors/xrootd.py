@@ -1,7 +1,7 @@
-"""A door that speaks the XRootD protocol, asked with XRootD's own client.
+"""Doors that use the XRootD protocol, accessed with XRootD's own client.
 
-The client (:mod:`.xrootd_client`) runs in a process of its own: it cannot live in one with ROOT's, and
-a process can be ended when a server lets it wait.
+The client (:mod:`.xrootd_client`) runs in a separate process: it conflicts with ROOT's copy of the
+library, and a process can be killed when a server does not respond.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from treehammer.datasets.doors.probe import ProbeResult, ProbeTarget
 from treehammer.optional_packages import require_package
 from treehammer.progress import ByteCallback
 
-#: Without these the client tries for minutes before it says that a server is dead.
+#: Client settings that report a dead server in seconds instead of minutes.
 CLIENT_TIMEOUTS = {
     "XRD_CONNECTIONWINDOW": "3",
     "XRD_CONNECTIONRETRY": "1",
@@ -37,13 +37,13 @@ CLIENT_TIMEOUTS = {
     "XRD_REDIRECTLIMIT": "8",
     "XRD_APPNAME": "treehammer",
 }
-#: Seconds without a word after which the client is ended.
+#: Seconds without output after which the client is killed.
 SILENCE_TIMEOUT_S = 30.0
 NO_ANSWER_MESSAGE = "the server accepts connections and does not answer within {:.0f} s"
 
 
 def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
-    """Ask the server for its version and read a file."""
+    """Request the server's version and read a file."""
     try:
         return ProbeResult(**_run_client("probe", prefix, target.path, str(target.size)))
     except TimeoutError:
@@ -55,14 +55,14 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
 
 
 def stat_file(url: str) -> FileObservation:
-    """Ask the server for a file's size and adler32."""
+    """Request a file's size and adler32 from the server."""
     return _observe_file("stat", url, limit_s=SILENCE_TIMEOUT_S + xrootd_client.CHECKSUM_TIMEOUT_S)
 
 
 def read_file(
     url: str, advance: ByteCallback | None = None, copy_to: Path | None = None
 ) -> FileObservation:
-    """Read every byte, and keep them in a file if one is given."""
+    """Read a file and its checksums, and copy it to a new file if one is given."""
     return _observe_file("read", url, str(copy_to or ""), advance=advance)
 
 
@@ -95,8 +95,8 @@ def _run_client(
     """Run the client; returns its final result.
 
     Raises:
-        TimeoutError: it said nothing for ``limit_s`` (by default LIMIT_S) and was ended.
-        ValueError: it ended without a result.
+        TimeoutError: The client printed nothing for ``limit_s`` seconds and was killed.
+        ValueError: The client exited without a result.
         MissingExtraError: the XRootD client is not installed.
     """
     require_package("XRootD")
@@ -133,7 +133,7 @@ def _read_lines(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]
     """Iterate over the lines that a process prints.
 
     Raises:
-        TimeoutError: it printed nothing for so many seconds.
+        TimeoutError: The process printed nothing for so many seconds.
     """
     lines: Queue[str] = Queue()
 

@@ -1,7 +1,7 @@
-"""What is asked of a server with XRootD's own client, in a process of its own.
+"""Requests with XRootD's own client, in a separate process.
 
-``python -m treehammer.datasets.doors.xrootd_client VERB ...`` prints a JSON object in a line for what
-came of it, after objects with ``done``, the bytes of each block, while it reads or writes.
+``python -m treehammer.datasets.doors.xrootd_client VERB ...`` prints one JSON object per line:
+progress as ``done``, the bytes of each block read or written, and finally the result.
 """
 
 from __future__ import annotations
@@ -35,18 +35,17 @@ from treehammer.datasets.doors.probe import (
     find_first_file,
 )
 
-#: Bytes of a request; short enough that a slow line answers in time.
+#: Bytes of a request, small enough for a response in time on a slow connection.
 TRANSFER_BLOCK_BYTES = 2 << 20
-#: Seconds that a server may take to read a file for its checksum.
+#: Timeout in seconds of a checksum, for which the server may read the file.
 CHECKSUM_TIMEOUT_S = 600
 
-#: Numbers by which servers say that a path is not there, not for us, or a folder, and what they
-#: cannot do.
+#: XRootD error numbers: no such path, access denied, path is a folder, operation unsupported.
 NOT_FOUND, NOT_AUTHORISED, IS_DIRECTORY, UNSUPPORTED = 3011, 3010, 3016, 3013
 
 
 class _XRootDError(Exception):
-    """A request that failed; ``status`` is XRootD's."""
+    """Failed request; ``status`` is XRootD's."""
 
     def __init__(self, status: Any) -> None:
         message = status.message.strip()
@@ -57,8 +56,8 @@ class _XRootDError(Exception):
 
     @property
     def is_permission_denied(self) -> bool:
-        """Whether the server does not let us."""
-        said = str(self)  # "Auth failed", "not authorized"
+        """Whether the server denies access."""
+        said = str(self)  # such as "Auth failed" or "not authorized"
         return self.status.errno == NOT_AUTHORISED or "uth" in said
 
 
@@ -73,7 +72,7 @@ def _print_message(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
-# --- trying a door
+# --- probing a door
 
 
 def _probe(prefix: str, path: str, size: str) -> Mapping[str, Any]:
@@ -102,7 +101,7 @@ def _probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
 
 
 def _open_filesystem(url: str) -> tuple[Any, str]:
-    """The server of a URL, and the path in it."""
+    """Open the server of a URL; return it with the path of the URL."""
     from XRootD import client
 
     parts = urlsplit(url)
@@ -130,7 +129,7 @@ def _probe_file(
 def _make_lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str, bool]]]:
     from XRootD.client.flags import DirListFlags, StatInfoFlags
 
-    # A redirector has no folders of its own: those of its servers are put together.
+    # A redirector has no folders itself: merge the listings of its servers.
     flags = DirListFlags.STAT | (DirListFlags.LOCATE if "manager" in role else 0)
 
     def entries(path: str) -> list[tuple[str, bool]]:
@@ -146,7 +145,7 @@ def _make_lister(system: Any, base: str, role: str) -> Callable[[str], list[tupl
     def is_folder(folder: str, item: Any) -> bool:
         if item.statinfo:
             return bool(item.statinfo.flags & StatInfoFlags.IS_DIR)
-        # A cache has folders of its own as soon as it has files, and cannot look at them.
+        # A cache lists its folders without their type once they contain files.
         status, info = system.stat(f"{folder}/{item.name}")
         return bool(
             info.flags & StatInfoFlags.IS_DIR if status.ok else status.errno == IS_DIRECTORY
@@ -168,11 +167,11 @@ def _describe_failure(error: _XRootDError, target: ProbeTarget) -> ProbeResult:
     return ProbeResult(message, "Look into the server's log.")
 
 
-# --- one file
+# --- single files
 
 
 def _stat_file(url: str) -> FileObservation:
-    """Size and adler32 as the server tells them; behind a redirector, as the data server does."""
+    """Request size and adler32; behind a redirector, from the data server."""
     system, path = _open_filesystem(url)
     size = _unwrap_response(system.stat(path)).size
     try:
@@ -198,7 +197,7 @@ def _query_checksum(system: Any, path: str) -> str:
 
 
 def _find_data_server(url: str) -> Any:
-    """The server that a redirector leads a reader to."""
+    """Find the data server to which a redirector sends a reader."""
     from XRootD import client
 
     with client.File() as file:
@@ -207,9 +206,7 @@ def _find_data_server(url: str) -> Any:
 
 
 def _read_file(url: str, copy_to: str) -> FileObservation:
-    """Size and checksums of all bytes that come through the door; they are kept in a file, or with ''
-    nowhere.
-    """
+    """Read a file and its checksums, and copy it to a file unless ``copy_to`` is ''."""
     from XRootD import client
 
     size, adler, sha = 0, 1, hashlib.sha256()
@@ -225,7 +222,7 @@ def _read_file(url: str, copy_to: str) -> FileObservation:
 
 
 def _write_file(path: str, url: str) -> FileObservation:
-    """Write a file in place of what is there; an unfinished one the server forgets."""
+    """Write a file, replacing an existing one; the server discards incomplete files."""
     from XRootD import client
     from XRootD.client.flags import OpenFlags
 
@@ -273,11 +270,11 @@ _FILE_ACTIONS: Mapping[str, Callable[..., FileObservation]] = {
 
 
 def main(verb: str, *words: str) -> None:
-    """Do it and print what came of it."""
+    """Perform a request and print its result."""
     _print_message(
         **(_probe(*words) if verb == "probe" else _run_file_action(_FILE_ACTIONS[verb], *words))
     )
-    os._exit(0)  # the client's threads may wait for a server that will not answer
+    os._exit(0)  # the client's threads may still wait for a silent server
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What runs inside a ROOT environment: it writes a tree from a spec, or measures one."""
+"""Program for ROOT environments that writes, compares and measures files of datasets."""

@@ -1,4 +1,4 @@
-"""``python datasets/generate ACTION``: the package beside this file, wherever both lie."""
+"""Entry point: ``python datasets/generate ACTION`` runs the package beside this file."""
 
 from treehammer_generate.main import answer_request
 

@@ -1,8 +1,8 @@
 """Datasets in Rucio's catalogue.
 
-Dataset ``NAME`` is the DID ``SCOPE:NAME``, its file ``FILE`` is ``SCOPE:NAME.FILE``; no slash, which
-some experiments' schemas forbid.  The manifest is a file of the dataset like the others
-(``SCOPE:NAME.manifest.json``): who has none of the data can still plan with it.
+Dataset ``NAME`` is the DID ``SCOPE:NAME``, its file ``FILE`` is ``SCOPE:NAME.FILE``; schemas of
+some experiments forbid slashes.  The manifest is an ordinary file of the dataset
+(``SCOPE:NAME.manifest.json``), so planning requires none of the data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from treehammer.datasets.rucio.rucio_conversions import (
 )
 from treehammer.errors import CatalogueError, DatasetError
 
-#: Protocol of a door -> Rucio's name of it, where they differ.
+#: Protocol of a door -> Rucio's name for it, if different.
 SCHEMES: Mapping[str, tuple[str, ...]] = {
     "root": ("root",),
     "https": ("https", "davs"),
@@ -36,16 +36,16 @@ SCHEMES: Mapping[str, tuple[str, ...]] = {
 
 
 def file_did(dataset: str, file: str) -> str:
-    """The name of a dataset's file in its scope."""
+    """Build the name of a dataset's file in its scope."""
     return f"{dataset}.{file}"
 
 
 class RucioCatalogue:
-    """The datasets of one scope in Rucio.
+    """Catalogue of the datasets of one scope in Rucio.
 
     Args:
-        settings: all settings.
-        rucio: whom to ask; by default the server and account of the settings.
+        settings: All settings.
+        rucio: Client; by default for the server and account of the settings.
     """
 
     def __init__(self, settings: Settings, rucio: RucioClient | None = None) -> None:
@@ -54,7 +54,7 @@ class RucioCatalogue:
         self._rse = cache(self.rucio.fetch_rse)
 
     def has(self, name: str) -> bool:
-        """Whether there is a dataset of that name in our scope."""
+        """Whether the scope has a dataset of that name."""
         try:
             self.rucio.list_files(name)
         except RucioNotFoundError:
@@ -65,8 +65,8 @@ class RucioCatalogue:
         """Read a dataset's manifest through a door, and cache it.
 
         Raises:
-            DatasetError: there is no such dataset, or it was not placed by Treehammer.
-            CatalogueError: no replica of its manifest can be read.
+            DatasetError: The dataset does not exist or was not placed by Treehammer.
+            CatalogueError: No replica of its manifest can be read.
         """
         try:
             files = {file.name: file for file in self.rucio.list_files(name)}
@@ -88,17 +88,17 @@ class RucioCatalogue:
     def replicas(
         self, name: str, protocol: str, sites: Sequence[str] = (), *, domain: str = "wan"
     ) -> tuple[Replica, ...]:
-        """Replicas on disk that the catalogue calls available, by site and file, the best first.
+        """List available replicas on disk by site and file, best first.
 
         Args:
-            name: of the dataset.
+            name: Name of the dataset.
             protocol: ``root``, ``https``, ``http`` or ``file``.
-            sites: names; none for all.
+            sites: Names of sites; empty for all.
             domain: ``lan`` for jobs at the site itself, ``wan`` for other readers.
 
         Raises:
-            DatasetError: there is no such dataset.
-            CatalogueError: Rucio does not answer.
+            DatasetError: The dataset does not exist.
+            CatalogueError: Rucio does not respond.
         """
         wanted = {file_did(name, file.name): file for file in self.manifest(name).files}
         expression = "|".join(f"site={site}" for site in sites)
@@ -130,7 +130,7 @@ class RucioCatalogue:
         return Manifest.read(folder)
 
     def _fetch_manifest(self, file: DidFile, folder: Path) -> None:
-        """Read a small file from the first replica that is right."""
+        """Read a small file from the first valid replica."""
         folder.mkdir(parents=True, exist_ok=True)
         tried = []
         for one in self.rucio.list_locations([file.name]):
@@ -149,13 +149,13 @@ class RucioCatalogue:
 
 
 def _path_below_prefix(url: str, prefixes: Sequence[str]) -> str:
-    """Remainder of a URL after its longest known prefix, '' without any."""
+    """Remove the longest matching prefix from a URL; return '' without a match."""
     known = [prefix for prefix in prefixes if url.startswith(prefix)]
     return url.removeprefix(max(known, key=len)).lstrip("/") if known else ""
 
 
 def to_root_url(url: str) -> str:
-    """A URL of Rucio's as ROOT opens it."""
+    """Convert a URL of Rucio to the form that ROOT opens."""
     scheme, _, rest = url.partition("://")
     if scheme == "file":
         return urlsplit(url).path

@@ -34,9 +34,9 @@ from treehammer.errors import CatalogueError, TreehammerError
 
 T = TypeVar("T")
 
-#: Seconds between tries of a call that failed for a while only.
+#: Delays in seconds between retries after transient errors.
 RETRY_DELAYS_S = (1.0, 4.0, 10.0)
-#: Seconds that a call may take.
+#: Timeout of a call in seconds.
 CALL_TIMEOUT_S = 60
 DISK_STORAGE = "DISK"
 
@@ -47,15 +47,15 @@ def is_configured(settings: Settings) -> bool:
 
 
 class RucioClient:
-    """A Rucio server, as the account of the settings.
+    """Client of a Rucio server for the account of the settings.
 
     Args:
-        settings: rucio_config, rucio_account and rucio_scope, and where tokens are kept.
-        sleep: waits so many seconds between tries.
+        settings: rucio_config, rucio_account, rucio_scope, and the folder of tokens.
+        sleep: Waits so many seconds between retries.
 
     Raises:
-        ConfigError: (every method) server or account are not or wrongly configured.
-        CatalogueError: (every method) the server does not answer, or denies access.
+        ConfigError: (every method) The server or account is missing or misconfigured.
+        CatalogueError: (every method) The server does not respond, or denies access.
     """
 
     def __init__(self, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -70,8 +70,8 @@ class RucioClient:
         from rucio.client.client import Client
         from rucio.common.config import clean_cached_config
 
-        class KeptApart(Client):  # type: ignore[misc]  # of a package without types
-            """Keeps one token per account and server; Rucio's own place knows accounts alone."""
+        class KeptApart(Client):  # type: ignore[misc]  # the package has no types
+            """Rucio client with one token per account and server, instead of one per account."""
 
             def _get_auth_tokens(self) -> tuple[None, str, str, str]:
                 who = f"{self.auth_host} {self.vo} {self.account}"
@@ -93,19 +93,19 @@ class RucioClient:
                 logger=logger,
             )
         finally:
-            sys.argv[0] = name  # which the client shortens
+            sys.argv[0] = name  # the client shortens it
 
     # --- account
 
     @cached_property
     def account(self) -> str:
-        """Account of this client."""
+        """Return the account of this client."""
         given = self._call(lambda client: client.account)
         return str(given or self._call(lambda client: client.whoami())["account"])
 
     @cached_property
     def scope(self) -> str:
-        """Scope of datasets: the setting, ``user.ACCOUNT``, or the account's only scope."""
+        """Return the scope of datasets: setting, ``user.ACCOUNT``, or the account's only scope."""
         if self._settings.rucio_scope:
             return self._settings.rucio_scope
         own = self._call(lambda client: client.list_scopes_for_account(self.account))
@@ -114,7 +114,7 @@ class RucioClient:
 
     @cached_property
     def server(self) -> str:
-        """The server's address."""
+        """Return the server's address."""
         return str(self._call(lambda client: client.host))
 
     # --- storage
@@ -123,7 +123,7 @@ class RucioClient:
         """Find the RSEs that an expression selects, sorted by name.
 
         Raises:
-            RseExpressionError: it is invalid, or selects none.
+            RseExpressionError: The expression is invalid, or selects none.
         """
         found = self._call(lambda client: [row["rse"] for row in client.list_rses(expression)])
         return tuple(self.fetch_rse(name) for name in sorted(found))
@@ -165,7 +165,7 @@ class RucioClient:
         """
 
         def ask(client: Any) -> list[DidFile]:
-            # An unknown dataset would have an empty list of files.
+            # Rucio lists no files for an unknown dataset, without an error.
             client.get_did(self.scope, dataset)
             rows = client.list_files(self.scope, dataset)
             return [
@@ -194,13 +194,13 @@ class RucioClient:
         """List available replicas on disk of datasets or files, best first.
 
         Args:
-            names: in our scope; those that do not exist have none.
-            schemes: of the URLs wanted, as Rucio calls them; None for any.
-            expression: chooses RSEs; '' for all.
+            names: Names in the scope; unknown names have no locations.
+            schemes: Schemes of the URLs, as named by Rucio; None for any.
+            expression: RSE expression; '' for all.
             domain: ``lan`` for readers at the site itself, ``wan`` for others, ``all`` for both.
 
         Raises:
-            RseExpressionError: the expression is invalid, or selects no RSE.
+            RseExpressionError: The expression is invalid, or selects no RSE.
         """
         dids = [{"scope": self.scope, "name": name} for name in names]
 
@@ -225,7 +225,7 @@ class RucioClient:
     # --- uploads
 
     def list_upload_urls(self, rse: str, name: str, scheme: str) -> tuple[str, ...]:
-        """List the upload URLs of a file at an RSE; none where it lacks the protocol."""
+        """List the upload URLs of a file at an RSE; empty if it lacks the protocol."""
         did = f"{self.scope}:{name}"
 
         def ask(client: Any) -> dict[str, str]:
@@ -271,7 +271,7 @@ class RucioClient:
             pass
 
     def attach_files(self, dataset: str, names: Sequence[str]) -> None:
-        """Attach files to a dataset; files attached before stay."""
+        """Attach files to a dataset; attached files are kept."""
         dids = [{"scope": self.scope, "name": name} for name in names]
         self._call(
             lambda client: client.add_files_to_datasets(
@@ -378,7 +378,7 @@ class RucioClient:
         """Declare a replica suspicious to the administrators.
 
         Raises:
-            Absent: the catalogue knows no such replica.
+            RucioNotFoundError: The catalogue knows no such replica.
         """
         known = [one.url for one in self.list_locations([name], expression=rse)][:1]
         if not known:
@@ -390,15 +390,15 @@ class RucioClient:
     # --- calls
 
     def _call(self, ask: Callable[[Any], T]) -> T:
-        """Call the server, with retries of transient errors; translates exceptions."""
+        """Call the server, retry transient errors, and translate exceptions."""
         for pause in (*RETRY_DELAYS_S, None):
             try:
-                # Messages of the client are no output of the command.
+                # Keep the client's messages out of the command's output.
                 with redirect_stdout(sys.stderr):
                     return ask(self._client)
             except TreehammerError:
                 raise
-            except Exception as error:  # of any of the client's libraries
+            except Exception as error:  # raised by any of the client's libraries
                 if type(error).__name__ not in TRANSIENT_ERRORS or pause is None:
                     raise translate_error(error, self._settings) from error
             self._sleep(pause)

@@ -1,4 +1,4 @@
-"""Conversion of Rucio responses to dataclasses and of its exceptions to our errors."""
+"""Conversion of Rucio responses to dataclasses and of its exceptions to Treehammer errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from treehammer.config import Settings
 from treehammer.errors import CatalogueError, ConfigError, DatasetError
 
-#: Names of Rucio's exceptions, by whether a retry can help.
+#: Names of Rucio's exceptions by category; transient errors are retried.
 TRANSIENT_ERRORS = (
     "ServerConnectionException",
     "ServiceUnavailable",
@@ -79,7 +79,7 @@ class RseExpressionError(ConfigError):
 
 @dataclass(frozen=True)
 class DidFile:
-    """A file as the catalogue knows it: size in bytes, ``adler32`` as 8 hex digits."""
+    """File in the catalogue: size in bytes, ``adler32`` as 8 hex digits."""
 
     name: str
     size: int
@@ -88,7 +88,7 @@ class DidFile:
 
 @dataclass(frozen=True)
 class Rse:
-    """A storage element; ``site`` is '' where Rucio does not say whose it is.
+    """Storage element; ``site`` is '' if Rucio does not name its site.
 
     ``prefixes`` are the URL prefixes of all its protocols.
     """
@@ -110,13 +110,13 @@ class AccountQuota:
 
     @property
     def free(self) -> float:
-        """Bytes that it may still bring there."""
+        """Return the bytes left in the quota."""
         return self.limit - self.used
 
 
 @dataclass(frozen=True)
 class ReplicationRule:
-    """A replication rule; ``ends`` in seconds since 1970, None for never."""
+    """Replication rule; ``ends`` in seconds since 1970, None for never."""
 
     id: str
     expression: str
@@ -131,7 +131,7 @@ class ReplicationRule:
 
 @dataclass(frozen=True)
 class ReplicaLocation:
-    """Where a replica is; the lower the priority, the better."""
+    """Location of a replica; lower priorities are better."""
 
     file: str
     rse: str
@@ -140,7 +140,7 @@ class ReplicaLocation:
 
 
 def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
-    """A rule in a row of Rucio's."""
+    """Convert a row of Rucio to a rule."""
     ends = row.get("expires_at")
     if isinstance(ends, str):
         ends = datetime.strptime(ends, "%a, %d %b %Y %H:%M:%S %Z")
@@ -158,7 +158,7 @@ def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
 
 
 def _clean_error_text(error: str) -> str:
-    """A transfer's error without Rucio's names for its kind."""
+    """Remove Rucio's names for error kinds from a transfer's error."""
     found = error.removeprefix("RequestErrMsg.").removeprefix("TRANSFER_FAILED:")
     return " ".join(found.split())
 

@@ -1,7 +1,7 @@
 """Upload and replication of datasets through Rucio, in repeatable steps.
 
-Files are written once, to one storage, and registered; a rule for each wanted storage
-lets Rucio copy them.  Existing files and rules are kept, so that an interrupted command can be
+Files are written once, to one storage, and registered; then a rule for each requested storage
+makes Rucio copy them.  Existing files and rules are kept, so an interrupted command can be
 repeated.
 """
 
@@ -34,15 +34,15 @@ from treehammer.progress import ByteCallback, ProgressFactory, byte_progress, no
 
 WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "stuck", "denied"
 
-#: Seconds between two tries of a write that failed for a while only.
+#: Delays in seconds between retries of a write after transient errors.
 WRITE_RETRY_DELAYS_S = (2.0, 10.0)
-#: Seconds between two looks at the rules, at first and later.
+#: Seconds between two polls of the rules, initially and at most.
 FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 1.0, 15.0
 #: Seconds after which a stuck rule is boosted; the interval doubles each time.
 FIRST_BOOST_DELAY_S = 30.0
-#: Seconds for which the source copy is kept where it was not requested.
+#: Seconds for which an unrequested source copy is kept.
 SOURCE_LIFETIME_S = 14 * 86_400
-#: Words in the reason of a stuck rule against which trying again does not help.
+#: Words in the error of a stuck rule that rule out a successful retry.
 _PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota", "no such file")
 
 
@@ -60,12 +60,13 @@ class ReplicationStatus:
     """Replication status of one replica.
 
     Attributes:
-        site: of the RSE.
-        rse: where it is to be.
+        site: Site of the RSE.
+        rse: Requested RSE.
         state: ``waiting``, ``copying``, ``complete``, ``stuck`` or ``denied``.
-        files: that are there, and ``of`` how many.
-        reason: cause of being stuck or denied.
-        rule: id of the rule that holds it.
+        files_complete: Number of files present.
+        files_total: Number of files of the dataset, with its manifest.
+        reason: Cause of being stuck or denied.
+        rule_id: Id of the rule that holds it.
     """
 
     site: str
@@ -84,21 +85,21 @@ def upload_dataset(
     through: Sequence[Rse],
     bars: ProgressFactory = no_progress,
 ) -> str:
-    """Register all files of a dataset, each with a replica somewhere.
+    """Register all files of a dataset, each with at least one replica.
 
     Args:
-        manifest: of the dataset.
-        folder: with its files and its manifest.
-        catalogue: of Rucio.
-        through: the RSEs to write to, the first that takes the files.
-        bars: opens progress bars.
+        manifest: Manifest of the dataset.
+        folder: Folder with its files and its manifest.
+        catalogue: Rucio catalogue.
+        through: RSEs to try in order for writing.
+        bars: Opens progress bars.
 
     Returns:
-        The RSE that files were written to, '' when there was nothing to write.
+        Name of the RSE to which files were written; '' if none were missing.
 
     Raises:
         DatasetError: Rucio has a dataset or file of that name with other content.
-        CatalogueError: no RSE takes the files, or Rucio does not answer.
+        CatalogueError: No RSE accepts the files, or Rucio does not respond.
     """
     rucio = catalogue.rucio
     attached = _list_attached_files(manifest.name, rucio)
@@ -114,7 +115,7 @@ def upload_dataset(
 
 
 def _list_attached_files(name: str, rucio: RucioClient) -> dict[str, DidFile] | None:
-    """List the files of Rucio's dataset of that name; None where it does not exist."""
+    """List the files of Rucio's dataset of that name; return None if it does not exist."""
     try:
         return {file.name: file for file in rucio.list_files(name)}
     except RucioNotFoundError:
@@ -124,7 +125,7 @@ def _list_attached_files(name: str, rucio: RucioClient) -> dict[str, DidFile] | 
 def _list_expected_files(
     manifest: Manifest, folder: Path, catalogue: RucioCatalogue, known: Mapping[str, DidFile]
 ) -> dict[str, tuple[DidFile, Path]]:
-    """Expected files: DID -> file and its path; the small manifest first."""
+    """Map the DID of each expected file to file and path; the small manifest is first."""
     name = manifest.name
     files = {
         file_did(name, file.name): (
@@ -143,7 +144,7 @@ def _list_expected_files(
                 where="Rucio",
                 hint="A dataset never changes: give this one another name.",
             )
-        # Perhaps written by another machine, with the same files.
+        # Another machine may have written it with the same files.
         return {theirs: (known[theirs], path), **files}
     return {theirs: (DidFile(theirs, content.size, content.adler32), path), **files}
 
@@ -151,7 +152,7 @@ def _list_expected_files(
 def _find_missing_files(
     files: dict[str, tuple[DidFile, Path]], rucio: RucioClient
 ) -> list[tuple[DidFile, Path]]:
-    """Find the files without replica; a file of the same name with other content is refused."""
+    """Find the files without replica; refuse other content under the same name."""
     missing = []
     for name, (file, path) in files.items():
         try:
@@ -180,7 +181,7 @@ def _upload_files(
     rucio: RucioClient,
     bars: ProgressFactory,
 ) -> str:
-    """Write files to the first RSE that accepts them, the rest to the next; returns the last one."""
+    """Write files to RSEs in order until all are written; return the last one used."""
     refusals = []
     quotas = rucio.list_quotas()
     left = list(missing)
@@ -224,7 +225,7 @@ def _upload_file(
 
 
 def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> bool:
-    """Write a file unless it exists, and verify it; returns whether it was written."""
+    """Write a file unless it exists, and verify it; return whether it was written."""
     if _has_expected_content(file, url):
         advance(file.size)
         return False
@@ -248,7 +249,7 @@ def _has_expected_content(file: DidFile, url: str) -> bool:
     return (seen.size, seen.adler32) == (file.size, file.adler32)
 
 
-# --- asking, and following
+# --- requesting and polling replicas
 
 
 def request_replicas(
@@ -257,7 +258,7 @@ def request_replicas(
     """Create a rule for each RSE; extend rules that exist.
 
     Raises:
-        CatalogueError: Rucio does not answer.
+        CatalogueError: Rucio does not respond.
     """
     ours = {rule.expression: rule for rule in rucio.list_rules(manifest.name)}
     return [_request_replica(manifest, rse, ours.get(rse.name), wish, rucio) for rse in rses]
@@ -275,7 +276,7 @@ def _request_replica(
         try:
             rucio.extend_rule(rule, wish.lifetime_s)
         except RucioDeniedError:
-            pass  # it ends when it was to end
+            pass  # the rule keeps its end
         return replace(standing, rule_id=rule.id)
     try:
         made = rucio.add_rule(
@@ -293,7 +294,7 @@ def _request_replica(
 def keep_source_replica(
     manifest: Manifest, rse: str, wish: RuleOptions, rucio: RucioClient
 ) -> None:
-    """Keep the source copy of the transfers for some time where it was not requested."""
+    """Keep an unrequested source copy of the transfers for some time."""
     kept_s = min(wish.lifetime_s or SOURCE_LIFETIME_S, SOURCE_LIFETIME_S)
     try:
         rucio.add_rule(
@@ -304,7 +305,7 @@ def keep_source_replica(
             activity=wish.activity,
         )
     except (RucioDeniedError, RucioDuplicateError):
-        pass  # it stays until the storage needs the room
+        pass  # the copy stays until the storage needs the space
 
 
 def poll_replication(
@@ -317,18 +318,18 @@ def poll_replication(
 ) -> Iterator[list[ReplicationStatus]]:
     """Poll rules until all replicas are complete, or only stuck ones remain for too long.
 
-    Stuck rules with a transient cause are boosted where the account may do so; Rucio
-    itself retries from time to time.
+    Stuck rules with a transient cause are boosted if the account is permitted to; Rucio
+    itself also retries from time to time.
 
     Args:
-        standings: from :func:`ask`.
-        rucio: whom to ask.
-        patience_s: seconds without another file there, after which stuck replicas are left.
-        sleep: waits.
-        clock: seconds.
+        standings: Statuses from :func:`request_replicas`.
+        rucio: Client.
+        patience_s: Seconds without a new file after which stuck replicas are abandoned.
+        sleep: Waits so many seconds.
+        clock: Returns the time in seconds.
 
     Yields:
-        All standings, after each look.
+        All statuses after each poll.
     """
     current = list(standings)
     began = progress = clock()
@@ -375,7 +376,7 @@ def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
 
 
 class _RuleBooster:
-    """Boosts stuck rules at growing intervals, as long as the account may."""
+    """Booster of stuck rules at growing intervals, while the account is permitted to."""
 
     def __init__(self, rucio: RucioClient, clock: Callable[[], float]) -> None:
         self._rucio = rucio

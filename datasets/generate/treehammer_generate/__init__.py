@@ -1,1 +1,1 @@
-"""What is done in a process that has ROOT: files are written, compared and measured."""
+"""Writing, comparing and measuring files in a process with ROOT."""

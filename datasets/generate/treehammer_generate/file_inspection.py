@@ -1,4 +1,4 @@
-"""Looks at files: how trees and RNTuples lie in them, and which values they hold."""
+"""Inspection of files: layouts of trees and RNTuples, and checksums of their values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RNTUPLE_FORMAT, TTREE_FORMAT = "rntuple", "ttree"
 
 
 def hash_values(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """The value checksum of files, as the kit takes it beside measurements, leaf by leaf."""
+    """Compute value checksums of files leaf by leaf, with the algorithm of the benchmark kit."""
     task = PayloadTask(
         kind="checksum",
         tree=request["tree"],
@@ -54,7 +54,7 @@ def hash_values(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def compare_objects(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Compare the objects of two files of TTrees, which no value checksum covers."""
+    """Compare objects of two files of TTrees, which value checksums do not cover."""
     declare_header("copy.hpp")
     trees = []
     for path in request["paths"]:
@@ -71,7 +71,7 @@ def compare_objects(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Measure the main tree or RNTuple of every file; it has the same name in all of them."""
+    """Measure the main tree or RNTuple of every file; its name is the same in all files."""
     layouts: list[dict[str, Any]] = []
     tree = request["tree"]
     for done, path in enumerate(request["paths"], 1):
@@ -82,7 +82,7 @@ def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def measure_file(path: str, name: str) -> dict[str, Any]:
-    """Sizes of everything in the tree ``name``; if that is empty, in the tree of greatest extent."""
+    """Measure the layout of the tree ``name``, or of the largest tree if it is empty."""
     file = open_file(path)
     ntuples = list_ntuples(file)
     if name in ntuples or (not name and ntuples and not list_trees(file)):
@@ -101,7 +101,7 @@ def measure_file(path: str, name: str) -> dict[str, Any]:
 
 
 def measure_ntuple(path: str, names: list[str]) -> dict[str, Any]:
-    """Sizes of everything in the RNTuple of greatest extent."""
+    """Measure the layout of the largest RNTuple."""
     try:
         root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
     except PayloadError as trouble:
@@ -114,7 +114,7 @@ def measure_ntuple(path: str, names: list[str]) -> dict[str, Any]:
     name = max(found, key=lambda key: int(found[key]["entries"]) * len(found[key]["zipped"]))
     if not found[name]["entries"] or not found[name]["zipped"]:
         raise RequestError(path, f"the RNTuple {name!r} is empty")
-    # Nothing of it lies in the record of its name.
+    # The record of its name holds no data.
     return {
         "tree": name,
         "format": RNTUPLE_FORMAT,
@@ -125,7 +125,7 @@ def measure_ntuple(path: str, names: list[str]) -> dict[str, Any]:
 
 
 def layout_to_json(layout: Any) -> dict[str, Any]:
-    """A C++ layout as JSON takes it."""
+    """Convert a C++ layout to JSON values."""
     lists = ("unzipped", "zipped", "embedded", "baskets", "clusters")
     return {
         "entries": int(layout.entries),

@@ -1,4 +1,4 @@
-"""Writes files: generated ones, merged ones, and the same events with another layout."""
+"""Writing of files: generated, merged, and rewritten with another layout."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from .root_files import (
     writer_versions,
 )
 
-#: The release named in the header of every file made here.  The header is the only place where
-#: 6.37 to 6.40 differ; naming one of them keeps the bytes, and so the checksums, the same.
+#: Release in the header of every file made here.  Files of 6.37 to 6.40 differ only in the
+#: header; a constant release keeps their bytes and checksums equal.
 CANONICAL_VERSION = 63800
 #: Added to the version in the header of files above 2 GB.
 BIG_FILE_OFFSET = 1_000_000
-#: Events of a source that are written and compared before it is merged or rewritten.
+#: Events of a source written and compared as a trial before merging or rewriting it.
 TRIAL_ENTRIES = {"merge": 1000, "rewrite": 100}
-#: Branches that a message names.
+#: Maximum number of branches listed in a message.
 MAX_NAMED_BRANCHES = 5
 
 
 def write_generated(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Write the tree that ``request`` describes (made by ``spec.write``)."""
+    """Write the tree of a request from ``spec.write``."""
     declare_header("tree.hpp")
     path = request["path"]
-    # Without this name ROOT puts the time, a random UUID and the path into the file.
+    # Without this name ROOT writes the time, a random UUID and the path into the file.
     url = f"{path}?reproducible={request['file_name']}"
     try:
         writer = ROOT.treehammer.TreeWriter(
@@ -64,7 +64,7 @@ def write_generated(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Rewrite the events of a tree as ``request`` asks for (made by ``merged.write``)."""
+    """Merge copies of a tree's events as in a request from ``merged.write``."""
     declare_header("merge.hpp")
     path, where = request["path"], request["source"]
     source = open_file(where)
@@ -101,7 +101,7 @@ def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def set_canonical_version(path: Path) -> None:
-    """Name the same release in the header of the file, whichever wrote it."""
+    """Set the release in the file's header to the canonical one."""
     with path.open("r+b") as file:
         magic, version = struct.unpack(">4sI", file.read(8))
         if magic != b"root":
@@ -112,7 +112,7 @@ def set_canonical_version(path: Path) -> None:
 
 
 def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Write the events of a tree with another layout (made by ``rewritten.write``)."""
+    """Write the events of a tree with another layout, as in a request from ``rewritten.write``."""
     declare_header("rewrite.hpp")
     path, where = request["path"], request["source"]
     source = open_file(where)
@@ -135,7 +135,7 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def write_reordered(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Copy the baskets of a tree in another order (made by ``rewritten.write``)."""
+    """Copy the baskets of a tree in another order, as in a request from ``rewritten.write``."""
     declare_header("rewrite.hpp")
     path, where = request["path"], request["source"]
     source = open_file(where)
@@ -149,7 +149,7 @@ def write_reordered(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Write the events of a tree as an RNTuple (made by ``rewritten.write``)."""
+    """Write the events of a tree as an RNTuple, as in a request from ``rewritten.write``."""
     path, where = request["path"], request["source"]
     try:
         root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
@@ -182,7 +182,7 @@ def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def check_left_out(left_out: dict[str, str], allowed: bool, where: str) -> None:
-    """Refuse to leave branches out, unless that is asked for."""
+    """Refuse to leave out branches unless the request allows it."""
     if left_out and not allowed:
         names = "".join(
             f"\n  {name}: {reason}" for name, reason in list(left_out.items())[:MAX_NAMED_BRANCHES]
@@ -196,10 +196,10 @@ def check_left_out(left_out: dict[str, str], allowed: bool, where: str) -> None:
 
 
 def reset_record_dates(path: Path) -> None:
-    """Give the records that ROOT has dated, although it was to make a reproducible file, its fixed date.
+    """Reset records that ROOT dated despite a reproducible file to its fixed date.
 
-    A record begins with its length (4 bytes), version (2), uncompressed length (4) and date (4); the
-    first, the file's own, has the fixed date.
+    A record begins with its length (4 bytes), version (2), uncompressed length (4) and date (4);
+    the first record, that of the file itself, has the fixed date.
     """
     with path.open("r+b") as file:
         _, version, position = struct.unpack(">4sII", file.read(12))

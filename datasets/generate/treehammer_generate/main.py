@@ -1,8 +1,8 @@
-"""Answers one request, under the Python of a ROOT environment.
+"""Handler of one request, run by the Python of a ROOT environment.
 
 The request is one JSON document on standard input.  Standard output carries one JSON document
-a line: ``{"done": n}`` while it goes on, then ``{"result": ...}`` or ``{"error": {"where",
-"message"}}``.  What ROOT itself prints goes to standard error.  Python 3.9 and later.
+per line: ``{"done": n}`` as progress, then ``{"result": ...}`` or ``{"error": {"where",
+"message"}}``.  Output of ROOT goes to standard error.  Requires Python 3.9 or later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What writing and reading share: files and what lies in them, C++, and the word to who asked."""
+"""ROOT files and their objects, C++ headers, and messages to the parent process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, TextIO
 import ROOT
 from treehammer_kit.build_facts import collect_library_facts
 
-#: How often the work is reported.
+#: Number of progress reports.
 PROGRESS_STEPS = 100
 
 
 class RequestError(Exception):
-    """The request cannot be fulfilled: which file, and why."""
+    """Request that cannot be fulfilled, with the file and the reason."""
 
     def __init__(self, where: str, message: str) -> None:
         super().__init__(message)
@@ -23,25 +23,25 @@ class RequestError(Exception):
 
 
 def exception_text(error: Any) -> str:
-    """Extract the message of a C++ exception, without its place in ROOT."""
+    """Extract the message of a C++ exception, without its location in ROOT."""
     return str(error.what()).partition("\n")[0]
 
 
 def declare_header(header: str) -> None:
-    """Compile one of the headers in this file's folder."""
+    """Compile one of the headers in this module's folder."""
     include = f'#include "{Path(__file__).with_name(header)}"'
     if not ROOT.gInterpreter.Declare(f"#pragma cling optimize(2)\n{include}"):
         raise SystemExit(f"{header} does not compile with this ROOT")
 
 
 def send_message(channel: TextIO, document: dict[str, Any]) -> None:
-    """Write one line; when nobody listens any more the broken pipe ends this process."""
+    """Write one line; a broken pipe ends this process."""
     channel.write(json.dumps(document) + "\n")
     channel.flush()
 
 
 def run_with_progress(writer: Any, entries: int, channel: TextIO) -> None:
-    """Write (or compare) all events, and say so now and then."""
+    """Write or compare all events and report progress."""
     for chunk in range(PROGRESS_STEPS):
         last = entries * (chunk + 1) // PROGRESS_STEPS
         writer.fill(entries * chunk // PROGRESS_STEPS, last)
@@ -50,7 +50,7 @@ def run_with_progress(writer: Any, entries: int, channel: TextIO) -> None:
 
 
 def writer_versions() -> dict[str, str]:
-    """Describe the writer of the file."""
+    """Return the versions of the software that writes the file."""
     return {
         "root": str(ROOT.gROOT.GetVersion()),
         "zlib": str(collect_library_facts().get("zlib_version", "unknown")),
@@ -58,7 +58,7 @@ def writer_versions() -> dict[str, str]:
 
 
 def open_file(path: str) -> Any:
-    """The file, which must be whole."""
+    """Open a file, which must be complete."""
     try:
         file = ROOT.TFile.Open(path)
     except OSError:
@@ -71,19 +71,19 @@ def open_file(path: str) -> Any:
 
 
 def list_trees(file: Any) -> dict[str, Any]:
-    """Path -> tree."""
+    """Map the path of each tree in a file to the tree."""
     return {
         key: file.Get(key) for key, kind in walk_objects(file, "") if kind.InheritsFrom("TTree")
     }
 
 
 def list_ntuples(file: Any) -> list[str]:
-    """Paths of the RNTuples, sorted."""
+    """List the paths of the RNTuples, sorted."""
     return sorted(key for key, kind in walk_objects(file, "") if kind.GetName().endswith("RNTuple"))
 
 
 def find_tree(file: Any, path: str, name: str) -> tuple[str, Any]:
-    """Name of the tree asked for, or of the one of greatest extent, and the tree; not an empty one."""
+    """Find the named tree, or the largest one, which must not be empty; return its name too."""
     trees, ntuples = list_trees(file), list_ntuples(file)
     if not name and not ntuples:
         name = max(trees, key=lambda key: tree_extent(trees[key]), default="")
@@ -96,7 +96,7 @@ def find_tree(file: Any, path: str, name: str) -> tuple[str, Any]:
 
 
 def walk_objects(folder: Any, prefix: str) -> Iterator[Any]:
-    """Path and class of every object in the file; of its cycles, only the newest is meant."""
+    """Iterate over path and class of every object in the file, in its newest cycle."""
     for key in folder.GetListOfKeys():
         kind = ROOT.TClass.GetClass(key.GetClassName())
         path = prefix + key.GetName()
@@ -109,12 +109,12 @@ def walk_objects(folder: Any, prefix: str) -> Iterator[Any]:
 
 
 def tree_extent(tree: Any) -> int:
-    """Branches times entries: metadata trees have many of one and few of the other."""
+    """Compute branches times entries, which is small for metadata trees."""
     return int(tree.GetEntries() * tree.GetNbranches())
 
 
 def describe_missing_tree(name: str, trees: list[str], ntuples: list[str]) -> str:
-    """Say what is there instead of the tree that was looked for."""
+    """Describe the objects that exist instead of the missing tree."""
     if name in ntuples:
         return f"{name!r} is an RNTuple, and a TTree is wanted"
     there = ", ".join([*trees, *(f"{ntuple} (RNTuple)" for ntuple in ntuples)]) or "none"
