@@ -119,7 +119,7 @@ def _check_same_rewrite(
     ):
         return manifest
     raise DatasetError(
-        f"there is already a dataset {name!r} that was made otherwise",
+        f"there is already a dataset {name!r} made with other options",
         hint="Name the new one with --as NEW, or replace the old one with --replace.",
     )
 

@@ -40,7 +40,7 @@ def find_file_mismatches(manifest: Manifest, folder: Path) -> Iterator[str]:
         elif there[name] != size:
             yield f"{name} has {there[name]} bytes instead of {size}"
     for name in sorted(there.keys() - expected.keys() - {MANIFEST_NAME}):
-        yield f"{name} does not belong there"
+        yield f"{name} is not a file of the dataset"
 
 
 def find_checksum_mismatches(

@@ -93,7 +93,7 @@ def _precheck_url(url: str, *, here: bool) -> FileObservation | None:
         why = "a folder of the site's nodes cannot be tried from here"
         return FileObservation(failure=NOT_TRIED, message=why)
     if scheme not in ("root", "https", "http"):
-        return FileObservation(failure=FAILED, message=f"{scheme} cannot be spoken from here")
+        return FileObservation(failure=FAILED, message=f"protocol {scheme} is not supported")
     reached = measure_reachability(url)
     return (
         None

@@ -155,7 +155,7 @@ class _HttpSession:
             whole = re.search(r"/(\d+)$", answer.headers.get("Content-Range", ""))
             if answer.status != 206 or not whole:
                 return ProbeResult(
-                    "sends whole files where a part is asked for, which ROOT cannot use",
+                    "sends whole files instead of the requested range, which ROOT cannot use",
                     "Let the server honour Range.",
                     server=server,
                 )

@@ -72,7 +72,7 @@ def check_sample(target: ProbeTarget, path: str, content: bytes, size: int) -> P
     found = f"read {len(content)} bytes of {path}"
     if len(content) < min(SAMPLE_BYTES, size):
         return ProbeResult(
-            f"{path}: {len(content)} bytes came instead of {min(SAMPLE_BYTES, size)}", "", found
+            f"{path}: {len(content)} bytes received instead of {min(SAMPLE_BYTES, size)}", "", found
         )
     if target.path and size != target.size:
         return ProbeResult(

@@ -187,11 +187,13 @@ def _upload_files(
     left = list(missing)
     for rse in through:
         if not rse.writable:
-            refusals.append(f"{rse.name}: takes nothing now")
+            refusals.append(f"{rse.name}: accepts no files now")
             continue
         total = sum(file.size for file, _ in left)
         if rse.name in quotas and quotas[rse.name].free < total:
-            refusals.append(f"{rse.name}: our quota has no room for {decimal(total)} more")
+            refusals.append(
+                f"{rse.name}: the account's quota has no room for {decimal(total)} more"
+            )
             continue
         try:
             with byte_progress(bars, f"Writing to {rse.name}", total) as advance:
@@ -360,7 +362,7 @@ def _poll_rule(standing: ReplicationStatus, rucio: RucioClient) -> ReplicationSt
     try:
         rule = rucio.fetch_rule(standing.rule_id)
     except RucioNotFoundError:
-        return replace(standing, state=DENIED, reason="its rule is no more")
+        return replace(standing, state=DENIED, reason="its rule was deleted")
     state, reason = _rule_status(rule)
     return replace(standing, state=state, files_complete=rule.locks_ok, reason=reason)
 

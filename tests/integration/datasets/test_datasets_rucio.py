@@ -175,7 +175,7 @@ def test_missing_quota_prevents_writing(guest: RucioUser) -> None:
     guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "user.guest"
     try:
         said = guest.refused_message("place", "too-much", "--sites", "SITE_A", code=4)
-        assert "our quota has no room" in said
+        assert "the account's quota has no room" in said
         assert not RucioCatalogue(guest.settings).has("too-much")
     finally:
         guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "hctest"

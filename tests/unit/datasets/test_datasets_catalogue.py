@@ -98,7 +98,10 @@ def _cut(path: Path) -> None:
         (_flip, "tiny.root has adler32 "),
         (_cut, "tiny.root has 1000 bytes instead of 3000004"),
         (Path.unlink, "tiny.root is missing"),
-        (lambda path: path.with_name("more.root").touch(), "more.root does not belong there"),
+        (
+            lambda path: path.with_name("more.root").touch(),
+            "more.root is not a file of the dataset",
+        ),
     ],
 )
 def test_changed_dataset_is_refused(

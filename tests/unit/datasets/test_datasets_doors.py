@@ -187,7 +187,7 @@ def test_web_door_follows_redirections(storage: str) -> None:
         ("404", "404 Not Found: no such", "Place the dataset there"),
         ("500", "500 Internal Server Error", "server's log"),
         ("whole", "sends whole files", "honour Range"),
-        ("short", "10 bytes came instead of 1024", ""),
+        ("short", "10 bytes received instead of 1024", ""),
         (
             "longer",
             "has 2049 bytes there, and 2048 in the dataset",
@@ -390,7 +390,7 @@ def test_crashed_client_output_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_unknown_protocol_is_reported() -> None:
-    assert doors.stat_file("gsiftp://host/f").message == "gsiftp cannot be spoken from here"
+    assert doors.stat_file("gsiftp://host/f").message == "protocol gsiftp is not supported"
 
 
 def test_folder_failures_are_reported(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_existing_dataset_is_verified_or_refused(
     fake_root.clear()
     assert _make(catalogue, source, software, compression="zstd:5") == made
     assert fake_root == []
-    with pytest.raises(DatasetError, match="made otherwise") as caught:
+    with pytest.raises(DatasetError, match="made with other options") as caught:
         _make(catalogue, source, software, compression="lz4")
     assert "--replace" in caught.value.hint
     other = _make(catalogue, source, software, compression="lz4", replace_existing=True)

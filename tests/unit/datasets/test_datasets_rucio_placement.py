@@ -112,7 +112,7 @@ def test_denied_and_deleted_rules_end_polling() -> None:
     refused = replace(ASKED, state=DENIED, reason="no quota", rule_id="")
     (look,) = Played(None).follow(ASKED, refused)
     assert [one.state for one in look] == [DENIED, DENIED]
-    assert [one.reason for one in look] == ["its rule is no more", "no quota"]
+    assert [one.reason for one in look] == ["its rule was deleted", "no quota"]
 
 
 def test_stuck_rule_does_not_block_others() -> None:
@@ -251,7 +251,7 @@ def test_files_are_written_to_one_storage_only(
     with pytest.raises(CatalogueError) as refused:
         rucio_upload._upload_files(missing, through[:3], rucio, no_progress)
     assert [line.strip() for line in refused.value.message.splitlines()[1:]] == [
-        "SHUT: takes nothing now",
-        "SMALL: our quota has no room for 3 bytes more",
+        "SHUT: accepts no files now",
+        "SMALL: the account's quota has no room for 3 bytes more",
         "A: the disk is full",
     ]
