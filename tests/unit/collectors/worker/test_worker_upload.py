@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from ingest_stub import TOKEN, IngestStub, StubReply
+from measurement_factory import make_measurement
 
-from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.service_spec import TOKEN_PLACEHOLDER
 from treehammer.collectors.worker.upload import outbox_sender
 from treehammer.collectors.worker.upload.outbox import Outbox
@@ -54,16 +53,10 @@ def endpoint(ingest: IngestStub) -> ServiceEndpoint:
 def fill(folder: Path, count: int, **values: Any) -> list[str]:
     """Write ``count`` records; return their identities."""
     (folder / "records").mkdir(exist_ok=True)
-    required: dict[str, Any] = {
-        m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}[m.type]
-        for m in CATALOGUE
-        if m.required
-    }
-    names = [f"{number:024x}" for number in range(count)]
-    for name in names:
-        record = Measurement({**required, **values, "measurement_id": name})
-        (folder / "records" / f"{name}.json").write_text(record.to_json() + "\n")
-    return names
+    records = [make_measurement(f"job {number}", **values) for number in range(count)]
+    for record in records:
+        (folder / "records" / f"{record.id}.json").write_text(record.to_json() + "\n")
+    return sorted(record.id for record in records)
 
 
 class Time:
@@ -109,10 +102,11 @@ def test_conflicting_content_is_noted(
     names = fill(tmp_path, 3)
     send_outbox(Outbox(str(tmp_path), ingest.url), endpoint, FAR, patient=False)
     (tmp_path / "outbox.json").write_text("{ damaged")
-    fill(tmp_path, 1, site="elsewhere")
+    (changed,) = fill(tmp_path, 1, site="elsewhere")
+    assert changed in names
     outbox = Outbox(str(tmp_path), ingest.url)
     assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
-    assert outbox.summarize()["conflicting"] == [names[0]]
+    assert outbox.summarize()["conflicting"] == [changed]
     assert outbox.summarize()["acknowledged"] == 3
 
 
