@@ -1,10 +1,10 @@
-"""The failure taxonomy, and the exception that carries one.  Packed into the worker."""
+"""Failure taxonomy and the exception that carries a failure. Packed into the worker."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Classes, in the order a job can meet them.
+#: Failure classes in the order of a job's phases.
 FAILURE_CLASSES = (
     "submission",
     "held",
@@ -19,20 +19,20 @@ FAILURE_CLASSES = (
     "lost",
 )
 
-#: Kind of what this release or set-up cannot do at all: it says nothing against site or release.
+#: Kind of a feature that the release or setup lacks; it reflects on neither site nor release.
 NOT_SUPPORTED = "not-supported"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, where, and whether trying again can help.
+    """Failure of an execution: class, phase, message and prospects of a retry.
 
     Attributes:
         failure_class: one of :data:`CLASSES`.
         kind: finer than the class, e.g. ``timeout``, ``signal``, ``memory``, ``version``.
         phase: phase of the execution, e.g. ``setup``, ``open``, ``loop``.
         message: one clear sentence.
-        transient: whether a retry can help.
+        transient: True if a retry can succeed.
     """
 
     failure_class: str
@@ -43,7 +43,7 @@ class Failure:
 
 
 class ExecutionError(Exception):
-    """Raised where an execution cannot go on; the worker turns it into a recorded failure."""
+    """Aborts an execution; the worker converts it to a recorded failure."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)

@@ -21,7 +21,7 @@ from .metric_catalogue import CATALOGUE, INT64_LIMIT, Metric, Value
 EXTRA_NAME = "^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 _EXTRA_NAME = re.compile(EXTRA_NAME[:-1] + r"\Z")
 
-#: Columns that the identity is derived from.
+#: Columns from which the identity is derived.
 IDENTITY_COLUMNS = ("job_id", "attempt", "round", "position")
 
 
@@ -35,7 +35,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One record whose every field is valid.
+    """Validated record of one execution.
 
     Attributes:
         values: catalogue name -> value; absent and ``None`` mean the same.
@@ -50,7 +50,7 @@ class Measurement:
 
     @property
     def id(self) -> str:
-        """Identity of the measurement."""
+        """Return the identity of the measurement."""
         return str(self.values["measurement_id"])
 
     def to_json(self) -> str:
@@ -73,7 +73,7 @@ class Measurement:
 
     @classmethod
     def from_document(cls, document: Any) -> Measurement:
-        """Build a record that comes from outside, such as parsed JSON.
+        """Build a measurement from an external document, such as parsed JSON.
 
         Raises:
             RecordError: not a valid record, or its fields contradict each other.
@@ -142,8 +142,8 @@ def _is_int(value: Any) -> bool:
 
 
 def find_record_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
-    """List every reason why these are not a valid record; empty when they are."""
-    # Contradictions are looked for only among values of the right type.
+    """List every reason for rejecting a record; empty if it is valid."""
+    # Contradictions are only searched among values of the right type.
     return _find_field_problems(values, extras) or _find_contradictions(values)
 
 
@@ -172,12 +172,12 @@ def _find_field_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -
 
 
 def describe_value_error(metric: Metric, value: Any) -> str:
-    """Say why ``value`` is not one of the metric's; empty when it is."""
+    """Describe the violation of a metric's constraints by ``value``; empty if it is valid."""
     return _CHECKS[metric.name](value)
 
 
 def _find_contradictions(values: Mapping[str, Any]) -> List[str]:
-    """List fields that contradict others; the worker never writes such a record."""
+    """List contradictory fields; the worker never writes such a record."""
     problems = []
     if values["day"] != epoch_day_to_number(values["started_us"] // DAY_US):
         problems.append("day must be the UTC day of started_us, as YYYYMMDD")
@@ -193,7 +193,7 @@ _Check = Callable[[Any], str]
 
 
 def _make_check(metric: Metric) -> _Check:
-    """Build the function that says why a value is not one of the metric's."""
+    """Build the validator of a metric's values; it describes a violation."""
     check = _CHECK_MAKERS[metric.type](metric)
     if metric.name == "variant":
         return lambda value: check(value) or _check_variant(value)
@@ -234,7 +234,7 @@ def _make_int_check(metric: Metric) -> _Check:
 
 
 def _make_list_check(metric: Metric) -> _Check:
-    """Build the check of a list, whose items have the metric's range."""
+    """Build the validator of a list whose items have the metric's range."""
     is_item = _is_int if metric.type == "ints" else is_number
     low = metric.minimum if metric.minimum > -INT64_LIMIT else None
     floats = {float}

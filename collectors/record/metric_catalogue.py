@@ -25,7 +25,7 @@ from .failures import FAILURE_CLASSES
 
 #: Version of the record's layout, in every record.
 RECORD_VERSION = 1
-#: Raised whenever our own timing changes; part of every series' fingerprint.
+#: Version of Treehammer's timing code; part of every series' fingerprint.
 INSTRUMENT_VERSION = 1
 
 Value = Union[int, float, str, bool, List[int], List[float], None]
@@ -48,13 +48,13 @@ MAX_TEXT = 4000
 MAX_LONG_TEXT = 1_000_000
 INT64_LIMIT = 2**63
 
-#: The axes with a meaning of their own; a test may add others, kept in ``variant``.
+#: Built-in axes; a test may add others, kept in ``variant``.
 CATALOGUE_AXES = ("root", "branches", "cache_mb", "events", "door", "access", "cache")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One column, and the values it may have.
+    """Catalogue column with its unit, source and constraints.
 
     Attributes:
         name: lower-case identifier, at most 30 characters (Oracle's old limit).
@@ -64,8 +64,8 @@ class Metric:
         meaning: one sentence for people.
         source: where the number comes from.
         owner: one of :data:`METRIC_OWNERS`.
-        required: whether a record without it is invalid.
-        is_identity: whether it identifies rows: short and never empty.
+        required: True if a record without it is invalid.
+        is_identity: True if it identifies rows: short and never empty.
         max_length: longest text, in characters.
         minimum: smallest whole number, also of a list's items.
         maximum: largest whole number.
@@ -87,7 +87,7 @@ class Metric:
     choices: Tuple[Union[int, str], ...] = ()
 
 
-# One line a metric, as a table: the formatter would make five of each.
+# One line per metric, as a table; the formatter would use five lines for each.
 # fmt: off
 def _plan_metrics() -> List[Metric]:
     def text(name: str, meaning: str, required: bool = True) -> Metric:

@@ -1,8 +1,8 @@
-"""Rules that a measurement must not break: numbers that cannot be true are kept, never averaged.
+"""Plausibility rules: implausible measurements are stored but never averaged.
 
-Each rule takes the catalogue values of one measurement and returns what is wrong, or ``''``.  A
-rule whose figures are missing has nothing to say: payloads may report little.  Standard library
-only, Python 3.9 and later: this module is packed into the worker.
+Each rule takes the catalogue values of one measurement and returns a description of the violation,
+or ``''``. A rule passes if its metrics are missing, because payloads may report little. Standard
+library only, Python 3.9 and later: this module is packed into the worker.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from .metric_catalogue import CATALOGUE, PASS_PHASES
 Values = Mapping[str, Any]
 Rule = Callable[[Values], str]
 
-#: Relative and absolute slack between two clocks or accounts of the same thing.
+#: Relative and absolute tolerance between two clocks or accounts of the same quantity.
 RELATIVE_SLACK = 0.02
 ABSOLUTE_SLACK_S = 0.05
-#: Slack of byte counts: what ROOT keeps in the tree's own header is counted in the branches.
+#: Tolerance of byte counts: the tree's own header may contain baskets of its branches.
 BYTE_SLACK = 0.05
 #: Share of the file that may be cached in a cold execution.
 MAX_COLD_CACHED = 0.1
-#: Share of the bytes that a cold execution must fetch from a device; opening may fetch the slack.
+#: Share of the bytes that a cold execution must fetch from a device; opening may fetch the rest.
 MIN_COLD_FETCHED = 0.5
 COLD_SLACK_BYTES = 1_000_000
 
 
 def find_implausibilities(values: Values) -> List[str]:
-    """What is implausible about a measurement, one sentence a broken rule; empty when all is well."""
+    """List the violated rules of a measurement, one sentence each; empty if it is plausible."""
     return [said for said in (rule(values) for rule in RULES) if said]
 
 
 def _get_numbers(values: Values, *names: str) -> Optional[Tuple[float, ...]]:
-    """These values, or None when one of them is missing."""
+    """Return these values, or None if one of them is missing."""
     found = [values.get(name) for name in names]
     return None if None in found else tuple(float(value) for value in found if value is not None)
 
@@ -43,7 +43,7 @@ def _exceeds(what: float, bound: float) -> bool:
 
 
 def _sum_payload_seconds(values: Values, clocks: Tuple[str, ...]) -> float:
-    """Seconds the payload says it spent in loading ROOT and in every phase of every pass."""
+    """Sum the seconds that the payload reports for loading ROOT and every phase of every pass."""
     total = 0.0
     for clock in clocks:
         total += values.get(f"import_{clock}_s") or 0.0
@@ -53,7 +53,7 @@ def _sum_payload_seconds(values: Values, clocks: Tuple[str, ...]) -> float:
 
 
 def check_not_negative(values: Values) -> str:
-    """Times, counts, sizes, rates and ratios are never negative."""
+    """Check that times, counts, sizes, rates and ratios are not negative."""
     wrong = []
     for metric in CATALOGUE:
         value = values.get(metric.name)
@@ -65,7 +65,7 @@ def check_not_negative(values: Values) -> str:
 
 
 def check_efficiency_bound(values: Values) -> str:
-    """CPU time cannot exceed wall time times the cores the job may run on."""
+    """Check that CPU time does not exceed wall time times the cores available to the job."""
     pairs = (
         ("eff_loop", "loop_wall_s"),
         ("eff_payload", "payload_wall_s"),
@@ -80,10 +80,10 @@ def check_efficiency_bound(values: Values) -> str:
 
 
 def check_something_read(values: Values) -> str:
-    """A timed execution that read no events or no bytes measured nothing.
+    """Check that a timed execution read events and bytes.
 
-    No byte is left to fetch where all selected baskets lie in the tree's own header, as those of
-    small branches in small files do.
+    Zero bytes are valid if all selected baskets are inside the tree's own header, as those of
+    small branches in small files are.
     """
     if values.get("kind") != TIMED:
         return ""
@@ -95,7 +95,7 @@ def check_something_read(values: Values) -> str:
 
 
 def check_within_totals(values: Values) -> str:
-    """No more events or branches can be read than the tree has."""
+    """Check that no more events or branches were read than the tree has."""
     for part, whole in (("events_read", "events_total"), ("branches_selected", "branches_total")):
         numbers = _get_numbers(values, part, whole)
         if numbers and numbers[0] > numbers[1]:
@@ -104,7 +104,7 @@ def check_within_totals(values: Values) -> str:
 
 
 def check_baskets_read(values: Values) -> str:
-    """Reading all events of a branch fetches all its baskets: every pass opens the file anew."""
+    """Check that a full read fetched all baskets; every pass opens the file again."""
     numbers = _get_numbers(
         values, "bytes_read", "selected_zip_bytes", "events_read", "events_total"
     )
@@ -117,7 +117,7 @@ def check_baskets_read(values: Values) -> str:
 
 
 def check_kernel_bytes(values: Values) -> str:
-    """What ROOT read from a local file, the kernel must have handed out."""
+    """Check that the kernel returned all bytes that ROOT read from a local file."""
     numbers = _get_numbers(values, "kernel_read_chars", "bytes_read")
     if not numbers or values.get("address_family") != "local":
         return ""
@@ -127,7 +127,7 @@ def check_kernel_bytes(values: Values) -> str:
 
 
 def check_phase_cpu(values: Values) -> str:
-    """The phases of all passes cannot have used more CPU than the whole process tree."""
+    """Check that the phases of all passes used no more CPU than the whole process tree."""
     outside = _get_numbers(values, "payload_user_s", "payload_sys_s")
     inside = _sum_payload_seconds(values, ("user", "sys"))
     if outside and _exceeds(inside, sum(outside)):
@@ -136,7 +136,7 @@ def check_phase_cpu(values: Values) -> str:
 
 
 def check_phase_wall(values: Values) -> str:
-    """The phases of all passes cannot have taken longer than the payload ran."""
+    """Check that the phases of all passes took no longer than the payload."""
     outside = _get_numbers(values, "payload_wall_s")
     inside = _sum_payload_seconds(values, ("wall",))
     if outside and _exceeds(inside, outside[0]):
@@ -145,7 +145,7 @@ def check_phase_wall(values: Values) -> str:
 
 
 def check_pass_times(values: Values) -> str:
-    """There is one loop time per completed pass, and their median lies among them."""
+    """Check for one loop time per completed pass, and a median within their range."""
     walls = values.get("pass_loop_wall_s")
     done = values.get("passes_done")
     if walls is not None and done is not None and len(walls) != done:
@@ -160,7 +160,7 @@ def check_pass_times(values: Values) -> str:
 
 
 def check_event_rate(values: Values) -> str:
-    """The event rate is the inverse of the wall time per event."""
+    """Check that the event rate is the inverse of the wall time per event."""
     numbers = _get_numbers(values, "event_rate_hz", "wall_per_event_s")
     if numbers and abs(numbers[0] * numbers[1] - 1) > RELATIVE_SLACK:
         return f"event_rate_hz is {numbers[0]:.6g}, 1 / wall_per_event_s is not"
@@ -168,7 +168,7 @@ def check_event_rate(values: Values) -> str:
 
 
 def check_cold_start(values: Values) -> str:
-    """A cold execution starts with its file out of the node's page cache."""
+    """Check that a cold execution started with its file outside of the node's page cache."""
     fraction = values.get("client_cached_fraction")
     if values.get("axis_cache") == "cold" and fraction is not None and fraction > MAX_COLD_CACHED:
         return f"cold was asked for, but {fraction:.0%} of the file was cached"
@@ -176,14 +176,14 @@ def check_cold_start(values: Values) -> str:
 
 
 def check_cold_fetch(values: Values) -> str:
-    """What a cold execution reads once comes from a device: nobody has read the file meanwhile."""
+    """Check that a cold execution fetched its bytes from a device rather than from the cache."""
     names = ("kernel_read_bytes", "bytes_read", "bytes_read_extra", "selected_zip_bytes")
     numbers = _get_numbers(values, *names)
     cold = values.get("axis_cache") == "cold" and values.get("client_cache_state") == "evicted"
     if not cold or not numbers:
         return ""
     fetched, wanted, gaps, held = numbers
-    read = min(wanted + gaps, held)  # what is read again may come from the cache
+    read = min(wanted + gaps, held)  # repeated reads may come from the cache
     if fetched + COLD_SLACK_BYTES < MIN_COLD_FETCHED * read:
         return (
             f"cold was asked for, but of {read:.0f} bytes only {fetched:.0f} came from a device: "
@@ -192,7 +192,7 @@ def check_cold_fetch(values: Values) -> str:
     return ""
 
 
-#: Every rule, in the order they are judged.
+#: All rules in the order of their evaluation.
 RULES: Tuple[Rule, ...] = (
     check_not_negative,
     check_efficiency_bound,

@@ -1,4 +1,4 @@
-"""Values of measurements that nobody can have written, which would stop whoever reads them."""
+"""Check for damaged values in measurements, which would stop any reader."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from treehammer.sql.core.schema import measurement
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
 from treehammer.text_formatting import pluralize
 
-#: How many measurements a message names.
+#: Number of measurements that a message names.
 MAX_LISTED = 10
 
 
 def require_undamaged_values(connection: Connection) -> None:
-    """Read every list of numbers.
+    """Refuse a database in which a list of numbers cannot be read.
 
     Raises:
-        StoreError: some are damaged; the message names measurements, and says what to do.
+        StoreError: values are damaged; the message names measurements and the remedy.
     """
     for column, read in _DECODERS.items():
         ids = list(_find_damaged_values(connection, measurement.c[column], read))
@@ -43,7 +43,7 @@ def require_undamaged_values(connection: Connection) -> None:
             )
 
 
-#: Column -> what reads a value of it.  Many have the same histogram, none the same passes.
+#: Column -> parser of its values. Many measurements share a histogram, none shares its passes.
 _DECODERS: dict[str, Callable[[Any], object]] = {
     "read_latency_hist": lru_cache(maxsize=1 << 16)(decode_numbers),
     "passes": unpack_lists,
@@ -53,7 +53,7 @@ _DECODERS: dict[str, Callable[[Any], object]] = {
 def _find_damaged_values(
     connection: Connection, column: sa.Column[Any], read: Callable[[Any], object]
 ) -> Iterator[str]:
-    # As it comes: SQLite has texts in columns of bytes.
+    # Untyped, because SQLite may return text from a binary column.
     value = sa.type_coerce(column, sa.types.NullType())
     query = sa.select(measurement.c.measurement_id, value).where(column.is_not(None))
     with connection.execute(query.execution_options(yield_per=FETCH_ROWS)) as rows:

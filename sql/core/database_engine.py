@@ -1,4 +1,4 @@
-"""How the database is reached: the engine and its transactions."""
+"""Database engine and transactions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from treehammer.sql.core.database_errors import translate_errors
 
 
 def parse_url(text: str) -> URL:
-    """Read a database URL.
+    """Parse a database URL.
 
     Raises:
-        ConfigError: it is no URL, or of a database there is no driver for.
+        ConfigError: the text is not a URL, or no driver supports its database.
     """
     try:
         url = make_url(text)
@@ -41,7 +41,7 @@ def parse_url(text: str) -> URL:
 
 
 def make_engine(url: URL) -> Engine:
-    """An engine whose transactions are what :func:`reading` and :func:`writing` promise.
+    """Create an engine for :func:`read_transaction` and :func:`write_transaction`.
 
     Raises:
         MissingExtraError, ConfigError: the driver for this database is not installed.
@@ -56,17 +56,17 @@ def make_engine(url: URL) -> Engine:
 
 
 def require_usable_server(engine: Engine) -> None:
-    """Refuse a server that cannot keep what the store promises.
+    """Refuse a server that cannot fulfill the guarantees of the store.
 
     Raises:
-        StoreError: it is too old, or its database cannot hold every text.
+        StoreError: the server is too old, or its character set cannot hold every text.
     """
     with read_transaction(engine) as connection:
         backend_of(engine).require_usable_server(connection)
 
 
 def enable_wal(engine: Engine) -> None:
-    """Let one SQLite writer and any number of readers work at once; the file remembers it."""
+    """Enable SQLite's write-ahead log: one writer beside any number of readers. Persistent."""
     if engine.dialect.name != "sqlite":
         return
     deadline = time.monotonic() + database_errors.BUSY_SECONDS
@@ -76,7 +76,7 @@ def enable_wal(engine: Engine) -> None:
                 connection.cursor().execute("PRAGMA journal_mode=WAL").close()
                 return
             except sqlite3.OperationalError as error:
-                # Here SQLite does not wait by itself for another that is just doing the same.
+                # SQLite does not wait here for another process that enables WAL as well.
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -84,7 +84,7 @@ def enable_wal(engine: Engine) -> None:
 
 @contextmanager
 def read_transaction(engine: Engine) -> Iterator[Connection]:
-    """A connection inside a transaction that sees one state of the database throughout."""
+    """Open a transaction that sees one state of the database throughout."""
     with translate_errors(engine.url), engine.connect() as plain:
         connection = plain.execution_options(**backend_of(engine).reading_options)
         with connection.begin():
@@ -93,7 +93,7 @@ def read_transaction(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def write_transaction(engine: Engine) -> Iterator[Connection]:
-    """A connection inside a transaction that alone may write; committed at the end or undone."""
+    """Open an exclusive write transaction, committed at the end or rolled back on error."""
     options = {ACCESS_OPTION: "write", **backend_of(engine).writing_options}
     with translate_errors(engine.url), engine.connect() as plain:
         connection = plain.execution_options(**options)
@@ -103,9 +103,9 @@ def write_transaction(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def alter_transaction(engine: Engine) -> Iterator[Connection]:
-    """Like :func:`writing`, for changes of the tables themselves; all is checked at the end.
+    """Open a write transaction for schema changes; integrity is checked at the end.
 
-    On Oracle each of the changes is committed when it is made.
+    Oracle commits each schema change immediately.
     """
     backend = backend_of(engine)
     with (
@@ -119,9 +119,11 @@ def alter_transaction(engine: Engine) -> Iterator[Connection]:
 
 
 def require_integrity(connection: Connection) -> None:
-    """Have SQLite check every page, index and reference of the file.
+    """Check every page, index and reference of an SQLite file.
+
+    Other databases check themselves.
 
     Raises:
-        StoreError: something is wrong; other databases check themselves.
+        StoreError: the file is damaged.
     """
     backend_of(connection.engine).require_integrity(connection)

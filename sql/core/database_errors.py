@@ -1,4 +1,4 @@
-"""What a database's errors mean, and what to do about them."""
+"""Translation of database errors into messages with remedies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from treehammer.config import mask_password
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.core import error_hints
 
-#: Seconds that a writer waits for another before it gives up.
+#: Seconds that a writer waits for another writer before it fails.
 BUSY_SECONDS = error_hints.BUSY_SECONDS
-# What a URL says of how a server is reached rather than where it is.
+# URL parameters that describe the connection rather than the location of the database.
 _CONNECTION_OPTIONS = (
     "connect_timeout",
     "passfile",
@@ -30,7 +30,7 @@ _CONNECTION_OPTIONS = (
 
 
 class DamagedValueError(ValueError):
-    """What a column holds is not what was written there; ``what`` says what it is not."""
+    """A stored value that cannot have been written by Treehammer; the message describes it."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{error_hints.DAMAGED_VALUE}: {what}")
@@ -38,10 +38,10 @@ class DamagedValueError(ValueError):
 
 @contextmanager
 def translate_errors(url: URL) -> Iterator[None]:
-    """Turn errors of the database into one that says what to do.
+    """Convert database errors into errors with a remedy.
 
     Raises:
-        StoreError: instead of anything SQLAlchemy or the driver raises, and of :class:`Damaged`.
+        StoreError: in place of errors of SQLAlchemy and the driver, and :class:`DamagedValueError`.
     """
     try:
         yield
@@ -51,7 +51,7 @@ def translate_errors(url: URL) -> Iterator[None]:
 
 
 def _classify_error(error: Exception, said: str) -> type[StoreError]:
-    """Whether the fault lies with what was to be written, rather than with the database."""
+    """Select the error class: unstorable content or a fault of the database."""
     content = (
         isinstance(error, DataError | IntegrityError) or error_hints.INDEX_ROW_TOO_LONG in said
     )
@@ -59,7 +59,7 @@ def _classify_error(error: Exception, said: str) -> type[StoreError]:
 
 
 def build_store_error(url: URL, said: str, kind: type[StoreError] = StoreError) -> StoreError:
-    """The error for what a database or its driver said."""
+    """Build the error for a message of a database or its driver."""
     said = " ".join(said.split())
     for sign, message, hint in error_hints.ERROR_HINTS.get(url.get_backend_name(), ()):
         if sign in said.lower():
@@ -68,14 +68,14 @@ def build_store_error(url: URL, said: str, kind: type[StoreError] = StoreError) 
 
 
 def sqlite_path(url: URL) -> Path | None:
-    """The file of an SQLite URL; ``None`` for other databases and for one in memory."""
+    """Return the file of an SQLite URL; None for other databases and for one in memory."""
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
         return None
     return Path(str(url.database))
 
 
 def display_url(url: URL) -> str:
-    """The database for people: a path, or what the URL says of where it is, without its password."""
+    """Format a database for display: a path, or its URL without password and parameters."""
     file = sqlite_path(url)
     where = url.set(drivername=url.get_backend_name()).difference_update_query(_CONNECTION_OPTIONS)
     return str(file) if file else mask_password(where)

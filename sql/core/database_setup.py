@@ -18,7 +18,7 @@ from treehammer.sql.core.database_errors import display_url, sqlite_path
 
 
 def open_engine(url: str, *, create: bool) -> Engine:
-    """The engine of a database of this version; see :meth:`Store.open`."""
+    """Create the engine of a database with the current schema; see :meth:`Store.open`."""
     engine = _make_engine(url, create=create)
     try:
         require_usable_server(engine)
@@ -35,16 +35,16 @@ def open_engine(url: str, *, create: bool) -> Engine:
 
 
 def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
-    """Bring a database to this version's schema; returns the backup of an SQLite file.
+    """Upgrade a database to this version's schema; return the backup of an SQLite file.
 
     Args:
-        url: of the database.
-        backed_up: that there is a backup; see :func:`treehammer.sql.core.schema_upgrade.upgrade_schema`.
+        url: URL of the database.
+        backed_up: confirms a backup; see :func:`treehammer.sql.core.schema_upgrade.upgrade_schema`.
 
     Raises:
-        ConfigError: Oracle's changes cannot be undone, and nobody says that there is a backup.
-        NothingToDo: there is no database.
-        StoreError: it is newer than this version, or refused; then it is as it was before.
+        ConfigError: Oracle's changes cannot be undone, and ``backed_up`` is not set.
+        NothingToDoError: no database exists.
+        StoreError: the database is newer, or the upgrade failed and was rolled back.
     """
     engine = _make_engine(url, create=False)
     try:

@@ -1,9 +1,8 @@
-"""Dimensions: what many measurements have in common is kept once, and named by a number.
+"""Dimensions: values that many measurements share, stored once and referenced by number.
 
-A release, a node, a door and a variant are described by some hundred texts that hardly differ from
-one measurement to the next.  Each group of them below has a table of its own; a measurement holds
-the number of its row there.  The number follows from the content alone, so that it is the same in
-every database and nobody has to hand numbers out.
+A release, a node, a door and a variant are described by about a hundred texts that hardly differ
+between measurements. Each group below has its own table; a measurement stores the number of its
+row. The number is a hash of the content: it is the same in every database and needs no allocation.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class Dimension:
 
     @property
     def key(self) -> str:
-        """The column of a measurement that names a row here."""
+        """Return the column of a measurement that references this table."""
         return f"{self.name}_id"
 
     def extract_row(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The row of a measurement with these values, as they come back from a database."""
+        """Extract this dimension's row from a measurement's values, as a database returns them."""
         row = {name: values[name] for name in self.columns}
         return {"id": _hash_row(self.columns, tuple(row.values())), **row}
 
@@ -40,16 +39,16 @@ def _hash_row(names: tuple[str, ...], values: tuple[Any, ...]) -> int:
 
 
 def hash_dimension_row(row: Mapping[str, Any]) -> int:
-    """63 bits of the SHA-256 of what is known of a row, names sorted.
+    """Hash the known values of a row, names sorted, to 63 bits of their SHA-256.
 
-    What is not known has no part in it: a column that comes later changes no number.
+    Unknown values are left out, so that columns added later change no number.
     """
     known = {name: value for name, value in sorted(row.items()) if value is not None}
     text = json.dumps(known, separators=(",", ":"), allow_nan=False)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-#: What was asked for: the series, where it runs and what it reads.
+#: Requested configuration: the series, its site and its input.
 SUBJECT = Dimension(
     "subject",
     (
@@ -73,10 +72,10 @@ SUBJECT = Dimension(
     ),
 )
 
-#: In the order in which they are joined.
+#: Dimensions in the order of their joins.
 DIMENSIONS = (
     SUBJECT,
-    # Where the test came from.
+    # Origin of the test.
     Dimension(
         "origin",
         (
@@ -93,7 +92,7 @@ DIMENSIONS = (
             "treehammer_version",
         ),
     ),
-    # Which ROOT really ran.
+    # ROOT release as found at run time.
     Dimension(
         "software",
         (
@@ -112,9 +111,9 @@ DIMENSIONS = (
             "libcore_sha256",
         ),
     ),
-    # All that was loaded beside it: some kilobytes, the same for all jobs of a campaign.
+    # Other loaded software: some kilobytes, equal for all jobs of a campaign.
     Dimension("inventory", ("inventory",)),
-    # What it ran on.
+    # Worker node.
     Dimension(
         "node",
         (
@@ -131,7 +130,7 @@ DIMENSIONS = (
             "worker_python",
         ),
     ),
-    # What answered.
+    # Storage that served the data.
     Dimension(
         "storage",
         (
@@ -149,5 +148,5 @@ DIMENSIONS = (
         ),
     ),
 )
-#: Catalogue column -> the dimension that has it; all others are columns of the measurement.
+#: Catalogue column -> its dimension. All other columns belong to the measurement table.
 DIMENSION_OF = {name: dimension for dimension in DIMENSIONS for name in dimension.columns}

@@ -1,25 +1,26 @@
-"""What databases say when they refuse, what that means, and what to do about it."""
+"""Table of database error messages with their meanings and remedies."""
 
 from __future__ import annotations
 
-#: Seconds that a writer waits for another before it gives up.
+#: Seconds that a writer waits for another writer before it fails.
 BUSY_SECONDS = 30.0
 
 _RETRY_HINT = "Nothing was written. Run the command again when the other one has ended."
 _COMMITTED_INTACT = "what was committed before is intact."
 
-# Of the database's revision, but not of its shape.
+# The database has the right revision but an incomplete schema.
 _SCHEMA_INCOMPLETE = "the database lacks something that this version needs"
 _CHECK_HINT = "Run: treehammer db check"
 
-#: Of what a column holds although nobody can have written it; see :class:`.troubles.Damaged`.
+#: Message for stored values that Treehammer cannot have written; see
+#: :class:`.database_errors.DamagedValueError`.
 DAMAGED_VALUE = "damaged value"
 _DAMAGED_VALUE_HINT = (DAMAGED_VALUE, "a value is not what was written", _CHECK_HINT)
 
 #: PostgreSQL calls this an error of operation.
 INDEX_ROW_TOO_LONG = "index row"
 
-# What SQLite says -> what it means and what to do.
+# SQLite message -> meaning and remedy.
 _SQLITE_HINTS = (
     (
         "locked",
@@ -65,7 +66,7 @@ _SQLITE_HINTS = (
     ),
 )
 
-# The same of PostgreSQL's server and of the library that talks to it; the first that fits counts.
+# Messages of PostgreSQL's server and libpq; the first match counts.
 _POSTGRESQL_HINTS = (
     (
         "lock timeout",
@@ -226,7 +227,7 @@ _POSTGRESQL_HINTS = (
         )
     ),
 )
-# The same of Oracle's server (ORA) and of python-oracledb (DPY).
+# Messages of Oracle's server (ORA) and of python-oracledb (DPY).
 _ORACLE_HINTS = (
     *(
         (
@@ -391,7 +392,7 @@ _ORACLE_HINTS = (
         "Give the primary server's address: this is a standby, or was opened read only.",
     ),
 )
-#: Kind of database -> a sign in what it says, what that means and what to do; the first counts.
+#: Kind of database -> message pattern, meaning and remedy; the first match counts.
 ERROR_HINTS = {
     "sqlite": (_DAMAGED_VALUE_HINT, *_SQLITE_HINTS),
     "postgresql": (_DAMAGED_VALUE_HINT, *_POSTGRESQL_HINTS),

@@ -1,4 +1,4 @@
-"""Every catalogue column of a measurement, wherever the tables keep it: the one place that joins."""
+"""Catalogue columns of measurements, joined from all tables that hold them."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.core.schema import dimension_tables, measurement
 
-#: What comes before the names of metrics that tests defined, where they stand beside the catalogue's.
+#: Prefix of test-defined metrics where they appear beside catalogue columns.
 EXTRA_PREFIX = "extra_"
 ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
-#: The column that holds the packed lists.
+#: Column of the packed lists.
 PASSES_COLUMN = measurement.c.passes.name
 
 
 def catalogue_column(name: str) -> sa.Column[Any]:
-    """The column of a catalogue name; packed lists have none.
+    """Return the column of a catalogue name; packed lists have none.
 
     Raises:
-        KeyError: there is no such column.
+        KeyError: no such column exists.
     """
     dimension = DIMENSION_OF.get(name)
     return measurement.c[name] if dimension is None else dimension_tables[dimension.name].c[name]
 
 
 def stored_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """The names of what is fetched for these columns: packed lists come together, last, as ``passes``."""
+    """List the columns to fetch for catalogue names; ``passes``, last, covers all packed lists."""
     wanted = list(names)
     plain = tuple(name for name in wanted if name not in PACKED_COLUMNS)
     return plain if len(plain) == len(wanted) else (*plain, PASSES_COLUMN)
 
 
 def select_columns(names: Iterable[str]) -> sa.Select[Any]:
-    """These columns, as :func:`stored` gives them, of all measurements."""
+    """Select catalogue columns, ordered as in :func:`stored_columns`, of all measurements."""
     wanted = stored_columns(names)
     return sa.select(*(catalogue_column(name) for name in wanted)).select_from(
         join_dimensions(wanted)
@@ -45,7 +45,7 @@ def select_columns(names: Iterable[str]) -> sa.Select[Any]:
 
 
 def join_dimensions(names: Iterable[str]) -> sa.FromClause:
-    """The measurements, joined to the dimensions that have any of these columns."""
+    """Join the measurements to the dimensions that hold any of these columns."""
     tables = {DIMENSION_OF[name].name for name in names if name in DIMENSION_OF}
     found: sa.FromClause = measurement
     for dimension in DIMENSIONS:
@@ -55,7 +55,7 @@ def join_dimensions(names: Iterable[str]) -> sa.FromClause:
 
 
 def measurements_where(name: str, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """A condition on :func:`column` of ``name`` as one on measurements, without a join."""
+    """Convert a condition on catalogue column ``name`` to one on measurements, without a join."""
     dimension = DIMENSION_OF.get(name)
     return condition if dimension is None else measurements_in_dimension(dimension, condition)
 
@@ -63,6 +63,6 @@ def measurements_where(name: str, condition: sa.ColumnElement[bool]) -> sa.Colum
 def measurements_in_dimension(
     dimension: Dimension, condition: sa.ColumnElement[bool]
 ) -> sa.ColumnElement[bool]:
-    """The measurements whose row in a dimension meets a condition."""
+    """Select the measurements whose row in a dimension meets a condition."""
     rows = sa.select(dimension_tables[dimension.name].c.id).where(condition)
     return measurement.c[dimension.key].in_(rows)

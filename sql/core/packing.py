@@ -1,8 +1,8 @@
-"""The seconds of every pass of a measurement, all lists of them in one packed column.
+"""Packed per-pass times of a measurement: all lists of seconds in one binary column.
 
-A version byte, then zlib of: the number of lists as int32, the length of each as int32 (-1 where it
-is not known), and the numbers of all of them as float64; little-endian.  A list is known by its
-place in :data:`PACKED`.
+Format: a version byte, then zlib-compressed: the number of lists (int32), the length of each list
+(int32, -1 if unknown), and the numbers of all lists (float64), little-endian. A list is identified
+by its position in :data:`PACKED`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: What every packed value begins with.
+#: First byte of every packed value.
 FORMAT_VERSION = b"\x01"
-#: The lists in their order, which is history: new ones are added at the end, none is taken away.
+#: Packed lists in order. The order is frozen: append new lists and never remove one.
 PACKED_COLUMNS = (
     "pass_open_wall_s",
     "pass_open_user_s",
@@ -45,7 +45,7 @@ _DAMAGED_PASSES = "no packed passes"
 
 
 def pack_lists(lists: Mapping[str, object]) -> bytes | None:
-    """The lists among these values; ``None`` when there are none."""
+    """Pack the lists among these values; None if there are none."""
     found = [lists.get(name) for name in PACKED_COLUMNS]
     if all(one is None for one in found):
         return None
@@ -56,10 +56,10 @@ def pack_lists(lists: Mapping[str, object]) -> bytes | None:
 
 
 def unpack_lists(packed: bytes | None) -> dict[str, list[float] | None]:
-    """Every list by its name; ``None`` where it is not known.
+    """Unpack all lists by name; unknown lists are None.
 
     Raises:
-        Damaged: it was not packed here, or by a later version of Treehammer.
+        DamagedValueError: the value is damaged, or was packed by a later version of Treehammer.
     """
     lists: dict[str, list[float] | None] = dict.fromkeys(PACKED_COLUMNS)
     if packed is None:
@@ -72,7 +72,7 @@ def unpack_lists(packed: bytes | None) -> dict[str, list[float] | None]:
     start = 0
     for name, length in zip(
         PACKED_COLUMNS, lengths, strict=False
-    ):  # later ones are not known of it
+    ):  # lists added after this value was packed are unknown
         end = start + max(length, 0)
         lists[name] = None if length < 0 else list(numbers[start:end])
         start = end
@@ -80,7 +80,7 @@ def unpack_lists(packed: bytes | None) -> dict[str, list[float] | None]:
 
 
 def _split_header(packed: bytes) -> tuple[bytes, bytes]:
-    """Lengths and numbers."""
+    """Split a packed value into its lengths and numbers."""
     if packed[:1] != FORMAT_VERSION:
         raise DamagedValueError("passes packed in a way that this version does not know")
     try:
@@ -97,16 +97,16 @@ def _split_header(packed: bytes) -> tuple[bytes, bytes]:
 
 
 def unpack_columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Many packed values at once.
+    """Unpack many values at once.
 
     Returns:
-        lengths, shape (values, lists), -1 where a list is not known; and the numbers of all lists
-        of the first value, then of the second, and so on.
+        lengths, shape (values, lists), -1 for an unknown list; and the numbers of all lists of the
+        first value, then of the second, and so on.
 
     Raises:
-        Damaged: see :func:`unpack`.
+        DamagedValueError: see :func:`unpack_lists`.
     """
-    # A tenth of a second to load, which those who only look need not pay.
+    # Imported here: NumPy takes a tenth of a second to load, and most commands do not need it.
     import numpy as np
 
     lengths = np.full((len(packed), len(PACKED_COLUMNS)), _UNKNOWN_LENGTH, "<i4")
@@ -123,15 +123,15 @@ def unpack_columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], N
 
 
 def encode_numbers(numbers: Sequence[float] | None) -> str | None:
-    """A list as JSON, which keeps every bit of a float."""
+    """Encode a list as JSON, which preserves every bit of a float."""
     return None if numbers is None else json.dumps(numbers, separators=(",", ":"), allow_nan=False)
 
 
 def decode_numbers(text: str) -> list[Any]:
-    """A list of numbers from its JSON.
+    """Decode a list of numbers from JSON.
 
     Raises:
-        Damaged: it is none.
+        DamagedValueError: the text is not a list of numbers.
     """
     try:
         found = json.loads(text)

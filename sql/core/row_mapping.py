@@ -1,4 +1,4 @@
-"""Dataclasses of :mod:`treehammer.sql.core.rows` to rows of their tables, and back."""
+"""Mapping between dataclasses of :mod:`treehammer.sql.core.rows` and rows of their tables."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from treehammer.sql.core.rows import (
 )
 
 Row = TypeVar("Row", CampaignRow, JobRow, AttemptRow, ReplicaRow, PairRow, VerdictRow)
-#: Rows that are looked up and written at once; an IN list may hold 1000 on Oracle.
+#: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
 KeyedRow = CampaignRow | JobRow | AttemptRow | ReplicaRow
 ComparisonRow = PairRow | VerdictRow
 
-#: Kind of row -> its columns, each with whether it is text.
+#: Row class -> its columns, each with a flag for text.
 _COLUMNS = {
     kind.__name__: tuple(
         (field.name, get_type_hints(kind)[field.name] is str) for field in fields(kind)
@@ -35,8 +35,8 @@ _COLUMNS = {
 
 
 def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
-    """The rows of a query as their dataclass; text that is not known becomes ''."""
-    # By position, and not by name: there may be ten thousand.
+    """Fetch the rows of a query as dataclasses; unknown text becomes ''."""
+    # By position rather than by name, which is faster for ten thousand rows.
     place = {name: index for index, name in enumerate(query.selected_columns.keys())}
     plan = [(place[name], text) for name, text in _COLUMNS[kind.__name__]]
     known: list[Any]
@@ -48,19 +48,19 @@ def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -
 
 
 def insert_missing_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:
-    """Write the rows whose key is not there yet."""
+    """Insert the rows whose keys are missing."""
     _write_rows(connection, table, rows, replace=False)
 
 
 def upsert_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:
-    """Write rows, in place of those with the same key."""
+    """Insert rows, or update those with the same key."""
     _write_rows(connection, table, rows, replace=True)
 
 
 def replace_comparison_rows(
     connection: Connection, table: sa.Table, comparison_id: str, rows: Sequence[ComparisonRow]
 ) -> None:
-    """Write what a comparison found, in order, in place of what it found before."""
+    """Replace the rows of a comparison, keeping their order."""
     connection.execute(sa.delete(table).where(table.c.comparison_id == comparison_id))
     values = [
         {**asdict(row), "comparison_id": comparison_id, "line": line}
@@ -71,7 +71,7 @@ def replace_comparison_rows(
 
 
 def select_comparison_rows(table: sa.Table, comparison_id: str) -> sa.Select[Any]:
-    """What a comparison found, in order."""
+    """Select the rows of a comparison in order."""
     return sa.select(table).where(table.c.comparison_id == comparison_id).order_by(table.c.line)
 
 
@@ -86,7 +86,7 @@ def _write_rows(
 def _write_chunk(
     connection: Connection, table: sa.Table, some: Sequence[dict[str, Any]], *, replace: bool
 ) -> None:
-    # UPDATE, and INSERT of what was not there: every database has both, none agrees on an upsert.
+    # UPDATE, then INSERT of missing rows: upsert syntax differs between databases.
     key = [column.key for column in table.primary_key]
     known = sa.select(*(table.c[name] for name in key)).where(
         table.c[key[0]].in_({values[key[0]] for values in some})
@@ -102,7 +102,7 @@ def _write_chunk(
         elif replace:
             changed.append({**values, **{f"key_{name}": values[name] for name in key}})
     if changed:
-        # Parameters have names of their own: those of the columns are taken by SET.
+        # Parameters need distinct names, because SET uses those of the columns.
         same = sa.and_(*(table.c[name] == sa.bindparam(f"key_{name}") for name in key))
         connection.execute(sa.update(table).where(same), changed)
     if missing:

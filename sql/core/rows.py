@@ -1,7 +1,6 @@
-"""What the store keeps beside measurements, as plain values.
+"""Row classes for all tables of the store except measurements.
 
-Times are microseconds since 1970 UTC.  Text that is not known is ``''`` here and NULL in the
-database.
+Times are microseconds since 1970 UTC. Unknown text is ``''`` here and NULL in the database.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 
 @dataclass(frozen=True)
 class CampaignRow:
-    """One request: this test at this commit, these variants, sites and repeats.
+    """Campaign: one test at one commit, with its variants, sites and repeats.
 
-    ``plan`` is the canonical JSON of what was asked for (definition with overrides, sites);
+    ``plan`` is the canonical JSON of the request (definition with overrides, sites);
     ``planned_measurements`` counts timed and checksum executions.
     """
 
@@ -35,7 +34,7 @@ class CampaignRow:
 
 @dataclass(frozen=True)
 class JobRow:
-    """One job of a campaign and where its batch system knows it; ``state`` is a JobState value."""
+    """Job of a campaign and its identity in the batch system; ``state`` is a JobState value."""
 
     id: str
     campaign_id: str
@@ -51,11 +50,11 @@ class JobRow:
 
     @property
     def is_external(self) -> bool:
-        """Whether the installation that submitted it follows it, and tells us: nobody is asked here."""
+        """Check for a job that the submitting installation tracks and reports."""
         return self.batch_system.startswith(EXTERNAL_PREFIX)
 
     def as_external(self) -> JobRow:
-        """The same, as one that another installation follows."""
+        """Return a copy that another installation tracks."""
         return (
             self
             if self.is_external
@@ -65,7 +64,7 @@ class JobRow:
 
 @dataclass(frozen=True)
 class AttemptRow:
-    """One execution of a job; ``failure_class`` is '' while it runs and when it went well."""
+    """Execution of a job; ``failure_class`` is '' while it runs and after success."""
 
     job_id: str
     number: int
@@ -79,19 +78,19 @@ class AttemptRow:
 
 @dataclass(frozen=True)
 class ReplicaRow:
-    """What was found when a file of a dataset was read in full through a door, or asked for there.
+    """Result of a replica check: one file of a dataset read in full, or requested, through a door.
 
     Attributes:
-        id: of this finding.
-        found_us: when.
-        dataset: its name.
-        dataset_hash: its identity.
-        site: where the door is.
-        door: its name.
-        file: of the dataset.
-        url: what was read.
-        good: whether it was the file that the dataset has.
-        message: what it was instead.
+        id: identity of this check.
+        found_us: time of the check.
+        dataset: name of the dataset.
+        dataset_hash: identity of the dataset.
+        site: site of the door.
+        door: name of the door.
+        file: name of the file within the dataset.
+        url: URL that was read.
+        good: True if the content matches the dataset's manifest.
+        message: description of the mismatch.
     """
 
     id: str
@@ -134,7 +133,7 @@ class PairRow:
 
 @dataclass(frozen=True)
 class VerdictRow:
-    """What a rule concluded, with its evidence; effects are means of d = ln(B/A).
+    """Conclusion of a verdict rule, with its evidence; effects are means of d = ln(B/A).
 
     ``scope`` is ``series`` (one comparison key at one site) or ``release`` (pooled over sites).
     ``verdict`` is a value of :class:`treehammer.analysis.statistics.verdict.Verdict`.
@@ -165,7 +164,7 @@ class VerdictRow:
 
 @dataclass(frozen=True)
 class ExtraRow:
-    """What one measurement recorded of a metric that its test defines, in the unit stated there."""
+    """Value of a test-defined metric in one measurement, in the unit stated there."""
 
     measurement_id: str
     name: str
@@ -174,7 +173,7 @@ class ExtraRow:
 
 @dataclass(frozen=True)
 class CountRow:
-    """How many measurements of a campaign a site has; ``failure_class`` is '' for those that went well."""
+    """Number of a campaign's measurements at a site; ``failure_class`` is '' for successful ones."""
 
     site: str
     kind: str

@@ -1,12 +1,10 @@
-"""The tables of the results database, as SQLAlchemy Core metadata.
+"""Tables of the results database, as SQLAlchemy Core metadata.
 
-Every entry of the metric catalogue has one column: in the measurement table, or in that of its
-dimension (:mod:`treehammer.sql.core.dimensions`), except the lists of passes, which share the column
-``passes`` (:mod:`treehammer.sql.core.packing`).  Everything here is chosen
-so that SQLite, PostgreSQL and Oracle can hold the same rows: names of at most 30 characters, times
-as whole microseconds since 1970 UTC, no empty text ('' is NULL on Oracle, so it is NULL
-everywhere).  SQLite and PostgreSQL are proven by tests; what stands in for Oracle there says
-docs/databases.md.
+Every entry of the metric catalogue has one column: in the measurement table or in the table of its
+dimension (:mod:`treehammer.sql.core.dimensions`). Lists of passes share the column ``passes``
+(:mod:`treehammer.sql.core.packing`). SQLite, PostgreSQL and Oracle can hold the same rows: names
+have at most 30 characters, times are whole microseconds since 1970 UTC, and empty text is NULL, as
+on Oracle. Tests run on SQLite, on PostgreSQL and on a substitute for Oracle; see docs/databases.md.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.sql.core.column_types import REAL, LongText, NumberList, StoredText
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 
-#: Characters of the name of a metric that a test defines; see ``record.EXTRA_NAME``.
+#: Longest name of a test-defined metric, in characters; see ``record.EXTRA_NAME``.
 EXTRA_NAME_LENGTH = 64
 
 
@@ -49,14 +47,14 @@ metadata = sa.MetaData(
 
 
 def column_type(metric: Metric) -> TypeEngine[Any]:
-    """The database's type for values of a metric."""
+    """Return the database type for values of a metric."""
     if metric.type == "text":
         return LongText() if metric.name in LONG_TEXT_METRICS else StoredText(metric.max_length)
     return _TYPES[metric.type]
 
 
 def _metric_column(metric: Metric) -> sa.Column[Any]:
-    # Text that names no row may be '', which is NULL.
+    # Text other than identities may be '', which is stored as NULL.
     optional_text = metric.type == "text" and metric.name not in IDENTITY_METRICS
     return sa.Column(
         metric.name,
@@ -98,7 +96,7 @@ measurement = sa.Table(
     *map(_dimension_key_column, DIMENSIONS),
 )
 
-# The order of every listing and export.
+# Order of every listing and export.
 sa.Index(
     "ix_measurement_order",
     measurement.c.campaign_id,
@@ -108,7 +106,7 @@ sa.Index(
     measurement.c.position,
     measurement.c.measurement_id,
 )
-# Counts of a campaign, answered from the index and the few subjects alone.
+# Counts of a campaign, read from the index and the few subjects alone.
 sa.Index(
     "ix_measurement_counts",
     measurement.c.campaign_id,
@@ -117,7 +115,7 @@ sa.Index(
     measurement.c.failure_class,
     measurement.c.plausible,
 )
-# All that was measured on some days, answered from the index alone.
+# Measurements of some days, read from the index alone.
 sa.Index(
     "ix_measurement_day",
     measurement.c.day,
@@ -129,7 +127,7 @@ sa.Index(
     measurement.c.cpu_per_event_s,
     measurement.c.wall_per_event_s,
 )
-# The same of some subjects, and their history.
+# Measurements of some subjects, and their history.
 sa.Index(
     "ix_measurement_subject",
     measurement.c.subject_id,
@@ -142,10 +140,10 @@ sa.Index(
     measurement.c.wall_per_event_s,
     measurement.c.started_us,
 )
-# The history of a series, whatever door's address or label it had.
+# History of a series across addresses and labels of its door.
 sa.Index("ix_subject_series", dimension_tables["subject"].c.series)
 
-#: The measured figures that are rolled up by day.
+#: Metrics that roll-ups sum by day.
 ROLLUP_METRICS = (
     "eff_job",
     "eff_payload",
@@ -178,7 +176,7 @@ ROLLUP_METRICS = (
 
 
 class RollupColumnNames(NamedTuple):
-    """Names of the columns of a figure: how many had it, their sum, the sum of their squares."""
+    """Names of a metric's roll-up columns: count, sum and sum of squares."""
 
     value_count: str
     total: str
@@ -186,7 +184,7 @@ class RollupColumnNames(NamedTuple):
 
 
 def rollup_column_names(name: str) -> RollupColumnNames:
-    """The columns of a figure of :data:`ROLLED`."""
+    """Return the roll-up columns of a metric of :data:`ROLLED`."""
     return RollupColumnNames(f"n_{name}", f"s_{name}", f"q_{name}")
 
 
@@ -214,7 +212,7 @@ rollup_day = sa.Table(
     sa.Column("outcome", StoredText(MAX_WORD), primary_key=True),
     sa.Column("measurements", sa.BigInteger, nullable=False),
     *(column for name in ROLLUP_METRICS for column in _rollup_columns(name)),
-    # Histograms merge by adding up their bins, so that percentiles of any selection can be had.
+    # Histograms merge by adding their bins, which gives percentiles of any selection.
     sa.Column("read_latency_hist", NumberList, nullable=False),
     sa.Index("ix_rollup_day_subject", "subject_id", "day"),
 )
@@ -267,7 +265,7 @@ job = sa.Table(
     sa.Column("planned_measurements", sa.BigInteger, nullable=False),
     sa.Column("state", StoredText(MAX_TEXT)),
     sa.Index("ix_job_campaign", "campaign_id", "site"),
-    # What is not over: a few of very many.
+    # Unfinished jobs: few among very many.
     sa.Index("ix_job_state", "state", "campaign_id"),
 )
 
@@ -303,7 +301,7 @@ replica = sa.Table(
 
 
 def _comparison_columns() -> tuple[sa.Column[Any], ...]:
-    # ``line`` keeps the order in which the comparison gave its rows.
+    # ``line`` preserves the order of the comparison's rows.
     return (
         sa.Column("comparison_id", StoredText(MAX_IDENTITY), primary_key=True),
         sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
@@ -345,12 +343,12 @@ verdict = sa.Table(
     sa.Column("hosts", sa.BigInteger, nullable=False),
     sa.Column("jobs_needed", sa.BigInteger),
     sa.Column("evidence", LongText),
-    # The latest comparisons, by the first line of each.
+    # Latest comparisons, by the first line of each.
     sa.Index("ix_verdict_latest", "line", "created_us", "comparison_id"),
 )
 
-# A key to the results service; its secret is derived from the service's master key, whose
-# fingerprint ``master_key_fingerprint`` is, and stands nowhere.
+# Key to the results service. Its secret is derived from the service's master key and is not stored;
+# ``master_key_fingerprint`` identifies the master key.
 access_key = sa.Table(
     "access_key",
     metadata,
@@ -363,7 +361,7 @@ access_key = sa.Table(
     sa.Column("master_key_fingerprint", StoredText(MAX_IDENTITY), nullable=False),
 )
 
-# Campaigns and jobs whose tokens no longer count; ``scope`` is 'campaign' or 'job'.
+# Campaigns and jobs with revoked tokens; ``scope`` is 'campaign' or 'job'.
 access_revocation = sa.Table(
     "access_revocation",
     metadata,

@@ -1,6 +1,6 @@
-"""Whether a database has all tables, columns, keys and indexes that this version works with.
+"""Check for missing tables, columns, keys and indexes.
 
-Its revision only tells what Treehammer did to it; what others did, its tables tell.
+The revision only records changes by Treehammer; this check also detects changes by others.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from treehammer.sql.core.backends.generic import TableLayout
 from treehammer.sql.core.database_errors import display_url
 from treehammer.sql.core.schema import metadata
 
-#: How many of what is missing a message names.
+#: Number of missing items that a message names.
 MAX_LISTED = 10
 
 
 def require_complete_schema(connection: Connection) -> None:
-    """Refuse a database of this revision that lacks something; what it has more is its own matter.
+    """Refuse a database of this revision with an incomplete schema; additional items are allowed.
 
     Raises:
-        StoreError: it lacks something; the message names it, and says how to come by it.
+        StoreError: items are missing; the message names them and the remedy.
     """
     there = backend_of(connection.engine).read_layout(connection)
     lost = list(_find_missing_parts(there))
@@ -42,10 +42,10 @@ def require_complete_schema(connection: Connection) -> None:
 
 
 def create_missing_indexes(connection: Connection) -> None:
-    """Make the indexes that are missing; nothing else can be made again.
+    """Create missing indexes; nothing else can be recreated.
 
     Raises:
-        StoreError: more is missing.
+        StoreError: anything else is missing.
     """
     for index in find_missing_indexes(backend_of(connection.engine).read_layout(connection)):
         index.create(connection)
@@ -53,7 +53,7 @@ def create_missing_indexes(connection: Connection) -> None:
 
 
 def find_missing_indexes(there: TableLayout) -> list[sa.Index]:
-    """Indexes that are not there under any name, of tables that have their columns."""
+    """List indexes missing under any name, for tables that have their columns."""
     return [
         index
         for table in metadata.sorted_tables

@@ -120,8 +120,8 @@ def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
 
     Raises:
         ConfigError: changes cannot be undone, and ``backed_up`` is not set.
-        StoreError: the database is newer, not Treehammer's, or refused; it is as it was before,
-            or else the message says that it is not.
+        StoreError: the database is newer, not Treehammer's, or refused the upgrade. It is
+            unchanged unless the message states otherwise.
     """
     found = read_schema_state(engine)
     if found is SchemaState.EMPTY:

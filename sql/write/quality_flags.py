@@ -1,7 +1,7 @@
-"""Measurements that read a replica which was found bad: marked as implausible, never removed.
+"""Flags of measurements that read a bad replica: marked as implausible, never removed.
 
-A replica is bad from when it was last found good, or from the beginning, until it is found good
-again: nobody knows since when it was bad.
+A replica counts as bad from its last good check, or from the beginning, until its next good check:
+the actual time of the damage is unknown.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from treehammer.sql.core.schema import measurement
 from treehammer.sql.read.measurement_selection import match_pattern
 from treehammer.sql.write import rollups
 
-#: What a mark begins with; nothing else in ``implausible_reasons`` does.
+#: Prefix of a flag; no other text in ``implausible_reasons`` has it.
 BAD_REPLICA_PREFIX = "bad replica: "
-#: Between what is implausible about a measurement and a mark.
+#: Separator between the recorded reasons and a flag.
 SEPARATOR = "; "
 #: Later than any measurement.
 OPEN_END_US = 2**62
@@ -35,7 +35,7 @@ def _is_unflagged(dialect: str) -> sa.ColumnElement[bool]:
 
 
 def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
-    """Mark what read bad replicas, inside the transaction of ``connection``; how many are new."""
+    """Flag reads of bad replicas in the current transaction; return the number of new flags."""
     marked = 0
     owners: set[tuple[int, int]] = set()
     for finding, after_us, until_us in _find_bad_periods(findings):
@@ -49,7 +49,7 @@ def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow
             _is_unflagged(connection.dialect.name),
         )
         owners |= _find_rollup_keys(connection, meant)
-        # Not by one UPDATE with a CASE, in which Oracle mixes no CLOB with other text.
+        # Not one UPDATE with CASE: Oracle cannot mix CLOB and other text in it.
         for some, both in ((known.is_not(None), kept + SEPARATOR + why), (known.is_(None), why)):
             change = sa.update(measurement).where(meant, some)
             done = connection.execute(change.values(plausible=False, implausible_reasons=both))
@@ -67,7 +67,7 @@ def _read_bad_replica(finding: ReplicaRow) -> sa.ColumnElement[bool]:
 
 
 def copy_flags(connection: Connection, reasons: Mapping[str, str]) -> None:
-    """Mark measurements as another store has them marked: identity -> ``implausible_reasons`` there."""
+    """Copy flags from another store: identity -> ``implausible_reasons`` there."""
     owners: set[tuple[int, int]] = set()
     for id_, why in reasons.items():
         unmarked = _is_unflagged(connection.dialect.name)
@@ -82,7 +82,7 @@ def copy_flags(connection: Connection, reasons: Mapping[str, str]) -> None:
 def _find_rollup_keys(
     connection: Connection, meant: sa.ColumnElement[bool]
 ) -> set[tuple[int, int]]:
-    """Days and subjects whose roll-ups have these measurements."""
+    """Find the days and subjects of the roll-ups that contain these measurements."""
     whose = sa.select(measurement.c.day, measurement.c.subject_id).where(meant).distinct()
     return {(day, subject_id) for day, subject_id in connection.execute(whose)}
 
@@ -91,21 +91,21 @@ def require_unflagged(measurement: Measurement) -> None:
     """Refuse a measurement that carries a flag; a worker cannot know of a bad replica.
 
     Raises:
-        RecordError: it does.
+        RecordError: the measurement carries a flag.
     """
     if BAD_REPLICA_PREFIX in str(measurement.values.get("implausible_reasons") or ""):
         raise RecordError(f"implausible_reasons must not contain {BAD_REPLICA_PREFIX.strip()!r}")
 
 
 def strip_flag(why: str | None) -> str | None:
-    """What was recorded as implausible, a mark left out that came later."""
+    """Return the recorded implausibility without a flag added later."""
     if why is None or BAD_REPLICA_PREFIX not in why:
         return why
     return why.partition(BAD_REPLICA_PREFIX)[0].removesuffix(SEPARATOR) or None
 
 
 def _find_bad_periods(findings: Iterable[ReplicaRow]) -> Iterator[tuple[ReplicaRow, int, int]]:
-    """The first finding of each bad time, and when that began and ended (µs since 1970 UTC)."""
+    """Yield the first check of each bad period with its begin and end (µs since 1970 UTC)."""
     for _, of_one in groupby(sorted(findings, key=_replica_time_key), key=_replica_key):
         yield from _split_periods([*of_one])
 

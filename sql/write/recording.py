@@ -1,4 +1,4 @@
-"""How measurements enter the database: each exactly once, whoever hands it in and how often."""
+"""Insertion of measurements, each exactly once regardless of repeated uploads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from treehammer.sql.core.schema import dimension_tables, extra, measurement
 from treehammer.sql.write import quality_flags, rollups
 from treehammer.sql.write.retention import PRUNED_COLUMNS
 
-#: Measurements that are written in one transaction; an IN list may hold 1000 on Oracle.
+#: Measurements per transaction; an IN list may hold 1000 on Oracle.
 BATCH_MEASUREMENTS = 500
 
 _UNKNOWN_VALUES: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE), None)
@@ -29,18 +29,18 @@ _UNKNOWN_VALUES: dict[str, Value] = dict.fromkeys((metric.name for metric in CAT
 OWN_COLUMNS = tuple(name for name in ALL_COLUMNS if name in measurement.c)
 _NAMES_BY_TYPE = {kind: [m.name for m in CATALOGUE if m.type == kind] for kind in METRIC_TYPES}
 
-#: Bytes of a hash in a fingerprint, and what stands for a column without a value.
+#: Bytes per hash in a fingerprint, and the placeholder of a missing column.
 _HASH_BYTES = 8
 _PRUNED_HASH = bytes(_HASH_BYTES)
 
 
 @dataclass(frozen=True)
 class AddResult:
-    """What became of measurements that were handed in.
+    """Counts of new, known and conflicting measurements after an insertion.
 
-    ``known`` were there already, with the same content, or with what retention left of it.
-    ``conflicting`` are identities that were there with other content: what was recorded first stays.
-    ``known_ids`` names the known ones, as often as each was handed in.
+    ``known`` were already stored with the same content, except for columns removed by retention.
+    ``conflicting`` were already stored with different content; the first recorded content stays.
+    ``known_ids`` lists known identities, one entry per occurrence.
     """
 
     new: int
@@ -50,7 +50,7 @@ class AddResult:
 
 
 def sum_results(parts: Iterable[AddResult]) -> AddResult:
-    """What became of all parts together."""
+    """Sum the results of several batches."""
     new = 0
     known: list[str] = []
     conflicting: list[str] = []
@@ -63,7 +63,7 @@ def sum_results(parts: Iterable[AddResult]) -> AddResult:
 
 @dataclass(frozen=True)
 class _MeasurementContent:
-    """A measurement as the database gives it back: what two of one identity are compared by."""
+    """Measurement in the database's representation, for comparing two of one identity."""
 
     values: Mapping[str, Value]
     extras: Mapping[str, float]
@@ -72,9 +72,9 @@ class _MeasurementContent:
 def add_batch(
     connection: Connection, batch: Sequence[Measurement], *, write: bool = True
 ) -> AddResult:
-    """Write at most :data:`BATCH` measurements inside the transaction of ``connection``.
+    """Write one batch of measurements inside the transaction of ``connection``.
 
-    Without ``write`` it is only said what would become of them.
+    Without ``write`` the result is only predicted.
     """
     seen = _fetch_recorded(connection, [item.id for item in batch])
     new: dict[str, _MeasurementContent] = {}
@@ -89,7 +89,7 @@ def add_batch(
             new[item.id] = content
         elif _is_same_content(before, handed_in):
             known.append(item.id)
-            if handed_in is not content:  # comes from another store, which knew more
+            if handed_in is not content:  # copied from another store, with a later flag
                 marked[item.id] = str(content.values["implausible_reasons"])
         else:
             conflicting.append(item.id)
@@ -100,7 +100,7 @@ def add_batch(
 
 
 def _is_same_content(one: _MeasurementContent, other: _MeasurementContent) -> bool:
-    """Whether both are one content, but for what has gone by age, here or where it comes from."""
+    """Compare two contents, ignoring columns that retention removed from either of them."""
     if one == other:
         return True
     gone = [n for n in PRUNED_COLUMNS if None in (one.values[n], other.values[n])]
@@ -112,9 +112,9 @@ def _drop_values(content: _MeasurementContent, names: Iterable[str]) -> _Measure
 
 
 def fingerprint_content(item: Measurement) -> bytes:
-    """Hashes of what two measurements of one identity are compared by; see :func:`alike`.
+    """Hash the comparable content of a measurement; see :func:`fingerprints_match`.
 
-    One of all that stays, then one of each column that goes by age.
+    One hash covers all permanent columns; each prunable column has its own.
     """
     content = _without_later_flags(_normalize_content(item.values, item.extras))
     stays = _drop_values(content, PRUNED_COLUMNS)
@@ -123,7 +123,7 @@ def fingerprint_content(item: Measurement) -> bytes:
 
 
 def fingerprints_match(one: bytes, other: bytes) -> bool:
-    """Whether two fingerprints are of one content, by the rule of :func:`_same`."""
+    """Compare two fingerprints by the rule of :func:`_is_same_content`."""
     places = range(0, len(one), _HASH_BYTES)
     pairs = ((one[at : at + _HASH_BYTES], other[at : at + _HASH_BYTES]) for at in places)
     return all(a == b or _PRUNED_HASH in (a, b) for a, b in pairs)
@@ -139,7 +139,7 @@ def _hash_content(content: Any) -> bytes:
 def _normalize_content(
     values: Mapping[str, Any], extras: Mapping[str, float]
 ) -> _MeasurementContent:
-    """The values as they come back: '' as ``None``, whole numbers in a float column as floats."""
+    """Normalize values as a database does: '' to None, whole numbers to float in float columns."""
     kept: dict[str, Value] = {**_UNKNOWN_VALUES, **values}
     for name in _NAMES_BY_TYPE["text"]:
         kept[name] = kept[name] or None
@@ -154,7 +154,7 @@ def _normalize_content(
 
 def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
     id_ = measurement.c.measurement_id
-    # Most are new, which the key's index alone tells.
+    # Most are new, which the key's index alone shows.
     known = list(connection.scalars(sa.select(id_).where(id_.in_(set(ids)))))
     if not known:
         return {}
@@ -183,7 +183,7 @@ def _unpack_row(row: RowMapping) -> dict[str, Value]:
 
 
 def _without_later_flags(content: _MeasurementContent) -> _MeasurementContent:
-    """What was handed in first: a mark came later."""
+    """Return the content without flags added after recording."""
     values = content.values
     said = values["implausible_reasons"]
     why = quality_flags.strip_flag(None if said is None else str(said))
@@ -215,14 +215,14 @@ def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementC
 
 
 def _own_values(values: Mapping[str, Value]) -> dict[str, Any]:
-    """The measurement's own columns, without those of dimensions."""
+    """Select the values of the measurement table, without those of dimensions."""
     return {**{name: values[name] for name in OWN_COLUMNS}, PASSES_COLUMN: pack_lists(values)}
 
 
 def insert_dimension_rows(
     connection: Connection, dimension: Dimension, rows: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Write the rows of a dimension, at most :data:`BATCH` different ones, that are not there yet."""
+    """Insert the missing rows of a dimension, at most one batch of distinct ones."""
     by_id = {row["id"]: row for row in rows}
     table = dimension_tables[dimension.name]
     there = set(connection.scalars(sa.select(table.c.id).where(table.c.id.in_(by_id))))

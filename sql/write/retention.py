@@ -1,4 +1,4 @@
-"""Retention: what is large and soon of no use goes by age; figures and roll-ups stay for good."""
+"""Retention: pruning of bulky columns by age. Metrics and roll-ups stay."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.core.schema import measurement
 
-#: What can go -> the column that holds it.
+#: Prunable category -> column that holds it.
 PRUNABLE: Mapping[str, sa.Column[Any]] = {
     "passes": measurement.c.passes,
     "logs": measurement.c.log_excerpt,
 }
-#: Catalogue columns that may be missing where they were recorded.
+#: Catalogue columns that may be missing although they were recorded.
 PRUNED_COLUMNS = (*PACKED_COLUMNS, measurement.c.log_excerpt.name)
 
 
 @dataclass(frozen=True)
 class PruneResult:
-    """What went, or would go.
+    """Effect of pruning, actual or predicted.
 
     Attributes:
         category: a key of :data:`PRUNABLE`.
-        before_day: the first day (UTC) that keeps everything.
-        measurements: how many had it.
-        bytes: how much it was, as stored (texts: characters).
+        before_day: first day (UTC) that keeps everything.
+        measurements: number of affected measurements.
+        bytes: pruned size as stored (for texts: characters).
     """
 
     category: str
@@ -42,7 +42,7 @@ class PruneResult:
 
 
 class _StoredSize(sa.sql.functions.GenericFunction[int]):
-    """Bytes of a packed column, characters of a text."""
+    """SQL function: bytes of a packed column, characters of a text."""
 
     inherit_cache = True
     type = sa.BigInteger()
@@ -51,17 +51,17 @@ class _StoredSize(sa.sql.functions.GenericFunction[int]):
 
 @compiles(_StoredSize, "oracle")
 def _oracle_size(element: _StoredSize, compiler: Any, **kwargs: Any) -> str:
-    # LENGTH knows no BLOB.
+    # LENGTH does not accept BLOB.
     return f"DBMS_LOB.GETLENGTH({compiler.process(element.clauses, **kwargs)})"
 
 
 def first_kept_day(days: int, today: date | None = None) -> date:
-    """The first day (UTC) of the last ``days``, today among them."""
+    """Compute the first day (UTC) of the last ``days``, including today."""
     return (today or datetime.now(UTC).date()) - timedelta(days=days - 1)
 
 
 def measure_prunable(connection: Connection, what: str, before: date) -> PruneResult:
-    """What :func:`prune_day` would take, all days together."""
+    """Measure the effect of :func:`prune_day` on all days before ``before``."""
     column = PRUNABLE[what]
     count, size = connection.execute(
         sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_StoredSize(column)), 0)).where(
@@ -72,14 +72,14 @@ def measure_prunable(connection: Connection, what: str, before: date) -> PruneRe
 
 
 def list_prunable_days(connection: Connection, what: str, before: date) -> list[int]:
-    """Days, as YYYYMMDD, of which something would go."""
+    """List the days (YYYYMMDD) with prunable data."""
     day = measurement.c.day
     query = sa.select(day).where(day < day_to_number(before), PRUNABLE[what].is_not(None))
     return list(connection.scalars(query.distinct().order_by(day)))
 
 
 def prune_day(connection: Connection, what: str, day: int) -> None:
-    """Take it from the measurements of a day, inside the writer's transaction."""
+    """Prune the measurements of a day inside the write transaction."""
     column = PRUNABLE[what]
     connection.execute(
         sa.update(measurement)

@@ -1,7 +1,7 @@
-"""Roll-ups: counts, sums and squares by day and subject, kept up to date with every measurement.
+"""Roll-ups: counts, sums and squares by day and subject, updated with every measurement.
 
-A page over a year of results reads some thousand of these rows in place of ten million
-measurements.  They can be made again from the measurements at any time, which also proves them.
+A page over a year of results reads some thousand of these rows instead of ten million
+measurements. They can be rebuilt from the measurements at any time, which also verifies them.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from treehammer.sql.core.schema import (
     rollup_day,
 )
 
-#: Relative difference by which sums in another order may differ.
+#: Relative tolerance for sums computed in a different order.
 RELATIVE_TOLERANCE = 1e-9
-#: Keys that are looked up at once; an IN list may hold 1000 on Oracle.
+#: Keys per lookup; an IN list may hold 1000 on Oracle.
 CHUNK = 500
 
-#: Columns of the key that name whose rows they are: what is made again is made again for all of them.
+#: Key columns that define the unit of a rebuild: all rows of an owner are rebuilt together.
 OWNER_COLUMNS = ("day", "subject_id")
 KEY_COLUMNS = (*OWNER_COLUMNS, "kind", "outcome")
 
 
 class RollupKey(NamedTuple):
-    """What one row is about."""
+    """Key of a roll-up row."""
 
     day: int
     subject_id: int
@@ -53,7 +53,7 @@ class RollupKey(NamedTuple):
 
 
 class _RollupSums:
-    """What many measurements of one key add."""
+    """Sums over many measurements of one key."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {"measurements": 0}
@@ -75,13 +75,13 @@ class _RollupSums:
             self.reads[place] += reads
 
     def add_histogram(self, histogram: Sequence[int]) -> None:
-        """Add the histogram of a row that is there already."""
+        """Add the histogram of an existing row."""
         for place, reads in enumerate(histogram):
             self.reads[place] += reads
 
     @property
     def histogram(self) -> list[int]:
-        """The sums of the bins, up to the last that is not empty."""
+        """Return the sums of the bins, up to the last filled one."""
         last = max((place for place, reads in enumerate(self.reads) if reads), default=-1)
         return self.reads[: last + 1]
 
@@ -91,7 +91,7 @@ _ADDED_COLUMNS = ("measurements", *(name for *three, _ in _METRIC_COLUMNS for na
 
 
 _KEY_COLUMNS = tuple(rollup_day.c[name] for name in KEY_COLUMNS)
-# Parameters have names of their own: those of the columns are taken by SET.
+# Parameters need distinct names, because SET uses those of the columns.
 _ADD_SUMS = (
     sa.update(rollup_day)
     .where(*(column == sa.bindparam(f"key_{column.name}") for column in _KEY_COLUMNS))
@@ -108,7 +108,7 @@ _ADD_SUMS_AND_READS = (
 
 
 def rollup_key(values: Mapping[str, Any], subject_id: int) -> RollupKey:
-    """The row that a measurement adds to."""
+    """Return the key of the row that a measurement belongs to."""
     kind = values["kind"] or UNKNOWN_KIND
     return RollupKey(values["day"], subject_id, kind, label_outcome(values))
 
@@ -116,7 +116,7 @@ def rollup_key(values: Mapping[str, Any], subject_id: int) -> RollupKey:
 def add_to_rollups(
     connection: Connection, measured: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> None:
-    """Add new measurements, each with the number of its subject, inside the writer's transaction."""
+    """Add new measurements, each with its subject's number, inside the write transaction."""
     sums: dict[RollupKey, _RollupSums] = {}
     for subject_id, values in measured:
         sums.setdefault(rollup_key(values, subject_id), _RollupSums()).add(values)
@@ -145,7 +145,7 @@ def add_to_rollups(
 def _fetch_histograms(
     connection: Connection, wanted: Iterable[RollupKey]
 ) -> Iterator[tuple[RollupKey, Sequence[int]]]:
-    """The rows that are there already, among others of the same days, and their histograms."""
+    """Fetch the histograms of existing rows, among other rows of the same days."""
     subjects: dict[int, set[int]] = {}
     for key in wanted:
         subjects.setdefault(key.day, set()).add(key.subject_id)
@@ -159,7 +159,7 @@ def _fetch_histograms(
                 yield RollupKey(*parts), histogram
 
 
-# What the measurements say: the source of every row, and its proof.
+# Aggregation over measurements: source of every row, and its verification.
 
 
 def _key_expressions() -> tuple[sa.ColumnElement[Any], ...]:
@@ -183,11 +183,11 @@ def _select_measurement_sums() -> sa.Select[Any]:
 def rebuild_rollups(
     connection: Connection, owners: Iterable[tuple[int, int]] | None = None
 ) -> None:
-    """Make rows again from the measurements, inside the writer's transaction.
+    """Rebuild rows from the measurements, inside the write transaction.
 
     Args:
-        connection: of the writer.
-        owners: days and numbers of subjects whose rows are made; of all when None.
+        connection: connection of the write transaction.
+        owners: days and subject numbers to rebuild; all if None.
     """
     if owners is None:
         _rebuild_rows(connection, sa.true(), sa.true())
@@ -207,7 +207,7 @@ def _rebuild_rows(
     sums = _select_measurement_sums().where(measured).add_columns(sa.literal_column("'[]'"))
     names = [*KEY_COLUMNS, *_ADDED_COLUMNS, HISTOGRAM_COLUMN]
     connection.execute(sa.insert(rollup_day).from_select(names, sums, include_defaults=False))
-    # A database cannot add up lists.
+    # Databases cannot add lists.
     waiting = (
         {f"key_{name}": value for name, value in zip(KEY_COLUMNS, key, strict=True)}
         | {"reads": one.histogram}
@@ -220,8 +220,8 @@ def _rebuild_rows(
 def _sum_histograms(
     connection: Connection, measured: sa.ColumnElement[bool]
 ) -> dict[RollupKey, _RollupSums]:
-    """Sums of latency histograms alone."""
-    # Decoded here: a database may hand out many that are the same.
+    """Sum the latency histograms."""
+    # Decoded here, because a database may return many equal histograms.
     text = sa.type_coerce(measurement.c[HISTOGRAM_COLUMN], sa.Text)
     query = sa.select(*_key_expressions(), text).where(
         measured, measurement.c[HISTOGRAM_COLUMN].is_not(None)
@@ -236,8 +236,8 @@ def _sum_histograms(
 
 
 def find_difference(connection: Connection) -> str:
-    """The first row that is not what the measurements say, in words; '' when all are."""
-    # As text: a list that is damaged is a difference, too.
+    """Describe the first row that differs from the measurements; '' if all agree."""
+    # Compared as text, because a damaged list is a difference as well.
     columns = [column for column in rollup_day.c if column.name != HISTOGRAM_COLUMN]
     text = sa.type_coerce(rollup_day.c[HISTOGRAM_COLUMN], sa.Text).label(HISTOGRAM_COLUMN)
     rows = connection.execute(sa.select(*columns, text)).mappings()
@@ -261,7 +261,7 @@ def _sums_agree(mine: Mapping[Any, Any], measured: Mapping[Any, Any]) -> bool:
     if mine["measurements"] != measured["measurements"]:
         return False
     for number, total, squares, _ in _METRIC_COLUMNS:
-        # What is added up is at most this, and may nearly cancel where signs mix.
+        # Upper bound of the summed values, which may nearly cancel where signs mix.
         size = math.sqrt(measured[number] * measured[squares])
         if not (
             mine[number] == measured[number]

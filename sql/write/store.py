@@ -34,7 +34,7 @@ from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 
 
 class Store(ResultsReader):
-    """An open results database that is read and written.
+    """Results database opened for reading and writing.
 
     Every method raises :class:`~treehammer.errors.StoreError` when the database refuses; recorded
     data is never lost by that.

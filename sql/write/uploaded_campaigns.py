@@ -1,8 +1,8 @@
-"""A campaign as the installation that submitted it tells it, while it runs and afterwards.
+"""Campaigns uploaded by the installation that submitted them, during and after their run.
 
-That installation follows the jobs; here they are only remembered, marked as followed elsewhere.  What
-it says later stands in place of what it said before.  Jobs that this installation follows itself, as
-where both share a database, are left to it.
+The submitting installation tracks the jobs; this one stores them as tracked elsewhere, and later
+uploads replace earlier ones. Jobs that this installation tracks itself, as in a shared database,
+are not modified.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ImmutableRow = TypeVar("ImmutableRow", CampaignRow, ReplicaRow)
 
 @dataclass(frozen=True)
 class CampaignUpload:
-    """A campaign, and news of its jobs, of their attempts, and of replicas of its datasets."""
+    """Campaign with updates of its jobs, their attempts, and replicas of its datasets."""
 
     campaign: CampaignRow
     jobs: Sequence[JobRow] = ()
@@ -36,13 +36,13 @@ class CampaignUpload:
 
     @property
     def row_count(self) -> int:
-        """How many there are in all."""
+        """Return the total number of rows."""
         return 1 + len(self.jobs) + len(self.attempts) + len(self.replicas)
 
 
 @dataclass(frozen=True)
 class UploadResult:
-    """What became of the rows: not there before, now otherwise, or as they were."""
+    """Number of new, changed and unchanged rows of an upload."""
 
     new: int
     changed: int
@@ -50,14 +50,14 @@ class UploadResult:
 
 
 def apply_upload(connection: Connection, handed: CampaignUpload) -> UploadResult:
-    """Write what is new; in one transaction, which the caller commits.
+    """Write new and changed rows without committing.
 
     Args:
-        connection: nobody else writes meanwhile.
-        handed: attempts are of jobs that are told with them.
+        connection: connection of an exclusive write transaction.
+        handed: upload; every attempt belongs to one of its jobs.
 
     Raises:
-        ContentError: a job is one of another campaign.
+        UnstorableContentError: a job belongs to another campaign.
     """
     fates: Counter[str] = Counter()
     jobs, attempts = _find_updates(connection, handed, fates)
@@ -76,7 +76,7 @@ def apply_upload(connection: Connection, handed: CampaignUpload) -> UploadResult
 def _find_updates(
     connection: Connection, handed: CampaignUpload, fates: Counter[str]
 ) -> tuple[list[JobRow], list[AttemptRow]]:
-    """The jobs and attempts to write; ``fates`` counts those that are new and changed."""
+    """Select the jobs and attempts to write; ``fates`` counts new and changed ones."""
     ids = [job.id for job in handed.jobs]
     jobs = {row.id: row for row in _fetch_job_rows(connection, JobRow, schema.job.c.id, ids)}
     if strange := [row.id for row in jobs.values() if row.campaign_id != handed.campaign.id]:
@@ -110,9 +110,9 @@ def _find_updates(
 
 
 def _supersedes(job: JobRow, here: JobRow | None, *, later: bool) -> bool:
-    """Whether what is told of a job stands in place of what is known; ``later``: of a later attempt.
+    """Decide if an uploaded job replaces the stored one; ``later`` marks a later attempt.
 
-    What was said before may come after what was said later: over is over, until the job is queued anew.
+    Uploads may arrive out of order: a finished job stays finished until it is queued again.
     """
     if here is None or later:
         return here is None or here.is_external or here.state in FINAL_JOB_STATES
@@ -132,7 +132,7 @@ def _classify_change(now: JobRelatedRow, before: JobRelatedRow | None) -> str:
 def _fetch_job_rows(
     connection: Connection, kind: type[JobRelatedRow], of: sa.Column[str], ids: Sequence[str]
 ) -> list[JobRelatedRow]:
-    """The rows of these jobs."""
+    """Fetch the stored rows of these jobs."""
     found: list[JobRelatedRow] = []
     for start in range(0, len(ids), CHUNK_ROWS):
         query = sa.select(of.table).where(of.in_(ids[start : start + CHUNK_ROWS]))
@@ -143,7 +143,7 @@ def _fetch_job_rows(
 def _find_missing(
     connection: Connection, table: sa.Table, rows: Sequence[ImmutableRow]
 ) -> list[ImmutableRow]:
-    """Those that are not there."""
+    """Select the rows that are not stored yet."""
     ids = [row.id for row in rows]
     there: set[str] = set()
     for start in range(0, len(ids), CHUNK_ROWS):

@@ -1,4 +1,4 @@
-"""The kinds of databases: one small class for each, with all that it does in its own way."""
+"""Database backends: one small class for the specifics of each kind of database."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ _GENERIC = Backend()
 
 
 def backend_of(database: URL | Engine) -> Backend:
-    """What a database does in its own way; of an unknown kind, nothing."""
+    """Return the backend of a database; the generic one if its kind is unknown."""
     name = database.get_backend_name() if isinstance(database, URL) else database.dialect.name
     return _BACKENDS.get(name, _GENERIC)

@@ -1,4 +1,4 @@
-"""What every kind of database has in common: the seam between ours and theirs."""
+"""Base class of all database backends."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
-#: The execution option of connections that says what their transactions are for.
+#: Connection execution option with the purpose of its transactions.
 ACCESS_OPTION = "treehammer_access"
-#: Reading what is there (where nothing else is said), writing rows, or changing the tables.
+#: Purpose of a transaction: reading (default), writing rows, or changing tables.
 AccessMode = Literal["read", "write", "alter"]
-#: Seconds until a server that does not answer is given up, where the URL says nothing else.
+#: Default connection timeout in seconds, unless the URL sets one.
 CONNECT_TIMEOUT_S = 10
 
 
 class TableLayout(NamedTuple):
-    """Tables as a database has them; names are in lower case.
+    """Tables as found in a database; names are in lower case.
 
     Attributes:
         columns: table -> its columns.
@@ -32,22 +32,22 @@ class TableLayout(NamedTuple):
 
 
 class Backend:
-    """A database that does nothing in its own way."""
+    """Backend without any specifics."""
 
-    #: Execution options of connections that read, and of those that write.
+    #: Execution options of reading and of writing connections.
     reading_options: ClassVar[Mapping[str, Any]] = {}
     writing_options: ClassVar[Mapping[str, Any]] = {}
-    #: Tables that are there beside those of the schema, for the database's own sake.
+    #: Tables that this backend needs beside those of the schema.
     auxiliary_tables: ClassVar[frozenset[str]] = frozenset()
-    #: Whether a transaction undoes changes of tables, too.
+    #: True if a rollback also undoes changes of tables.
     transactional_ddl: ClassVar[bool] = True
 
     def with_driver(self, url: URL) -> URL:
-        """The URL with the driver that is meant."""
+        """Return the URL with its default driver filled in."""
         return url
 
     def create_engine(self, url: URL) -> Engine:
-        """An engine whose transactions begin by :meth:`begin`.
+        """Create an engine whose transactions begin by :meth:`begin`.
 
         Raises:
             ImportError: the driver is not installed.
@@ -57,33 +57,33 @@ class Backend:
         return engine
 
     def engine_options(self, url: URL) -> dict[str, Any]:
-        """Arguments of ``create_engine`` beside the URL."""
+        """Return the arguments of ``create_engine`` beside the URL."""
         return {}
 
     def _begin(self, connection: Connection) -> None:
         self.begin(connection, connection.get_execution_options().get(ACCESS_OPTION, "read"))
 
     def begin(self, connection: Connection, access: AccessMode) -> None:
-        """What is said at the beginning of a transaction."""
+        """Execute the statements that begin a transaction."""
 
     def require_usable_server(self, connection: Connection) -> None:
-        """Refuse a server that cannot keep what the store promises.
+        """Refuse a server that cannot fulfill the guarantees of the store.
 
         Raises:
-            StoreError: it is too old, or its database cannot hold every text.
+            StoreError: the server is too old, or its character set cannot hold every text.
         """
 
     @contextmanager
     def altering(self, plain: Connection) -> Iterator[Connection]:
-        """The connection, before its transaction, on which tables may be changed inside."""
+        """Prepare a connection, outside of a transaction, for changes of tables."""
         yield plain.execution_options(**{ACCESS_OPTION: "alter", **self.writing_options})
 
     def identity(self, connection: Connection) -> tuple[Any, ...]:
-        """What tells this database from all others, by whatever address; () where nothing does."""
+        """Return a unique identity of this database under any address; () if it has none."""
         return ()
 
     def read_layout(self, connection: Connection) -> TableLayout:
-        """The tables that are there, and what is in them."""
+        """Read existing tables with their columns, keys and indexes."""
         inspector = sa.inspect(connection)
         indexes = inspector.get_multi_indexes()
         return TableLayout(
@@ -105,5 +105,5 @@ class Backend:
         """Check everything that the database does not check by itself.
 
         Raises:
-            StoreError: something is wrong.
+            StoreError: the database is damaged.
         """

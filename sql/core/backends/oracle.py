@@ -1,6 +1,6 @@
-"""Oracle through python-oracledb's thin mode, in its own way.
+"""Oracle backend, through python-oracledb's thin mode.
 
-It has never met an Oracle server: docs/databases.md says what stands in for one.
+Tests run on a substitute instead of an Oracle server; see docs/databases.md.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from treehammer.sql.core.backends.generic import (
 )
 from treehammer.sql.core.database_errors import display_url
 
-#: The oldest server that is accepted.
+#: Oldest supported server.
 MINIMUM_VERSION = (19,)
-#: The only character set that holds every text and sorts by code points.
+#: Required character set: the only one that holds every text and sorts by code points.
 CHARACTER_SET = "AL32UTF8"
-#: A table with one row, which whoever writes has locked.  A row and not the table itself: that
-#: needs fewer rights, and H2, which the tests run, has no LOCK TABLE.
+#: Table with one row, which the active writer locks. A row lock needs fewer privileges than a table
+#: lock, and H2, on which the tests run, has no LOCK TABLE.
 LOCK_TABLE = "writer_lock"
 _CREATE_LOCK_TABLE = (
     "CREATE TABLE writer_lock (id NUMBER(1) NOT NULL, CONSTRAINT pk_writer_lock PRIMARY KEY (id))"
@@ -39,8 +39,8 @@ _INSERT_LOCK_ROW = "INSERT INTO writer_lock (id) VALUES (1)"
 _SELECT_LOCK_ROW = "SELECT id FROM writer_lock"
 _ACQUIRE_LOCK = "SELECT id FROM writer_lock WHERE id = 1 FOR UPDATE WAIT"
 
-# Text is compared and sorted by its bytes, and numbers have a point, whatever country the server
-# thinks that its users are in.
+# Compare and sort text by its bytes and write numbers with a point, regardless of the territory
+# configured at the server.
 _SESSION_SETTINGS = (
     "ALTER SESSION SET NLS_SORT = BINARY NLS_COMP = BINARY NLS_NUMERIC_CHARACTERS = '.,'"
 )
@@ -54,7 +54,7 @@ _KEYS_QUERY = (
     "WHERE constraint_name IN (SELECT constraint_name FROM user_constraints "
     "WHERE constraint_type = 'P') ORDER BY table_name, constraint_name, position"
 )
-# Reserved words that SQLAlchemy does not know as such; as names of parameters they need quotes, too.
+# Reserved words missing from SQLAlchemy's list; as parameter names they need quotes, too.
 _EXTRA_RESERVED_WORDS = frozenset(
     (
         "access",
@@ -88,33 +88,33 @@ _NAME_IS_TAKEN = "ORA-00955"
 
 
 class OracleBackend(Backend):
-    """A server of 19c or later; all of them are spoken to in the words of 19c."""
+    """Backend for servers of 19c or later; uses the SQL of 19c for all of them."""
 
     auxiliary_tables = frozenset({LOCK_TABLE})
     transactional_ddl = False
 
     def with_driver(self, url: URL) -> URL:
-        """The URL with python-oracledb as its driver where it names none."""
+        """Return the URL with python-oracledb as its default driver."""
         return url.set(drivername="oracle+oracledb") if url.drivername == "oracle" else url
 
     def create_engine(self, url: URL) -> Engine:
-        """An engine that speaks alike to every version of the server."""
+        """Create an engine that sends the same SQL to every version of the server."""
         engine = super().create_engine(url)
         preparer: Any = engine.dialect.identifier_preparer
         preparer.reserved_words = preparer.reserved_words | _EXTRA_RESERVED_WORDS
-        # Before anything else is asked; and after SQLAlchemy has looked at the server's version.
+        # Runs before other queries but after SQLAlchemy has detected the server's version.
         sa.event.listen(engine, "connect", _configure_session, insert=True)
         sa.event.listen(engine, "connect", functools.partial(_restrict_to_19c, engine.dialect))
         return engine
 
     def engine_options(self, url: URL) -> dict[str, Any]:
-        """A connection that a restart of the server has cut is made anew."""
+        """Return options that replace connections cut by a restart of the server."""
         ours = {"tcp_connect_timeout": CONNECT_TIMEOUT_S, "program": "treehammer"}
         given = {name: value for name, value in ours.items() if name not in url.query}
         return {"connect_args": given, "pool_pre_ping": True}
 
     def begin(self, connection: Connection, access: AccessMode) -> None:
-        """Have readers see one state throughout, and one writer at a time, as on SQLite."""
+        """Give readers one consistent state and admit one writer at a time, as on SQLite."""
         if access == "read":
             connection.exec_driver_sql("SET TRANSACTION READ ONLY")
         if access == "write":
@@ -146,7 +146,7 @@ class OracleBackend(Backend):
             )
 
     def read_layout(self, connection: Connection) -> TableLayout:
-        """The user's own tables, asked for in few words: SQLAlchemy's questions are long."""
+        """Read the user's own tables by three short queries; SQLAlchemy's reflection is slow."""
         columns: dict[str, set[str]] = {}
         for table, column in connection.exec_driver_sql(_COLUMNS_QUERY):
             columns.setdefault(table.lower(), set()).add(column.lower())
@@ -161,9 +161,9 @@ class OracleBackend(Backend):
 
     @contextmanager
     def altering(self, plain: Connection) -> Iterator[Connection]:
-        """Keep writers out by a second connection.
+        """Exclude writers by a second connection.
 
-        Every change of a table commits, which would give up a lock of the first one.
+        Oracle commits on every change of a table, which would release a lock of the first one.
         """
         _create_lock_table(plain)
         with plain.engine.connect() as guard:
@@ -175,7 +175,7 @@ class OracleBackend(Backend):
 def _fetch_column_groups(
     connection: Connection, question: str
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Table and name -> the columns of an index or a constraint."""
+    """Map table and name of each index or constraint to its columns."""
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for table, name, column in connection.exec_driver_sql(question):
         place = (table.lower(), name)
@@ -189,13 +189,13 @@ def _configure_session(connection: Any, _record: Any) -> None:
 
 
 def _restrict_to_19c(dialect: Any, _connection: Any, _record: Any) -> None:
-    # A server that is upgraded to 23ai would else be asked for BOOLEAN where its tables have numbers.
+    # After a server upgrade to 23ai SQLAlchemy would use BOOLEAN, but existing tables hold numbers.
     dialect.server_version_info = min(dialect.server_version_info, MINIMUM_VERSION)
     dialect.supports_native_boolean = False
 
 
 def _create_lock_table(plain: Connection) -> None:
-    """Make the table of the lock and its row; harmless when another process just does the same."""
+    """Create the lock table and its row; harmless if another process does so concurrently."""
     connection = plain.execution_options(**{ACCESS_OPTION: "alter"})
     with connection.begin():
         if not sa.inspect(connection).has_table(LOCK_TABLE):
@@ -211,10 +211,10 @@ def _create_lock_table(plain: Connection) -> None:
             with connection.begin():
                 connection.exec_driver_sql(_INSERT_LOCK_ROW)
         except IntegrityError:
-            pass  # the other one's row has come first
+            pass  # another process has inserted the row
 
 
-#: Statement -> what the server says of it where it was done before.
+#: Statement -> server error if the change already exists.
 _ALREADY_APPLIED = (
     ("CREATE ", ("ORA-00955", "ORA-01408")),
     ("DROP ", ("ORA-00942", "ORA-01418")),
@@ -225,7 +225,7 @@ _ALREADY_APPLIED = (
 
 
 def is_already_applied(statement: str, said: str) -> bool:
-    """Whether a change of tables was refused because an upgrade that was cut has made it."""
+    """Check for a schema change refused because an interrupted upgrade has already made it."""
     for verb, codes in _ALREADY_APPLIED:
         first = statement.lstrip().startswith(verb)
         if first or (verb[0] == " " and verb in statement):

@@ -1,4 +1,4 @@
-"""PostgreSQL, in its own way."""
+"""PostgreSQL backend."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from treehammer.sql.core import database_errors
 from treehammer.sql.core.backends.generic import CONNECT_TIMEOUT_S, AccessMode, Backend
 from treehammer.sql.core.database_errors import display_url
 
-#: The oldest server that is accepted; what has been run stands in docs/databases.md.
+#: Oldest supported server; docs/databases.md lists the tested versions.
 MINIMUM_VERSION = (13,)
-#: In a URL, ``prepare_threshold=none``: for a pooler that hands a connection from one to another but
-#: does not know whose prepared statements are whose.
+#: URL parameter ``prepare_threshold=none``: for a connection pooler that does not track which
+#: connection owns a prepared statement.
 PREPARE_OPTION, NEVER_PREPARE = "prepare_threshold", "none"
-#: Held by whoever writes to a database; any number that nobody else uses.
+#: Advisory lock held by the active writer; an arbitrary number unlikely to be used elsewhere.
 _WRITER_LOCK_ID = int.from_bytes(b"treehamm", "big")
-# What is committed survives a crash of the server, also where it is told not to wait for its disk.
+# Make commits survive a server crash even where the server disables synchronous commits.
 _REQUIRE_DURABLE_COMMIT = (
     "SELECT set_config('synchronous_commit', 'on', true) "
     "WHERE current_setting('synchronous_commit') = 'off'"
@@ -30,14 +30,14 @@ _IDENTITY_QUERY = (
 
 
 class PostgreSQLBackend(Backend):
-    """A server, reached by psycopg."""
+    """Backend for a PostgreSQL server, through psycopg."""
 
     reading_options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-    # A stricter one would see the state from before it had waited for others.
+    # Under a stricter level a writer would see the state from before it waited for the lock.
     writing_options = {"isolation_level": "READ COMMITTED"}
 
     def with_driver(self, url: URL) -> URL:
-        """The URL with psycopg as its driver where it names none."""
+        """Return the URL with psycopg as its default driver."""
         if url.query.get(PREPARE_OPTION, NEVER_PREPARE) != NEVER_PREPARE:
             raise ConfigError(
                 f"{PREPARE_OPTION} can be {NEVER_PREPARE!r} or left out", where="database"
@@ -46,22 +46,22 @@ class PostgreSQLBackend(Backend):
         return url.set(drivername="postgresql+psycopg") if bare else url
 
     def engine_options(self, url: URL) -> dict[str, Any]:
-        """A connection that a restart of the server has cut is made anew."""
-        # These win over the URL's.
+        """Return options that replace connections cut by a restart of the server."""
+        # These override the URL's options.
         given = libpq_options(url) | ({PREPARE_OPTION: None} if PREPARE_OPTION in url.query else {})
         return {"connect_args": given, "pool_pre_ping": True}
 
     def begin(self, connection: Connection, access: AccessMode) -> None:
-        """Have one writer at a time, as on SQLite, who sees all that those before have written."""
+        """Admit one writer at a time, as on SQLite; it sees everything committed before."""
         if access != "read":
-            # Sent together: a commit takes hardly longer than one more round trip.
+            # Sent together to save round trips, which take about as long as a commit.
             connection.exec_driver_sql(
                 f"SET LOCAL lock_timeout = {database_errors.BUSY_SECONDS * 1000:.0f}; {_REQUIRE_DURABLE_COMMIT}; "
                 f"SELECT pg_advisory_xact_lock({_WRITER_LOCK_ID})"
             )
 
     def identity(self, connection: Connection) -> tuple[Any, ...]:
-        """When its server was started, to the microsecond, and which table of it has measurements."""
+        """Return the server's start time (µs), the database and its measurement table."""
         return ("postgresql", *connection.exec_driver_sql(_IDENTITY_QUERY).one())
 
     def require_usable_server(self, connection: Connection) -> None:
@@ -84,12 +84,12 @@ class PostgreSQLBackend(Backend):
 
 
 def libpq_options(url: URL) -> dict[str, Any]:
-    """Parameters of PostgreSQL's C library that the URL leaves to us."""
+    """Return default parameters of libpq that the URL does not set."""
     ours = {
         "application_name": "treehammer",
         "client_encoding": "utf8",
         "connect_timeout": CONNECT_TIMEOUT_S,
-        # A server whose machine is gone says nothing: without these it would be waited for for hours.
+        # Without keepalives, a client waits for hours when the server's machine disappears.
         "keepalives_idle": 30,
         "keepalives_interval": 10,
         "keepalives_count": 3,
@@ -99,8 +99,8 @@ def libpq_options(url: URL) -> dict[str, Any]:
 
 
 def libpq_connection_string(url: URL) -> str:
-    """A PostgreSQL URL as the connection string of its C library; it may hold a password."""
-    # psycopg takes a sixth of a second to load, which SQLite's users need not pay.
+    """Convert a PostgreSQL URL to a libpq connection string, which may contain a password."""
+    # Imported here: psycopg takes a sixth of a second to load, and SQLite does not need it.
     from psycopg.conninfo import make_conninfo
 
     _, named = url.get_dialect()().create_connect_args(url)

@@ -1,4 +1,4 @@
-"""SQLite, in its own way."""
+"""SQLite backend."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from treehammer.sql.core.database_errors import display_url
 
 
 class SQLiteBackend(Backend):
-    """A file, or memory, of this process alone or of several."""
+    """Backend for an SQLite file, or for a database in memory."""
 
     def create_engine(self, url: URL) -> Engine:
-        """An engine whose transactions begin by :meth:`begin` and not of the driver's own accord."""
+        """Create an engine whose transactions begin by :meth:`begin` instead of implicitly."""
         engine = super().create_engine(url)
         sa.event.listen(engine, "connect", _configure_connection)
         return engine
 
     def begin(self, connection: Connection, access: AccessMode) -> None:
-        """Take the writer's lock before anything is read, so that it stays true until the commit."""
+        """Acquire the write lock before the first read, so that reads stay valid until commit."""
         connection.exec_driver_sql("BEGIN" if access == "read" else "BEGIN IMMEDIATE")
 
     @contextmanager
     def altering(self, plain: Connection) -> Iterator[Connection]:
-        """Without references: a table is altered by copying and dropping it, which they forbid."""
+        """Disable foreign keys: SQLite alters a table by copying and dropping it."""
         driver: Any = plain.connection.driver_connection
-        # It has no effect inside a transaction.
+        # This has no effect inside a transaction.
         driver.execute("PRAGMA foreign_keys=OFF")
         try:
             yield plain.execution_options(**{ACCESS_OPTION: "alter"})
@@ -60,12 +60,12 @@ class SQLiteBackend(Backend):
 
 
 def _configure_connection(connection: sqlite3.Connection, _record: Any) -> None:
-    # The driver must not begin transactions of its own accord.
+    # Keep the driver from beginning transactions implicitly.
     connection.isolation_level = None
     for pragma in (
         f"busy_timeout={database_errors.BUSY_SECONDS * 1000:.0f}",
         "foreign_keys=ON",
-        # With FULL a commit that was answered survives a power cut, also in WAL mode.
+        # With FULL, an acknowledged commit survives a power cut, also in WAL mode.
         "synchronous=FULL",
     ):
         connection.execute(f"PRAGMA {pragma}")

@@ -13,7 +13,10 @@ from treehammer.sql.core.schema import metadata
 
 
 class _Resumable(OracleImpl):
-    """Passes over changes that an upgrade has made before it was cut: Oracle commits each."""
+    """Oracle implementation that skips changes already made by an interrupted upgrade.
+
+    Oracle commits each schema change.
+    """
 
     __dialect__ = "oracle"
 
@@ -30,7 +33,7 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
     compare_type=True,
-    # Our transactions begin explicitly, so that SQLite, too, undoes a half-done migration.
+    # Transactions begin explicitly, because only then SQLite rolls back a failed migration.
     transactional_ddl=True,
     render_as_batch=True,
 )
