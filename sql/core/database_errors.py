@@ -75,7 +75,7 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def display_url(url: URL) -> str:
-    """Format a database for display: a path, or its URL without password and parameters."""
+    """Format a database for display: a path, or its URL without secrets and connection options."""
     file = sqlite_path(url)
     where = url.set(drivername=url.get_backend_name()).difference_update_query(_CONNECTION_OPTIONS)
     return str(file) if file else mask_password(where)

@@ -1,11 +1,11 @@
 """Rucio's stock daemons of a testbed, each in a thread of one process.
 
-They are Rucio's own, unchanged; only their sleeps are short, so that a rule is followed within
-seconds, where production waits for minutes.  Run by the Python that has Rucio::
+The daemons are unchanged except for shorter sleeps, so that a rule takes seconds instead of the
+minutes common in production. Run by the Python that has Rucio::
 
     python run_daemons.py PREPARED
 
-``PREPARED`` is a file; nothing starts before it is there.
+The daemons start once the file ``PREPARED`` exists.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from rucio.db.sqla.constants import DatabaseOperationType
 from rucio.db.sqla.session import db_session
 from sqlalchemy import select
 
-#: Seconds between looks, for what a rule waits for, and for all else.
+#: Seconds between polls by daemons that process rules, and by all others.
 BUSY_DELAY_S, IDLE_DELAY_S = 1, 10
-#: Seconds in which a daemon says the same only once.
+#: Seconds during which a repeated message of a daemon is suppressed.
 REPEAT_LOG_S = 600.0
 
 
 def run_repeatedly(daemon: Callable[..., object], **options: object) -> None:
-    """Run a part of the conveyor once and once more, as long as there are requests.
+    """Run a conveyor daemon repeatedly as long as requests exist.
 
-    In its own loop it looks at a transfer only every ten minutes.
+    Its own loop polls a transfer only every ten minutes.
     """
     while True:
         time.sleep(BUSY_DELAY_S)
         try:
             if has_requests():
                 daemon(once=True, partition_wait_time=0, **options)
-        except Exception:  # as its own loop does: the next look may fare better
+        except Exception:  # as in Rucio's own loop: the next iteration may succeed
             logging.getLogger(daemon.__name__).exception("failed")
 
 
 def has_requests() -> bool:
-    """Whether any copy is to be made or under way."""
+    """Check for waiting or running transfers."""
     with db_session(DatabaseOperationType.READ) as session:
         return session.execute(select(models.Request.id).limit(1)).first() is not None
 
@@ -72,21 +72,21 @@ DAEMON_TASKS: dict[str, Callable[[], object]] = {
 
 
 class DuplicateFilter(logging.Filter):
-    """Leaves out what was said before."""
+    """Log filter that drops repeated messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.said: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this is new."""
+        """Accept a record if its message is new."""
         now, what = time.monotonic(), (record.name, record.getMessage())
         self.said = {key: at for key, at in self.said.items() if now - at < REPEAT_LOG_S}
         return self.said.setdefault(what, now) == now
 
 
 def main() -> None:
-    """Run until a signal ends it, at once: what they are at is done again, or the database is gone."""
+    """Run until a signal ends the process at once; interrupted work is repeated or obsolete."""
     handler = logging.StreamHandler(sys.stdout)
     handler.addFilter(DuplicateFilter())
     form = "%(asctime)s %(name)s %(levelname)s %(message)s"

@@ -1,10 +1,10 @@
-"""Rucio's server of a testbed: its database, accounts and storages made, then REST served.
+"""Rucio server of a testbed: creates database, accounts and storages, then serves REST.
 
 Run by the Python that has Rucio::
 
     python run_server.py SETUP.json PREPARED PORT
 
-``SETUP.json`` says what there is to be; ``PREPARED`` is written when all of it is in the database.
+``SETUP.json`` lists accounts and storages; ``PREPARED`` is written once the database is filled.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sqlalchemy.exc import OperationalError
 
 TIMEOUT_S = 30.0
 UNLIMITED = -1
-#: Requests answered at once.
+#: Concurrent requests.
 THREADS = 8
 
 
 def wait_for_database() -> None:
-    """Return once PostgreSQL takes connections; it has some seconds to start."""
+    """Wait until PostgreSQL accepts connections, for some seconds at most."""
     until = time.monotonic() + TIMEOUT_S
     while True:
         try:
@@ -62,7 +62,7 @@ def fill_database(setup: dict[str, Any]) -> None:
 
 
 def add_storage(one: dict[str, Any], session: Any) -> str:
-    """Add an RSE; its id."""
+    """Add an RSE and return its id."""
     rse_id = str(rse.add_rse(one["name"], rse_type=RSEType[one["type"]], session=session))
     for key, value in one["attributes"].items():
         rse.add_rse_attribute(rse_id, key, value, session=session)
@@ -91,7 +91,7 @@ def add_account(one: dict[str, Any], ids: dict[str, str], session: Any) -> None:
 
 
 def main() -> None:
-    """Prepare, and become the server."""
+    """Fill the database, then replace this process by the server."""
     setup_file, prepared, port = sys.argv[1:]
     setup = json.loads(Path(setup_file).read_text(encoding="utf-8"))
     wait_for_database()

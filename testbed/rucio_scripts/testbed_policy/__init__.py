@@ -1,5 +1,4 @@
-"""What accounts of a testbed's Rucio may do, as the policies of experiments have it.
+"""Permission policy of a testbed's Rucio, similar to those of experiments.
 
-Without a policy of its own Rucio lets nobody but its administrator remove or change rules, nor add
-files to most storages.
+By default Rucio lets only its administrator remove or change rules and add files to most storages.
 """

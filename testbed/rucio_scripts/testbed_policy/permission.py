@@ -1,4 +1,4 @@
-"""Permissions: what is not decided here is decided as Rucio does by default."""
+"""Permissions of testbed accounts; all others fall back to Rucio's defaults."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from rucio.core import account as accounts
 from rucio.core import account_limit, rule
 
-#: An account with this attribute may declare replicas bad.
+#: Attribute of accounts that may declare replicas bad.
 MAY_DECLARE_BAD = "may_declare_bad"
 
 
 def has_permission(issuer: Any, action: str, kwargs: dict[str, Any], session: Any) -> bool | None:
-    """Whether an account may do something; None: as Rucio decides it.
+    """Decide on an account's permission; None delegates the decision to Rucio.
 
-    Whoever made a rule may remove and change it, but not give it away; files may be added where the
-    account has a quota.
+    The owner of a rule may remove and change it, but not transfer it to another account. Files may
+    be added to storages on which the account has a quota.
     """
     if issuer.external == "root":
         return None

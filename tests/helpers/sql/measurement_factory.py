@@ -16,7 +16,7 @@ from treehammer.collectors.record.measurement_record import (
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.rows import CampaignRow, JobRow, PairRow, VerdictRow
 
-#: Midnight at the beginning of the day that made measurements are of, and that day.
+#: Midnight at the start of the day of generated measurements, and that day.
 STARTED_US, STARTED_DAY = 1_772_323_200_000_000, 20260301
 #: Texts that a database, file format or shell might change.
 HOSTILE_TEXTS = [
@@ -34,7 +34,7 @@ _PLACEHOLDERS: dict[str, Any] = {"int": 1, "float": 1.0, "text": "x", "bool": Tr
 def make_measurement(
     job: str = "job", round_: int = 1, position: int = 1, *, extras: Any = None, **values: Any
 ) -> Measurement:
-    """A measurement with every required field, and what is given."""
+    """Build a measurement with all required fields, overridden by the given values."""
     required = {m.name: _PLACEHOLDERS[m.type] for m in CATALOGUE if m.required}
     identity: dict[str, Any] = {
         "measurement_id": make_measurement_id(job, values.get("attempt", 1), round_, position),
@@ -53,14 +53,14 @@ def make_measurement(
 
 
 def variant_values(label: str) -> dict[str, Any]:
-    """Values of a measurement whose variant has the axes of a label, ``axis=value`` each."""
+    """Build the values of a measurement from its variant's label, ``axis=value`` for each axis."""
     axes = dict(term.split("=") for term in label.split(" "))
     text = json.dumps(axes, sort_keys=True, separators=(",", ":"))
     return {"variant": text, "variant_label": label}
 
 
 def full_measurement(index: int = 0) -> Measurement:
-    """A measurement in which every catalogue column has a value of its own."""
+    """Build a measurement with a distinct value in every catalogue column."""
     values: dict[str, Any] = {}
     for place, metric in enumerate(CATALOGUE):
         number = 1000 * index + place
@@ -76,7 +76,7 @@ def full_measurement(index: int = 0) -> Measurement:
 
 
 def _make_consistent(index: int, values: dict[str, Any]) -> dict[str, Any]:
-    """What can be true at once only."""
+    """Adjust values that must be consistent with each other."""
     return {
         "record_version": 1,
         "kind": EXECUTION_KINDS[index % len(EXECUTION_KINDS)],

@@ -1,4 +1,4 @@
-"""A made-up schema revision after the current one, as the next version will bring one."""
+"""Fictitious schema revision after the current one, standing in for the next version's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def upgrade():
 
 @pytest.fixture
 def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make this process a version that needs one revision more; the file of that revision."""
+    """Make this process require one more revision; return that revision's file."""
     folder = tmp_path / "mi%grations"
     shutil.copytree(
         schema_upgrade.MIGRATIONS_FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__")
@@ -46,7 +46,7 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_migrations(url: str) -> None:
-    """Bring an empty database to the current revision through all migrations."""
+    """Migrate an empty database to the current revision through all migrations."""
     engine = make_engine(parse_url(url))
     with alter_transaction(engine) as connection:
         schema_upgrade.migrate_to(connection, schema_upgrade.REVISION)

@@ -50,7 +50,7 @@ _TABLE_PATTERN = re.compile(r"\b(?:FROM|INTO|UPDATE|TABLE|ON) (\w+)")
 
 
 class StatementRecorder:
-    """Keeps the shortest statement of each kind: a verb and a table."""
+    """Recorder of the shortest statement of each kind, defined by verb and table."""
 
     def __init__(self) -> None:
         self.statements: dict[tuple[str, str], tuple[str, int]] = {}

@@ -1,4 +1,4 @@
-"""How wide Oracle counts the keys of indexes: one that may be too wide cannot be made (ORA-01450)."""
+"""Widths of index keys as Oracle counts them; it refuses indexes that are too wide (ORA-01450)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from oracle_lint import SqlStatement, SqlToken
 
-#: Bytes of a key that a block of 8 kB holds.
+#: Longest key in a block of 8 kB, in bytes.
 MAX_KEY_BYTES = 6398
 _TYPE_WIDTHS = {"NUMBER": 22, "SMALLINT": 22, "BINARY_DOUBLE": 8}
-#: Of each column's length, and of the row's address.
+#: Overhead of each column's length, and of the row's address.
 _OVERHEAD, _ADDRESS = 2, 10
 _Table = dict[str, int]
 
 
 def key_widths(texts: Sequence[str]) -> dict[str, int]:
-    """Index or key -> the bytes that Oracle counts for it, from statements in their order."""
+    """Compute the bytes that Oracle counts for each index or key, from ordered statements."""
     tables: dict[str, _Table] = {}
     found: dict[str, int] = {}
     for statement in map(SqlStatement, texts):

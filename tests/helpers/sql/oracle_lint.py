@@ -1,7 +1,7 @@
-"""What Oracle 19c refuses although H2 takes it, found in the text of a statement.
+"""Lint for SQL statements that H2 accepts but Oracle 19c rejects.
 
-Every rule is a function from the words of a statement to what is wrong with it; ``test_sql_oracle_lint``
-shows each of them a statement that it must refuse.
+Every rule is a function from the tokens of a statement to a list of problems;
+``test_sql_oracle_lint`` has bad examples for each of them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ RESERVED_WORDS = frozenset(
     """,
     )
 )
-#: Functions that are used, each of them looked up in Oracle's reference.
+#: Functions in use, each verified in Oracle's reference.
 KNOWN_FUNCTIONS = frozenset(
     ("CAST", "COALESCE", "COUNT", "GETLENGTH", "MAX", "MIN", "NULLIF", "SUBSTR", "SUM")
 )
-# What may stand before a bracket and is no function.
+# Words before a bracket that are not functions.
 _BEFORE_BRACKET = frozenset(
     re.findall(
         r"\w+",
@@ -50,7 +50,7 @@ _BEFORE_BRACKET = frozenset(
     )
 )
 _TYPES = frozenset(("NUMBER", "SMALLINT", "VARCHAR2", "CLOB", "BLOB", "BINARY_DOUBLE"))
-# Words of other databases.
+# Keywords of other databases.
 _FOREIGN_KEYWORDS = {
     "LIMIT": "LIMIT: write FETCH FIRST",
     "FILTER": "FILTER: write CASE",
@@ -68,7 +68,7 @@ _FOREIGN_KEYWORDS = {
 
 
 class SqlToken(str):
-    """A piece of a statement; a name or keyword of any case is in upper case."""
+    """Token of a statement; names and keywords are in upper case."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ _PIECE = re.compile(
 
 @dataclass(frozen=True)
 class SqlStatement:
-    """The words of one statement."""
+    """Tokens of one statement."""
 
     text: str
     rows: int = 1
@@ -104,7 +104,7 @@ class SqlStatement:
         return [SqlToken(p if p[0] in "':\"" else p.upper()) for p in found]
 
     def positions_after(self, *names: str) -> Iterator[int]:
-        """Places just behind these words, one after the other."""
+        """Yield the positions after every occurrence of a sequence of words."""
         for place in range(len(self.tokens) - len(names) + 1):
             if tuple(self.tokens[place : place + len(names)]) == names:
                 yield place + len(names)
@@ -113,7 +113,7 @@ class SqlStatement:
         return self.tokens[place] if 0 <= place < len(self.tokens) else SqlToken(" ")
 
     def closing_position(self, place: int) -> int:
-        """The place just behind the bracket that opens there."""
+        """Return the position after the bracket that opens at ``place``."""
         depth = 0
         for end in range(place, len(self.tokens)):
             depth += {"(": 1, ")": -1}.get(self.tokens[end], 0)
@@ -122,7 +122,7 @@ class SqlStatement:
         return len(self.tokens)
 
     def split_items(self, place: int) -> list[list[SqlToken]]:
-        """What the commas of the bracket that opens there part."""
+        """Split the content of the bracket that opens at ``place`` by commas."""
         parts: list[list[SqlToken]] = [[]]
         depth = 0
         for word in self.tokens[place + 1 : self.closing_position(place) - 1]:
@@ -373,7 +373,7 @@ def lob_comparisons(statement: SqlStatement) -> Iterator[str]:
             yield f"DISTINCT of the large object {column}"
 
 
-# What SQLAlchemy and Treehammer say when they connect.
+# Statements that SQLAlchemy and Treehammer send on connecting.
 _ABOUT_THE_SESSION = re.compile(
     r"\s*(?:begin\b|ALTER SESSION SET |SET TRANSACTION |select sys_context\()"
 )
@@ -401,7 +401,7 @@ LINT_RULES: Sequence[LintRule] = (
 
 
 def find_problems(text: str, rows: int = 1) -> list[str]:
-    """What is wrong with a statement that is sent with so many rows of parameters."""
+    """List the problems of a statement sent with this number of parameter rows."""
     statement = SqlStatement(text, rows)
     if _ABOUT_THE_SESSION.match(text):
         return []

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests: Debian's, in a temporary folder, reached by its socket."""
+"""PostgreSQL server for tests: Debian's, in a temporary folder, reached by its socket."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.testbed.install import postgres_server
 
-#: A role that needs its password, and may make no tables.
+#: Role with a password and without permission to create tables.
 GUEST_ROLE, GUEST_PASSWORD = "guest", "s3cret-pa:ss/w@rd"
 _SETTINGS = {"shared_buffers": "32MB", **postgres_server.UNSAFE_FAST_SETTINGS}
 _ACCESS_RULES = f"local all {GUEST_ROLE} scram-sha-256\n{postgres_server.TRUST_LOCAL_ACCESS}"
 
 
 class SharedPostgresServer(postgres_server.PostgresServer):
-    """One server; its databases are made and dropped by tests."""
+    """Server shared by tests, which create and drop their databases."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         try:
@@ -32,14 +32,14 @@ class SharedPostgresServer(postgres_server.PostgresServer):
         self._made = 0
 
     def make_database(self, encoding: str = "UTF8") -> str:
-        """A new, empty database; its name."""
+        """Create an empty database and return its name."""
         self._made += 1
         name = f"results_{self._made}"
         self.create_database(name, encoding)
         return name
 
     def end_connections(self, database: str) -> int:
-        """Cut all connections to a database; how many there were."""
+        """Terminate all connections to a database and return their number."""
         return self.execute(
             sql.SQL(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = {}"
@@ -47,7 +47,7 @@ class SharedPostgresServer(postgres_server.PostgresServer):
         )
 
     def make_guest(self) -> None:
-        """The role :data:`GUEST`."""
+        """Create the role :data:`GUEST_ROLE`."""
         self.execute(
             sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(
                 sql.Identifier(GUEST_ROLE), sql.Literal(GUEST_PASSWORD)
@@ -55,14 +55,14 @@ class SharedPostgresServer(postgres_server.PostgresServer):
         )
 
     def grant_reading(self, database: str) -> None:
-        """Let :data:`GUEST` read all tables of a database."""
+        """Grant :data:`GUEST_ROLE` read access to all tables of a database."""
         self.execute(
             sql.SQL(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUEST_ROLE}"), database
         )
 
 
 def require_programs() -> Path:
-    """The folder of a server's programs; skips the test where there are none."""
+    """Find the folder of PostgreSQL's programs; skip the test if they are missing."""
     try:
         return postgres_server.install_postgres(config.load_settings().cache_dir / "testbed", print)
     except TestbedError as error:
@@ -71,9 +71,9 @@ def require_programs() -> Path:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[SharedPostgresServer]:
-    """A server of this process."""
+    """Start the server of this process."""
     found = require_programs()
-    # The path of a socket has 107 bytes: pytest's own folders can be longer.
+    # A socket's path may have 107 bytes; pytest's own folders can be longer.
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir="/tmp"))
     try:
         server = SharedPostgresServer(found, folder)

@@ -64,7 +64,7 @@ def export_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 @dataclass(frozen=True)
 class ExportedStore:
-    """The database of another installation and its exports: a Parquet file and a folder."""
+    """Database of another installation and its exports: a Parquet file and a folder."""
 
     database: Path
     file: Path
@@ -73,7 +73,7 @@ class ExportedStore:
 
 @pytest.fixture(scope="session")
 def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
-    """Another installation with rows of every kind; copy its files before changing them."""
+    """Create another installation with rows of every kind; copy its files before changing them."""
     base = tmp_path_factory.mktemp("others")
     exported = ExportedStore(base / "others.db", base / "theirs.parquet", base / "parts")
     with (
@@ -104,7 +104,7 @@ def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
 def other_store(
     exported_store: ExportedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Store]:
-    """A copy of the other installation's database; batches are small."""
+    """Open a copy of the other installation's database, with small batches."""
     monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 7)
     monkeypatch.setattr(file_readers, "READ_ROWS", 7)
     shutil.copy(exported_store.database, tmp_path / "others.db")

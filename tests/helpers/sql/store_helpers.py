@@ -54,7 +54,7 @@ def run_script(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def fill_database(url: str) -> None:
-    """Rows in every table, awkward ones among them."""
+    """Insert rows into every table, including edge cases."""
     with Store.open(url) as store:
         store.add_campaign(
             make_campaign_row(), [make_job_row("a"), make_job_row("b", label=HOSTILE_TEXTS[2])]
@@ -76,7 +76,7 @@ def fill_database(url: str) -> None:
 
 
 def read_all_tables(url: str) -> dict[str, list[Any]]:
-    """All rows of all tables."""
+    """Read all rows of all tables."""
     with Store.open(url, create=False) as store, store._engine.connect() as connection:
         return {
             table.name: [
@@ -88,7 +88,7 @@ def read_all_tables(url: str) -> dict[str, list[Any]]:
 
 
 def install_corrupting_trigger(url: str, statements: list[str]) -> None:
-    """Have the database change what is written to it."""
+    """Install triggers that modify written values."""
     with Store.open(url) as store, store._engine.begin() as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
@@ -103,7 +103,7 @@ def check_corruption_is_refused(source: str, url: str) -> None:
 def write_export(
     store: Store, target: Path, selection: Selection = EVERYTHING, software: Path = Path()
 ) -> Path:
-    """Export, as a folder where the name has no ending."""
+    """Write an export, as a folder if the name has no suffix."""
     if target.suffix:
         export_file(store, selection, target, software_dir=software)
     else:
@@ -112,7 +112,7 @@ def write_export(
 
 
 def import_file(store: Store, *paths: Path, **options: bool) -> list[ImportResult]:
-    """Import."""
+    """Import files into a store."""
     choice = {"ignore_unknown": False, "dry_run": False, **options}
     return import_files(store, collect_files(paths), bars=no_progress, **choice)
 
@@ -126,7 +126,7 @@ def export_csv(store: Store, folder: Path) -> str:
 
 
 def read_contents(store: Store) -> tuple[list[dict[str, Value]], list[ExtraRow]]:
-    """Read all measurements and metrics of tests."""
+    """Read all measurements and test-defined metrics."""
     return [dict(row) for row in store.measurements(EVERYTHING)], [*store.extras(EVERYTHING)]
 
 
@@ -136,7 +136,7 @@ def find_rollup_differences(store: Store) -> str:
 
 
 def awkward_measurements() -> Iterator[Measurement]:
-    """Everything that a file might turn into something else."""
+    """Yield measurements with values that a file format might alter."""
     numbers = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
     for place, text in enumerate(HOSTILE_TEXTS):
         extras = {"hits": place / 3} if place % 2 else {"e": place}

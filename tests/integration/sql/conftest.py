@@ -1,4 +1,4 @@
-"""A database with awkward rows, exported as a TTree by real ROOT releases."""
+"""Database with edge cases, exported as a TTree by real ROOT releases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class ExportedTree:
-    """A ROOT file, and the rows that it must hold."""
+    """ROOT file with its expected rows."""
 
     file: Path
     rows: list[Row]
@@ -40,7 +40,7 @@ class ExportedTree:
 
 @pytest.fixture(scope="session")
 def release() -> Callable[[str], SoftwareRequest]:
-    """A prepared ROOT release of the user's cache."""
+    """Provide a prepared ROOT release from the user's cache."""
     folder = config.load_settings().software_dir
     return lambda version: providers.prepare_software(
         providers.parse_software_request(version), folder
@@ -77,7 +77,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def rows(store: Store) -> list[Row]:
-    """What the database holds, with all columns of the tree."""
+    """Fill a database and return its rows with all columns of the tree."""
     extras = {(e.measurement_id, e.name): e.value for e in store.extras(Selection())}
     found = [dict(row) for row in store.measurements(Selection())]
     for row in found:
@@ -95,7 +95,7 @@ def exported(
     release: Callable[[str], SoftwareRequest],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> ExportedTree:
-    """The database as a TTree, written by the only release that the export can see."""
+    """Export the database as a TTree with only one release visible."""
     folder = tmp_path_factory.mktemp("root")
     ready = Path(release(request.param).location)
     (folder / ready.name).symlink_to(ready)
@@ -111,5 +111,5 @@ def exported(
 
 @pytest.fixture(scope="session")
 def jsroot() -> Path:
-    """A folder that holds the npm package jsroot."""
+    """Provide a folder that contains the npm package jsroot."""
     return fetch_npm_package("jsroot", JSROOT)

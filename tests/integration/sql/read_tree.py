@@ -1,4 +1,4 @@
-"""Prints what TTree::Draw and RDataFrame make of an export; run by the Python of a ROOT release."""
+"""Prints an export as read by TTree::Draw and RDataFrame; run by a ROOT release's Python."""
 
 from __future__ import annotations
 

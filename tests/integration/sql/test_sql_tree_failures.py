@@ -1,4 +1,4 @@
-"""A tree that cannot be written leaves no half of one, and whoever asked learns why."""
+"""Failed tree exports leave no partial file and report the reason."""
 
 from __future__ import annotations
 

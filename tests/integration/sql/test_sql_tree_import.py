@@ -1,4 +1,4 @@
-"""Trees come back exactly: written by us, cut by RDataFrame, merged by hadd."""
+"""Imports of trees written by Treehammer, filtered by RDataFrame or merged by hadd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everyone who reads trees finds in an export what the database holds."""
+"""Exported trees equal the database in every supported reader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kind(name: str) -> str:
 
 
 def in_tree(name: str, value: Any) -> Any:
-    """A value of the database as the tree holds it."""
+    """Convert a database value to its representation in the tree."""
     value = UNKNOWN[kind(name)] if value is None else value
     return int(value) if kind(name) == "bool" else value
 
@@ -124,7 +124,7 @@ def from_javascript(name: str, value: Any) -> Any:
         whole = [
             int(str(v).removeprefix("int ")) for v in (value if kind(name) == "ints" else [value])
         ]
-        # JSROOT reads integers far below zero 2^32 too high: what is asked of it is "far below".
+        # JSROOT reads integers far below zero 2^32 too high, so only "far below" is checked.
         clipped = [UNKNOWN_INT if v < -(2**62) else v for v in whole]
         return clipped if kind(name) == "ints" else clipped[0]
     return math.nan if value == "NaN" else float(value) if kind(name) == "float" else value

@@ -1,4 +1,4 @@
-"""The recipes of the page on analysis that need ROOT, as they stand there."""
+"""Recipes of the analysis page that need ROOT, run unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The databases of the benchmarks hold what they are said to hold, and their questions find it."""
+"""Contents of benchmark databases, and results of their queries."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from treehammer.sql.core.schema import dimension_tables, measurement
 
 @pytest.fixture(scope="module")
 def named() -> Iterator[Callable[[str], ModuleType]]:
-    """Modules of the benchmarks."""
+    """Import modules of the benchmarks."""
     with import_short_benchmarks() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def kept(named: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small SQLite database, of which the most are copies."""
+    """Create a folder with a small SQLite database, filled mostly by copying rows."""
     folder = tmp_path_factory.mktemp("kept")
     with named("harness.filled_databases").filled_database("sqlite", SHORT_ROWS, folder) as found:
         assert found.rows == 10 * found.stored_rows == SHORT_ROWS
@@ -61,7 +61,7 @@ def test_day_covers_all_variants_sites_and_releases(
     assert {world.repeat_of_job(job) for job in jobs} == {1}
     pairs = [world.releases_of_variant(variant) for variant in range(world.VARIANT_COUNT)]
     assert {release for pair in pairs for release in pair} == set(range(len(world.RELEASES)))
-    # As a copy moves them: a variant keeps its releases.
+    # Copying preserves the releases of each variant.
     assert all(
         pairs[world.variant_days_later(variant, days)] == pair
         for variant, pair in enumerate(pairs)

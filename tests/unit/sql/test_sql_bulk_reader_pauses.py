@@ -1,4 +1,4 @@
-"""Reading in bulk when the child is paused and goes on (Ctrl-Z and fg, a freezer), or talks nonsense."""
+"""Bulk reading from a child that is paused and resumed (Ctrl-Z, freezer) or sends garbage."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def filled(store: Store) -> Store:
 def test_paused_reader_loses_no_bytes(
     filled: Store, unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A pipe takes less than a page whole or not at all: every column is larger.
+    # Writes below a page are atomic on a pipe, so every column is larger.
     monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 1000)
-    # Images of containers often set it; a write that a pause cuts short is then nobody's to end.
+    # Container images often set this; a write interrupted by a pause is then never completed.
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with arrow_stream.open_stream(filled.url, Selection(), {}) as source:
         whole = pa.Table.from_batches(source.batches, source.schema)
@@ -57,7 +57,7 @@ def test_endless_child_output_is_aborted(
 
 def _pausing(child: psutil.Process, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     while True:
-        # It fills the pipe, which nobody empties, and waits inside of a write.
+        # The child fills the pipe, which has no reader, and blocks in a write.
         _wait_for(child, psutil.STATUS_SLEEPING, psutil.STATUS_ZOMBIE)
         if child.status() != psutil.STATUS_ZOMBIE:
             child.suspend()

@@ -1,4 +1,4 @@
-"""What measurements have in common is kept once; lists of passes come back bit by bit."""
+"""Dimensions share values between measurements; packed lists round-trip bit by bit."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_row_number_depends_on_known_values_only() -> None:
         {"cores_online": 4, "host": "n", "later": None}
     )
     assert hash_dimension_row(row) != hash_dimension_row({**row, "cores_online": 5})
-    # For good: these numbers stand in databases.
+    # Frozen: existing databases contain these numbers.
     assert hash_dimension_row(row) == 7093405148890041269
     assert 0 <= hash_dimension_row({}) < 2**63
 
 
-def test_text_stays_in_a_dimension_unless_it_varies() -> None:
+def test_constant_text_belongs_to_a_dimension() -> None:
     own = {c.name for c in schema.measurement.c if isinstance(c.type, StoredText)}
     assert own == {
         *("measurement_id", "campaign_id", "job_id", "kind", "slot", "value_checksum"),
@@ -65,7 +65,7 @@ def test_text_stays_in_a_dimension_unless_it_varies() -> None:
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(PACKED_COLUMNS, LISTS)))
-def test_lists_come_back_as_they_were(lists: dict[str, list[float] | None]) -> None:
+def test_packed_lists_round_trip(lists: dict[str, list[float] | None]) -> None:
     packed = pack_lists(lists)
     assert (packed is None) == all(one is None for one in lists.values())
     back = unpack_lists(packed)
@@ -75,7 +75,7 @@ def test_lists_come_back_as_they_were(lists: dict[str, list[float] | None]) -> N
             assert math.copysign(1, before) == math.copysign(1, after)
 
 
-def test_lists_that_came_later_are_not_known_of_what_was_packed_before() -> None:
+def test_lists_added_later_are_unknown_in_older_values() -> None:
     few = pack_lists({PACKED_COLUMNS[0]: [0.5]})
     assert few is not None
     lengths, numbers = unpack_columns([None, few])
@@ -89,7 +89,7 @@ def test_unknown_packing_version_is_refused() -> None:
         unpack_lists(b"\x02whatever")
 
 
-def test_only_the_tables_that_are_asked_for_are_joined() -> None:
+def test_only_needed_tables_are_joined() -> None:
     assert "JOIN" not in str(measurement_view.select_columns(["job_id", "eff_job", "passes_done"]))
     query = str(measurement_view.select_columns(["job_id", "site", "host", "pass_loop_wall_s"]))
     assert query.count("JOIN") == 2

@@ -1,4 +1,4 @@
-"""What servers and the poolers in front of them say, told with a remedy."""
+"""Remedies for errors of PostgreSQL servers and connection poolers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URL = parse_url(
 FAILED = 'connection to server at "10.0.0.1", port 5433 failed:'
 
 
-# Said by libpq 18, PostgreSQL 17 and PgBouncer 1.24.
+# Messages of libpq 18, PostgreSQL 17 and PgBouncer 1.24.
 @pytest.mark.parametrize(
     ("said", "message", "hint"),
     [
@@ -65,14 +65,14 @@ def test_errors_have_remedies(said: str, message: str, hint: str) -> None:
     assert hint in error.hint
 
 
-def test_people_are_told_where_it_is_and_not_how_it_is_reached() -> None:
+def test_display_url_omits_connection_options() -> None:
     assert (
         display_url(URL)
         == "postgresql://me@db.example.org:5433/results?options=-csearch_path%3Dhammer"
     )
 
 
-def test_preparing_can_be_left_out_of_sight_of_a_pooler() -> None:
+def test_prepared_statements_can_be_disabled() -> None:
     url = parse_url("postgresql://me@host/results?prepare_threshold=none")
     engine = backend_of(url).create_engine(url)
     given: dict[str, object] = {}

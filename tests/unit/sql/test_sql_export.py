@@ -1,4 +1,4 @@
-"""Exports from SQLite to files that need no ROOT, and what an export refuses."""
+"""Exports from SQLite to files without ROOT, and refused exports."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_missing_root_names_other_formats(
     assert list(tmp_path.glob("*.root*")) == []
 
 
-# The verbs
+# Commands
 
 
 def verb(settings: config.Settings, name: str, *arguments: str) -> Any:

@@ -1,4 +1,4 @@
-"""Figures on SQLite, and the ways that it takes to their answers."""
+"""Figures on SQLite, and the query plans behind them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SORTED = "USE TEMP B-TREE FOR GROUP BY"
 
 
 def ways(store: Store, figure: FigureQuery) -> list[list[str]]:
-    """How SQLite finds what it is asked: the lines of the inner step of each statement."""
+    """List the lines of the inner step of SQLite's query plan for each statement."""
     asked: list[tuple[str, Any]] = []
 
     def see(_connection: Any, _cursor: Any, statement: str, values: Any, *_more: Any) -> None:
@@ -62,10 +62,10 @@ def ways(store: Store, figure: FigureQuery) -> list[list[str]]:
         ),
     ],
 )
-def test_measurements_answer_from_an_index_alone_and_sort_nothing(
+def test_measurement_queries_use_covering_index_without_sorting(
     store: Store, figure: FigureQuery, way: str
 ) -> None:
-    """Without statistics, which SQLite does not gather by itself."""
+    """Plans are made without statistics, which SQLite does not gather by itself."""
     (inner,) = ways(store, replace(figure, from_measurements=True))
     assert any("COVERING INDEX" in line and way in line for line in inner)
     assert SORTED not in inner
@@ -78,7 +78,7 @@ def test_measurements_answer_from_an_index_alone_and_sort_nothing(
         (FigureQuery(("bytes_read",), ("host",), Selection(("c",))), "(campaign_id=?)"),
     ],
 )
-def test_measurements_are_sought_by_an_index(store: Store, figure: FigureQuery, way: str) -> None:
+def test_measurement_queries_search_an_index(store: Store, figure: FigureQuery, way: str) -> None:
     (inner,) = ways(store, figure)
     assert any(line.startswith("SEARCH measurement") and way in line for line in inner)
 
@@ -89,7 +89,7 @@ def test_unindexed_columns_are_read_in_table_order(store: Store) -> None:
         assert "SCAN measurement" in inner
 
 
-def test_roll_ups_are_sought_by_days_or_subjects(store: Store) -> None:
+def test_rollup_queries_search_by_day_or_subject(store: Store) -> None:
     week = FigureQuery(EFF, ("site",), latencies=True, **WEEK)
     for inner in ways(store, week):
         assert any("(day>? AND day<?)" in line for line in inner)

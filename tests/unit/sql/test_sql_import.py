@@ -1,4 +1,4 @@
-"""Imports into SQLite, the verb, and trees that uproot has written."""
+"""Imports into SQLite, the import command, and trees written by uproot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STAND_INS: dict[str, Any] = {"text": "", "float": np.nan, "int": -(2**63), "bool
 
 
 def by_uproot(store: Store, file: Path) -> Path:
-    """The measurements as somebody would write them who has no ROOT."""
+    """Write the measurements with uproot, as a user without ROOT would."""
     rows = [*store.measurements(Selection())]
     columns: dict[str, Any] = {}
     for name in rows[0]:
@@ -108,7 +108,7 @@ def test_foreign_folder_is_not_replaced(other_store: Store, tmp_path: Path) -> N
     assert (mine / "thesis.tex").read_text() == "all of it"
 
 
-# The verb
+# Command
 
 
 def verb(folder: Path, *arguments: str | Path) -> Any:

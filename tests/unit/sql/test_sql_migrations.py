@@ -1,4 +1,4 @@
-"""The schema's history leads to the schema, and every database learns where it stands."""
+"""Migrations lead to the current schema, and unusable databases are refused with a remedy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def engine(url: str) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def old_engine(tmp_path: Path) -> Iterator[sa.Engine]:
-    """A database that came to the head through all of history."""
+    """Create a database through all migrations."""
     url = f"sqlite:///{tmp_path / 'history.db'}"
     run_migrations(url)
     engine = sa.create_engine(url)
@@ -67,7 +67,7 @@ def test_migrations_match_the_schema(engine: sa.Engine, old_engine: sa.Engine) -
 
 
 def described(engine: sa.Engine) -> dict[str, object]:
-    """All that SQLAlchemy sees of a database, but for the order of columns."""
+    """Reflect the schema of a database, ignoring the order of columns."""
     inspector = sa.inspect(engine)
     return {
         table: (
@@ -121,7 +121,7 @@ def test_names_fit_oracle_limit(engine: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize("dialect", [postgresql.dialect(), oracle.dialect()])  # type: ignore[no-untyped-call]  # SQLAlchemy has no types for them
-def test_other_databases_have_words_for_it(dialect: sa.Dialect) -> None:
+def test_schema_compiles_for_other_databases(dialect: sa.Dialect) -> None:
     statements = [str(CreateTable(t).compile(dialect=dialect)) for t in metadata.sorted_tables]
     statements += [
         str(CreateIndex(i).compile(dialect=dialect))
@@ -153,7 +153,7 @@ def test_other_databases_have_words_for_it(dialect: sa.Dialect) -> None:
         ),
     ],
 )
-def test_usual_questions_touch_an_index_alone(engine: sa.Engine, query: str, index: str) -> None:
+def test_common_queries_use_covering_index(engine: sa.Engine, query: str, index: str) -> None:
     with engine.connect() as connection:
         plan = str(connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}")).all())
     assert f"COVERING INDEX {index}" in plan

@@ -1,6 +1,6 @@
-"""What python-oracledb really says when it cannot connect, told with a remedy.
+"""Remedies for connection errors of the real python-oracledb.
 
-A socket of ours speaks the few bytes of Oracle's listener that refuse a client.
+A local socket sends the few bytes with which Oracle's listener refuses a client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Answer = Callable[[bytes | None], int]
 
 @pytest.fixture
 def listener() -> Iterator[Answer]:
-    """Starts one that answers with these bytes, or hangs up; returns its port."""
+    """Start a server that answers with these bytes or hangs up; return its port."""
     sockets: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
@@ -58,7 +58,7 @@ def listener() -> Iterator[Answer]:
 
 
 def refusal(code: int) -> bytes:
-    """TNS packet of type 4, REFUSE."""
+    """Build a TNS packet of type 4, REFUSE."""
     text = f"(DESCRIPTION=(ERR={code})(ERROR_STACK=(ERROR=(CODE={code})(EMFI=4))))".encode()
     body = bytes([0, 0]) + struct.pack(">H", len(text)) + text
     return struct.pack(">HHBBH", 8 + len(body), 0, 4, 0, 0) + body
@@ -150,7 +150,7 @@ def test_server_errors_have_remedies(code: str, said: str) -> None:
 
 
 def test_each_error_code_has_one_meaning() -> None:
-    """No sign hides behind an earlier one."""
+    """No pattern is hidden by an earlier one."""
     for sign, message, _ in error_hints.ERROR_HINTS["oracle"]:
         error = build_store_error(
             parse_url("oracle://me@host/?service_name=y"), f"{sign.upper()}: said"

@@ -1,4 +1,4 @@
-"""What is sent to an Oracle server keeps to what 19c knows, and the lint that says so can fail."""
+"""Rules of the Oracle lint, and the schema's compliance with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from treehammer.sql.core.schema import metadata
 
-#: Rule -> statements that it must refuse.
+#: Rule -> statements that it must reject.
 BAD = {
     "foreign_keywords": [
         "SELECT a FROM t LIMIT 1",
@@ -143,7 +143,7 @@ def test_good_statements_pass(statement: str) -> None:
 
 
 def schema_statements() -> list[str]:
-    """The statements that create the schema on Oracle."""
+    """Compile the statements that create the schema on Oracle."""
     dialect = oracle.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no types for it
     dialect.supports_native_boolean = False  # as before 23ai
     items: list[CreateTable | CreateIndex] = [

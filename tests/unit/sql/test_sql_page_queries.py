@@ -1,4 +1,4 @@
-"""What pages ask, on SQLite, and that it is found without looking at everything."""
+"""Queries of pages on SQLite, and their use of indexes."""
 
 import pytest
 import sqlalchemy as sa
@@ -26,13 +26,13 @@ from treehammer.sql.write.store import Store
             "ix_job_state",
         ),
         (lambda store: overview_queries.list_campaigns_since(store, 5), "ix_campaign_created"),
-        # By either of the two that begin with day and subject: both are as good.
+        # Two indexes begin with day and subject; either is fine.
         (lambda store: overview_queries.list_bad_measurements(store, "A", 20260301), "day=?"),
         (lambda store: campaign_queries.count_unsupported(store, "c"), "campaign_id=?"),
         (lambda store: campaign_queries.list_datasets(store, "c"), "campaign_id=?"),
     ],
 )
-def test_an_index_answers(store: Store, ask: object, index: str) -> None:
+def test_page_queries_use_index(store: Store, ask: object, index: str) -> None:
     plans: list[str] = []
 
     @sa.event.listens_for(store._engine, "before_cursor_execute")

@@ -12,7 +12,7 @@ import treehammer
 from treehammer.sql.write.store import Store
 
 
-def test_settings_say_where_the_database_is(
+def test_database_location_comes_from_settings(
     filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert treehammer.results(columns="site", data_dir=tmp_path).num_rows == 7

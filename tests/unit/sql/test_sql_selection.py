@@ -1,4 +1,4 @@
-"""Conditions select what they say, and wrong ones say what is wrong."""
+"""Conditions of a selection, and messages for wrong ones."""
 
 from __future__ import annotations
 

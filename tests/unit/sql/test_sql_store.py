@@ -1,4 +1,4 @@
-"""The store on SQLite: what it promises everywhere, and what only a file can suffer."""
+"""The store on SQLite, including failures specific to files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_damaged_database_is_found(url: str, tmp_path: Path) -> None:
         check_database(url)
 
 
-# Others at work, and disks that are full
+# Concurrent access and full disks
 
 
 def test_locked_database_is_reported(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Keys and tokens: what counts, what does not and why, and that nothing shows a secret."""
+"""Keys and tokens: validity, refusals, and protection of secrets."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_other_master_key_invalidates_keys() -> None:
     assert "another master key" in refused(TOKEN, access(row()), master=other)
 
 
-# The key that a submitter holds
+# The submitter's key
 
 
 def settings(folder: Path, **environ: str) -> config.Settings:
@@ -230,7 +230,7 @@ def test_user_key_comes_from_file_or_environment(
     assert "nonsense" not in str(caught.value)
 
 
-# The service's own
+# The service's keys
 
 
 def test_master_key_is_created_once_and_private(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The store on H2's Oracle mode: every test has a database of its own."""
+"""The store on H2 in Oracle mode, with a new database for every test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with Oracle, in H2's Oracle mode; and what the verbs say of it."""
+"""Oracle errors and their messages, in H2's Oracle mode."""
 
 from __future__ import annotations
 
@@ -64,16 +64,14 @@ def test_narrow_character_set_is_refused(h2_server: H2Server, url: str, service:
         Store.open(url)
 
 
-def test_text_that_takes_too_many_bytes_is_refused_with_its_batch(store: Store) -> None:
+def test_text_with_too_many_bytes_rejects_its_batch(store: Store) -> None:
     store.add([make_measurement(host="é" * 2000)])
     with pytest.raises(StoreError, match=r"4000 bytes(.|\n)*two to four bytes"):
         store.add([make_measurement(position=2), make_measurement(position=3, host="é" * 2001)])
     assert len(list(store.measurements(EVERYTHING, ["host"]))) == 1
 
 
-def test_writers_wait_for_each_other_and_readers_for_none(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_writers_wait_for_each_other(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(url) as store, Store.open(url) as other:
         store.add([make_measurement()])
         monkeypatch.setattr(database_errors, "BUSY_SECONDS", 0)

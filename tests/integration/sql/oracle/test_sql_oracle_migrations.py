@@ -1,4 +1,4 @@
-"""Schema creation and upgrades in H2's Oracle mode, interrupted anywhere."""
+"""Schema creation and upgrades in H2's Oracle mode, interrupted at any statement."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SCHEMA = (
 
 
 def schema_of(h2: H2Server, service: str) -> list[set[tuple[object, ...]]]:
-    """Columns, indexes and constraints of a database."""
+    """Read columns, indexes and constraints of a database."""
     return [set(h2.query_h2(service, question)) for question in _SCHEMA]
 
 
@@ -52,7 +52,7 @@ def assert_schema_is_current(h2: H2Server, service: str) -> None:
 
 @contextmanager
 def cut_after(h2: H2Server, statements: int) -> Iterator[None]:
-    """Let so many changing statements pass, and no more."""
+    """Let a number of changing statements pass, then fail."""
     left = statements
 
     def watch(statement: str, _rows: object) -> None:
@@ -70,7 +70,7 @@ def cut_after(h2: H2Server, statements: int) -> Iterator[None]:
 
 
 def _upgrade_until_cut(h2: H2Server, url: str, statements: int) -> str:
-    """What was said; '' when the upgrade came to its end."""
+    """Run the upgrade and return its error message; '' if it succeeds."""
     try:
         with cut_after(h2, statements):
             upgrade_database(url, backed_up=True)
@@ -109,9 +109,7 @@ def test_interrupted_creation_starts_again(
     assert_schema_is_current(h2_server, service)
 
 
-def test_tables_of_something_else_are_left_alone(
-    h2_server: H2Server, service: str, url: str
-) -> None:
+def test_foreign_tables_are_left_alone(h2_server: H2Server, service: str, url: str) -> None:
     with make_engine(parse_url(url)).connect() as connection:
         connection.exec_driver_sql("CREATE TABLE recipes (cake VARCHAR2(10 CHAR))")
     with pytest.raises(StoreError, match="other than Treehammer"):
@@ -119,7 +117,7 @@ def test_tables_of_something_else_are_left_alone(
 
 
 def test_applied_changes_are_recognized() -> None:
-    """Only what says that just this was done before."""
+    """Only errors that show the same change was made before are accepted."""
     assert is_already_applied("\nCREATE TABLE a (b NUMBER)", "ORA-00955: name is already used")
     assert is_already_applied("ALTER TABLE a ADD b NUMBER", "ORA-01430: column being added")
     assert is_already_applied("ALTER TABLE a DROP COLUMN b", "ORA-00904: invalid identifier")

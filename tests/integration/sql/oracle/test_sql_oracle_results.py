@@ -11,7 +11,7 @@ from treehammer.errors import StoreError
 from treehammer.sql.write.store import Store
 
 
-def test_only_the_columns_asked_for_are_read(store: Store, url: str, h2_server: H2Server) -> None:
+def test_only_selected_columns_are_read(store: Store, url: str, h2_server: H2Server) -> None:
     store.add([make_measurement(eff_job=0.5, extras={"hits": 1})])
     asked: list[str] = []
     h2_server.watchers.append(lambda statement, _rows: asked.append(statement))

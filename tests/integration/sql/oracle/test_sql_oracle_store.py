@@ -10,10 +10,10 @@ from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
 
 
-def test_two_processes_make_and_fill_one_database(
+def test_concurrent_creation_and_writes(
     url: str,
 ) -> None:
-    """Two threads: a database in memory is this process's alone."""
+    """Threads stand in for processes, because a database in memory belongs to one process."""
 
     def add(_who: int) -> tuple[int, int]:
         new = known = 0

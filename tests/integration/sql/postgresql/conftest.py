@@ -1,4 +1,4 @@
-"""The store on a real PostgreSQL: every test has a database of its own."""
+"""The store on a real PostgreSQL server, with a new database for every test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a PostgreSQL server, told with a remedy; and what its schema is."""
+"""PostgreSQL errors with their remedies, and the schema on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def name(url: str) -> str:
 
 @pytest.fixture
 def direct(postgresql: SharedPostgresServer, name: str) -> Iterator[psycopg.Connection]:
-    """Somebody else in the same database."""
+    """Connect to the same database as another client."""
     with psycopg.connect(
         host=str(postgresql.folder), dbname=name, user="hammer", autocommit=True
     ) as connection:
@@ -120,7 +120,7 @@ def test_foreign_database_is_refused(url: str, direct: psycopg.Connection) -> No
         Store.open(url)
 
 
-# psycopg warns of a cursor that was left open; there is nothing left of it to close.
+# psycopg warns of a cursor left open, which cannot be closed on a lost connection.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_lost_connection_is_reported(postgresql: SharedPostgresServer, name: str, url: str) -> None:
     with Store.open(url) as store:
@@ -140,7 +140,7 @@ def test_lost_connection_is_reported(postgresql: SharedPostgresServer, name: str
                     postgresql.end_connections(name)
                 yield make_measurement(position=position)
 
-        # The batch that was under way is written on a new connection.
+        # The interrupted batch is written on a new connection.
         assert store.add(cut_after(700)).new == 998  # type: ignore[arg-type]
         assert store.add(make_measurement(position=p) for p in range(1, 1000)) == AddResult(0, 999)
 
@@ -155,9 +155,7 @@ def test_restarted_server_is_used_again(postgresql: SharedPostgresServer, url: s
         assert store.add(make_measurement(position=p) for p in (1, 2)) == AddResult(1, 1)
 
 
-def test_writers_wait_for_each_other_and_readers_for_none(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_writers_wait_for_each_other(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(url) as store, Store.open(url) as other:
         store.add([make_measurement()])
         monkeypatch.setattr(database_errors, "BUSY_SECONDS", 0.1)
@@ -176,7 +174,7 @@ def test_rows_sort_by_code_points(store: Store) -> None:
 
 
 def test_longest_names_fit_indexes(store: Store) -> None:
-    # What can be compressed would fit anyway; each of these takes four bytes.
+    # Compressible text would fit in any case; each of these characters takes four bytes.
     random = Random(1)
     long: dict[str, Any] = {
         metric.name: "".join(chr(random.randrange(0x10000, 0x20000)) for _ in range(length))

@@ -1,4 +1,4 @@
-"""Exports from PostgreSQL: what every export promises, and the very files that SQLite gives."""
+"""Exports from PostgreSQL, which equal those from SQLite."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def awkward() -> Iterator[Measurement]:
 
 @pytest.fixture
 def both(store: Store, tmp_path: Path) -> Iterator[tuple[Store, Store]]:
-    """The same rows in SQLite and in PostgreSQL."""
+    """Fill SQLite and PostgreSQL with the same rows."""
     with Store.open(f"sqlite:///{tmp_path}/same.db") as other:
         other.add(awkward())
         store.add(reversed([*awkward()]))
@@ -102,7 +102,7 @@ def test_tree_equals_sqlite_tree(
     software = Path(release("6.40.00").location).parent
     found = []
     for number, store in enumerate(both):
-        # No tree can hold what stands for "not known" in it.
+        # A tree cannot hold the values that stand for NULL in it.
         selection = Selection.parse(wheres=[f"retries!={-(2**63)}"])
         file = tmp_path / f"{number}.root"
         assert _write(store, selection, file, software) == len([*awkward()]) - 1
@@ -116,7 +116,7 @@ def test_tree_equals_sqlite_tree(
 def test_lost_connection_leaves_no_file(
     store: Store, postgresql: SharedPostgresServer, write: WriteExport, tmp_path: Path, url: str
 ) -> None:
-    # More than the driver and the socket hold.
+    # This is more than driver and socket buffer.
     store.add(make_measurement(job=str(n), log_excerpt=f"{n:05}" * 8000) for n in range(1500))
     name = str(make_url(url).database)
 

@@ -28,7 +28,7 @@ DAYS = (20251231, 20260101, 20260104, 20260105, 20260201)
 
 
 def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
-    """Measurements of a few days, subjects, nodes and outcomes, in which anything may be missing."""
+    """Build measurements of a few days, subjects, nodes and outcomes with random gaps."""
     random = Random(seed)
     for number in range(count):
         values: dict[str, Any] = {
@@ -68,7 +68,7 @@ def filled(store: Store) -> Store:
 
 
 def compute_in_python(figure: FigureQuery, seed: int = 1, count: int = ROW_COUNT) -> FigureResult:
-    """The same in plain Python, of what was handed in."""
+    """Compute the same figure in plain Python."""
     groups: dict[tuple[Scalar, ...], Any] = {}
     for item in random_measurements(seed, count):
         values: dict[str, Any] = {n: None if v == "" else v for n, v in item.values.items()}
@@ -285,7 +285,7 @@ def test_latency_histograms_merge(store: Store) -> None:
         figure = FigureQuery(by=("site",), latencies=True, from_measurements=raw)
         one, other = store.fetch_figure(figure).groups
         assert [*one.reads[:6]] == [2, 0, 8, 0, 2, 0]
-        # Of twelve reads the sixth: half way through the bin from 4 to 8 microseconds.
+        # The sixth of twelve reads is in the middle of the bin from 4 to 8 microseconds.
         assert one.latency_quantile_s(0.5) == pytest.approx(6e-6)
         assert one.latency_quantile_s(1 / 12) == pytest.approx(1e-6)
         assert one.latency_quantile_s(1.0) == pytest.approx(32e-6)

@@ -133,7 +133,7 @@ def test_first_recorded_value_wins(store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.backends("sqlite", "postgresql", "oracle")
 def test_bad_replica_flags_merge(store: Store, tmp_path: Path) -> None:
-    """A mark is no other content: whoever knows that the replica was bad is right."""
+    """A flag is no conflict: the store that knows of the bad replica is right."""
     plain = make_measurement(job="known here")
     both = make_measurement(job="unknown here")
     store.add([plain])
@@ -175,7 +175,7 @@ def test_imported_bad_replica_flags_local_measurements(store: Store, tmp_path: P
 
 
 def test_later_bad_replica_flags_earlier_measurements(store: Store, tmp_path: Path) -> None:
-    """The second file brings no measurement that is not there."""
+    """The second file contains only known measurements."""
     read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
     read |= {"started_us": 3, "day": 19700101, "plausible": True}
     store.add([make_measurement(job="mine", **read)])
@@ -295,11 +295,11 @@ def test_dry_run_counts_shared_campaign_once(store: Store, tmp_path: Path) -> No
         assert [one.campaigns for one in found] == [1, 0]
 
 
-# Files of others
+# Files of other programs
 
 
 def rewrite_file(file: Path, change: Callable[[pa.Table], pa.Table]) -> Path:
-    """A file as a program of others would have written it: without anything of ours about it."""
+    """Write a file as another program would, without Treehammer's metadata."""
     target = file.with_name("rewritten.parquet")
     parquet.write_table(change(parquet.read_table(file)).replace_schema_metadata({}), target)
     return target
@@ -307,7 +307,7 @@ def rewrite_file(file: Path, change: Callable[[pa.Table], pa.Table]) -> Path:
 
 @pytest.fixture(scope="module")
 def measured_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of four measurements."""
+    """Create a file of four measurements for all tests."""
     folder = tmp_path_factory.mktemp("plain")
     with Store.open(f"sqlite:///{folder}/plain.db") as plain:
         plain.add(
@@ -319,7 +319,7 @@ def measured_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def plain_file(measured_file: Path, tmp_path: Path) -> Path:
-    """The same for one test."""
+    """Copy the file of four measurements for one test."""
     return Path(shutil.copy(measured_file, tmp_path))
 
 

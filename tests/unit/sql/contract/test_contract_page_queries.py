@@ -125,7 +125,7 @@ def test_one_campaign(filled: Store) -> None:
 )
 def test_jobs_of_a_campaign(filled: Store, only: dict[str, str], ids: list[str]) -> None:
     lines, count = campaign_queries.list_job_summaries(filled, "new", only, 0, 10)
-    # What is not known comes first or last, as the database has it.
+    # NULL sorts first or last, depending on the database.
     assert sorted(line.job.id for line in lines) == sorted(ids)
     assert count == len(ids)
     by_id = {line.job.id: line for line in lines}

@@ -68,7 +68,7 @@ def test_pruned_measurement_is_recognized(store: Store, filled_store: list[Measu
     assert read_rows(store)[DAYS[0]]["log_excerpt"] is None
     other = build_measurement(DAYS[0], eff_job=0.25)
     assert store.add([other]) == AddResult(0, 0, (other.id,))
-    # What has not gone by age still contradicts.
+    # Permanent columns still conflict.
     other = build_measurement(DAYS[2], log_excerpt="something else")
     assert store.add([other]) == AddResult(0, 0, (other.id,))
 

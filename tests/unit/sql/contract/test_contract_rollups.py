@@ -26,7 +26,7 @@ FAILURES = ("", "", "", "", "open", "read")
 
 
 def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
-    """Measurements of a few days, sites and outcomes, in which anything may be missing."""
+    """Build measurements of a few days, sites and outcomes with random gaps."""
     random = Random(seed)
     for number in range(count):
         values: dict[str, Any] = {
@@ -91,7 +91,7 @@ def test_unsupported_is_counted_separately(store: Store) -> None:
     assert find_rollup_differences(store) == ""
     store.rebuild_rollups()
     assert counts == {row["outcome"]: row["measurements"] for row in read_rollups(store)}
-    # Its class is what was recorded, whatever table is asked.
+    # Measurements and roll-ups report the recorded failure class.
     for raw in (False, True):
         groups = store.fetch_figure(
             FigureQuery(by=("failure_class",), from_measurements=raw)
@@ -132,7 +132,7 @@ def test_implausible_values_are_excluded_from_sums(store: Store) -> None:
 
 
 def test_rounding_is_no_difference(store: Store, url: str) -> None:
-    # Their sum depends on the order of adding: 2.7e-17, or 5.5e-17.
+    # The sum depends on the order of addition: 2.7e-17 or 5.5e-17.
     for n, x in enumerate((0.3, -0.1, -0.2)):
         store.add([make_measurement(job=str(n), eff_job=x)])
     assert find_rollup_differences(store) == ""

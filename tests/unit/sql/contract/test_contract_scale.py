@@ -11,7 +11,7 @@ from measurement_factory import make_measurement
 
 from treehammer.sql.write.store import Store
 
-#: Exports in small batches, and says what memory this process and its largest child took (kB).
+#: Exports in small batches and prints the memory of this process and its largest child (kB).
 EXPORT_SCRIPT = """
 import resource, sys
 from pathlib import Path
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.backends("sqlite", "postgresql")
 
 def test_export_memory_is_independent_of_rows(url: str, tmp_path: Path) -> None:
     with Store.open(url) as store:
-        # Held at once the texts alone would take 80 MB, on top of a process of 150.
+        # All texts in memory would take 80 MB, on top of a process of 150 MB.
         store.add(
             make_measurement(job=str(n), round_=n + 1, log_excerpt=f"{n:05}" * 8000)
             for n in range(2000)

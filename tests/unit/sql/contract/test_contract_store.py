@@ -123,7 +123,7 @@ def test_reads_of_bad_replica_are_flagged(store: Store) -> None:
     doubtful = make_measurement(
         "why", started_us=22, **{**here, "plausible": False}, implausible_reasons="x"
     )
-    # No mark, though it looks like one.
+    # This looks like a flag but is none.
     odd = make_measurement(
         "odd", started_us=23, **{**here, "plausible": False}, implausible_reasons="Bad Replica: x; "
     )
@@ -145,14 +145,14 @@ def test_reads_of_bad_replica_are_flagged(store: Store) -> None:
         50: said,
     }
     assert store.mark_bad_replicas() == 0
-    # What comes home later is marked, too, until the replica is good again.
+    # Later measurements are flagged as well, until the replica is good again.
     store.add_replicas([_build_finding(55, True), _build_finding(55, False, dataset_hash="else")])
     late = [make_measurement(f"j{at}", started_us=at, **here) for at in (45, 60)]
     store.add(late)
     assert store.mark_bad_replicas() == 1
     assert _flagged_rows(store)[45] == said
     assert _flagged_rows(store)[60] == ""
-    # Handed in again, what was marked is the same measurement still.
+    # A flagged measurement that is added again is still known.
     assert store.add([*read, doubtful, odd, *late]) == AddResult(0, 9)
 
 
@@ -181,7 +181,7 @@ def test_flag_keeps_earlier_implausibility(store: Store, length: int) -> None:
     assert found[3].endswith(f"y; {mark}")
     assert len(found[3]) == MAX_LONG_TEXT
     assert len(store.replicas()[0].message) == min(length, MAX_TEXT)
-    # Handed in again, what was marked is the same measurement still.
+    # A flagged measurement that is added again is still known.
     assert store.add(given[:3]) == AddResult(0, 3)
 
 
@@ -364,7 +364,7 @@ def test_comparison_replaces_only_itself(store: Store) -> None:
     assert store.verdicts("three") == []
 
 
-# Opening, and others at work
+# Opening, and concurrent access
 
 
 def test_count_whole_database(url: str) -> None:
@@ -423,7 +423,7 @@ def test_corrupt_value_is_reported(url: str, store: Store, column: str, value: s
             read()
     with pytest.raises(StoreError, match=rf"{column} of 1 measurement.*damaged: {id_}\n") as caught:
         check_database(url)
-    # What it says is what helps.
+    # The remedy in the message works.
     (statement,) = re.findall("UPDATE .*(?=;)", str(caught.value))
     with write_transaction(store._engine) as connection:
         connection.exec_driver_sql(statement)
@@ -458,7 +458,7 @@ def test_concurrent_creation_and_writes(url: str) -> None:
     assert check_database(url)["extra"] == 200
 
 
-# What the database held before
+# Databases with existing content
 
 
 _REVISION_TABLE = sa.Table(
@@ -475,7 +475,7 @@ _FOREIGN_RECIPES_TABLE = sa.Table(
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_database_without_revision_is_refused(url: str, whole: bool) -> None:
-    """So they are while a backup is being restored."""
+    """Restoring a backup leaves such a state until it is complete."""
     with Store.open(url) as store:
         store.add([make_measurement()])
     with raw_connection(url) as connection:
@@ -496,7 +496,7 @@ def test_database_without_revision_is_refused(url: str, whole: bool) -> None:
 
 
 def test_foreign_tables_are_left_alone(url: str) -> None:
-    """Even where a table of theirs has the name of one of ours."""
+    """This includes a foreign table with the name of one of Treehammer's."""
     with raw_connection(url) as connection:
         _FOREIGN_JOB_TABLE.create(connection)
         connection.execute(sa.insert(_FOREIGN_JOB_TABLE).values(what="bakes"))
@@ -514,7 +514,7 @@ def test_foreign_tables_are_left_alone(url: str) -> None:
 
 @contextmanager
 def raw_connection(url: str) -> Iterator[sa.Connection]:
-    """A connection to do to a database what only others do."""
+    """Connect directly, for changes that Treehammer never makes."""
     engine = make_engine(parse_url(url))
     try:
         with alter_transaction(engine) as connection:
