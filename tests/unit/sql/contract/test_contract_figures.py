@@ -308,8 +308,8 @@ def test_empty_database_gives_no_groups(store: Store) -> None:
         ({"metrics": ("eff_jop",)}, "there is no metric 'eff_jop'(.|\n)*Did you mean 'eff_job'"),
         ({"metrics": ("site",)}, "site is no number"),
         ({"by": ("sites",)}, "no column 'sites'(.|\n)*Did you mean 'site'"),
-        ({"by": ("pass_loop_wall_s",)}, "pass_loop_wall_s is a list"),
-        ({"by": ("inventory",)}, "inventory is a long text"),
+        ({"by": ("pass_loop_wall_s",)}, "cannot group by pass_loop_wall_s: it is a list"),
+        ({"by": ("inventory",)}, "cannot group by inventory: it is a long text"),
     ],
 )
 def test_invalid_queries_are_refused(asked: dict[str, Any], said: str) -> None:
