@@ -26,7 +26,7 @@ IDENTITY_COLUMNS = ("job_id", "attempt", "round", "position")
 
 
 class RecordError(ValueError):
-    """An invalid record; ``problems`` lists every wrong field, the message joins them."""
+    """Invalid record; ``problems`` lists every wrong field, the message joins them."""
 
     def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
         super().__init__(message)

@@ -49,7 +49,7 @@ class LongText(StoredText):
 
 
 class NumberList(TypeDecorator[list[Any]]):
-    """A list of numbers, stored as JSON text. An empty list is not NULL."""
+    """List of numbers, stored as JSON text. An empty list is not NULL."""
 
     impl = sa.Text
     cache_ok = True

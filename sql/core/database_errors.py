@@ -30,7 +30,7 @@ _CONNECTION_OPTIONS = (
 
 
 class DamagedValueError(ValueError):
-    """A stored value that cannot have been written by Treehammer; the message describes it."""
+    """Stored value that Treehammer cannot have written; the message describes it."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{error_hints.DAMAGED_VALUE}: {what}")

@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Dimension:
-    """A group of catalogue columns; ``name`` is its table, ``key`` the measurement's column."""
+    """Group of catalogue columns; ``name`` is its table, ``key`` the measurement's column."""
 
     name: str
     columns: tuple[str, ...]

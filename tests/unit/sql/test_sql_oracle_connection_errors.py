@@ -37,7 +37,7 @@ def listener() -> Iterator[Answer]:
         def serve() -> None:
             try:
                 client, _ = server.accept()
-            except OSError:  # nobody came
+            except OSError:  # no client connected
                 return
             with client:
                 client.recv(65536)
@@ -51,7 +51,7 @@ def listener() -> Iterator[Answer]:
     yield start
     for each in sockets:
         with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)  # wakes who still waits in accept
+            each.shutdown(socket.SHUT_RDWR)  # wakes a thread blocked in accept
         each.close()
     for thread in threads:
         thread.join(10)

@@ -1,7 +1,7 @@
-"""The backends on which every test of this folder runs.
+"""Backends on which every test of this folder runs.
 
-SQLite always; PostgreSQL and H2's Oracle mode with the option ``--services``. The marker ``backends``
-limits a test or a module to the backends that it names.
+Tests run on SQLite, and with the option ``--services`` also on PostgreSQL and on H2 in Oracle mode.
+The marker ``backends`` limits a test or a module to the named backends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a new database, which is dropped after the test."""
+    """Create a database, drop it after the test, and provide its URL."""
     if backend == "sqlite":
         yield f"sqlite:///{tmp_path / 'results.db'}"
         return

@@ -262,8 +262,8 @@ def test_import_keeps_locally_tracked_job(store: Store, tmp_path: Path) -> None:
     "batch, state, before",
     [
         ("7", "done", "running"),
-        ("", "done", "running"),  # told before its batch system had numbered it
-        ("8", "running", "lost"),  # queued anew since the file was written
+        ("", "done", "running"),  # reported before the batch system assigned its number
+        ("8", "running", "lost"),  # queued again after the file was written
     ],
 )
 def test_import_sets_final_state_of_reported_job(
