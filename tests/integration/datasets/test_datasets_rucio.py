@@ -72,7 +72,7 @@ def on_disk(grid: Grid, site: str, name: str) -> Path:
 
 def test_place_creates_verified_replicas_at_all_sites(hammer: RucioUser, placed: str) -> None:
     printed = (hammer.home / "printed").read_text()
-    assert printed.count("here   3 of 3") == len(SITES)
+    assert printed.count("complete  3 of 3") == len(SITES)
     assert "quota left" in printed  # printed first
     assert hammer.replica_states(placed) == dict.fromkeys(SITES, "good")
     assert hammer.replica_states(placed, "--full") == dict.fromkeys(SITES, "good")

@@ -19,11 +19,11 @@ from treehammer.sql.write.store import Store
 #: Tests whose results once depended on the version of SciPy, Uvicorn or uproot.
 VERSION_DEPENDENT_TESTS = (
     "tests/unit/analysis/test_analysis_statistics.py",
-    "tests/unit/web/test_web_common_pages.py::test_only_a_proxy_is_believed",
-    "tests/unit/web/test_web_explore.py::test_files_hold_what_is_shown",
+    "tests/unit/web/test_web_common_pages.py::test_forwarded_headers_require_trusted_proxy",
+    "tests/unit/web/test_web_explore.py::test_files_agree_with_table",
 )
-#: Extras that the service and its figures need.
-SERVICE_EXTRAS = ("root", "service")
+#: Extras of the service, its figures, and the fixtures that pytest loads.
+TESTED_EXTRAS = ("grid", "root", "service", "testbed")
 RUNNERS = ("pytest", "pytest-timeout", "httpx", "hypothesis")
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -47,7 +47,7 @@ def make_lowest_environment(folder: Path) -> Path:
     declared = configparser.ConfigParser(interpolation=None)
     declared.read(REPOSITORY / "setup.cfg", encoding="utf-8")
     extras = declared["options.extras_require"]
-    sections = (declared["options"]["install_requires"], *(extras[name] for name in SERVICE_EXTRAS))
+    sections = (declared["options"]["install_requires"], *(extras[name] for name in TESTED_EXTRAS))
     lines = [line for text in sections for line in text.splitlines() if "treehammer[" not in line]
     wanted, found, env = folder / "wanted.txt", folder / "found.txt", folder / "env"
     wanted.write_text("\n".join(lines), encoding="utf-8")

@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from measurement_factory import make_measurement
 
 import treehammer
 from treehammer.sql.write.store import Store
 
 
 def test_database_location_comes_from_settings(
-    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert treehammer.results(columns="site", data_dir=tmp_path).num_rows == 7
+    store.add([make_measurement()])
+    assert treehammer.results(columns="site", data_dir=tmp_path).num_rows == 1
     monkeypatch.setenv("TREEHAMMER_DATA_DIR", str(tmp_path))
-    assert treehammer.results(columns="site").num_rows == 7
+    assert treehammer.results(columns="site").num_rows == 1
 
 
 def test_importing_treehammer_does_not_load_arrow() -> None:

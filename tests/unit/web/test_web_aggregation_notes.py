@@ -248,7 +248,7 @@ def test_invalid_condition_keeps_form_values(filled: ServiceThread) -> None:
     # Without days in the URL the default window applies.
     assert f'name="to" value="{LAST.isoformat()}"' in page.text
     for query, expected in (
-        ("by=read_latency_hist", ">read_latency_hist is a list"),
+        ("by=read_latency_hist", "read_latency_hist: it is a list"),
         ("site=A&sitte=A", "Did you mean &#39;site&#39;? All catalogue columns"),
     ):
         assert expected in filled.client.get(f"/explore?{query}", headers=PEOPLE).text
