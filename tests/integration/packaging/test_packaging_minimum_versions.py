@@ -23,7 +23,7 @@ VERSION_DEPENDENT_TESTS = (
     "tests/unit/web/test_web_explore.py::test_files_agree_with_table",
 )
 #: Extras of the service, its figures, and the fixtures that pytest loads.
-TESTED_EXTRAS = ("grid", "root", "service", "testbed")
+TESTED_EXTRAS = ("grid", "uproot", "service", "testbed")
 RUNNERS = ("pytest", "pytest-timeout", "httpx", "hypothesis")
 
 REPOSITORY = Path(__file__).resolve().parents[3]

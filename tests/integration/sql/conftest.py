@@ -49,7 +49,7 @@ def release() -> Callable[[str], SoftwareRequest]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    whole = [-(2**63) + 1, -1, 0, 2**53 + 1, 2**63 - 1]
+    whole = [0, 1, 2**53 + 1, 2**63 - 1]
     real = [5e-324, 0.1, sys.float_info.max, -sys.float_info.max]
     text = "'quoted' \"twice\",\n\ttab \\ % {{x}} 𝕏 中文 العربية é [red]"
     with Store.open(f"sqlite:///{tmp_path_factory.mktemp('sql')}/results.db") as opened:

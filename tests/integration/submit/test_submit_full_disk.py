@@ -54,7 +54,7 @@ def test_submission_onto_a_full_disk_is_refused_whole(
     assert error.exit_code is ExitCode.INFRASTRUCTURE
     assert error.where.startswith(str(tight.settings.data_dir))
     assert "No space left on device" in str(error)
-    assert "Make room" in str(error)
+    assert "Free disk space" in str(error)
     spool = tight.settings.spool_dir
     assert not any(spool.glob("jobs/*"))
     assert not any(spool.glob("incoming/*"))
@@ -120,7 +120,9 @@ def test_payload_that_fills_its_folder_is_told_so(tight: LocalUser, disk: SmallD
     assert len(rows) == 2, "the record of the first found room, and the second ran"
     for row in rows:
         assert (row["failure_class"], row["failure_kind"]) == ("payload", "disk-full")
-        assert f"on a disk that is full, {disk.folder}: " in str(row["failure_message"])
+        assert f"The disk of its work folder is full, {disk.folder}: " in str(
+            row["failure_message"]
+        )
         assert row["failure_transient"]
 
 

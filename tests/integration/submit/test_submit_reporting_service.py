@@ -130,7 +130,7 @@ def test_killed_service_loses_and_duplicates_nothing(
         service_process.settings_for_user(local_user.settings), local_slots=2
     )
     said = local_user.invoke_command(
-        "submit", str(local_user.test), "-S", "repeats=8", "--service-timeout", "20s"
+        "submit", str(local_user.test), "-S", "repeats=8", "--service-timeout", "60s"
     )
     assert said.exception is None, said.output
     for _ in range(2):

@@ -87,7 +87,7 @@ def brought() -> Iterator[Brought]:
     except TestbedError as error:
         skip_or_fail(f"no testbed: {error}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(testbed_commands, "assemble", lambda _: parts)
+        patch.setattr(testbed_commands, "build_components", lambda _: parts)
         try:
             said = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
             yield Brought(box, parts, said)
