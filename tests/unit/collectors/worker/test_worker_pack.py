@@ -68,7 +68,14 @@ def test_published_schema_is_up_to_date() -> None:
 def test_schema_matches_the_catalogue() -> None:
     schema = json.loads(worker.render_record_schema())
     jsonschema.Draft202012Validator.check_schema(schema)
-    samples = {"text": "x", "int": 1, "float": 0.5, "bool": True, "ints": [1], "floats": [0.5]}
+    samples: dict[str, Any] = {
+        "text": "x",
+        "int": 1,
+        "float": 0.5,
+        "bool": True,
+        "ints": [1],
+        "floats": [0.5],
+    }
     record: dict[str, Any] = {
         "values": {
             m.name: m.choices[-1]
