@@ -60,7 +60,7 @@ class SubmissionLocks:
             raise BatchError(
                 f"the submission cannot be prepared ({describe_os_error(reason)})",
                 where=str(self.folder),
-                hint="Nothing was submitted. Make room or choose another --data-dir.",
+                hint="Nothing was submitted. Free disk space, or choose another --data-dir.",
             ) from error
 
     def is_under_way(self, campaign_id: str) -> bool | None:

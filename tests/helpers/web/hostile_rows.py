@@ -95,7 +95,7 @@ def _table_rows(table: sa.Table, now_us: int) -> Iterator[dict[str, Any]]:
             row = (
                 _build_row(table, number, now_us)
                 | changes
-                | {"plausible": place == 0, "round": place}
+                | {"plausible": place == 0, "round": place + 1}
             )
             yield row | {"measurement_id": f"{place}{row['measurement_id']}"[:128]}
 
