@@ -42,7 +42,8 @@ def make_identity(**values: Any) -> dict[str, Any]:
         if metric.required and metric.name not in ("measurement_id", "attempt")
     }
     versions = {"record_version": RECORD_VERSION, "instrument_version": INSTRUMENT_VERSION}
-    return {**required, **versions, "kind": "timed", "variant_label": "the only one", **values}
+    fixed = {"kind": "timed", "variant": "{}", "variant_label": "the only one", "job_id": "job"}
+    return {**required, **versions, **fixed, **values}
 
 
 def make_execution(position: int = 1, **changes: Any) -> ExecutionSpec:

@@ -33,11 +33,11 @@ def awkward() -> Iterator[Measurement]:
     for place, (number, fraction) in enumerate(zip(whole, real, strict=True)):
         yield make_measurement(
             job="numbers",
-            position=place,
+            position=place + 1,
             site=["b", "", "B", "a", "é"][place],
             retries=number,
             eff_job=fraction,
-            read_latency_hist=whole,
+            read_latency_hist=[0, 1, 2**53 + 1, 2**63 - 1],
             pass_loop_wall_s=real,
             plausible=bool(place % 2),
         )
