@@ -119,7 +119,7 @@ def test_rerun_campaign_is_followed(results: GridCampaigns, open_tab: Visit) -> 
     assert words[0] == "treehammer"
     (plan,) = json.loads(results.run_command(*words[1:], "--dry-run", "--json"))[:1]
     assert plan["jobs"] > 0
-    running = table(tab, "Campaigns with jobs that are not over")
+    running = table(tab, "Campaigns with active jobs")
     again = results.start_command(*words[1:], "--name", "again", "--in-flight", "3", "--wait")
     try:
         for _ in range(300):
