@@ -66,7 +66,7 @@ def _daily_measurements() -> Iterator[Measurement]:
 def _measurements_of_one_job() -> Iterator[Measurement]:
     dice = random.Random(2)
     today = datetime.now(UTC).date()
-    for number in range(MAX_JOB_MEASUREMENTS):
+    for number in range(1, MAX_JOB_MEASUREMENTS + 1):
         yield _build_measurement(dice, JOB, SITES[0], today, VARIANTS[number % 12], number)
 
 
