@@ -18,7 +18,7 @@ from treehammer.collectors.software import providers
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 RELEASES = ("6.38.00", "6.40.00")
-MAKER = Path(__file__).parents[2] / "helpers" / "datasets" / "bit_flip_sweep.py"
+MAKER = Path(__file__).parents[2] / "helpers" / "datasets" / "codec_file.py"
 UNKNOWN = "zlib_flaots"
 
 TEST = f"""
@@ -58,7 +58,7 @@ def test_folder(user: Any) -> Path:
         providers.prepare_software(asked, config.load_settings().software_dir), os.environ, str(kit)
     )
     made = user.folder / "codecs.root"
-    command = [setup.python, "-W", "ignore", str(MAKER), "make", str(made)]
+    command = [setup.python, "-W", "ignore", str(MAKER), str(made)]
     subprocess.run(command, env=dict(setup.env), check=True, timeout=300)
     added = user.run_command("datasets", "add", "codecs", str(made))
     assert added.returncode == 0, added.stderr

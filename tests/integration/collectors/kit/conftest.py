@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from treehammer.hctests import __file__ as hctests_file
 
 KIT = Path(providers.__file__).parents[1] / "kit"
 TTREE_READ = Path(hctests_file).parent / "ttree-read" / "read.py"
+WARM_ROOT = Path(__file__).with_name("warm_root.py")
 RELEASES = ("6.38.00", "6.40.00")
 
 MAKE_TREE_SCRIPT = """
@@ -63,6 +64,55 @@ sys.stdout.flush(); os._exit(0)
 """
 
 
+class WarmRoot:
+    """A process with a release's ROOT that forks for each payload or script."""
+
+    def __init__(self, setup: providers.SoftwareSetup) -> None:
+        self._process = subprocess.Popen(
+            [setup.python, "-W", "ignore", str(WARM_ROOT)],
+            env=dict(setup.env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *command: object, env: Mapping[str, str], folder: Path) -> tuple[int, str]:
+        """Run a script or ``-m module`` with its arguments; return exit code and output."""
+        log = folder / "output.log"
+        request = {
+            "arguments": [str(word) for word in command],
+            "env": dict(env),
+            "folder": str(folder),
+            "log": str(log),
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the process with ROOT has ended"
+        return int(answer), log.read_text(errors="replace")
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def warm_root() -> Iterator[Callable[[providers.SoftwareSetup], WarmRoot]]:
+    """Function that returns the process of a released ROOT."""
+    running: dict[str, WarmRoot] = {}
+
+    def get(setup: providers.SoftwareSetup) -> WarmRoot:
+        if setup.python not in running:
+            running[setup.python] = WarmRoot(setup)
+        return running[setup.python]
+
+    yield get
+    for process in running.values():
+        process.close()
+
+
 @pytest.fixture(scope="session", params=RELEASES)
 def release(request: pytest.FixtureRequest) -> providers.SoftwareSetup:
     """Each released ROOT in turn, set up."""
@@ -70,9 +120,15 @@ def release(request: pytest.FixtureRequest) -> providers.SoftwareSetup:
 
 
 @pytest.fixture(scope="session")
-def latest_release() -> providers.SoftwareSetup:
+def all_releases() -> list[providers.SoftwareSetup]:
+    """All released ROOTs, the newest last."""
+    return [prepare_release(version) for version in RELEASES]
+
+
+@pytest.fixture(scope="session")
+def latest_release(all_releases: list[providers.SoftwareSetup]) -> providers.SoftwareSetup:
     """The newest release, for tests that do not depend on the release."""
-    return prepare_release(RELEASES[-1])
+    return all_releases[-1]
 
 
 def prepare_release(version: str) -> providers.SoftwareSetup:
@@ -82,13 +138,36 @@ def prepare_release(version: str) -> providers.SoftwareSetup:
     return providers.setup_software(request, os.environ, KIT)
 
 
+RunScript = Callable[..., None]
+
+
 @pytest.fixture(scope="session")
-def tree_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_script(
+    warm_root: Callable[[providers.SoftwareSetup], WarmRoot],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> RunScript:
+    """Function that runs Python code with arguments in a released ROOT."""
+    folder = tmp_path_factory.mktemp("scripts")
+
+    def run(setup: providers.SoftwareSetup, code: str, *arguments: Path) -> None:
+        (folder / "script.py").write_text(code)
+        exit_code, output = warm_root(setup).run(
+            folder / "script.py", *arguments, env=setup.env, folder=folder
+        )
+        assert exit_code == 0, output
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tree_file(
+    tmp_path_factory: pytest.TempPathFactory,
+    latest_release: providers.SoftwareSetup,
+    run_script: RunScript,
+) -> Path:
     """A file with 4000 events in 8 clusters and 32 branches of all kinds that a checksum covers."""
     path = tmp_path_factory.mktemp("tree") / "events.root"
-    setup = prepare_release(RELEASES[-1])
-    command = [setup.python, "-W", "ignore", "-c", MAKE_TREE_SCRIPT, str(path)]
-    subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
+    run_script(latest_release, MAKE_TREE_SCRIPT, path)
     return path
 
 
@@ -107,10 +186,16 @@ RunPayload = Callable[..., PayloadOutcome]
 
 
 @pytest.fixture
-def run_payload(tmp_path: Path) -> RunPayload:
-    """Function that runs a payload like the worker and checks the owner and type of its values."""
+def run_payload(
+    tmp_path: Path, warm_root: Callable[[providers.SoftwareSetup], WarmRoot]
+) -> RunPayload:
+    """Function that runs a payload like the worker and checks the owner and type of its values.
 
-    def do(
+    Only with ``fresh`` in a process of its own, which takes seconds to load ROOT and to compile.
+    Without ``may_crash`` the payload must write a result.
+    """
+
+    def run(
         setup: providers.SoftwareSetup,
         *files: Path | str,
         payload: Path = TTREE_READ,
@@ -119,9 +204,12 @@ def run_payload(tmp_path: Path) -> RunPayload:
         passes: int = 2,
         settings: dict[str, Any] | None = None,
         adler32: str = "",
+        fresh: bool = False,
+        may_crash: bool = False,
         **axes: Any,
     ) -> PayloadOutcome:
         job, result = tmp_path / "job.json", tmp_path / "result.json"
+        result.unlink(missing_ok=True)
         variant = {"branches": 1.0, "cache_mb": 3, "events": 1.0, "cache": "warm", **axes}
         urls = [{"name": "f", "url": str(f), "size": 0, "adler32": adler32} for f in files]
         execution = {
@@ -137,17 +225,28 @@ def run_payload(tmp_path: Path) -> RunPayload:
         )
         env = {**setup.env, "TREEHAMMER_JOB": str(job), "TREEHAMMER_RESULT": str(result)}
         command = setup.build_command("macro" if payload.suffix == ".C" else "python", str(payload))
-        done = subprocess.run(
-            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert result.exists(), done.stderr
+        if fresh:
+            done = subprocess.run(
+                command,
+                env=env,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            code, log = done.returncode, done.stdout + done.stderr
+        else:
+            code, log = warm_root(setup).run(*command[1:], env=env, folder=tmp_path)
+        if may_crash and not result.exists():
+            return PayloadOutcome({}, {}, None, code, log)
+        assert result.exists(), log
         document = json.loads(result.read_text())
         for name, value in document["values"].items():
             assert METRICS_BY_NAME[name].owner == "payload"
             assert not describe_value_error(METRICS_BY_NAME[name], value), name
-        log = done.stdout + done.stderr
         return PayloadOutcome(
-            document["values"], document["extras"], document["failure"], done.returncode, log
+            document["values"], document["extras"], document["failure"], code, log
         )
 
-    return do
+    return run

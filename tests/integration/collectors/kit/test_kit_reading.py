@@ -46,7 +46,7 @@ def test_successful_read_logs_only_its_passes(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
     """The log is shown after failures, so it must contain nothing else."""
-    lines = run_payload(release, tree_file).log.splitlines()
+    lines = run_payload(release, tree_file, fresh=True).log.splitlines()
     assert [line for line in lines if not line.startswith("pass ")] == []
 
 
@@ -103,7 +103,7 @@ def test_passes_are_identical_and_a_cold_execution_has_one(
 def test_nothing_is_compiled_inside_a_timed_phase(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
-    values = run_payload(release, tree_file, cache="cold").values
+    values = run_payload(release, tree_file, cache="cold", fresh=True).values
     compiling = values["compile_wall_s"]
     for phase in ("open", "get_tree", "prepare"):
         assert values[f"{phase}_wall_s"] < 0.2 * compiling
@@ -112,7 +112,7 @@ def test_nothing_is_compiled_inside_a_timed_phase(
 def test_build_facts_name_the_release(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
-    values = run_payload(release, tree_file).values
+    values = run_payload(release, tree_file, fresh=True).values
     assert f"root-{values['root_version']}" in release.python
     assert len(values["libcore_sha256"]) == 64
     assert values["file_class"] == "TFile"

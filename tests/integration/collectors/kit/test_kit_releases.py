@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from treehammer import config
 from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import providers, wheel_environments, wheel_installation
 
@@ -23,7 +21,6 @@ pytestmark = pytest.mark.root
 Run = Callable[..., Any]
 
 KIT = Path(providers.__file__).parents[1] / "kit"
-RELEASES = ("6.38.00", "6.40.00")
 
 REWRITE = """
 import sys, os, ROOT
@@ -34,38 +31,37 @@ sys.stdout.flush(); os._exit(0)
 """
 
 
-def _ready(version: str) -> providers.SoftwareSetup:
-    request = providers.prepare_software(
-        providers.parse_software_request(version), config.load_settings().software_dir
-    )
-    return providers.setup_software(request, os.environ, KIT)
-
-
 def test_releases_read_the_same_values_of_any_layout(
-    tree_file: Path, run_payload: Run, tmp_path: Path
+    all_releases: list[providers.SoftwareSetup],
+    tree_file: Path,
+    run_payload: Run,
+    run_script: Run,
+    tmp_path: Path,
 ) -> None:
     rewritten = tmp_path / "rewritten.root"
-    setup = _ready(RELEASES[0])
-    command = [setup.python, "-W", "ignore", "-c", REWRITE, str(tree_file), str(rewritten)]
-    subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
+    run_script(all_releases[0], REWRITE, tree_file, rewritten)
     sums = {
-        run_payload(_ready(version), path, kind="checksum").values["value_checksum"]
-        for version in RELEASES
+        run_payload(setup, path, kind="checksum").values["value_checksum"]
+        for setup in all_releases
         for path in (tree_file, rewritten)
     }
     assert len(sums) == 1
 
 
-def test_releases_read_the_same_amount(tree_file: Path, run_payload: Run) -> None:
-    both = [run_payload(_ready(v), tree_file, branches=0.2, events=0.3).values for v in RELEASES]
+def test_releases_read_the_same_amount(
+    all_releases: list[providers.SoftwareSetup], tree_file: Path, run_payload: Run
+) -> None:
+    old, new = (
+        run_payload(setup, tree_file, branches=0.2, events=0.3).values for setup in all_releases
+    )
     for name in ("loop_unzipped_bytes", "events_read", "branches_selected", "selected_zip_bytes"):
-        assert both[0][name] == both[1][name]
+        assert old[name] == new[name]
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Path:
+def build(tmp_path: Path, latest_release: providers.SoftwareSetup) -> Path:
     """An installation with a thisroot.sh around the ROOT of a wheel."""
-    python = Path(_ready("6.40.00").python)
+    python = Path(latest_release.python)
     packages = next((python.parent.parent / "lib").glob("python3*/site-packages"))
     script = tmp_path / "bin" / "thisroot.sh"
     script.parent.mkdir()
@@ -81,7 +77,7 @@ def test_private_build_reports_its_version(build: Path, tree_file: Path, run_pay
     request = providers.prepare_software(
         providers.parse_software_request(f"path:{build}@6.41.01"), build
     )
-    done = run_payload(providers.setup_software(request, os.environ, KIT), tree_file)
+    done = run_payload(providers.setup_software(request, os.environ, KIT), tree_file, fresh=True)
     assert done.failure is None
     # The worker refuses such a measurement.
     assert (request.version, done.values["root_version"]) == ("6.41.01", "6.40.00")
@@ -94,7 +90,7 @@ def test_user_python_is_not_mixed_with_the_build(
     env = {**os.environ, "PYTHONPATH": str(Path(sys.prefix) / "nowhere")}
     setup = providers.setup_software(request, env, KIT)
     assert "nowhere" not in setup.env["PYTHONPATH"]
-    assert run_payload(setup, tree_file).code == 0
+    assert run_payload(setup, tree_file, fresh=True).code == 0
 
 
 def test_two_processes_prepare_one_release_once(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,28 +77,26 @@ sys.stdout.flush(); os._exit(0)
 """
 
 
-def _in_root(setup: providers.SoftwareSetup, code: str, *arguments: Path) -> None:
-    command = [setup.python, "-W", "ignore", "-c", code, *map(str, arguments)]
-    subprocess.run(command, env=dict(setup.env), check=True, timeout=120)
-
-
 @pytest.fixture(scope="session")
 def newest_twin(
     tree_file: Path,
     latest_release: providers.SoftwareSetup,
+    run_script: Run,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """The usual tree, imported by the newest release."""
     path = tmp_path_factory.mktemp("newest") / "twin.root"
-    _in_root(latest_release, IMPORT, tree_file, path)
+    run_script(latest_release, IMPORT, tree_file, path)
     return path
 
 
 @pytest.fixture
-def twin(tree_file: Path, release: providers.SoftwareSetup, tmp_path: Path) -> Path:
+def twin(
+    tree_file: Path, release: providers.SoftwareSetup, run_script: Run, tmp_path: Path
+) -> Path:
     """The usual tree as an RNTuple."""
     path = tmp_path / "twin.root"
-    _in_root(release, IMPORT, tree_file, path)
+    run_script(release, IMPORT, tree_file, path)
     return path
 
 
@@ -121,11 +118,11 @@ def test_tree_and_rntuple_have_equal_checksums(
 
 
 def test_every_kind_of_branch_has_equal_checksums(
-    release: providers.SoftwareSetup, run_payload: Run, tmp_path: Path
+    release: providers.SoftwareSetup, run_payload: Run, run_script: Run, tmp_path: Path
 ) -> None:
     tree, ntuple = tmp_path / "kinds.root", tmp_path / "kinds-twin.root"
-    _in_root(release, MAKE_KINDS, tree)
-    _in_root(release, IMPORT, tree, ntuple)
+    run_script(release, MAKE_KINDS, tree)
+    run_script(release, IMPORT, tree, ntuple)
     one, other = (run_payload(release, path, kind="checksum").values for path in (tree, ntuple))
     assert one["checksum_leaves"] == other["checksum_leaves"] == 25
     assert json.loads(other["checksum_skipped_leaves"]) == []
