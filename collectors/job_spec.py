@@ -13,8 +13,16 @@ from typing import Any, Dict, List, Mapping, Tuple, Union
 #: Version of the layout of ``job.json``; the worker refuses others.
 JOB_FORMAT = 1
 
-#: Kinds of executions: a measured one, and an untimed one that hashes the values read.
-EXECUTION_KINDS = TIMED, CHECKSUM = "timed", "checksum"
+#: Kinds of executions: a measured one, an untimed one that hashes the values read, and either half
+#: of an A/A launch, which measures the method alone.
+EXECUTION_KINDS = TIMED, CHECKSUM, CONTROL = "timed", "checksum", "control"
+
+#: Modes of executions: undisturbed, taking turns with another one, and meant to take turns but run
+#: alone, since the payload does not support turns.  A plan requests one of the first two.
+RUN_MODES = SOLO, PAIRED, SEQUENTIAL = "solo", "paired", "sequential"
+
+#: Sides of a launch; the first is the base.
+SIDES = BASE_SIDE, OTHER_SIDE = "A", "B"
 
 #: Variable that every process of a job inherits; the batch system finds the processes by its value.
 JOB_MARK_VARIABLE = "TREEHAMMER_BATCH_JOB"
@@ -62,6 +70,9 @@ class ExecutionSpec:
 
     ``identity`` holds the plan-owned catalogue values of the measurement except
     ``measurement_id`` and ``attempt``, which only the worker knows.
+
+    Two executions of one round with ``mode`` ``paired`` form a launch.  The one at position 1 begins;
+    ``side`` is ``A`` for the base and ``B`` for the other.
     """
 
     round: int
@@ -74,6 +85,8 @@ class ExecutionSpec:
     passes: int
     seed: int
     identity: Mapping[str, Any]
+    mode: str = SOLO
+    side: str = ""
 
 
 @dataclass(frozen=True)

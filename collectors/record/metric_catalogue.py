@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Tuple, Union
 
-from ..job_spec import EXECUTION_KINDS
+from ..job_spec import EXECUTION_KINDS, RUN_MODES
 from .day_numbers import CALENDAR_DAYS, DAY_US
 from .failures import FAILURE_CLASSES
 
@@ -70,6 +70,7 @@ class Metric:
         minimum: smallest whole number, also of a list's items.
         maximum: largest whole number.
         choices: allowed values; empty when any value is.
+        signed: True if negative values are possible.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Metric:
     minimum: int = -INT64_LIMIT
     maximum: int = INT64_LIMIT - 1
     choices: Tuple[Union[int, str], ...] = ()
+    signed: bool = False
 
 
 # One line per metric, as a table; the formatter would use five lines for each.
@@ -104,7 +106,7 @@ def _plan_metrics() -> List[Metric]:
         text("campaign_name", "Display name of the campaign."),
         text("job_id", "Identity of the job."),
         count("attempt", "Which execution of the job this was, from 1."),
-        text("kind", "'timed', or 'checksum' for the untimed execution that hashes values."),
+        text("kind", "'timed'; 'control' for either half of an A/A launch; 'checksum' for the untimed execution that hashes values."),
         count("repeat", "Which repeat of the job, from 1."),
         count("round", "Which AB/BA order inside the job, from 1."),
         count("position", "Position within the round, from 1."),
@@ -159,6 +161,17 @@ def _worker_metrics() -> List[Metric]:
         m("eff_job", "float", "1", "higher", "CPU efficiency with set-up and stage-in.", "(payload + setup + stage-in CPU) / wall"),
         m("access_rate_hz", "float", "Hz", "higher", "Events per second of getting at the data as asked and reading them once: stage-in, if any, and one whole pass from open to close, the median of each phase over counted passes.", "events_read / (stage-in + phases of one pass)"),
         m("eff_access", "float", "1", "higher", "CPU efficiency of the same: stage-in, if any, and one whole pass.", "CPU / wall of stage-in and phases of one pass"),
+        m("run_mode", "text", "", "", "'solo' for an execution that ran undisturbed, 'paired' for one that took turns with another, 'sequential' for one that was to take turns but does not support it and ran alone.", "worker"),
+        m("launch_order", "text", "", "", "Sides of a launch in order of their positions, the first of which begins: 'AB' or 'BA'; A is the base.", "plan"),
+        m("pinned_core", "int", "1", "", "Core on which both processes of a launch ran; absent where the node refused to pin them.", "sched_setaffinity"),
+        m("segments", "int", "1", "", "Turns of this process in the launch that were counted.", "worker"),
+        m("segment_entries", "int", "1", "", "Entries of one turn, so that a turn of the base takes about 5 ms of CPU.", "worker"),
+        m("segment_cpu_log_ratio", "float", "1", "", "ln(B/A) of the CPU time of each turn, 20 % trimmed mean weighted by time; on side B alone.", "segment_cpu_ns"),
+        m("segment_cpu_log_ratio_sd", "float", "1", "lower", "Standard deviation of these ratios, with the same weights.", "segment_cpu_ns"),
+        m("segment_wall_log_ratio", "float", "1", "", "ln(B/A) of the wall time of each turn, 20 % trimmed mean weighted by time; on side B alone.", "segment_wall_ns"),
+        m("segment_wall_log_ratio_sd", "float", "1", "lower", "Standard deviation of these ratios, with the same weights.", "segment_wall_ns"),
+        m("segment_cpu_ns", "floats", "ns", "lower", "CPU time of each turn, in order.", "process and thread CPU clocks of the payload"),
+        m("segment_wall_ns", "floats", "ns", "lower", "Wall time of each turn, in order.", "monotonic clock of the payload"),
         m("max_rss_bytes", "int", "B", "lower", "Largest resident size of one process; never below the worker's own (20 MB), which the kernel passes on.", "wait4 ru_maxrss"),
         m("tree_peak_rss_bytes", "int", "B", "lower", "Peak of the summed resident size of the tree.", "/proc, sampled"),
         m("ctx_voluntary", "int", "1", "lower", "Voluntary context switches.", tree),
@@ -337,6 +350,10 @@ _CONSTRAINTS: Dict[str, Dict[str, Any]] = {
     "checksum_skipped_leaves": _LONG_TEXT,
     "record_version": {"choices": (RECORD_VERSION,)},
     "kind": {"max_length": MAX_WORD, "choices": EXECUTION_KINDS},
+    "run_mode": {"max_length": MAX_WORD, "choices": ("", *RUN_MODES)},
+    "launch_order": {"max_length": MAX_WORD, "choices": ("", "AB", "BA")},
+    "segment_cpu_log_ratio": {"signed": True},
+    "segment_wall_log_ratio": {"signed": True},
     "failure_class": {"max_length": MAX_WORD, "choices": ("", *FAILURE_CLASSES)},
     "started_us": {"minimum": 0, "maximum": CALENDAR_DAYS * DAY_US - 1},
     "day": {"minimum": 19700101, "maximum": 99991231},

@@ -57,7 +57,7 @@ def check_not_negative(values: Values) -> str:
     wrong = []
     for metric in CATALOGUE:
         value = values.get(metric.name)
-        if metric.owner == "plan" or not metric.unit or value is None:
+        if metric.owner == "plan" or metric.signed or not metric.unit or value is None:
             continue
         if min(value, default=0) < 0 if isinstance(value, list) else value < 0:
             wrong.append(metric.name)

@@ -69,6 +69,8 @@ SUBJECT = Dimension(
         "axis_access",
         "axis_cache",
         "passes_planned",
+        "run_mode",
+        "launch_order",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Packed per-pass times of a measurement: all lists of seconds in one binary column.
+"""Packed times of a measurement, by pass and by turn: all lists in one binary column.
 
 Format: a version byte, then zlib-compressed: the number of lists (int32), the length of each list
 (int32, -1 if unknown), and the numbers of all lists (float64), little-endian. A list is identified
@@ -39,6 +39,8 @@ PACKED_COLUMNS = (
     "pass_close_user_s",
     "pass_close_sys_s",
     "pass_loop_run_queue_s",
+    "segment_cpu_ns",
+    "segment_wall_ns",
 )
 _UNKNOWN_LENGTH = -1
 _DAMAGED_PASSES = "no packed passes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from treehammer.collectors.job_spec import EXECUTION_KINDS
+from treehammer.collectors.job_spec import EXECUTION_KINDS, RUN_MODES
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import (
@@ -80,6 +80,8 @@ def _make_consistent(index: int, values: dict[str, Any]) -> dict[str, Any]:
     return {
         "record_version": 1,
         "kind": EXECUTION_KINDS[index % len(EXECUTION_KINDS)],
+        "run_mode": RUN_MODES[index % len(RUN_MODES)],
+        "launch_order": ("AB", "BA")[index % 2],
         "failure_class": FAILURE_CLASSES[index % len(FAILURE_CLASSES)],
         "variant": f'{{"axis": {index}}}',
         "plausible": False,

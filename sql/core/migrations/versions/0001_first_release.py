@@ -70,7 +70,7 @@ _TABLES = {
         id:int series:key test_name:text? variant:text? variant_label:text? site:text? door:text?
         door_protocol:text? dataset:text? dataset_hash:text? content_hash:text? axis_root:text?
         axis_branches:text? axis_cache_mb:real? axis_events:real? axis_access:text? axis_cache:text?
-        passes_planned:int
+        passes_planned:int run_mode:word? launch_order:word?
     """,
     "verdict": """
         comparison_id:key line:int site:text? comparison_key:text? label:text? metric:text?
@@ -86,7 +86,9 @@ _TABLES = {
         position:int started_us:int ended_us:int day:int setup_wall_s:real? setup_cpu_s:real?
         stagein_wall_s:real? stagein_cpu_s:real? stagein_bytes:int? payload_wall_s:real?
         payload_user_s:real? payload_sys_s:real? payload_run_queue_s:real? eff_payload:real?
-        eff_job:real? access_rate_hz:real? eff_access:real? max_rss_bytes:int?
+        eff_job:real? access_rate_hz:real? eff_access:real? pinned_core:int? segments:int?
+        segment_entries:int? segment_cpu_log_ratio:real? segment_cpu_log_ratio_sd:real?
+        segment_wall_log_ratio:real? segment_wall_log_ratio_sd:real? max_rss_bytes:int?
         tree_peak_rss_bytes:int? ctx_voluntary:int? ctx_involuntary:int? page_faults_minor:int?
         page_faults_major:int? io_read_chars:int? io_write_chars:int? io_read_bytes:int?
         io_write_bytes:int? processes:int? exit_code:int? exit_signal:int? cpu_mhz:real?

@@ -67,6 +67,8 @@ CREATE TABLE subject (
   axis_access VARCHAR2(4000 BYTE),
   axis_cache VARCHAR2(4000 BYTE),
   passes_planned NUMBER(19) NOT NULL,
+  run_mode VARCHAR2(64 CHAR),
+  launch_order VARCHAR2(64 CHAR),
   CONSTRAINT pk_subject PRIMARY KEY (id)
 )
 ;
@@ -115,12 +117,13 @@ INSERT INTO job (id, campaign_id, site, door, kind, repeat, label, batch_system,
 INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, repeat, round,
     position, started_us, ended_us, day, setup_wall_s, setup_cpu_s, stagein_wall_s, stagein_cpu_s,
     stagein_bytes, payload_wall_s, payload_user_s, payload_sys_s, payload_run_queue_s, eff_payload,
-    eff_job, access_rate_hz, eff_access, max_rss_bytes, tree_peak_rss_bytes, ctx_voluntary,
-    ctx_involuntary, page_faults_minor, page_faults_major, io_read_chars, io_write_chars,
-    io_read_bytes, io_write_bytes, processes, exit_code, exit_signal, cpu_mhz, cpu_steal_s,
-    psi_cpu_some_s, psi_io_some_s, psi_memory_some_s, cgroup_throttled_s, load1_start, load1_end,
-    mem_available_start_bytes, mem_available_end_bytes, calibration_before_s, calibration_after_s,
-    slot, concurrent_door_jobs, door_rtt_s, client_cached_fraction, fa ...
+    eff_job, access_rate_hz, eff_access, pinned_core, segments, segment_entries,
+    segment_cpu_log_ratio, segment_cpu_log_ratio_sd, segment_wall_log_ratio,
+    segment_wall_log_ratio_sd, max_rss_bytes, tree_peak_rss_bytes, ctx_voluntary, ctx_involuntary,
+    page_faults_minor, page_faults_major, io_read_chars, io_write_chars, io_read_bytes,
+    io_write_bytes, processes, exit_code, exit_signal, cpu_mhz, cpu_steal_s, psi_cpu_some_s,
+    psi_io_some_s, psi_memory_some_s, cgroup_throttled_s, load1_start, load1_end,
+    mem_available_start_b ...
 ; -- many rows
 
 INSERT INTO node (id, host, cpu_model, cores_online, cores_allowed, cgroup_cpu_limit,
@@ -172,10 +175,10 @@ INSERT INTO storage (id, file_name, file_url, file_size_bytes, file_class, data_
 
 INSERT INTO subject (id, series, test_name, variant, variant_label, site, door, door_protocol,
     dataset, dataset_hash, content_hash, axis_root, axis_branches, axis_cache_mb, axis_events,
-    axis_access, axis_cache, passes_planned) VALUES (:id, :series, :test_name, :variant,
-    :variant_label, :site, :door, :door_protocol, :dataset, :dataset_hash, :content_hash,
-    :axis_root, :axis_branches, :axis_cache_mb, :axis_events, :axis_access, :axis_cache,
-    :passes_planned)
+    axis_access, axis_cache, passes_planned, run_mode, launch_order) VALUES (:id, :series,
+    :test_name, :variant, :variant_label, :site, :door, :door_protocol, :dataset, :dataset_hash,
+    :content_hash, :axis_root, :axis_branches, :axis_cache_mb, :axis_events, :axis_access,
+    :axis_cache, :passes_planned, :run_mode, :launch_order)
 ; -- many rows
 
 INSERT INTO verdict (comparison_id, line, site, comparison_key, label, metric, axis, a, b,
