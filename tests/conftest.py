@@ -6,10 +6,15 @@ import re
 import signal
 
 import pytest
+from hypothesis import settings
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and processes
 # that tests start would inherit that: there would be no interrupting them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example may take as long as the machine is busy.
+settings.register_profile("tests", deadline=None, max_examples=50)
+settings.load_profile("tests")
 
 pytest.register_assert_rewrite("store_helpers")
 pytest_plugins = ["grid_fixtures"]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import http.server
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from http_server import serve_http
 
 from treehammer.config import Settings
 from treehammer.errors import SourceError, SourceUnreachableError
@@ -35,22 +33,14 @@ class PasswordHandler(http.server.SimpleHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, *arguments: Any) -> None:
-        """Log nothing."""
-
 
 @pytest.fixture
 def port(origin: Path, git: Git, tmp_path: Path) -> Iterator[int]:
     served = tmp_path / "served"
     git(tmp_path, "clone", "--quiet", "--bare", str(origin), str(served / "o.git"))
     git(served / "o.git", "update-server-info")
-    handler = partial(PasswordHandler, directory=str(served))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+    with serve_http(PasswordHandler, served) as port:
+        yield port
 
 
 def test_credentials_are_used_and_not_stored(

@@ -46,7 +46,7 @@ JSON_VALUES: list[Any] = [
         max_size=3,
     ),
 )
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True)
 def test_validation_of_any_value_never_raises(
     changes: dict[str, Any], extras: dict[Any, Any]
 ) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import shutil
 import socket
-import ssl
 import subprocess
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from http_server import serve_http
 from machine_requirements import skip_or_fail
 
 from treehammer.datasets import doors
@@ -40,6 +39,7 @@ class Storage(BaseHTTPRequestHandler):
 
     server_version, sys_version = "TestStore/1.2", ""
     asked: list[tuple[str, str | None]] = []
+    is_released = threading.Event()
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Authorization"]))
@@ -54,7 +54,7 @@ class Storage(BaseHTTPRequestHandler):
         elif kind == "short":
             self.answer(206, CONTENT[:10], **{"Content-Range": f"bytes 0-9/{whole}"})
         elif kind == "slow":
-            time.sleep(1.5)
+            self.is_released.wait(60)
         else:
             self.answer(206, CONTENT[:1024], **{"Content-Range": f"bytes 0-1023/{whole}"})
 
@@ -81,28 +81,10 @@ class Storage(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def serving(certificate: Path | None = None) -> Iterator[int]:
-    """Serve such a storage, over TLS if a certificate is given; yield the port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Storage) as server:
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
-
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[str]:
-    with serving() as port:
+    with serve_http(Storage) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -128,7 +110,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def secure(authority: Path) -> Iterator[str]:
-    with serving(authority) as port:
+    with serve_http(Storage, certificate=authority) as port:
         yield f"https://127.0.0.1:{port}"
 
 
@@ -172,7 +154,7 @@ def test_web_door_is_listed_and_read(storage: str) -> None:
     assert found.details == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
     assert found.server == "TestStore 1.2"
     assert found.rtt_s is not None
-    assert 0 < found.rtt_s < 1
+    assert found.rtt_s > 0
 
 
 def test_web_door_follows_redirections(storage: str) -> None:
@@ -199,8 +181,11 @@ def test_web_door_follows_redirections(storage: str) -> None:
 def test_web_door_errors_have_remedies(
     storage: str, kind: str, problem: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.5)
+    if kind == "slow":
+        Storage.is_released.clear()
+        monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.1)
     found = probe("http", f"{storage}/{kind}", "f.root", len(CONTENT))
+    Storage.is_released.set()
     assert problem in found.problem
     assert remedy in found.remedy
 
@@ -258,14 +243,12 @@ def test_plain_port_behind_https_is_reported(storage: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["root", "http", "https"])
-def test_closed_port_is_reported_at_once(protocol: str) -> None:
+def test_closed_port_is_reported(protocol: str) -> None:
     with listening() as port:
         pass
-    before = time.monotonic()
     found = probe(protocol, f"{protocol}://127.0.0.1:{port}//store")
     assert found.problem == "does not answer: Connection refused"
     assert "firewall" in found.remedy
-    assert time.monotonic() - before < 8, "sooner than the timeout"
 
 
 def test_unknown_host_is_reported() -> None:
@@ -277,15 +260,6 @@ def test_wrong_protocol_is_reported(storage: str) -> None:
     found = probe("root", storage.replace("http://", "root://") + "//store")
     assert found.problem
     assert "another protocol" in found.remedy
-
-
-@pytest.mark.usefixtures("short_window")
-def test_silent_xrootd_door_is_reported_in_seconds() -> None:
-    before = time.monotonic()
-    with listening() as port:
-        found = probe("root", f"root://127.0.0.1:{port}//store")
-    assert found.problem
-    assert time.monotonic() - before < 15
 
 
 def test_hanging_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +329,7 @@ def test_truncated_transfer_is_a_failure(storage: str, monkeypatch: pytest.Monke
     assert doors.read_file(f"{storage}/store/f").failure == NO_RESPONSE
 
 
-def test_dead_door_is_reported_at_once() -> None:
+def test_dead_door_is_reported() -> None:
     with listening() as port:
         pass
     for url in (f"root://127.0.0.1:{port}//f", f"http://127.0.0.1:{port}/f"):
@@ -369,8 +343,9 @@ def test_dead_door_is_reported_at_once() -> None:
 @pytest.mark.usefixtures("short_window")
 def test_silent_xrootd_door_gives_no_observation() -> None:
     with listening() as port:
-        url = f"root://127.0.0.1:{port}//f"
-        assert doors.read_file(url).failure == NO_RESPONSE
+        seen = doors.read_file(f"root://127.0.0.1:{port}//f")
+    assert seen.failure == NO_RESPONSE
+    assert "does not answer within" not in seen.message, "the client gives up by itself"
 
 
 def test_silent_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

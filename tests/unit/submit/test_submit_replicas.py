@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from byte_datasets import write_dataset
 from click.testing import CliRunner, Result
+from http_server import serve_http
 
 from treehammer import config
 from treehammer.cli import cli
@@ -48,7 +45,7 @@ prefix = "{folder}"
 [[sites.NEAR.doors]]
 name = "http"
 protocol = "http"
-prefix = "{http}"
+prefix = "http://127.0.0.1:{port}"
 [pools.far]
 [sites.FAR]
 pool = "far"
@@ -57,19 +54,6 @@ name = "file"
 protocol = "file"
 prefix = "/nowhere/at/all"
 """
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *words: object) -> None:
-        pass
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 @pytest.fixture
@@ -89,8 +73,8 @@ def settings(tmp_path: Path, storage: Path, manifest: Manifest) -> Iterator[conf
     here = tmp_path / "cache" / "datasets" / "made"
     here.mkdir(parents=True)
     (here / "manifest.json").write_text(manifest.to_json())
-    with served(storage) as http:
-        (tmp_path / "sites.toml").write_text(SITES.format(folder=storage, http=http))
+    with serve_http(folder=storage) as port:
+        (tmp_path / "sites.toml").write_text(SITES.format(folder=storage, port=port))
         flags = {name: tmp_path / name[:-4] for name in ("cache_dir", "data_dir")}
         yield config.load_settings({**flags, "sites_file": tmp_path / "sites.toml"}, environ={})
 

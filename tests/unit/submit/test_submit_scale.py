@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
-from helper_paths import helper_environment
-from plan_factory import READING_TEST, make_local_plan, make_settings, make_site
+from plan_factory import READING_TEST, SHELL_TEST, make_local_plan, make_settings, make_site
 
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store
@@ -17,27 +15,23 @@ from treehammer.submit.planning import ceiling_checks
 from treehammer.submit.sites.site_model import Ceilings, Site
 from treehammer.submit.sites.site_registry import MAX_LOCAL_JOBS, load_sites
 
-#: Iterates over all jobs, as storing does, and prints the peak memory (kB).
-COUNT_JOBS = """
-import sys
-from pathlib import Path
-from plan_factory import SHELL_TEST, make_local_plan
-plan = make_local_plan(Path(sys.argv[1]), SHELL_TEST.replace("[matrix]", f"repeats = {sys.argv[2]}\\n[matrix]"))
-assert sum(1 for _ in plan.make_job_rows()) == len(plan.jobs) == 2 * int(sys.argv[2])
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
 
-
-def peak_kb(folder: Path, repeats: int) -> int:
-    run = [sys.executable, "-c", COUNT_JOBS, str(folder), str(repeats)]
-    return int(
-        subprocess.run(run, check=True, capture_output=True, env=helper_environment()).stdout
-    )
+def measure_peak_memory(folder: Path, repeats: int) -> int:
+    """Iterate over all jobs, as storing does, and return the peak of allocated bytes."""
+    text = SHELL_TEST.replace("[matrix]", f"repeats = {repeats}\n[matrix]")
+    tracemalloc.start()
+    try:
+        plan = make_local_plan(folder, text)
+        assert sum(1 for _ in plan.make_job_rows()) == len(plan.jobs) == 2 * repeats
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_memory_is_independent_of_repeats(tmp_path: Path) -> None:
-    few, many = (peak_kb(tmp_path, repeats) for repeats in (100, 3000))
-    assert many / few < 1.1
+    measure_peak_memory(tmp_path, 1)  # fills caches
+    few, many = (measure_peak_memory(tmp_path, repeats) for repeats in (20, 220))
+    assert many - few < 400 * 500, "a job takes several kilobytes"
 
 
 def test_job_sequence_is_reproducible(tmp_path: Path) -> None:

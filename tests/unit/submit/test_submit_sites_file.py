@@ -193,12 +193,10 @@ def test_schema_rejects_invalid_documents(tmp_path: Path, text: str) -> None:
         read(tmp_path, text)
 
 
-names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(
-    lambda name: name not in sites_schema.RESERVED_NAMES
-)
-lines = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs"))).filter(
-    lambda text: text == text.strip() and text.isprintable()
-)
+names = st.text("aZ09._-", min_size=1, max_size=6).map("n{}".format)
+lines = st.text(
+    st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=9
+).map(lambda text: "".join(filter(str.isprintable, text)).strip())
 paths = st.none() | names.map(lambda name: Path("/folder") / name)
 keys = st.sampled_from(["rank", "accounting_group", "+Mine", "My.Other", "request_cpus"])
 counts = st.integers(0, 2**40)
@@ -235,9 +233,7 @@ def documents(draw: st.DrawFn) -> tuple[list[Site], list[HTCondorPool]]:
 
 
 @given(documents())
-@settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_written_file_round_trips(
     tmp_path: Path, document: tuple[list[Site], list[HTCondorPool]]
 ) -> None:

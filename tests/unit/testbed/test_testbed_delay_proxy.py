@@ -30,7 +30,7 @@ async def with_proxy(
 async def settled() -> None:
     """Wait until all connections are closed."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    _, busy = await asyncio.wait(others, timeout=5) if others else (set(), set())
+    _, busy = await asyncio.wait(others, timeout=60) if others else (set(), set())
     lasting = {task for task in busy if "serve_forever" in repr(task)}
     assert busy == lasting
 
@@ -55,9 +55,17 @@ def test_proxy_connection_may_use_full_rate() -> None:
     assert Link(delay=0.0, rate=1.0).window_bytes == MIN_WINDOW_BYTES
 
 
-@pytest.mark.parametrize("delay", [0.02, 0.05])
-def test_proxy_round_trip_is_twice_the_delay(delay: float) -> None:
-    took = []
+def test_proxy_round_trip_is_twice_the_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    delay = 0.02
+    took: list[float] = []
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def record_sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", record_sleep)
 
     async def visit(port: int) -> None:
         began = time.monotonic()
@@ -71,7 +79,10 @@ def test_proxy_round_trip_is_twice_the_delay(delay: float) -> None:
 
     asyncio.run(with_proxy(delay, FAST, echo, visit))
     assert took[0] >= 4 * delay  # with the handshake's
-    assert 2 * delay <= min(took[1:]) < 4 * delay
+    assert min(took[1:]) >= 2 * delay
+    # A loaded machine takes longer, but the proxy adds no more than this.
+    assert max(pauses[2:]) <= delay
+    assert len(pauses) <= 2 * len(took) + 2  # with those of the connection's ends
 
 
 def test_proxy_keeps_rate_and_bytes() -> None:
@@ -102,10 +113,10 @@ def test_proxy_slow_reader_delays_no_other() -> None:
     async def visit(port: int) -> None:
         _, sleeper = await asyncio.open_connection(HERE, port, limit=1)
         sleeper.write(b"f")
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.05)
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(b"x")
-        assert await asyncio.wait_for(reader.readexactly(1), 5) == b"x"
+        assert await asyncio.wait_for(reader.readexactly(1), 60) == b"x"
         writer.close()
         sleeper.transport.abort()
 
@@ -120,7 +131,7 @@ def test_proxy_closes_when_server_is_gone() -> None:
         await server.wait_closed()
         async with await DelayProxy(0.001, FAST).serve(HERE, BEHIND, port):
             reader, writer = await asyncio.open_connection(HERE, port)
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
             writer.close()
             await settled()
 
