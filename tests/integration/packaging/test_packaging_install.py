@@ -1,4 +1,4 @@
-"""Wheel and sdist, each installed into an empty environment and used outside the checkout."""
+"""Wheel built from the sdist, installed into an empty environment and used elsewhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from treehammer import demo
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -33,71 +35,51 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def install(packages: Path, pattern: str, folder: Path) -> Path:
+def install_wheel(packages: Path, folder: Path) -> Path:
     """Install with the base requirements only; returns the folder of its programs."""
-    (package,) = packages.glob(pattern)
+    (package,) = packages.glob("*.whl")
     uv = (sys.executable, "-m", "uv", "--quiet")
     run(*uv, "venv", "--python", sys.executable, folder, folder=folder.parent)
     run(*uv, "pip", "install", "--python", folder / "bin" / "python", package, folder=folder.parent)
     return folder / "bin"
 
 
-@pytest.fixture
-def empty_folder(tmp_path: Path) -> Path:
-    """A working folder from which no file of the checkout is found."""
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
-    return folder
-
-
-def test_sdist_is_whole(packages: Path, tmp_path: Path, empty_folder: Path) -> None:
-    programs = install(packages, "*.tar.gz", tmp_path / "env")
-    folder = empty_folder
-    options: list[str | Path] = ["--data-dir", folder / "data", "--cache-dir", folder / "cache"]
-
-    def treehammer(*words: str) -> str:
-        return run(programs / "treehammer", *options, *words, folder=folder)
-
-    assert "ttree-read" in treehammer("tests", "list")
-    assert treehammer("tests", "check", "ttree-read")
-    datasets = json.loads(treehammer("datasets", "list", "--json"))
-    assert "reference-small" in {row["name"] for row in datasets}
-    (folder / "test.toml").write_text(
-        '[test]\nname = "hello"\npayload = "hello.sh"\nrepeats = 1\nrounds = 1\n', encoding="utf-8"
-    )
-    script = folder / "hello.sh"
-    script.write_text(
-        '#!/bin/sh\nprintf \'{"format": 1, "values": {}, "extras": {}}\' > "$TREEHAMMER_RESULT"\n',
-        encoding="utf-8",
-    )
-    script.chmod(0o755)
-    # Templates, migrations, worker and schema must all be in the package for this to work.
-    treehammer("submit", str(folder), "--wait")
-    treehammer("export", "results.csv")
-    treehammer("report", "-o", "report.html")
-    assert (folder / "results.csv").read_text(encoding="utf-8").count("\n") == 2
-    assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
-    table = (REPOSITORY / "analysis" / "statistics" / "power_table.csv").read_text(encoding="utf-8")
-    code = (
-        "from treehammer.analysis.statistics.power_table import load_shipped_table as load\n"
-        "print(len(load()))"
-    )
-    cells = int(run(programs / "python", "-c", code, folder=folder))
-    assert cells == len(table.splitlines()) - 1
-
-
 @pytest.mark.root
-def test_wheel_runs_the_demo_from_an_empty_folder(
-    packages: Path, tmp_path: Path, empty_folder: Path
-) -> None:
-    programs = install(packages, "*.whl", tmp_path / "env")
+def test_installed_package_is_whole(packages: Path, tmp_path: Path) -> None:
+    """Templates, migrations, worker, kit and datasets must all be in the package for this to work."""
+    programs = install_wheel(packages, tmp_path / "env")
     installed = run(
         sys.executable, "-m", "uv", "--quiet", "pip", "freeze", "--python", programs / "python",
         folder=tmp_path,
     )  # fmt: skip
     for package in ("htcondor", "rucio-clients", "starlette", "uproot", "psycopg"):
         assert package not in installed
-    output = run(programs / "treehammer", "demo", folder=empty_folder)
-    assert "an illustration, not a verdict" in output
-    files = {path.name for path in (empty_folder / "demo-results").iterdir()}
-    assert {"report.html", "results.root", "results.db"} <= files
+    folder = tmp_path / "elsewhere"  # no file of the checkout is found from here
+    folder.mkdir()
+
+    def treehammer(*words: str) -> str:
+        return run(programs / "treehammer", "--data-dir", "data", *words, folder=folder)
+
+    assert "ttree-read" in treehammer("tests", "list")
+    assert treehammer("tests", "check", "ttree-read")
+    datasets = json.loads(treehammer("datasets", "list", "--json"))
+    assert "reference-small" in {row["name"] for row in datasets}
+    # The commands of the demo, on two variants.
+    few = ("-P", "branches=0.02", "-P", "cache_mb=30", "-S", "repeats=1", "-S", "rounds=1")
+    treehammer("submit", demo.DEMO_TEST, *few, "--wait")
+    compared = treehammer("compare", *demo.DEMO_RELEASES, "--campaign", "last")
+    assert "an illustration, not a verdict" in compared
+    treehammer("export", "results.root")
+    treehammer("export", "results.csv")
+    treehammer("report", "-o", "report.html")
+    assert (folder / "results.root").stat().st_size > 5000
+    assert (folder / "results.csv").read_text(encoding="utf-8").count("\n") > 2
+    assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
+    table = (REPOSITORY / "analysis" / "statistics" / "power_table.csv").read_text(encoding="utf-8")
+    code = (
+        "from treehammer import demo\n"
+        "from treehammer.analysis.statistics.power_table import load_shipped_table as load\n"
+        "print(demo.find_demo_test(), len(load()))"
+    )
+    found = run(programs / "python", "-c", code, folder=folder).split()
+    assert found == [demo.DEMO_TEST, str(len(table.splitlines()) - 1)]
