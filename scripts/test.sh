@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run pytest on parallel workers; arguments go to pytest.
-# A file stays on one worker, so that each session fixture (demo, database, ROOT trees) is built once.
-# Long files come first: the order of collection is kept.
+# A file stays on one worker, and so do all files that use the same testbed, demo or other expensive
+# fixture; tests/conftest.py makes these groups and puts them first, and their order is kept.
+# Tests at a testbed mostly wait, so there are more workers than cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Real experiment files beside the checkout, if there are any. No test needs them.
@@ -9,4 +10,4 @@ if [ -z "${TREEHAMMER_SHARED_DATA:-}" ] && [ -d ../shared/data ]; then
     TREEHAMMER_SHARED_DATA=$(cd ../shared/data && pwd)
     export TREEHAMMER_SHARED_DATA
 fi
-exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-3}" --dist loadfile --no-loadscope-reorder "$@"
+exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-4}" --dist loadgroup --no-loadscope-reorder "$@"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -15,6 +17,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # An example may take as long as the machine is busy.
 settings.register_profile("tests", deadline=None, max_examples=50)
 settings.load_profile("tests")
+
+#: Fixtures of a session that are slow to build. The files that use one run on one worker, and in
+#: this order before all others, so that none of these long groups begins last.
+EXPENSIVE_FIXTURES = (
+    "pool",
+    "rucio_grid",
+    "grid",
+    "demo_run",
+    "full_service",
+    "warm_root",
+    "exported",
+    "tiny_catalogue",
+)
 
 pytest.register_assert_rewrite("store_helpers")
 pytest_plugins = ["grid_fixtures"]
@@ -36,7 +51,31 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.import_plugin(plugin)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse tests named by a moment: each of the parallel workers would know them by another name."""
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse names that differ between workers, group files by expensive fixtures, and sort them."""
     if named := [item.nodeid for item in items if re.search(r"\[.*\b1[789]\d{8}\b", item.nodeid)]:
         raise pytest.UsageError(f"the name of a test holds the time of its collection: {named}")
+    groups: dict[Path, int] = {}
+    for item in items:
+        for rank, fixture in enumerate(EXPENSIVE_FIXTURES):
+            if fixture in getattr(item, "fixturenames", ()):
+                groups[item.path] = min(rank, groups.get(item.path, rank))
+    items.sort(key=lambda item: groups.get(item.path, len(EXPENSIVE_FIXTURES)))
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if item.path in groups:
+                item.add_marker(pytest.mark.xdist_group(EXPENSIVE_FIXTURES[groups[item.path]]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
+    """Give each group, and each file without a group, to one worker."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    scheduler = LoadGroupScheduling(config, log)
+    find_group = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: find_group(nodeid).partition("::")[0]
+    return scheduler
