@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -28,22 +28,31 @@ def parse_measurements(batch: pa.RecordBatch, problems: Problems) -> Iterator[Me
             of :mod:`treehammer.sql.arrow.arrow_schema`.
         problems: rows that are invalid already; receives the others that are, with the reasons.
     """
-    filled = [n for n, column in enumerate(batch.columns) if column.null_count < len(column)]
-    batch = batch.select(filled)
-    names = batch.schema.names
-    extra_names = [name for name in names if name not in METRICS_BY_NAME]
-    columns = [column.to_pylist() for column in batch.columns]
-    for row, cells in enumerate(zip(*columns, strict=True)):
+    columns = {
+        name: _list_values(column, _EMPTY_TEXTS.get(name))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if column.null_count < len(column) or name in _EMPTY_TEXTS
+    }
+    all_extras = {
+        name.removeprefix(EXTRA_PREFIX): columns.pop(name)
+        for name in batch.schema.names
+        if name in columns and name not in METRICS_BY_NAME
+    }
+    for row, cells in enumerate(zip(*columns.values(), strict=True)):
         if row in problems:
             continue
-        values: dict[str, Any] = _EMPTY_TEXTS.copy()
-        values.update(item for item in zip(names, cells, strict=True) if item[1] is not None)
-        extras = {
-            name.removeprefix(EXTRA_PREFIX): values.pop(name)
-            for name in extra_names
-            if name in values
-        }
+        values = dict(zip(columns, cells, strict=True))
+        extras = {n: column[row] for n, column in all_extras.items() if column[row] is not None}
         try:
             yield Measurement.from_document({"values": values, "extras": extras})
         except RecordError as error:
             problems[row].append(str(error))
+
+
+def _list_values(column: pa.Array, unknown: str | None) -> list[Any]:
+    """List the values of a column; equal texts are one object, hashed and compared only once."""
+    if not pa.types.is_string(column.type):
+        return cast("list[Any]", column.to_pylist())
+    encoded = column.dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
+    return [unknown if index is None else texts[index] for index in encoded.indices.to_pylist()]

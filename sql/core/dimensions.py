@@ -29,8 +29,11 @@ class Dimension:
 
     def extract_row(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Extract this dimension's row from a measurement's values, as a database returns them."""
-        row = {name: values[name] for name in self.columns}
-        return {"id": _hash_row(self.columns, tuple(row.values())), **row}
+        return {"id": self.find_id(values)} | {name: values[name] for name in self.columns}
+
+    def find_id(self, values: Mapping[str, Any]) -> int:
+        """Return the number of this dimension's row for a measurement's values."""
+        return _hash_row(self.columns, tuple(map(values.__getitem__, self.columns)))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -147,7 +147,7 @@ def _normalize_content(
         if isinstance(number := kept[name], int):
             kept[name] = float(number)
     for name in _NAMES_BY_TYPE["floats"]:
-        if isinstance(numbers := kept[name], list):
+        if isinstance(numbers := kept[name], list) and int in map(type, numbers):
             kept[name] = list(map(float, numbers))
     return _MeasurementContent(kept, {name: float(value) for name, value in extras.items()})
 
@@ -196,15 +196,17 @@ def _without_later_flags(content: _MeasurementContent) -> _MeasurementContent:
 def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:
     if not new:
         return
-    rows = [_own_values(content.values) for content in new.values()]
+    contents = [content.values for content in new.values()]
+    rows = [_own_values(values) for values in contents]
     for dimension in DIMENSIONS:
-        found = [dimension.extract_row(content.values) for content in new.values()]
-        for row, of_it in zip(rows, found, strict=True):
-            row[dimension.key] = of_it["id"]
-        insert_dimension_rows(connection, dimension, found)
+        ids = [dimension.find_id(values) for values in contents]
+        for row, id_ in zip(rows, ids, strict=True):
+            row[dimension.key] = id_
+        distinct = dict(zip(ids, contents, strict=True)).values()
+        insert_dimension_rows(connection, dimension, map(dimension.extract_row, distinct))
     connection.execute(sa.insert(measurement), rows)
     subjects = (row[SUBJECT.key] for row in rows)
-    rollups.add_to_rollups(connection, zip(subjects, (c.values for c in new.values()), strict=True))
+    rollups.add_to_rollups(connection, zip(subjects, contents, strict=True))
     extras = [
         {"measurement_id": id_, "name": name, "value": value}
         for id_, content in new.items()
@@ -216,7 +218,9 @@ def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementC
 
 def _own_values(values: Mapping[str, Value]) -> dict[str, Any]:
     """Select the values of the measurement table, without those of dimensions."""
-    return {**{name: values[name] for name in OWN_COLUMNS}, PASSES_COLUMN: pack_lists(values)}
+    own: dict[str, Any] = {name: values[name] for name in OWN_COLUMNS}
+    own[PASSES_COLUMN] = pack_lists(values)
+    return own
 
 
 def insert_dimension_rows(

@@ -7,6 +7,7 @@ measurements. They can be rebuilt from the measurements at any time, which also 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -56,9 +57,7 @@ class _RollupSums:
     """Sums over many measurements of one key."""
 
     def __init__(self) -> None:
-        self.values: dict[str, float] = {"measurements": 0}
-        for number, total, squares, _ in _METRIC_COLUMNS:
-            self.values |= {number: 0, total: 0.0, squares: 0.0}
+        self.values: dict[str, float] = dict.fromkeys(_ADDED_COLUMNS, 0)
         self.reads = [0] * LATENCY_BINS
 
     def add(self, values: Mapping[str, Any]) -> None:
@@ -117,9 +116,9 @@ def add_to_rollups(
     connection: Connection, measured: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> None:
     """Add new measurements, each with its subject's number, inside the write transaction."""
-    sums: dict[RollupKey, _RollupSums] = {}
+    sums: defaultdict[RollupKey, _RollupSums] = defaultdict(_RollupSums)
     for subject_id, values in measured:
-        sums.setdefault(rollup_key(values, subject_id), _RollupSums()).add(values)
+        sums[rollup_key(values, subject_id)].add(values)
     known = dict(_fetch_histograms(connection, sums))
     old = [(key, one) for key, one in sums.items() if key in known]
     if old:
