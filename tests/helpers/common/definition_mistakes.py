@@ -73,12 +73,7 @@ DEFINITION_MISTAKES = [
     ("[test]\nname = 'm'\npayload = '/bin/true'\n", 3, "test.payload", "not a path below"),
     ("[test]\nname = 'm'\npayload = '../x.py'\n", 3, "test.payload", "not a path below"),
     ("[[test]]\nname = 'm'\n", 1, "test", "expected a table"),
-    (
-        TEST_HEADER + f"description = '{'x' * 2001}'\n",
-        4,
-        "test.description",
-        "at most 2000 characters",
-    ),
+    (TEST_HEADER + f"description = '{'x' * 2001}'\n", 4, "test.description", "at most 2000 characters"),
     (TEST_HEADER + "seed = -1\n", 4, "test.seed", "at least 0"),
     (TEST_HEADER + "wall_limit_s = 0\n", 4, "test.wall_limit_s", "more than 0"),
     (TEST_HEADER + "memory_limit_mb = 1.5\n", 4, "test.memory_limit_mb", "a whole number"),
@@ -92,17 +87,12 @@ DEFINITION_MISTAKES = [
     ("[matrix]\nbundle = ['cache']\n", 5, "matrix.bundle", "cannot be bundled: a warm"),
     ("[exclude]\ncache = 'warm'\n", 4, "exclude", "[[double brackets]]"),
     ("[[exclude]]\nbundle = 'root'\n", 5, "exclude.bundle", "is not an axis of this test"),
-    (
-        "[matrix]\nmine = [1]\n[[exclude]]\nmine = 'x'\n",
-        7,
-        "exclude.mine",
-        "not a value of that axis",
-    ),
+    ("[matrix]\nmine = [1]\n[[exclude]]\nmine = 'x'\n", 7, "exclude.mine", "not a value of that axis"),
     ("[matrix]\nmine = [1]\n[[include]]\nmine = 'x'\n", 7, "include.mine", "another type"),
     ("[[include]]\n", 4, "include", "is empty"),
     ("[metrics.my]\nunit = ''\n", 5, "metrics.my.unit", "expected text"),
     ("[metrics]\nmy = 'B'\n", 5, "metrics.my", "expected a table"),
-]
+]  # fmt: skip
 
 #: Invalid TOML, and the expected line.
 BROKEN_DEFINITIONS = [

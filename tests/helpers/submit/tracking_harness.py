@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from treehammer.submit.batch.interface import (
     JobStatus,
 )
 from treehammer.submit.planning.plan import Plan
+from treehammer.submit.tracking.record_files import CollectResult
 from treehammer.submit.tracking.tracker import CampaignTracker
 
 TWO_ROUNDS = SHELL_TEST.replace("[matrix]", "rounds = 2\n[matrix]")
@@ -29,14 +31,14 @@ NOW_US = CREATED_US + 10_000_000
 
 
 class FakeBatch:
-    """Batch system whose answers are set by the test."""
+    """Batch system whose jobs are ended by the test; ``jobs`` maps their ids to batch ids."""
 
-    name = "local"
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, jobs: Mapping[str, str], name: str = "local") -> None:
+        self.name = name
         self.folder = folder
-        self.statuses: dict[str, JobStatus] = {}
-        self.jobs: dict[str, str] = {}
+        self.jobs = dict(jobs)
+        self.statuses = {b: JobStatus(b, JobState.QUEUED) for b in jobs.values()}
+        self.requeued: dict[str, int] = {}
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
         raise NotImplementedError
@@ -53,13 +55,19 @@ class FakeBatch:
         return {number: path for number, path in found.items() if path.exists()}
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
-        return len(list(batch_ids))
+        chosen = list(batch_ids)
+        for batch_id in chosen:
+            self.statuses[batch_id] = replace(self.statuses[batch_id], state=JobState.CANCELLED)
+        return len(chosen)
 
     def release(self, batch_ids: Iterable[str]) -> int:
-        return 0
+        return len(list(batch_ids))
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
-        return {}
+        self.requeued |= earlier
+        new = {batch_id: f"again.{batch_id}" for batch_id in earlier}
+        self.statuses |= {b: JobStatus(b, JobState.QUEUED) for b in new.values()}
+        return new
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
         return ()
@@ -70,11 +78,6 @@ class FakeBatch:
     def set_status(self, batch_id: str, state: JobState, *attempts: AttemptStatus) -> None:
         self.statuses[batch_id] = JobStatus(batch_id, state, attempts)
 
-    def make_sandbox(self, batch_id: str, attempt: int = 1) -> Path:
-        folder = self.folder / f"{batch_id}-{attempt}"
-        (folder / "records").mkdir(parents=True, exist_ok=True)
-        return folder
-
 
 class TrackingHarness:
     """Campaign of two jobs with two measurements each, its fake batch system and its tracker."""
@@ -82,18 +85,41 @@ class TrackingHarness:
     def __init__(self, folder: Path, store: Store) -> None:
         self.plan: Plan = make_local_plan(folder / "test", TWO_ROUNDS)
         self.store = store
-        self.batch = FakeBatch(folder / "batch")
         self.now_us = NOW_US
         self.campaign: CampaignRow = self.plan.make_campaign_row()
         store.add_campaign(self.campaign, self.plan.make_job_rows())
         self.ids = [job.spec.job_id for job in self.plan.jobs]
-        self.batch.jobs = {job_id: f"b.{n}" for n, job_id in enumerate(self.ids, start=1)}
-        for batch_id in self.batch.jobs.values():
-            self.batch.set_status(batch_id, JobState.QUEUED)
+        jobs = {job_id: f"b.{n}" for n, job_id in enumerate(self.ids, start=1)}
+        self.batch = FakeBatch(folder / "batch", jobs)
 
     @property
     def tracker(self) -> CampaignTracker:
         return CampaignTracker(self.store, lambda _name: self.batch, lambda: self.now_us)
+
+    def make_sandbox(self, job: int = 0, attempt: int = 1) -> Path:
+        folder = self.batch.folder / f"b.{job + 1}-{attempt}"
+        (folder / "records").mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def start_job(self, job: int = 0) -> None:
+        """Run a job and copy its state."""
+        attempt = make_attempt_status(JobState.RUNNING, code=None)
+        self.batch.set_status(f"b.{job + 1}", JobState.RUNNING, attempt)
+        self.refresh()
+
+    def end_job(self, state: JobState, *attempts: AttemptStatus, job: int = 0) -> None:
+        """End a job, by default with one attempt of that state, and copy its state."""
+        self.batch.set_status(f"b.{job + 1}", state, *(attempts or (make_attempt_status(state),)))
+        self.refresh()
+
+    def refresh(self) -> list[str]:
+        """Copy the states of the jobs and return them."""
+        jobs = {job.id: job.state for job in self.tracker.refresh_jobs(self.campaign)}
+        return [jobs[id_] for id_ in self.ids]
+
+    def collect(self) -> CollectResult:
+        """Collect the records of the jobs."""
+        return self.tracker.collect_records(self.campaign)
 
     def write_record(self, job: int, position: int, attempt: int = 1, **changes: Any) -> Path:
         started_us = changes.get("started_us", CREATED_US)
@@ -114,12 +140,16 @@ class TrackingHarness:
             "day": epoch_day_to_number(started_us // DAY_US),
             **changes,
         }
-        path = self.batch.make_sandbox(f"b.{job + 1}", attempt) / "records" / f"{id_}.json"
+        path = self.make_sandbox(job, attempt) / "records" / f"{id_}.json"
         path.write_text(json.dumps({"values": values, "extras": {}}))
         return path
 
-    def read_attempts(self, job: int) -> list[AttemptRow]:
+    def read_attempts(self, job: int = 0) -> list[AttemptRow]:
         return self.store.attempts([self.ids[job]])
+
+    def read_failures(self, job: int = 0) -> list[str]:
+        """Return the failure class of each attempt of a job."""
+        return [row.failure_class for row in self.read_attempts(job)]
 
 
 def make_attempt_status(

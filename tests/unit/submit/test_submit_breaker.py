@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from measurement_factory import make_measurement
 from plan_factory import SHELL_TEST, make_grid_plan, make_grid_site, make_settings
+from tracking_harness import FakeBatch
 
 from treehammer.collectors.job_state import JobState
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import AttemptStatus, InputReplacement, JobStatus
+from treehammer.submit.batch.interface import AttemptStatus
 from treehammer.submit.lifecycle import campaign_resume
 from treehammer.submit.planning.pacing import BreakerThreshold
 from treehammer.submit.planning.submission_options import SubmissionOptions
@@ -23,47 +24,6 @@ from treehammer.submit.tracking.failure_summary import summarize_failures
 from treehammer.submit.tracking.tracker import CampaignTracker
 
 TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
-
-
-class Batch:
-    """Fake pool whose jobs are ended by the test."""
-
-    name = "htcondor@pool"
-
-    def __init__(self, jobs: Iterable[JobRow]) -> None:
-        self.statuses = {f"1.{job.id}": JobStatus(f"1.{job.id}", JobState.QUEUED) for job in jobs}
-        self.earlier: dict[str, int] = {}
-
-    def end_job(self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "") -> None:
-        us = number * 1_000_000
-        attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", kind)
-        self.statuses[job.batch_id] = JobStatus(job.batch_id, state, (attempt,))
-
-    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        return {job: f"1.{job}" for job in job_ids if f"1.{job}" in self.statuses}
-
-    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        return {b: self.statuses[b] for b in batch_ids if b in self.statuses}
-
-    def sandboxes(self, _batch_id: str) -> Mapping[int, Path]:
-        return {}
-
-    def cancel(self, batch_ids: Iterable[str]) -> int:
-        for batch_id in (known := list(batch_ids)):
-            self.statuses[batch_id] = replace(self.statuses[batch_id], state=JobState.CANCELLED)
-        return len(known)
-
-    def release(self, batch_ids: Iterable[str]) -> int:
-        return len(list(batch_ids))
-
-    def requeue(self, earlier: Mapping[str, int], _inputs: InputReplacement) -> Mapping[str, str]:
-        self.earlier |= earlier
-        new = {old: f"2.{old}" for old in earlier}
-        self.statuses |= {i: JobStatus(i, JobState.QUEUED) for i in new.values()}
-        return new
-
-    def explain_waiting(self, _batch_ids: Iterable[str]) -> list[str]:
-        return []
 
 
 @pytest.fixture
@@ -86,8 +46,9 @@ class Scene:
         self.campaign: CampaignRow = made.make_campaign_row()
         self.store = store
         store.add_campaign(self.campaign, made.make_job_rows())
-        self.batch = Batch(store.jobs(self.campaign.id))
-        self.tracker = CampaignTracker(store, lambda _name: self.batch)  # type: ignore[arg-type,return-value]
+        jobs = {job.id: f"1.{job.id}" for job in store.jobs(self.campaign.id)}
+        self.batch = FakeBatch(folder, jobs, "htcondor@pool")
+        self.tracker = CampaignTracker(store, lambda _name: self.batch)
         self.tracker.refresh_jobs(self.campaign)
 
     def jobs(self, site: str = "SITE_A") -> list[JobRow]:
@@ -95,6 +56,11 @@ class Scene:
 
     def states(self, site: str = "SITE_A") -> list[str]:
         return [job.state for job in self.jobs(site)]
+
+    def end_job(self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "") -> None:
+        us = number * 1_000_000
+        attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", kind)
+        self.batch.set_status(job.batch_id, state, attempt)
 
     def apply_breaker(self) -> list[str]:
         self.tracker.refresh_jobs(self.campaign)
@@ -104,9 +70,9 @@ class Scene:
 def test_only_failing_site_is_stopped(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     for job in scene.jobs()[:2]:
-        scene.batch.end_job(job, JobState.LOST, kind="held")
+        scene.end_job(job, JobState.LOST, kind="held")
     assert scene.apply_breaker() == []
-    scene.batch.end_job(scene.jobs()[2], JobState.LOST, kind="lost")
+    scene.end_job(scene.jobs()[2], JobState.LOST, kind="lost")
     (line,) = scene.apply_breaker()
     assert "SITE_A was stopped by the breaker: 3 of 3 jobs failed (2 held, 1 lost)" in line
     assert f"treehammer resume {scene.campaign.id} --sites SITE_A" in line
@@ -121,7 +87,7 @@ def test_only_failing_site_is_stopped(tmp_path: Path, store: Store) -> None:
 def test_disabled_breaker_stops_nothing(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, None)
     for job in scene.jobs()[:5]:
-        scene.batch.end_job(job, JobState.LOST, kind="lost")
+        scene.end_job(job, JobState.LOST, kind="lost")
     assert scene.apply_breaker() == []
     assert scene.states()[5] == "queued"
 
@@ -131,13 +97,13 @@ def test_resumed_site_starts_with_no_failures(tmp_path: Path, store: Store) -> N
     scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     first, *others = scene.jobs()
     for job in [first, *others[:2]]:
-        scene.batch.end_job(job, JobState.LOST, kind="lost")
+        scene.end_job(job, JobState.LOST, kind="lost")
     assert scene.apply_breaker()
     done = campaign_resume.resume_campaign(
         scene.tracker, scene.campaign, settings, sites=["SITE_A"]
     )
     assert done == campaign_resume.ResumeResult(released=0, requeued=6, exhausted=0, unqueued=0)
-    assert set(scene.batch.earlier.values()) == {1}
+    assert set(scene.batch.requeued.values()) == {1}
     assert scene.apply_breaker() == [], "earlier failures do not count"
     assert scene.states() == ["queued"] * 6
     again = campaign_resume.resume_campaign(
@@ -149,20 +115,18 @@ def test_resumed_site_starts_with_no_failures(tmp_path: Path, store: Store) -> N
 def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, None)
     first, second, *_ = scene.jobs()
-    scene.batch.end_job(
-        first, JobState.LOST, number=campaign_resume.MAX_ATTEMPTS_IN_ALL, kind="evicted"
-    )
-    scene.batch.end_job(second, JobState.LOST, number=2, kind="evicted")
+    scene.end_job(first, JobState.LOST, number=campaign_resume.MAX_ATTEMPTS_IN_ALL, kind="evicted")
+    scene.end_job(second, JobState.LOST, number=2, kind="evicted")
     scene.tracker.refresh_jobs(scene.campaign)
     done = campaign_resume.resume_campaign(scene.tracker, scene.campaign, make_settings(tmp_path))
     assert (done.requeued, done.exhausted) == (1, 1)
-    assert set(scene.batch.earlier.values()) == {2}
+    assert set(scene.batch.requeued.values()) == {2}
 
 
 def test_unsupported_measurements_do_not_stop_site(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     for job in scene.jobs()[:4]:
-        scene.batch.end_job(job, JobState.DONE)
+        scene.end_job(job, JobState.DONE)
         fails: dict[str, Any] = {"failure_class": "software-setup", "failure_kind": "not-supported"}
         here: dict[str, Any] = {"campaign_id": scene.campaign.id, "site": job.site}
         store.add([make_measurement(job.id, **here, **fails)])

@@ -12,12 +12,24 @@ from plan_factory import CREATED_US
 from tracking_harness import NOW_US, TrackingHarness, make_attempt_status
 
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.config import load_settings
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
+from treehammer.submit.lifecycle import campaign_resume
+from treehammer.submit.tracking.attempt_rows import ALL_MEASUREMENTS_STORED
 from treehammer.submit.tracking.submission_locks import SUBMITTER_GRACE_S
+
+KILLED = make_attempt_status(JobState.LOST, 1, None, "the worker was killed by SIGKILL")
+BAD_REPLICA = ReplicaRow(
+    "1", 4, "set", "h", "local", "file", "f.root", "/f.root", False, "has 3 bytes"
+)
+FROM_BAD_REPLICA: dict[str, Any] = {
+    "dataset_hash": "h", "door": "file", "plausible": True, "started_us": CREATED_US,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -26,113 +38,97 @@ def scene(tmp_path: Path) -> Iterator[TrackingHarness]:
         yield TrackingHarness(tmp_path, store)
 
 
-def test_batch_ids_of_killed_submitter_are_found(
-    scene: TrackingHarness,
-) -> None:
+def upload(scene: TrackingHarness, *positions: int, job: int = 0, **values: Any) -> None:
+    """Store measurements as the results service does, without a sandbox."""
+    for position in positions:
+        path = scene.write_record(job, position, **values)
+        scene.store.add([Measurement.from_json(path.read_text())])
+        path.unlink()
+
+
+def count_measurements(scene: TrackingHarness) -> int:
+    return sum(row.measurements for row in scene.store.count_measurements(scene.campaign.id))
+
+
+def test_batch_ids_of_killed_submitter_are_found(scene: TrackingHarness) -> None:
     assert {job.batch_id for job in scene.tracker.refresh_jobs(scene.campaign)} == {"b.1", "b.2"}
     assert {job.batch_id for job in scene.store.jobs(scene.campaign.id)} == {"b.1", "b.2"}
 
 
 def test_states_and_attempts_are_copied(scene: TrackingHarness) -> None:
-    scene.batch.set_status(
-        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
-    )
-    states = {job.id: job.state for job in scene.tracker.refresh_jobs(scene.campaign)}
-    assert states == {scene.ids[0]: "running", scene.ids[1]: "queued"}
-    (row,) = scene.read_attempts(0)
+    scene.start_job()
+    assert scene.refresh() == ["running", "queued"]
+    (row,) = scene.read_attempts()
     assert (row.state, row.failure_class, row.exit_code) == ("running", "", None)
 
 
 def test_complete_job_is_collected_once(scene: TrackingHarness) -> None:
     for position in (1, 2):
         scene.write_record(0, position)
-    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
-    scene.tracker.refresh_jobs(scene.campaign)
+    scene.end_job(JobState.DONE)
     first, second = scene.tracker, scene.tracker
     assert first.collect_records(scene.campaign).new == 2
-    assert first.collect_records(scene.campaign).known == 0, (
-        "the same tracker does not read them again"
-    )
-    assert (
-        second.collect_records(scene.campaign).new,
-        scene.tracker.collect_records(scene.campaign).known,
-    ) == (
-        0,
-        2,
-    )
-    assert sum(row.measurements for row in scene.store.count_measurements(scene.campaign.id)) == 2
-    assert scene.read_attempts(0)[0].failure_class == ""
+    assert first.collect_records(scene.campaign).known == 0, "a tracker reads a file once"
+    assert second.collect_records(scene.campaign).new == 0
+    assert scene.collect().known == 2
+    assert count_measurements(scene) == 2
+    assert scene.read_failures() == [""]
 
 
 def test_records_of_running_job_are_collected(scene: TrackingHarness) -> None:
-    scene.batch.set_status(
-        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
-    )
+    scene.start_job()
     scene.write_record(0, 1)
-    scene.tracker.refresh_jobs(scene.campaign)
-    assert scene.tracker.collect_records(scene.campaign).new == 1
+    assert scene.collect().new == 1
     progress = scene.tracker.compute_progress(scene.campaign)
-    assert (
-        progress.finished_measurements,
-        progress.planned_measurements,
-        progress.is_finished,
-    ) == (1, 4, False)
+    assert (progress.finished_measurements, progress.planned_measurements) == (1, 4)
+    assert not progress.is_finished
+    assert progress.remaining_s == pytest.approx(30, rel=1e-3), "one of four took ten seconds"
 
 
-def test_measurements_of_bad_replica_are_marked(scene: TrackingHarness) -> None:
-    scene.batch.set_status(
-        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
-    )
-    for position in (1, 2):
-        scene.write_record(0, position, dataset_hash="h", door="file", plausible=True, started_us=5)
-    bad = ReplicaRow("1", 4, "set", "h", "local", "file", "f.root", "/f.root", False, "has 3 bytes")
-    scene.store.add_replicas([bad])
-    scene.tracker.refresh_jobs(scene.campaign)
-    assert scene.tracker.collect_records(scene.campaign).new == 2
-    rows = scene.store.measurements(Selection(), ["plausible", "implausible_reasons"])
-    assert {(row["plausible"], row["implausible_reasons"]) for row in rows} == {
-        (False, "bad replica: has 3 bytes")
-    }
+@pytest.mark.parametrize("is_uploaded", [False, True])
+def test_measurement_of_bad_replica_is_marked(scene: TrackingHarness, is_uploaded: bool) -> None:
+    scene.store.add_replicas([BAD_REPLICA])
+    scene.start_job()
+    if is_uploaded:
+        upload(scene, 1, **FROM_BAD_REPLICA)
+    else:
+        scene.write_record(0, 1, **FROM_BAD_REPLICA)
+    scene.tracker.update(scene.campaign)
+    (row,) = scene.store.measurements(Selection(), ["plausible", "implausible_reasons"])
+    assert row == {"plausible": False, "implausible_reasons": "bad replica: has 3 bytes"}
 
 
 def test_incomplete_job_is_lost_with_reason(scene: TrackingHarness) -> None:
     scene.write_record(0, 1)
-    (scene.batch.make_sandbox("b.1") / "worker.err").write_text("no job.json here\x00\n")
-    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE, code=2))
-    scene.tracker.refresh_jobs(scene.campaign)
-    (row,) = scene.read_attempts(0)
+    (scene.make_sandbox() / "worker.err").write_text("no job.json here\x00\n")
+    scene.end_job(JobState.DONE, make_attempt_status(JobState.DONE, code=2))
+    (row,) = scene.read_attempts()
     assert row.failure_class == "lost"
-    assert "1 of 2 measurements arrived" in row.message
-    assert "exit code 2" in row.message
-    assert "no job.json here?" in row.message
+    for words in ("1 of 2 measurements arrived", "exit code 2", "no job.json here?"):
+        assert words in row.message
     assert scene.tracker.compute_progress(scene.campaign).failures == {"local": {"lost": 1}}
 
 
 def test_stopped_worker_counts_as_evicted(scene: TrackingHarness) -> None:
-    folder = scene.batch.make_sandbox("b.1")
-    (folder / "attempt.json").write_text(json.dumps({"stopped_by": "SIGTERM"}))
-    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE, code=1))
-    scene.tracker.refresh_jobs(scene.campaign)
-    assert scene.read_attempts(0)[0].failure_class == "evicted"
+    (scene.make_sandbox() / "attempt.json").write_text(json.dumps({"stopped_by": "SIGTERM"}))
+    scene.end_job(JobState.DONE, make_attempt_status(JobState.DONE, code=1))
+    assert scene.read_failures() == ["evicted"]
 
 
 def test_every_attempt_is_kept(scene: TrackingHarness) -> None:
     scene.write_record(0, 1, attempt=1)
     for position in (1, 2):
         scene.write_record(0, position, attempt=2)
-    lost = make_attempt_status(JobState.LOST, 1, None, "the worker was ended by SIGKILL")
-    scene.batch.set_status("b.1", JobState.DONE, lost, make_attempt_status(JobState.DONE, 2))
-    scene.tracker.refresh_jobs(scene.campaign)
-    assert [(a.number, a.failure_class) for a in scene.read_attempts(0)] == [(1, "lost"), (2, "")]
-    assert "SIGKILL" in scene.read_attempts(0)[0].message
-    assert scene.tracker.collect_records(scene.campaign).new == 3
+    scene.end_job(JobState.DONE, KILLED, make_attempt_status(JobState.DONE, 2))
+    attempts = scene.read_attempts()
+    assert [(a.number, a.failure_class) for a in attempts] == [(1, "lost"), (2, "")]
+    assert "SIGKILL" in attempts[0].message
+    assert scene.collect().new == 3
 
 
 def test_cancelled_jobs_are_not_failures(scene: TrackingHarness) -> None:
-    cancelled = make_attempt_status(JobState.CANCELLED, reason="cancelled")
-    scene.batch.set_status("b.1", JobState.CANCELLED, cancelled)
     scene.batch.set_status("b.2", JobState.CANCELLED)
-    scene.tracker.refresh_jobs(scene.campaign)
+    scene.end_job(JobState.CANCELLED)
     progress = scene.tracker.compute_progress(scene.campaign)
     assert progress.is_finished
     assert not progress.failures
@@ -140,35 +136,21 @@ def test_cancelled_jobs_are_not_failures(scene: TrackingHarness) -> None:
 
 @pytest.mark.parametrize(
     "content, reason",
-    [
-        ("{", "not JSON"),
-        ('{"values": {}, "extras": {}}', "missing"),
-        (b"\xff\xfe", "utf-8"),
-    ],
+    [(b"{", "not JSON"), (b'{"values": {}, "extras": {}}', "missing"), (b"\xff\xfe", "utf-8")],
 )
 def test_invalid_record_file_is_moved_aside(
-    scene: TrackingHarness, content: str | bytes, reason: str
+    scene: TrackingHarness, content: bytes, reason: str
 ) -> None:
-    good = scene.write_record(0, 1)
-    bad = good.with_name("bad.json")
-    bad.write_bytes(content if isinstance(content, bytes) else content.encode())
-    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
-    scene.tracker.refresh_jobs(scene.campaign)
-    collected = scene.tracker.collect_records(scene.campaign)
+    bad = scene.write_record(0, 1).with_name("bad.json")
+    bad.write_bytes(content)
+    scene.end_job(JobState.DONE)
+    collected = scene.collect()
     assert collected.new == 1
     (rejected,) = collected.rejected
     assert reason in rejected.reason
     assert rejected.path.is_file()
     assert not bad.exists()
-    assert not scene.tracker.collect_records(scene.campaign).rejected
-
-
-def test_record_of_another_job_is_moved_aside(scene: TrackingHarness) -> None:
-    scene.write_record(0, 1, job_id=scene.ids[1])
-    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
-    scene.tracker.refresh_jobs(scene.campaign)
-    (rejected,) = scene.tracker.collect_records(scene.campaign).rejected
-    assert scene.ids[1] in rejected.reason
+    assert not scene.collect().rejected
 
 
 @pytest.mark.parametrize(
@@ -177,84 +159,55 @@ def test_record_of_another_job_is_moved_aside(scene: TrackingHarness) -> None:
         ({"failure_class": "good"}, "failure_class must be one of"),
         ({"day": 20991399}, "day must be the UTC day of started_us"),
         ({"measurement_id": "another's"}, "measurement_id is not that of"),
-        (
-            {"plausible": False, "implausible_reasons": "bad replica: says I"},
-            "must not contain 'bad replica:'",
-        ),
+        ({"plausible": False, "implausible_reasons": "bad replica: says I"}, "must not contain 'bad replica:'"),
+        ({"job_id": "another job"}, "another job"),
     ],
-)
+)  # fmt: skip
 def test_inconsistent_record_is_moved_aside(
     scene: TrackingHarness, changes: dict[str, Any], reason: str
 ) -> None:
     """The service rejects the same records."""
     scene.write_record(0, 1)
     scene.write_record(0, 2, **changes)
-    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
-    scene.tracker.refresh_jobs(scene.campaign)
-    collected = scene.tracker.collect_records(scene.campaign)
+    scene.end_job(JobState.DONE)
+    collected = scene.collect()
     assert collected.new == 1
     (rejected,) = collected.rejected
     assert reason in rejected.reason
 
 
-def test_conflicting_record_is_reported(
-    scene: TrackingHarness,
-) -> None:
-    scene.batch.set_status(
-        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
-    )
+def test_conflicting_record_is_reported(scene: TrackingHarness) -> None:
+    scene.start_job()
     scene.write_record(0, 1, load1_start=1.0)
-    scene.tracker.refresh_jobs(scene.campaign)
-    scene.tracker.collect_records(scene.campaign)
+    scene.collect()
     path = scene.write_record(0, 1, load1_start=2.0)
-    assert scene.tracker.collect_records(scene.campaign).conflicting == (path.stem,)
+    assert scene.collect().conflicting == (path.stem,)
 
 
 def test_unqueued_jobs_are_lost_after_grace_period(scene: TrackingHarness) -> None:
     scene.batch.jobs.clear()
     scene.batch.statuses.clear()
-    assert {job.state for job in scene.tracker.refresh_jobs(scene.campaign)} == {"queued"}, (
-        "another process may still be submitting"
-    )
+    assert scene.refresh() == ["queued"] * 2, "another process may still be submitting"
     scene.now_us = CREATED_US + int(SUBMITTER_GRACE_S * 1e6) + 1
-    assert {job.state for job in scene.tracker.refresh_jobs(scene.campaign)} == {"lost"}
-    assert scene.read_attempts(0)[0].failure_class == "submission"
+    assert scene.refresh() == ["lost"] * 2
+    assert scene.read_failures() == ["submission"]
 
 
-def test_removed_queue_loses_running_jobs_only(
-    scene: TrackingHarness,
-) -> None:
+def test_removed_queue_loses_running_jobs_only(scene: TrackingHarness) -> None:
     for position in (1, 2):
         scene.write_record(0, position)
-    scene.batch.set_status("b.1", JobState.DONE, make_attempt_status(JobState.DONE))
-    scene.batch.set_status(
-        "b.2", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
-    )
-    scene.tracker.refresh_jobs(scene.campaign)
+    scene.end_job(JobState.DONE)
+    scene.start_job(1)
     scene.batch.statuses.clear()
-    states = {job.id: job.state for job in scene.tracker.refresh_jobs(scene.campaign)}
-    assert states == {scene.ids[0]: "done", scene.ids[1]: "lost"}
+    assert scene.refresh() == ["done", "lost"]
     (row,) = scene.read_attempts(1)
     assert (row.failure_class, row.started_us) == ("lost", CREATED_US + 1)
-
-
-def test_remaining_time_follows_the_pace(scene: TrackingHarness) -> None:
-    scene.batch.set_status(
-        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
-    )
-    scene.write_record(0, 1)
-    scene.tracker.refresh_jobs(scene.campaign)
-    remaining = scene.tracker.compute_progress(scene.campaign).remaining_s
-    assert remaining == pytest.approx(30, rel=1e-3), "one of four measurements took ten seconds"
 
 
 def test_silent_batch_system_changes_nothing(
     scene: TrackingHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene.batch.set_status(
-        "b.1", JobState.RUNNING, make_attempt_status(JobState.RUNNING, code=None)
-    )
-    scene.tracker.refresh_jobs(scene.campaign)
+    scene.start_job()
     before = scene.store.jobs(scene.campaign.id)
 
     def silent(batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
@@ -262,20 +215,104 @@ def test_silent_batch_system_changes_nothing(
 
     monkeypatch.setattr(scene.batch, "query", silent)
     with pytest.raises(BatchError, match="does not answer"):
-        scene.tracker.refresh_jobs(scene.campaign)
+        scene.refresh()
     assert scene.store.jobs(scene.campaign.id) == before
-    assert len(scene.read_attempts(0)) == 1
+    assert len(scene.read_attempts()) == 1
 
 
 def test_failure_reason_of_batch_system_is_kept(scene: TrackingHarness) -> None:
     held = AttemptStatus(
         3, JobState.LOST, CREATED_US, NOW_US, None, "no such file", "held", "slot1@x"
     )
-    scene.batch.set_status("b.1", JobState.HELD, held)
     scene.batch.statuses["b.2"] = JobStatus("b.2", JobState.LOST, (), "lost", "removed by hand")
-    scene.tracker.refresh_jobs(scene.campaign)
-    (row,) = scene.read_attempts(0)
+    scene.end_job(JobState.HELD, held)
+    (row,) = scene.read_attempts()
     assert (row.number, row.failure_class) == (3, "held")
     assert row.message.endswith("at slot1@x: no such file")
     (row,) = scene.read_attempts(1)
     assert (row.failure_class, row.message) == ("lost", "removed by hand")
+
+
+# -- measurements that arrived through the results service count like collected ones
+
+
+def test_uploads_of_running_job_count_as_progress(scene: TrackingHarness) -> None:
+    scene.start_job()
+    upload(scene, 1)
+    assert scene.tracker.update(scene.campaign).finished_measurements == 1
+
+
+@pytest.mark.parametrize("code", [0, 75, None])
+def test_lost_sandbox_of_uploaded_job_is_no_failure(
+    scene: TrackingHarness, code: int | None
+) -> None:
+    upload(scene, 1, 2)
+    scene.end_job(JobState.DONE, make_attempt_status(JobState.DONE, code=code))
+    assert not scene.tracker.update(scene.campaign).failures
+    (row,) = scene.read_attempts()
+    assert row.failure_class == ""
+    assert row.message.startswith(ALL_MEASUREMENTS_STORED)
+    assert "0 of 2 measurements arrived" in row.message
+
+
+def test_lost_job_is_done_if_all_measurements_are_stored(scene: TrackingHarness) -> None:
+    upload(scene, 1, 2)
+    upload(scene, 1, job=1)
+    scene.end_job(JobState.LOST, KILLED)
+    scene.end_job(JobState.LOST, KILLED, job=1)
+    assert scene.refresh() == ["done", "lost"]
+    assert scene.tracker.update(scene.campaign).failures == {"local": {"lost": 1}}
+
+
+def test_removed_queue_keeps_uploaded_job_done(scene: TrackingHarness) -> None:
+    scene.start_job()
+    upload(scene, 1, 2)
+    scene.batch.statuses.clear()
+    assert (scene.refresh()[0], scene.read_failures()) == ("done", [""])
+
+
+def test_only_first_of_lost_attempts_has_its_measurements(scene: TrackingHarness) -> None:
+    upload(scene, 1, 2)
+    upload(scene, 1, 2, job=1)
+    never = AttemptStatus(2, JobState.LOST, 0, NOW_US, None, "no machine took it", "submission")
+    scene.end_job(JobState.LOST, KILLED, never)
+    scene.end_job(JobState.LOST, KILLED, make_attempt_status(JobState.LOST, 2, None), job=1)
+    assert scene.refresh() == ["done", "lost"], "an attempt that never started loses nothing"
+    assert (scene.read_failures(0), scene.read_failures(1)) == (["", ""], ["", "lost"])
+
+
+def test_later_upload_clears_the_failure(scene: TrackingHarness, tmp_path: Path) -> None:
+    scene.batch.set_status("b.2", JobState.CANCELLED)
+    scene.end_job(JobState.LOST, KILLED)
+    scene.tracker.update(scene.campaign)
+    assert (scene.refresh()[0], scene.read_failures()) == ("lost", ["lost"])
+    upload(scene, 1, 2)
+    tracker = scene.tracker
+    assert tracker.collect_records(scene.campaign).new == 0
+    assert (scene.refresh()[0], scene.read_failures()) == ("done", [""])
+    message = scene.read_attempts()[0].message
+    tracker.collect_records(scene.campaign)
+    assert scene.read_attempts()[0].message == message, "cleared only once"
+    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    done = campaign_resume.resume_campaign(scene.tracker, scene.campaign, settings)
+    assert (done.requeued, done.unqueued) == (1, 0), "only the cancelled job is selected"
+
+
+def test_collected_and_uploaded_measurement_is_stored_once(scene: TrackingHarness) -> None:
+    for position in (1, 2):
+        path = scene.write_record(0, position)
+        scene.store.add([Measurement.from_json(path.read_text())])
+    scene.end_job(JobState.DONE)
+    collected = scene.collect()
+    assert (collected.new, collected.known, collected.conflicting) == (0, 2, ())
+    assert count_measurements(scene) == 2
+
+
+def test_invalid_record_file_fails_complete_attempt(scene: TrackingHarness) -> None:
+    upload(scene, 1, 2)
+    scene.write_record(0, 1).with_name("bad.json").write_text("{")
+    scene.end_job(JobState.DONE)
+    assert scene.collect().rejected
+    for _ in range(2):
+        scene.collect()
+        assert scene.read_failures() == ["upload"]
