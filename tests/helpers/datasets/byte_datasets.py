@@ -14,21 +14,8 @@ from treehammer.datasets.model.manifest import (
     TreeLayout,
 )
 
-EMPTY_DISTRIBUTION = Distribution(0, 0, 0, 0, 0, 0)
-LAYOUT = TreeLayout(
-    "events",
-    "ttree",
-    1,
-    1,
-    1,
-    1,
-    0,
-    1.0,
-    1,
-    EMPTY_DISTRIBUTION,
-    EMPTY_DISTRIBUTION,
-    EMPTY_DISTRIBUTION,
-)
+NONE = Distribution(0, 0, 0, 0, 0, 0)
+LAYOUT = TreeLayout("events", "ttree", 1, 1, 1, 1, 0, 1.0, 1, NONE, NONE, NONE)
 
 
 def write_dataset(root: Path, name: str, contents: Mapping[str, bytes]) -> Manifest:

@@ -6,9 +6,10 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from polling import wait_until
 
 from treehammer.collectors.job_state import JobState
 from treehammer.submit.batch.interface import JobDescription
@@ -82,10 +83,7 @@ class SpoolHarness:
         return [(what, int(attempt), float(when)) for what, attempt, when in rows]
 
     def wait_for_status(self, test: Callable[[], bool], seconds: float = 30) -> None:
-        deadline = time.monotonic() + seconds
-        while not test():
-            assert time.monotonic() < deadline, f"not true after {seconds} s"
-            time.sleep(0.05)
+        wait_until(test, f"not true after {seconds} s", seconds)
 
     def wait_until_final(self, batch_ids: list[str], seconds: float = 40) -> list[JobState]:
         batch = self.make_batch()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from machine_requirements import skip_or_fail
+from polling import wait_until
 
 from treehammer import config
 from treehammer.errors import TestbedError
@@ -26,8 +26,6 @@ from treehammer.testbed.core import lifecycle, mount_namespace, workspace
 from treehammer.testbed.core.component import Component, Workspace
 
 SITE_COUNT = 3
-#: Seconds to wait for an expected state.
-TIMEOUT_S = 60.0
 
 
 class Grid:
@@ -168,15 +166,7 @@ class Grid:
             return True
         return False
 
-    @staticmethod
-    def wait_until(
-        condition: Callable[[], object], description: str, patience_s: float = TIMEOUT_S
-    ) -> None:
-        """Wait for a condition; fail after ``patience_s`` seconds."""
-        end = time.monotonic() + patience_s
-        while not condition():
-            assert time.monotonic() < end, f"not true after {patience_s:.0f} s: {description}"
-            time.sleep(0.1)
+    wait_until = staticmethod(wait_until)
 
 
 def _find_program(program: str, path: str) -> Path:

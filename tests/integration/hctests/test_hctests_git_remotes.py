@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from http_server import serve_http
+from local_servers import serve_http
 
 from treehammer.config import Settings
 from treehammer.errors import SourceError, SourceUnreachableError

@@ -10,6 +10,7 @@ from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.model.manifest import Manifest
 from treehammer.datasets.production import root_process
 from treehammer.datasets.specs.generated_spec import GeneratedSpec
 from treehammer.errors import DatasetError
@@ -26,6 +27,14 @@ def catalogue(settings: Settings) -> FolderCatalogue:
     return FolderCatalogue(settings.datasets_dir)
 
 
+@pytest.fixture
+def manifest(
+    catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
+) -> Manifest:
+    """The dataset ``tiny``."""
+    return catalogue.make(plan, software)
+
+
 def _run(settings: Settings, *arguments: str) -> Result:
     return CliRunner().invoke(datasets, arguments, obj=settings)
 
@@ -35,14 +44,7 @@ def _verify(settings: Settings, *arguments: str) -> Result:
     return CliRunner().invoke(datasets, words, obj=settings, standalone_mode=False)
 
 
-def test_list_shows_existing_and_shipped_datasets(
-    settings: Settings,
-    catalogue: FolderCatalogue,
-    plan: GeneratedSpec,
-    software: SoftwareRequest,
-    fake_root: list[str],
-) -> None:
-    catalogue.make(plan, software)
+def test_list_shows_existing_and_shipped_datasets(settings: Settings, manifest: Manifest) -> None:
     result = _run(settings, "list", "--json")
     assert result.exit_code == 0
     states = {row["name"]: row["state"] for row in json.loads(result.stdout)}
@@ -51,14 +53,7 @@ def test_list_shows_existing_and_shipped_datasets(
     assert set(states.values()) == {"not made"}
 
 
-def test_show(
-    settings: Settings,
-    catalogue: FolderCatalogue,
-    plan: GeneratedSpec,
-    software: SoftwareRequest,
-    fake_root: list[str],
-) -> None:
-    manifest = catalogue.make(plan, software)
+def test_show(settings: Settings, manifest: Manifest) -> None:
     text = _run(settings, "show", "tiny").stdout
     assert manifest.hash in text
     assert manifest.files[0].sha256 in text
@@ -69,17 +64,12 @@ def test_show(
     assert isinstance(_run(settings, "show", "tinny").exception, DatasetError)
 
 
+@pytest.mark.usefixtures("manifest")
 def test_verify_reports_all_and_exits_with_1(
-    settings: Settings,
-    catalogue: FolderCatalogue,
-    plan: GeneratedSpec,
-    software: SoftwareRequest,
-    fake_root: list[str],
-    tmp_path: Path,
+    settings: Settings, catalogue: FolderCatalogue, software: SoftwareRequest, tmp_path: Path
 ) -> None:
     source = tmp_path / "a.root"
     source.write_bytes(b"root")
-    catalogue.make(plan, software)
     catalogue.add("mine", [source], software)
     assert _verify(settings).return_value == 0
     (catalogue.folder("mine") / "a.root").unlink()
@@ -90,12 +80,9 @@ def test_verify_reports_all_and_exits_with_1(
     assert isinstance(_run(settings, "verify", "other").exception, DatasetError)
 
 
+@pytest.mark.usefixtures("fake_root")
 def test_make_and_add(
-    settings: Settings,
-    software: SoftwareRequest,
-    fake_root: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, software: SoftwareRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(root_process, "prepare_root", lambda *_: software)
     source = tmp_path / "a.root"
@@ -109,8 +96,3 @@ def test_make_and_add(
     refused = _run(settings, "make", "reference-small").exception
     assert isinstance(refused, DatasetError)
     assert "pinned" in refused.message
-
-
-@pytest.mark.parametrize("verb", ["list", "show", "make", "verify", "add", "place", "remove"])
-def test_every_dataset_command_has_an_example(verb: str, settings: Settings) -> None:
-    assert f"Example: treehammer datasets {verb}" in _run(settings, verb, "--help").stdout

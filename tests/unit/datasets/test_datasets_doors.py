@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import socket
 import subprocess
 import threading
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from http_server import serve_http
+from local_servers import serve_http, serve_tcp
 from machine_requirements import skip_or_fail
 
 from treehammer.datasets import doors
@@ -112,30 +110,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def secure(authority: Path) -> Iterator[str]:
     with serve_http(Storage, certificate=authority) as port:
         yield f"https://127.0.0.1:{port}"
-
-
-@contextmanager
-def listening(answer: Callable[[socket.socket], None] = lambda _: None) -> Iterator[int]:
-    """Open a port that accepts connections and calls ``answer`` for each."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        kept = []
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                kept.append(connection)
-                answer(connection)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        for connection in kept:
-            connection.close()
 
 
 @pytest.fixture
@@ -244,7 +218,7 @@ def test_plain_port_behind_https_is_reported(storage: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["root", "http", "https"])
 def test_closed_port_is_reported(protocol: str) -> None:
-    with listening() as port:
+    with serve_tcp() as port:
         pass
     found = probe(protocol, f"{protocol}://127.0.0.1:{port}//store")
     assert found.problem == "does not answer: Connection refused"
@@ -264,7 +238,7 @@ def test_wrong_protocol_is_reported(storage: str) -> None:
 
 def test_hanging_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
-    with listening() as port:
+    with serve_tcp() as port:
         assert "does not answer within" in probe("root", f"root://127.0.0.1:{port}//s").problem
 
 
@@ -330,7 +304,7 @@ def test_truncated_transfer_is_a_failure(storage: str, monkeypatch: pytest.Monke
 
 
 def test_dead_door_is_reported() -> None:
-    with listening() as port:
+    with serve_tcp() as port:
         pass
     for url in (f"root://127.0.0.1:{port}//f", f"http://127.0.0.1:{port}/f"):
         assert (
@@ -342,7 +316,7 @@ def test_dead_door_is_reported() -> None:
 
 @pytest.mark.usefixtures("short_window")
 def test_silent_xrootd_door_gives_no_observation() -> None:
-    with listening() as port:
+    with serve_tcp() as port:
         seen = doors.read_file(f"root://127.0.0.1:{port}//f")
     assert seen.failure == NO_RESPONSE
     assert "does not answer within" not in seen.message, "the client gives up by itself"
@@ -350,7 +324,7 @@ def test_silent_xrootd_door_gives_no_observation() -> None:
 
 def test_silent_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
-    with listening() as port:
+    with serve_tcp() as port:
         seen = doors.read_file(f"root://127.0.0.1:{port}//f")
     assert seen.failure == NO_RESPONSE
     assert "does not answer within" in seen.message
@@ -358,7 +332,7 @@ def test_silent_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_crashed_client_output_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xrootd_client, "__name__", "no_such_module")
-    with listening() as port:
+    with serve_tcp() as port:
         seen = doors.read_file(f"root://127.0.0.1:{port}//f")
     assert seen.failure == FAILED
     assert "ended with 1: " in seen.message

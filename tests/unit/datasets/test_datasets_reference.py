@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from math import log2
-from pathlib import Path
 
 import pytest
 
-from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs import generated_spec
-from treehammer.errors import DatasetError
 
 NAMES = ("reference-small", "reference-750mb")
 WIDTHS = {"F": 4, "D": 8, "I": 4, "i": 4, "L": 8, "O": 1}
@@ -88,23 +83,3 @@ def test_spec_contains_all_types_and_shapes(name: str) -> None:
     assert set(shared) == {collection.counter for collection in plan.collections}
     assert min(shared.values()) > 1
     assert max(collection.mean for collection in plan.collections) > 100
-
-
-def test_full_disk_is_reported_before_writing(
-    tmp_path: Path,
-    software: SoftwareRequest,
-    fake_root: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    usage = type(shutil.disk_usage(tmp_path))(10**9, 10**9 // 2, 10**9 // 2)
-    monkeypatch.setattr(
-        "treehammer.datasets.catalogues.folder_catalogue.shutil.disk_usage", lambda _: usage
-    )
-    catalogue = FolderCatalogue(tmp_path / "datasets")
-    with pytest.raises(
-        DatasetError, match=r"^[^\n]*reference-750mb needs 7[45]\d MB and 500 MB are free"
-    ) as caught:
-        catalogue.make(_shipped("reference-750mb"), software)
-    assert "--cache-dir" in caught.value.hint
-    assert fake_root == []
-    assert [path.suffix for path in catalogue.root.iterdir()] == [".lock"]

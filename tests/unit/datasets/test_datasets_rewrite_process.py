@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from treehammer.datasets.specs.generated_spec import GeneratedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.progress import no_progress
+
+Rewrite = Callable[..., Manifest]
 
 
 @pytest.fixture
@@ -36,26 +39,28 @@ def source(
     return manifest
 
 
-def _make(
-    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, **options: Any
-) -> Manifest:
-    replace_existing = options.pop("replace_existing", False)
-    name = options.pop("name", "mine")
-    return dataset_rewriting.rewrite_dataset(
-        catalogue,
-        source,
-        RewriteOptions(**options),
-        name,
-        software,
-        bars=no_progress,
-        replace_existing=replace_existing,
-    )
+@pytest.fixture
+def rewrite(catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest) -> Rewrite:
+    """Return a function that rewrites the source as dataset ``mine``."""
+
+    def make(name: str = "mine", replace_existing: bool = False, **options: Any) -> Manifest:
+        return dataset_rewriting.rewrite_dataset(
+            catalogue,
+            options.pop("of", source),
+            RewriteOptions(**options),
+            name,
+            software,
+            bars=no_progress,
+            replace_existing=replace_existing,
+        )
+
+    return make
 
 
 def test_manifest_records_source_options_and_checksums(
-    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
+    catalogue: FolderCatalogue, source: Manifest, rewrite: Rewrite, fake_root: list[str]
 ) -> None:
-    made = _make(catalogue, source, software, compression="zstd:5")
+    made = rewrite(compression="zstd:5")
     assert fake_root == ["rewrite", "measure", "hashes", "hashes"]
     assert made.origin["kind"] == "rewritten"
     assert made.origin["from"] == {"name": "tiny", "hash": source.hash}
@@ -66,16 +71,16 @@ def test_manifest_records_source_options_and_checksums(
 
 
 def test_existing_dataset_is_verified_or_refused(
-    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
+    catalogue: FolderCatalogue, source: Manifest, rewrite: Rewrite, fake_root: list[str]
 ) -> None:
-    made = _make(catalogue, source, software, compression="zstd:5")
+    made = rewrite(compression="zstd:5")
     fake_root.clear()
-    assert _make(catalogue, source, software, compression="zstd:5") == made
+    assert rewrite(compression="zstd:5") == made
     assert fake_root == []
     with pytest.raises(DatasetError, match="made with other options") as caught:
-        _make(catalogue, source, software, compression="lz4")
+        rewrite(compression="lz4")
     assert "--replace" in caught.value.hint
-    other = _make(catalogue, source, software, compression="lz4", replace_existing=True)
+    other = rewrite(compression="lz4", replace_existing=True)
     assert other.origin["options"] == {"compression": "lz4"}
     (catalogue.folder("mine") / "tiny.root").unlink()
     with pytest.raises(DatasetError) as broken:
@@ -84,32 +89,30 @@ def test_existing_dataset_is_verified_or_refused(
 
 
 def test_writing_and_ordering_take_two_steps(
-    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
+    catalogue: FolderCatalogue, source: Manifest, rewrite: Rewrite, fake_root: list[str]
 ) -> None:
     file = source.files[0]
     plain = replace(source, files=(replace(file, layout=replace(file.layout, embedded_bytes=0)),))
-    _make(catalogue, plain, software, name="one", order="entry")
+    rewrite("one", of=plain, order="entry")
     assert fake_root == ["order", "measure", "hashes", "hashes"]
     fake_root.clear()
-    _make(catalogue, source, software, name="embedded", order="entry")
+    rewrite(name="embedded", order="entry")
     assert fake_root == ["rewrite", "order", "measure", "hashes", "hashes"]
     fake_root.clear()
-    _make(catalogue, source, software, name="two", order="entry", compression="lz4")
+    rewrite(name="two", order="entry", compression="lz4")
     assert fake_root == ["rewrite", "order", "measure", "hashes", "hashes"]
-    assert sorted(path.name for path in catalogue.folder("two").iterdir()) == [
-        "manifest.json",
-        "tiny.root",
-    ]
+    files = sorted(path.name for path in catalogue.folder("two").iterdir())
+    assert files == ["manifest.json", "tiny.root"]
     fake_root.clear()
-    _make(catalogue, source, software, name="three", order="offset", compression="lz4")
+    rewrite(name="three", order="offset", compression="lz4")
     assert "order" not in fake_root
 
 
 def test_wrong_basket_order_is_refused(
-    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest, fake_root: list[str]
+    catalogue: FolderCatalogue, source: Manifest, rewrite: Rewrite, fake_root: list[str]
 ) -> None:
     with pytest.raises(DatasetError, match=r"by branch and do not \(measured: entry\)"):
-        _make(catalogue, source, software, order="branch")
+        rewrite(order="branch")
     assert catalogue.names() == ("tiny",)
     assert not list(catalogue.root.glob(".*.part-*"))
 
@@ -126,8 +129,7 @@ def test_differing_values_are_refused(
     found: dict[str, Any],
     named: str,
     catalogue: FolderCatalogue,
-    source: Manifest,
-    software: SoftwareRequest,
+    rewrite: Rewrite,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = root_process.run_action
@@ -139,36 +141,37 @@ def test_differing_values_are_refused(
 
     monkeypatch.setattr(root_process, "run_action", run)
     with pytest.raises(DatasetError, match="does not hold the values of its source") as caught:
-        _make(catalogue, source, software, compression="zstd")
+        rewrite(compression="zstd")
     assert named in caught.value.message
     assert catalogue.names() == ("tiny",)
     assert not list(catalogue.root.glob(".*.part-*"))
 
 
-def test_taken_names_are_refused(
-    catalogue: FolderCatalogue, source: Manifest, software: SoftwareRequest
-) -> None:
+def test_taken_names_are_refused(rewrite: Rewrite) -> None:
     for name, message in (
         ("tiny", "is the dataset itself"),
         ("reference-small", "name of a shipped dataset"),
         ("Mine", "lower-case"),
     ):
         with pytest.raises(DatasetError, match=message):
-            _make(catalogue, source, software, name=name, compression="zstd")
+            rewrite(name=name, compression="zstd")
 
 
-def test_largest_step_determines_required_space(source: Manifest) -> None:
-    size = source.size
-    assert dataset_rewriting.estimate_disk_space(
-        source, RewriteOptions(compression="zstd")
-    ) == round(1.25 * size)
-    assert dataset_rewriting.estimate_disk_space(source, RewriteOptions(order="offset")) == round(
-        1.25 * size
-    )
-    assert dataset_rewriting.estimate_disk_space(
-        source, RewriteOptions(order="entry", root="6.38.00")
-    ) == round(2.5 * size)
-    unzipped = source.files[0].layout.unzipped_bytes
-    assert dataset_rewriting.estimate_disk_space(
-        source, RewriteOptions(compression="none")
-    ) == round(1.25 * unzipped)
+@pytest.mark.parametrize(
+    "options, factor",
+    [
+        ({"compression": "zstd"}, 1.25),
+        ({"order": "offset"}, 1.25),
+        ({"order": "entry", "root": "6.38.00"}, 2.5),
+    ],
+)
+def test_largest_step_determines_required_space(
+    source: Manifest, options: dict[str, Any], factor: float
+) -> None:
+    size = dataset_rewriting.estimate_disk_space(source, RewriteOptions(**options))
+    assert size == round(factor * source.size)
+
+
+def test_uncompressed_files_require_unzipped_space(source: Manifest) -> None:
+    size = dataset_rewriting.estimate_disk_space(source, RewriteOptions(compression="none"))
+    assert size == round(1.25 * source.files[0].layout.unzipped_bytes)

@@ -137,8 +137,3 @@ def test_parameters_are_split_at_commas(texts: list[str], axes: dict[str, tuple[
 def test_incomplete_parameter_is_a_usage_error(text: str) -> None:
     with pytest.raises(click.UsageError):
         parse_axis_options([text])
-
-
-@pytest.mark.parametrize("name", list(commands.commands))
-def test_help_of_each_command_has_an_example(name: str) -> None:
-    assert "Example: treehammer tests " in str(commands.commands[name].help)

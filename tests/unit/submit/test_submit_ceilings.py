@@ -18,6 +18,11 @@ from treehammer.submit.sites.site_model import Ceilings
 GB = 5.0
 
 
+def _plan(folder: Path, ceilings: Ceilings, pace: Pace) -> Plan:
+    site = make_grid_site(ceilings=ceilings)
+    return make_grid_plan(folder, READING_TEST, site, options=SubmissionOptions(pace))
+
+
 def _lines(plan: Plan) -> list[str]:
     return ceiling_checks.list_ceiling_violations(plan, cost_estimate.estimate_site_costs(plan, {}))
 
@@ -35,9 +40,7 @@ def _lines(plan: Plan) -> list[str]:
 def test_plan_above_ceiling_is_refused(
     tmp_path: Path, most: Ceilings, pace: Pace, said: str
 ) -> None:
-    plan = make_grid_plan(
-        tmp_path, READING_TEST, make_grid_site(ceilings=most), options=SubmissionOptions(pace)
-    )
+    plan = _plan(tmp_path, most, pace)
     assert cost_estimate.estimate_site_costs(plan, {})[0].read_bytes == GB * 1e9
     (line,) = _lines(plan)
     assert "SITE_A" in line
@@ -56,25 +59,13 @@ def test_plan_above_ceiling_is_refused(
     ],
 )
 def test_plan_within_ceilings_is_accepted(tmp_path: Path, most: Ceilings, pace: Pace) -> None:
-    plan = make_grid_plan(
-        tmp_path, READING_TEST, make_grid_site(ceilings=most), options=SubmissionOptions(pace)
-    )
-    assert _lines(plan) == []
+    assert _lines(_plan(tmp_path, most, pace)) == []
 
 
 def test_suggested_in_flight_satisfies_ceiling(tmp_path: Path) -> None:
-    plan = make_grid_plan(
-        tmp_path,
-        READING_TEST,
-        make_grid_site(ceilings=Ceilings(mb_per_s=20)),
-        options=SubmissionOptions(Pace(4)),
-    )
-    (line,) = _lines(plan)
+    (line,) = _lines(_plan(tmp_path, Ceilings(mb_per_s=20), Pace(4)))
     fits = int(line.split("--in-flight ")[1].rstrip("."))
-    again = make_grid_plan(
-        tmp_path, READING_TEST, *plan.sites, options=SubmissionOptions(Pace(fits))
-    )
-    assert _lines(again) == []
+    assert _lines(_plan(tmp_path, Ceilings(mb_per_s=20), Pace(fits))) == []
 
 
 def test_campaign_duration_depends_on_slots_and_spread(tmp_path: Path) -> None:
@@ -82,18 +73,14 @@ def test_campaign_duration_depends_on_slots_and_spread(tmp_path: Path) -> None:
     costs = cost_estimate.estimate_site_costs(one, {})
     alone = ceiling_checks.estimate_campaign_seconds(one, costs)
     assert alone == costs[0].wall_s
-    two = make_grid_plan(tmp_path, READING_TEST, options=SubmissionOptions(Pace(2)))
+    two = _plan(tmp_path, Ceilings(), Pace(2))
     assert ceiling_checks.estimate_campaign_seconds(two, costs) == pytest.approx((alone or 0) / 2)
-    spread = make_grid_plan(tmp_path, READING_TEST, options=SubmissionOptions(Pace(spread_s=86400)))
+    spread = _plan(tmp_path, Ceilings(), Pace(spread_s=86400))
     assert ceiling_checks.estimate_campaign_seconds(spread, costs) == 86400
 
 
 def test_concurrency_above_ceiling_is_reported(tmp_path: Path) -> None:
-    site = make_grid_site(ceilings=Ceilings(in_flight=3))
-    (line,) = ceiling_checks.list_concurrency_bounds(
-        make_grid_plan(tmp_path, READING_TEST, site, options=SubmissionOptions(Pace(4)))
-    )
+    ceilings = Ceilings(in_flight=3)
+    (line,) = ceiling_checks.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(4)))
     assert line.startswith("Site SITE_A allows at most 3 concurrent jobs")
-    assert not ceiling_checks.list_concurrency_bounds(
-        make_grid_plan(tmp_path, READING_TEST, site, options=SubmissionOptions(Pace(3)))
-    )
+    assert not ceiling_checks.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(3)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from byte_datasets import write_dataset
 from click.testing import CliRunner, Result
-from http_server import serve_http
+from local_servers import serve_http
 
 from treehammer import config
 from treehammer.cli import cli

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_server import serve_http
+from local_servers import serve_http
 
 from treehammer.testbed.components import fts_service
 from treehammer.testbed.components.fts_service import TransferQueue, make_handler

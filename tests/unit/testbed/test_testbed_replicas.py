@@ -7,34 +7,23 @@ import os
 from pathlib import Path
 
 import pytest
+from byte_datasets import write_dataset
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.model.file_digest import digest_file
-from treehammer.datasets.model.manifest import Distribution, Manifest, ManifestFile, TreeLayout
 from treehammer.errors import ConfigError, DatasetError, TestbedError
 from treehammer.testbed.components import replica_files
 from treehammer.testbed.components.xrootd_storage import storage_folder
 from treehammer.testbed.core.component import Workspace
 
 SITES = ("SITE_A", "SITE_B")
-NONE = Distribution(0, 0, 0, 0, 0, 0)
-LAYOUT = TreeLayout("events", "TTree", 1, 1, 1, 1, 0, 1.0, 1, NONE, NONE, NONE)
 CONTENT = {"one.root": os.urandom(100_000), "two.root": b"two"}
 
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> FolderCatalogue:
     """A catalogue with the dataset ``made`` of two files."""
-    folder = tmp_path / "datasets" / "made"
-    folder.mkdir(parents=True)
-    files = []
-    for name, content in CONTENT.items():
-        (folder / name).write_bytes(content)
-        found = digest_file(folder / name)
-        files.append(ManifestFile(name, found.size, found.adler32, found.sha256, LAYOUT))
-    origin = {"kind": "added", "description": ""}
-    text = Manifest("made", tuple(files), origin).to_json()
-    (folder / "manifest.json").write_text(text)
+    write_dataset(tmp_path / "datasets", "made", CONTENT)
     return FolderCatalogue(tmp_path / "datasets")
 
 

@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from http_server import serve_http
+from local_servers import serve_http
 
 from treehammer.collectors.job_spec import InputFile
 from treehammer.collectors.record.failures import ExecutionError

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
+from local_servers import serve_tcp
 
 from treehammer.collectors.worker.probes.storage_door import identify_door_server
 from treehammer.collectors.worker.probes.storage_server import ServerIdentity, query_server
@@ -25,30 +24,6 @@ def _respond_with(*answers: bytes) -> Callable[[socket.socket], None]:
 
 def _xroot(status: int, content: bytes) -> bytes:
     return struct.pack(">2sHi", b"th", status, len(content)) + content
-
-
-@contextmanager
-def _server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def run() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.settimeout(5)
-                    try:
-                        serve(connection)
-                    except OSError:
-                        pass
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
 
 
 DATA, MANAGER = _xroot(0, struct.pack(">ii", 0x520, 1)), _xroot(0, struct.pack(">ii", 0x520, 0))
@@ -70,15 +45,15 @@ IN, OUT = _xroot(0, b"s" * 16), _xroot(4003, b"who are you?")
     ],
 )  # fmt: skip
 def test_servers(scheme: str, answers: list[bytes], expected: ServerIdentity) -> None:
-    with _server(_respond_with(*answers)) as port:
+    with serve_tcp(_respond_with(*answers)) as port:
         assert query_server(scheme, "127.0.0.1", port) == expected
 
 
 def test_data_server_is_identified() -> None:
-    with _server(_respond_with(DATA, IN, _xroot(0, b"v5.8.1"))) as port:
+    with serve_tcp(_respond_with(DATA, IN, _xroot(0, b"v5.8.1"))) as port:
         found = identify_door_server(f"root://127.0.0.1:{port}//file")
     assert found == {"server_version": "XRootD v5.8.1", "data_server": f"127.0.0.1:{port}"}
-    with _server(_respond_with(MANAGER, OUT)) as port:
+    with serve_tcp(_respond_with(MANAGER, OUT)) as port:
         assert set(identify_door_server(f"root://127.0.0.1:{port}//file").values()) == {None}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +74,25 @@ class Time:
         self.now += seconds
 
 
+def send_all(folder: Path, endpoint: ServiceEndpoint, ingest: IngestStub) -> Outbox:
+    """Send the outbox of a folder, which succeeds at once."""
+    outbox = Outbox(str(folder), ingest.url)
+    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    return outbox
+
+
+def send_patiently(
+    outbox: Outbox, endpoint: ServiceEndpoint, time: Time, until: float = 60
+) -> SendStatus:
+    return send_outbox(outbox, endpoint, until, patient=True, clock=time.clock, sleep=time.sleep)
+
+
 def test_acknowledged_records_are_not_sent_again(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox_sender, "MAX_BATCH_RECORDS", 4)
     names = fill(tmp_path, 10)
-    outbox = Outbox(str(tmp_path), ingest.url)
-    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    send_all(tmp_path, endpoint, ingest)
     assert (ingest.posts, sorted(ingest.records)) == ([4, 4, 2], names)
     sent = json.loads((tmp_path / "records" / f"{names[0]}.json").read_text())
     assert ingest.records[names[0]] == sent
@@ -104,66 +116,51 @@ def test_conflicting_content_is_noted(
     (tmp_path / "outbox.json").write_text("{ damaged")
     (changed,) = fill(tmp_path, 1, site="elsewhere")
     assert changed in names
-    outbox = Outbox(str(tmp_path), ingest.url)
-    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    outbox = send_all(tmp_path, endpoint, ingest)
     assert outbox.summarize()["conflicting"] == [changed]
     assert outbox.summarize()["acknowledged"] == 3
 
 
-def test_refused_records_are_excluded(
-    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
+def refuse_one(bad: int, sent: list[int]) -> StubReply | None:
+    """Name the record."""
+    errors = [{"index": sent.index(bad), "reasons": ["site is unknown", "and more"]}]
+    return StubReply(422, {"error": "no", "errors": errors})
+
+
+def refuse_any(bad: int, sent: list[int]) -> StubReply | None:
+    """Refuse all records for one of them, as a database does."""
+    errors = [{"index": index, "reasons": ["it or another one"]} for index in range(len(sent))]
+    return StubReply(422, {"error": "no", "errors": errors})
+
+
+@pytest.mark.parametrize(
+    "refuse, reason",
+    [
+        (refuse_one, "site is unknown; and more"),
+        (refuse_any, "it or another one"),
+        (lambda *_: StubReply(413, {"error": "it is too large"}), "it is too large (413)"),
+        (lambda *_: StubReply(422, {"error": "no"}), "no (422)"),
+    ],
+)
+def test_only_refused_records_are_excluded(
+    tmp_path: Path,
+    ingest: IngestStub,
+    endpoint: ServiceEndpoint,
+    refuse: Callable[[int, list[int]], StubReply | None],
+    reason: str,
 ) -> None:
     names = fill(tmp_path, 9)
-    bad = {names[2], names[7]}
+    bad = [2, 7]
 
-    def script(sent: list[dict[str, Any]]) -> StubReply | None:
-        found = [i for i, r in enumerate(sent) if r["values"]["measurement_id"] in bad]
-        errors = [{"index": i, "reasons": ["site is unknown", "and more"]} for i in found[:1]]
-        return StubReply(422, {"error": "no", "errors": errors}) if errors else None
+    def script(records: list[dict[str, Any]]) -> StubReply | None:
+        sent = [names.index(record["values"]["measurement_id"]) for record in records]
+        return next((refuse(number, sent) for number in bad if number in sent), None)
 
     ingest.script = script
-    outbox = Outbox(str(tmp_path), ingest.url)
-    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
-    assert outbox.refused == dict.fromkeys(bad, "site is unknown; and more")
-    assert set(ingest.records) == set(names) - bad
+    outbox = send_all(tmp_path, endpoint, ingest)
+    assert outbox.refused == {names[number]: reason for number in bad}
+    assert set(ingest.records) == set(names) - set(outbox.refused)
     assert Outbox(str(tmp_path), ingest.url).pending() == [], "refused records are not sent again"
-
-
-@pytest.mark.parametrize("status", [413, 422])
-def test_large_batch_is_halved_down_to_the_refused_record(
-    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, status: int
-) -> None:
-    names = fill(tmp_path, 7)
-
-    def script(sent: list[dict[str, Any]]) -> StubReply | None:
-        ids = [r["values"]["measurement_id"] for r in sent]
-        refuse = names[4] in ids or len(ids) > 3
-        return StubReply(status, {"error": "it is too large"}) if refuse else None
-
-    ingest.script = script
-    outbox = Outbox(str(tmp_path), ingest.url)
-    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
-    assert outbox.refused == {names[4]: f"it is too large ({status})"}
-    assert set(ingest.records) == set(names) - {names[4]}
-
-
-def test_invalid_record_is_isolated(
-    tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
-) -> None:
-    names = fill(tmp_path, 6)
-
-    def script(sent: list[dict[str, Any]]) -> StubReply | None:
-        if names[3] not in [r["values"]["measurement_id"] for r in sent]:
-            return None
-        either = "the database cannot hold it (it or another one)"
-        errors = [{"index": index, "reasons": [either]} for index in range(len(sent))]
-        return StubReply(422, {"error": "no", "errors": errors})
-
-    ingest.script = script
-    outbox = Outbox(str(tmp_path), ingest.url)
-    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
-    assert set(outbox.refused) == {names[3]}
-    assert set(ingest.records) == set(names) - {names[3]}
 
 
 @pytest.mark.parametrize(
@@ -183,7 +180,7 @@ def test_permanent_errors_are_not_retried(
     fill(tmp_path, 3)
     ingest.script = lambda _: reply
     outbox, time = Outbox(str(tmp_path), ingest.url), Time()
-    done = send_outbox(outbox, endpoint, 60, patient=True, clock=time.clock, sleep=time.sleep)
+    done = send_patiently(outbox, endpoint, time)
     assert (done, time.slept, len(ingest.posts)) == (SendStatus.REJECTED, [], 1)
     assert expected in Outbox(str(tmp_path), ingest.url).problem
     assert len(outbox.pending()) == 3
@@ -200,8 +197,7 @@ def test_transient_errors_are_retried(
     ]
     ingest.script = lambda _: replies.pop(0) if replies else None
     outbox, time = Outbox(str(tmp_path), ingest.url), Time()
-    done = send_outbox(outbox, endpoint, 60, patient=True, clock=time.clock, sleep=time.sleep)
-    assert done is SendStatus.DONE
+    assert send_patiently(outbox, endpoint, time) is SendStatus.DONE
     assert len(ingest.records) == 3
     assert 7 <= time.slept[0] <= 7 * 1.25, "never earlier than requested"
     assert 1 <= time.slept[1] <= 2
@@ -215,16 +211,13 @@ def test_dead_service_stops_at_the_deadline(
     fill(tmp_path, 3)
     ingest.script = lambda _: StubReply(503)
     outbox, time = Outbox(str(tmp_path), ingest.url), Time()
-    done = send_outbox(outbox, endpoint, 60, patient=True, clock=time.clock, sleep=time.sleep)
-    assert done is SendStatus.RETRY_LATER
+    assert send_patiently(outbox, endpoint, time) is SendStatus.RETRY_LATER
     assert 20 < time.now <= 60
     assert 5 <= len(ingest.posts) <= 9
     # A retry requested for after the deadline ends the transmission at once.
     ingest.script = lambda _: StubReply(503, {}, {"Retry-After": "3600"})
     before = time.now
-    done = send_outbox(
-        outbox, endpoint, before + 60, patient=True, clock=time.clock, sleep=time.sleep
-    )
+    done = send_patiently(outbox, endpoint, time, before + 60)
     assert (done, time.now, outbox.retry_after_s) == (SendStatus.RETRY_LATER, before, 3600.0)
 
 
@@ -288,8 +281,7 @@ def test_invalid_record_does_not_block_others(
     names = fill(tmp_path, 2)
     (tmp_path / "records" / "bad.json").write_text('{"values": {}, "extras": {}}')
     (tmp_path / "records" / f"{names[0]}.json").rename(tmp_path / "records" / "copy.json")
-    outbox = Outbox(str(tmp_path), ingest.url)
-    assert send_outbox(outbox, endpoint, FAR, patient=False) is SendStatus.DONE
+    outbox = send_all(tmp_path, endpoint, ingest)
     assert set(ingest.records) == {names[1]}
     assert set(outbox.refused) == {"bad", "copy"}
 

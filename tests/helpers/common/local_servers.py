@@ -1,11 +1,12 @@
-"""HTTP servers of tests."""
+"""Servers on this machine for tests."""
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,3 +39,31 @@ def serve_http(
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def serve_tcp(answer: Callable[[socket.socket], None] | None = None) -> Iterator[int]:
+    """Accept connections and answer one after the other, or stay silent; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                if answer is None:
+                    silent.append(connection)
+                    continue
+                with connection, suppress(OSError):
+                    connection.settimeout(60)
+                    answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in silent:
+            connection.close()
