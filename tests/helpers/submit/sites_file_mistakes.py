@@ -128,8 +128,4 @@ SITES_MISTAKES = [
 ]  # fmt: skip
 
 #: Invalid TOML, and the expected line of the error.
-BROKEN_SITES = [
-    ("[sites.A\n", 1),
-    ("[sites.A]\n[sites.A]\n", 2),
-    ("[sites.A]\npool =\n", 2),
-]
+BROKEN_SITES = [("[sites.A\n", 1), ("[sites.A]\n[sites.A]\n", 2), ("[sites.A]\npool =\n", 2)]

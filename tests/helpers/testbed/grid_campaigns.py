@@ -18,7 +18,7 @@ from local_service import serve_folder
 
 from treehammer import config
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.production import root_process
+from treehammer.datasets.production.root_process import prepare_dataset_root
 from treehammer.progress import no_progress
 from treehammer.sql.core.dimensions import DIMENSIONS
 from treehammer.testbed.components import replica_files
@@ -83,8 +83,7 @@ def run_grid_campaigns(grid: Grid, folder: Path) -> Iterator[GridCampaigns]:
     catalogue = FolderCatalogue(folder / "cache" / "datasets")
     software = config.load_settings().software_dir
     catalogue.make(
-        load_generated_spec(_SPEC),
-        root_process.prepare_dataset_root(RELEASES[-1], software, no_progress),
+        load_generated_spec(_SPEC), prepare_dataset_root(RELEASES[-1], software, no_progress)
     )
     replica_files.place_dataset(DATASET, catalogue, grid.box)
     broken = replica_files.replica_path(grid.box, BROKEN_SITE, DATASET, f"{DATASET}.root")

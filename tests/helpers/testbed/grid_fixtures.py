@@ -22,6 +22,7 @@ from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.submit.batch.local.job_processes import start_time
 from treehammer.testbed.components import component_list, condor_pool
+from treehammer.testbed.components.component_list import build_components, sites_file_path
 from treehammer.testbed.core import lifecycle, mount_namespace, workspace
 from treehammer.testbed.core.component import Component, Workspace
 
@@ -46,7 +47,7 @@ class Grid:
         self.parts = parts
         self.pool = condor_pool.first_pool_layout(box)
         self.second = condor_pool.second_pool_layout(box)
-        self.sites_file = component_list.sites_file_path(box)
+        self.sites_file = sites_file_path(box)
         self.submit_dir = condor_pool.submit_folder(box)
         self.env = self.pool.client_env
 
@@ -190,7 +191,7 @@ def _remove_orphans() -> None:
             box = workspace.define_workspace(
                 folder.stem, SITE_COUNT, config.load_settings(), second_pool=True
             )
-            lifecycle.take_down(box, component_list.build_components(box), _print_progress)
+            lifecycle.take_down(box, build_components(box), _print_progress)
 
 
 @contextmanager
@@ -241,16 +242,12 @@ def pool() -> Iterator[Grid]:
 @pytest.fixture(scope="session")
 def grid() -> Iterator[Grid]:
     """Full testbed: three sites with their storage, and a second pool."""
-    with run_testbed(
-        "grid", component_list.build_components, SITE_COUNT, second_pool=True, rucio=False
-    ) as grid:
+    with run_testbed("grid", build_components, SITE_COUNT, second_pool=True, rucio=False) as grid:
         yield grid
 
 
 @pytest.fixture(scope="session")
 def rucio_grid() -> Iterator[Grid]:
     """Full testbed with Rucio and a results database: three sites, the last of them distant."""
-    with run_testbed(
-        "rucio", component_list.build_components, SITE_COUNT, second_pool=False, rucio=True
-    ) as grid:
+    with run_testbed("rucio", build_components, SITE_COUNT, second_pool=False, rucio=True) as grid:
         yield grid

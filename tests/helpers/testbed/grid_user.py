@@ -10,27 +10,12 @@ from pathlib import Path
 
 from condor_jobs import pool_from_sites_file
 from grid_fixtures import Grid
-from local_user import LocalUser
+from local_user import TEST_TOML, LocalUser
 
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
 
-TEST_TOML = """
-[test]
-name = "shell"
-payload = "run.sh"
-repeats = 2
-rounds = 1
-wall_limit_s = 60
-memory_limit_mb = 100
-[matrix]
-root = ["none"]
-mode = ["one", "two"]
-bundle = ["mode"]
-[settings]
-[metrics.answer]
-unit = "1"
-"""
+GRID_TEST_TOML = TEST_TOML.replace("[matrix]", 'memory_limit_mb = 100\n[matrix]\nroot = ["none"]')
 
 
 class GridUser(LocalUser):
@@ -39,7 +24,7 @@ class GridUser(LocalUser):
     def __init__(self, folder: Path, grid: Grid) -> None:
         super().__init__(folder)
         self.grid = grid
-        (self.test / "test.toml").write_text(TEST_TOML)
+        (self.test / "test.toml").write_text(GRID_TEST_TOML)
         self.sites: dict[str, Site] = {
             name: self._site_table(name, requirements=f'TARGET.GLIDEIN_Site == "{name}"')
             for name in grid.box.sites

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import unprivileged_testbed
-from grid_user import TEST_TOML
+from grid_user import GRID_TEST_TOML
 from machine_requirements import skip_or_fail
 
 import treehammer
@@ -48,7 +48,7 @@ def test_unprivileged_user_runs_complete_testbed(home: Path) -> None:
         skip_or_fail(f"no testbed: {error}")
     test = home / "test"
     test.mkdir()
-    (test / "test.toml").write_text(TEST_TOML)
+    (test / "test.toml").write_text(GRID_TEST_TOML)
     result = '{"format": 1, "values": {}, "extras": {"answer": 42}, "failure": null}'
     (test / "run.sh").write_text(f"#!/bin/sh\necho '{result}' > \"$TREEHAMMER_RESULT\"\n")
     (test / "run.sh").chmod(0o755)

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from treehammer.datasets.specs import rewrite_options
-from treehammer.datasets.specs.rewrite_options import RewriteOptions
+from treehammer.datasets.specs.rewrite_options import RewriteOptions, parse_rewrite_options
 from treehammer.errors import DatasetError
 
 
@@ -80,7 +79,7 @@ def test_suggested_names_contain_options() -> None:
 
 def test_options_round_trip_through_manifest() -> None:
     asked = RewriteOptions(compression="lz4:4", basket_size="16kB", skip_unwritable=True)
-    assert rewrite_options.parse_rewrite_options(asked.to_mapping()) == asked
+    assert parse_rewrite_options(asked.to_mapping()) == asked
     command = asked.to_command("nano", "mine")
     assert command == (
         "treehammer datasets make nano --compression lz4:4 --basket-size 16kB --skip-unwritable --as mine"

@@ -29,10 +29,7 @@ def catalogue(tmp_path: Path) -> FolderCatalogue:
 
 @pytest.fixture
 def source(
-    catalogue: FolderCatalogue,
-    plan: GeneratedSpec,
-    software: SoftwareRequest,
-    fake_root: list[str],
+    catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> Manifest:
     manifest = catalogue.make(plan, software)
     fake_root.clear()

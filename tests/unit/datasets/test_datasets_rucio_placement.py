@@ -228,9 +228,7 @@ def test_replica_url_at_another_prefix() -> None:
     assert one.url_at_prefix(pinned) == one.url_at_prefix(pinned + "/") == f"{pinned}/s/12/34/f"
 
 
-def test_files_are_written_to_one_storage_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[tuple[str, str]] = []
 
     def bring_file(file: DidFile, path: Path, rse: str, *_: object) -> None:

@@ -120,20 +120,18 @@ def test_file_content_is_part_of_the_identity(pin: Pin) -> None:
 
 
 def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = pin()
-    one, other = variant_expansion.expand_variants(test.definition, "file")[:2]
-    keys = [
-        identity.compute_series(identity.compute_test_hash(test), one, "d", "local", "file"),
-        identity.compute_series(identity.compute_test_hash(test), other, "d", "local", "file"),
-        identity.compute_series(identity.compute_test_hash(test), one, "e", "local", "file"),
-        identity.compute_series(identity.compute_test_hash(test), one, "d", "cern", "file"),
-        identity.compute_series(identity.compute_test_hash(test), one, "d", "local", "root"),
+    test = identity.compute_test_hash(pin())
+    one, other = variant_expansion.expand_variants(pin().definition, "file")[:2]
+    columns = [
+        (test, one, "d", "local", "file"),
+        (test, other, "d", "local", "file"),
+        (test, one, "e", "local", "file"),
+        (test, one, "d", "cern", "file"),
+        (test, one, "d", "local", "root"),
     ]
+    keys = {identity.compute_series(*values) for values in columns}
     monkeypatch.setattr(identity, "INSTRUMENT_VERSION", metric_catalogue.INSTRUMENT_VERSION + 1)
-    keys.append(
-        identity.compute_series(identity.compute_test_hash(test), one, "d", "local", "file")
-    )
-    assert len(set(keys)) == 6
+    assert len(keys | {identity.compute_series(*columns[0])}) == 6
 
 
 def test_comparison_key_ignores_the_compared_axes(pin: Pin) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from treehammer.errors import DefinitionError
 from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.schema import definition_loader, toml_models
+from treehammer.hctests.schema import definition_loader
+from treehammer.hctests.schema.toml_models import build_test_schema
 
 WriteTest = Callable[..., Path]
 PUBLISHED = pinned_tests.SHIPPED_TESTS_FOLDER / "test.schema.json"
@@ -20,7 +21,7 @@ PUBLISHED = pinned_tests.SHIPPED_TESTS_FOLDER / "test.schema.json"
 
 def test_published_schema_is_up_to_date() -> None:
     published = json.loads(PUBLISHED.read_text())
-    assert published == toml_models.build_test_schema(), (
+    assert published == build_test_schema(), (
         "run: treehammer tests schema > hctests/test.schema.json"
     )
     jsonschema.Draft202012Validator.check_schema(published)
@@ -30,9 +31,7 @@ def test_published_schema_is_up_to_date() -> None:
 def test_shipped_tests_are_valid(name: str) -> None:
     folder = pinned_tests.SHIPPED_TESTS_FOLDER / name
     assert definition_loader.load_definition(folder).name
-    jsonschema.validate(
-        tomllib.loads((folder / "test.toml").read_text()), toml_models.build_test_schema()
-    )
+    jsonschema.validate(tomllib.loads((folder / "test.toml").read_text()), build_test_schema())
 
 
 @pytest.mark.parametrize(
@@ -53,6 +52,6 @@ def test_schema_rejects_mistakes(write_test: WriteTest, text: str) -> None:
     folder = write_test(text)
     raw = tomllib.loads((folder / "test.toml").read_text())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(raw, toml_models.build_test_schema())
+        jsonschema.validate(raw, build_test_schema())
     with pytest.raises(DefinitionError):
         definition_loader.load_definition(folder)

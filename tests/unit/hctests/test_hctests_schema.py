@@ -13,14 +13,14 @@ from treehammer.errors import DefinitionError
 from treehammer.hctests.cli.definition_options import parse_axis_options
 from treehammer.hctests.matrix import variant_expansion
 from treehammer.hctests.matrix.definition import TestDefinition
-from treehammer.hctests.schema import definition_loader
+from treehammer.hctests.schema.definition_loader import load_definition, override_definition
 
 WriteTest = Callable[..., Path]
 
 
 def problems(folder: Path) -> tuple[str, ...]:
     with pytest.raises(DefinitionError) as caught:
-        definition_loader.load_definition(folder)
+        load_definition(folder)
     assert caught.value.problems
     return caught.value.problems
 
@@ -32,14 +32,14 @@ def only_problem(folder: Path) -> str:
 
 def override(definition: TestDefinition, *parameters: str, **settings: str) -> TestDefinition:
     typed = {key.replace("__", "."): value for key, value in settings.items()}
-    return definition_loader.override_definition(definition, parse_axis_options(parameters), typed)
+    return override_definition(definition, parse_axis_options(parameters), typed)
 
 
 # --- Valid definitions ----------------------------------------------------------------------------
 
 
 def test_defaults_are_filled_in(write_test: WriteTest) -> None:
-    definition = definition_loader.load_definition(write_test())
+    definition = load_definition(write_test())
     assert definition.axes == {
         "root": ("current",),
         "branches": (1.0,),
@@ -63,26 +63,22 @@ def test_defaults_are_filled_in(write_test: WriteTest) -> None:
 
 def test_axes_keep_the_order_of_test_toml(write_test: WriteTest) -> None:
     text = '[matrix]\nmine = ["x"]\nevents = [0.5]\nroot = ["6.40.00"]\nbundle = ["root"]\n'
-    definition = definition_loader.load_definition(write_test(text))
+    definition = load_definition(write_test(text))
     assert tuple(definition.axes)[:3] == ("mine", "events", "root")
     assert "bundle" not in definition.axes
     assert definition.bundle == ("root",)
 
 
 def test_equal_numbers_are_one_value(write_test: WriteTest) -> None:
-    a = definition_loader.load_definition(
-        write_test("[matrix]\nbranches = [1]\nevents = [1]\ncache_mb = [30.0]\n")
-    )
-    b = definition_loader.load_definition(
-        write_test("[matrix]\nbranches = [1.0]\nevents = [1.0]\ncache_mb = [30]\n")
-    )
+    a = load_definition(write_test("[matrix]\nbranches = [1]\nevents = [1]\ncache_mb = [30.0]\n"))
+    b = load_definition(write_test("[matrix]\nbranches = [1.0]\nevents = [1.0]\ncache_mb = [30]\n"))
     assert repr(a.axes) == repr(b.axes)
 
 
 def test_executable_payload_has_no_root(write_test: WriteTest) -> None:
     folder = write_test('[test]\nname = "mine"\npayload = "./run.sh"\n', run_sh="#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
-    definition = definition_loader.load_definition(folder)
+    definition = load_definition(folder)
     assert definition.payload_kind == "executable"
     assert definition.payload == "run.sh"
     assert definition.axes["root"] == ("none",)
@@ -93,12 +89,7 @@ def test_branch_list_is_one_of_the_files(write_test: WriteTest) -> None:
         TEST_HEADER + 'files = ["helper.h"]\n[matrix]\nbranches = ["@list.txt", "Muon_*,Jet_pt"]\n'
     )
     folder = write_test(text, helper_h="", list_txt="a\n")
-    assert definition_loader.load_definition(folder).files == (
-        "test.toml",
-        "read.py",
-        "helper.h",
-        "list.txt",
-    )
+    assert load_definition(folder).files == ("test.toml", "read.py", "helper.h", "list.txt")
 
 
 def test_settings_rules_and_metrics_are_loaded(write_test: WriteTest) -> None:
@@ -117,7 +108,7 @@ nested = {list = [1, 2.5, true, "x"]}
 unit = "B"
 better = "lower"
 """
-    definition = definition_loader.load_definition(write_test(text))
+    definition = load_definition(write_test(text))
     assert definition.exclude == ({"door": "https", "cache_mb": 0},)
     assert definition.include == ({"cache_mb": 300},)
     assert definition.settings == {"nested": {"list": [1, 2.5, True, "x"]}}
@@ -172,7 +163,7 @@ def test_consequences_of_a_mistake_are_not_reported(write_test: WriteTest) -> No
 
 def test_numbers_become_whole_if_possible(write_test: WriteTest) -> None:
     folder = write_test("[matrix]\nmine = [3.0, 0.5, 1e300]\n")
-    values = definition_loader.load_definition(folder).axes["mine"]
+    values = load_definition(folder).axes["mine"]
     assert list(map(repr, values)) == ["3", "0.5", "1e+300"]
 
 
@@ -184,15 +175,15 @@ def test_invalid_toml_names_the_line(write_test: WriteTest, text: str, line: int
 
 def test_unreadable_test_toml_is_one_error(tmp_path: Path, write_test: WriteTest) -> None:
     with pytest.raises(DefinitionError, match="no test here"):
-        definition_loader.load_definition(tmp_path / "nowhere")
+        load_definition(tmp_path / "nowhere")
     folder = write_test()
     (folder / "test.toml").write_bytes(b"\xff\xfe[test]")
     with pytest.raises(DefinitionError, match="not UTF-8"):
-        definition_loader.load_definition(folder)
+        load_definition(folder)
     (folder / "test.toml").unlink()
     (folder / "test.toml").mkdir()
     with pytest.raises(DefinitionError, match="cannot be read"):
-        definition_loader.load_definition(folder)
+        load_definition(folder)
 
 
 def test_link_out_of_the_folder_is_refused(tmp_path: Path, write_test: WriteTest) -> None:
@@ -211,7 +202,7 @@ def test_link_to_a_file_of_a_test_beside_is_accepted(tmp_path: Path, write_test:
     os.symlink("../neighbor/shared.h", folder / "shared.h")
     assert "is a link to neither" in only_problem(folder)
     (neighbor / "test.toml").write_text("")
-    assert "shared.h" in definition_loader.load_definition(folder).files
+    assert "shared.h" in load_definition(folder).files
 
 
 def test_lfs_pointer_is_refused(write_test: WriteTest) -> None:
@@ -224,9 +215,7 @@ def test_executable_needs_permission(write_test: WriteTest) -> None:
     assert "chmod +x run.sh" in only_problem(folder)
 
 
-def test_huge_matrix_is_refused_before_expansion(
-    write_test: WriteTest,
-) -> None:
+def test_huge_matrix_is_refused_before_expansion(write_test: WriteTest) -> None:
     axes = "".join(f"axis_{n} = {list(range(20))}\n" for n in range(10))
     assert "combinations (expected at most" in only_problem(write_test("[matrix]\n" + axes))
 
@@ -242,7 +231,7 @@ def test_huge_matrix_is_refused_before_expansion(
 def test_one_pass_is_enough(write_test: WriteTest, text: str) -> None:
     folder = write_test(text, run_sh="#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
-    assert definition_loader.load_definition(folder).passes == 1
+    assert load_definition(folder).passes == 1
 
 
 # --- Overrides ------------------------------------------------------------------------------------
@@ -269,7 +258,7 @@ number = 1
 deep = {er = 0.5}
 """
     )
-    return definition_loader.load_definition(write_test(text, list_txt="", other_txt=""))
+    return load_definition(write_test(text, list_txt="", other_txt=""))
 
 
 def test_typed_axis_values_get_the_axis_type(definition: TestDefinition) -> None:
@@ -361,13 +350,11 @@ rntuple = "d-rntuple"
 
 
 def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
-    found = definition_loader.load_definition(write_test(FORMATS))
+    found = load_definition(write_test(FORMATS))
     variants = variant_expansion.expand_variants(found, "file")
     read = {str(variant["format"]): found.dataset_for(variant) for variant in variants}
     assert read == {"ttree": "d", "rntuple": "d-rntuple"}
-    typed = definition_loader.override_definition(
-        found, {}, {"twins.rntuple": "other", "dataset": "o"}
-    )
+    typed = override_definition(found, {}, {"twins.rntuple": "other", "dataset": "o"})
     assert [typed.dataset_for(variant) for variant in variants] == ["o", "other"]
 
 
@@ -385,5 +372,5 @@ def test_mistakes_in_formats_and_twins_are_reported(
     write_test: WriteTest, old: str, new: str, expected: str
 ) -> None:
     with pytest.raises(DefinitionError) as caught:
-        definition_loader.load_definition(write_test(FORMATS.replace(old, new)))
+        load_definition(write_test(FORMATS.replace(old, new)))
     assert expected in str(caught.value) + str(getattr(caught.value, "problems", ""))

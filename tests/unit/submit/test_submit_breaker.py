@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus
 from treehammer.submit.lifecycle import campaign_resume
+from treehammer.submit.lifecycle.campaign_resume import resume_campaign
 from treehammer.submit.planning.pacing import BreakerThreshold
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.tracking import circuit_breaker
@@ -57,8 +59,9 @@ class Scene:
     def states(self, site: str = "SITE_A") -> list[str]:
         return [job.state for job in self.jobs(site)]
 
-    def end_job(self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "") -> None:
-        us = number * 1_000_000
+    def end_job(
+        self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "", us: int = 1_000_000
+    ) -> None:
         attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", kind)
         self.batch.set_status(job.batch_id, state, attempt)
 
@@ -96,20 +99,20 @@ def test_resumed_site_starts_with_no_failures(tmp_path: Path, store: Store) -> N
     settings = make_settings(tmp_path)
     scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
     first, *others = scene.jobs()
-    for job in [first, *others[:2]]:
+    scene.end_job(first, JobState.LOST, number=campaign_resume.MAX_ATTEMPTS_IN_ALL, kind="lost")
+    for job in others[:2]:
         scene.end_job(job, JobState.LOST, kind="lost")
     assert scene.apply_breaker()
-    done = campaign_resume.resume_campaign(
-        scene.tracker, scene.campaign, settings, sites=["SITE_A"]
-    )
-    assert done == campaign_resume.ResumeResult(released=0, requeued=6, exhausted=0, unqueued=0)
+    done = resume_campaign(scene.tracker, scene.campaign, settings, sites=["SITE_A"])
+    assert done == campaign_resume.ResumeResult(released=0, requeued=5, exhausted=1, unqueued=0)
     assert set(scene.batch.requeued.values()) == {1}
     assert scene.apply_breaker() == [], "earlier failures do not count"
-    assert scene.states() == ["queued"] * 6
-    again = campaign_resume.resume_campaign(
-        scene.tracker, scene.campaign, settings, sites=["SITE_A"]
-    )
+    assert scene.states() == ["lost", *["queued"] * 5]
+    again = resume_campaign(scene.tracker, scene.campaign, settings, sites=["SITE_A"])
     assert again.requeued == 0, "nothing is queued twice"
+    for job in scene.jobs()[1:3]:
+        scene.end_job(job, JobState.LOST, number=2, kind="lost", us=time.time_ns())
+    assert scene.apply_breaker() == [], "two of two failed since the stop"
 
 
 def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -> None:
@@ -118,7 +121,7 @@ def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -
     scene.end_job(first, JobState.LOST, number=campaign_resume.MAX_ATTEMPTS_IN_ALL, kind="evicted")
     scene.end_job(second, JobState.LOST, number=2, kind="evicted")
     scene.tracker.refresh_jobs(scene.campaign)
-    done = campaign_resume.resume_campaign(scene.tracker, scene.campaign, make_settings(tmp_path))
+    done = resume_campaign(scene.tracker, scene.campaign, make_settings(tmp_path))
     assert (done.requeued, done.exhausted) == (1, 1)
     assert set(scene.batch.requeued.values()) == {2}
 

@@ -10,11 +10,7 @@ import pytest
 
 from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor.event_log import (
-    EventLogState,
-    LogClock,
-    parse_events,
-)
+from treehammer.submit.batch.htcondor.event_log import EventLogState, LogClock, parse_events
 from treehammer.submit.batch.htcondor.job_events import JobEventState
 from treehammer.submit.batch.htcondor.job_status import derive_status
 from treehammer.submit.batch.htcondor.match_diagnosis import split_conjunction

@@ -27,7 +27,12 @@ from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.rendering import preview
 from treehammer.submit.rendering.job_descriptions import render_jobs
-from treehammer.submit.reporting import job_reporting
+from treehammer.submit.reporting.job_reporting import (
+    check_service,
+    proxy_environment,
+    reporting_for_preview,
+    reporting_for_submission,
+)
 from treehammer.submit.reporting.token_lifetime import TokenDeadlines, TokenRenewal
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
@@ -69,12 +74,7 @@ def open_umask() -> Iterator[None]:
 def described(plan: Plan, known: Settings, folder: Path) -> list[JobDescription]:
     folder.mkdir()
     return list(
-        render_jobs(
-            plan,
-            folder,
-            environ={},
-            service=job_reporting.reporting_for_submission(known, plan.options),
-        )
+        render_jobs(plan, folder, environ={}, service=reporting_for_submission(known, plan.options))
     )
 
 
@@ -136,7 +136,7 @@ def test_preview_has_token_placeholders(tmp_path: Path) -> None:
     known = settings(tmp_path, service_ca_file=authority.ca)
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     (tmp_path / "out").mkdir()
-    shown = job_reporting.reporting_for_preview(known, plan.options)
+    shown = reporting_for_preview(known, plan.options)
     jobs = list(render_jobs(plan, tmp_path / "out", environ={}, service=shown))
     assert preview.write_preview(plan, jobs, known, tmp_path / "rendered") == len(jobs)
     inputs = tmp_path / "rendered" / "1" / "inputs"
@@ -148,12 +148,9 @@ def test_preview_has_token_placeholders(tmp_path: Path) -> None:
 def test_jobs_without_service_have_no_service_files(tmp_path: Path) -> None:
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     assert (
-        job_reporting.reporting_for_submission(
-            settings(tmp_path), SubmissionOptions(use_service=False)
-        )
-        is None
+        reporting_for_submission(settings(tmp_path), SubmissionOptions(use_service=False)) is None
     )
-    assert job_reporting.check_service(make_settings(tmp_path), SubmissionOptions()) == []
+    assert check_service(make_settings(tmp_path), SubmissionOptions()) == []
     (job, *_) = described(plan, settings(tmp_path, url=""), tmp_path / "out")
     assert not {SERVICE_FILE, CA_FILE, TOKEN_FILE} & job.inputs.keys()
 
@@ -165,14 +162,12 @@ def test_missing_key_is_refused_before_storing(tmp_path: Path) -> None:
     assert "--no-service" in str(error.value)
     assert not (tmp_path / "data").exists()
     with pytest.raises(ConfigError, match="not a key of a results service"):
-        job_reporting.check_service(settings(tmp_path, key="th1.abc.short"), SubmissionOptions())
+        check_service(settings(tmp_path, key="th1.abc.short"), SubmissionOptions())
 
 
 def test_key_is_read_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(access_keys.TOKEN_VARIABLE, KEY.text)
-    found = job_reporting.reporting_for_submission(
-        settings(tmp_path, key=None), SubmissionOptions()
-    )
+    found = reporting_for_submission(settings(tmp_path, key=None), SubmissionOptions())
     assert found is not None
     assert found.key == KEY
     assert KEY.secret not in repr(found)
@@ -181,29 +176,27 @@ def test_key_is_read_from_environment(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_invalid_ca_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(ConfigError, match="it contains no certificates"):
-        job_reporting.reporting_for_preview(
+        reporting_for_preview(
             settings(tmp_path, service_ca_file=tmp_path / "ca.pem"), SubmissionOptions()
         )
 
 
-def test_unavailable_service_warns_and_rejected_key_fails(
-    tmp_path: Path,
-) -> None:
+def test_unavailable_service_warns_and_rejected_key_fails(tmp_path: Path) -> None:
     stub = IngestStub(tmp_path / "service")
     known = settings(tmp_path, url=stub.url, service_ca_file=stub.ca)
     try:
-        assert job_reporting.check_service(known, SubmissionOptions()) == []
+        assert check_service(known, SubmissionOptions()) == []
         stub.script = lambda _: StubReply(422, {"error": "no measurements"})
-        assert job_reporting.check_service(known, SubmissionOptions()) == [], "the key is accepted"
+        assert check_service(known, SubmissionOptions()) == [], "the key is accepted"
         stub.script = lambda _: StubReply(401, {"error": "key 0123456789ab was revoked"})
         with pytest.raises(ConfigError, match="was revoked") as refused:
-            job_reporting.check_service(known, SubmissionOptions())
+            check_service(known, SubmissionOptions())
         assert KEY.secret not in str(refused.value)
         stub.script = lambda _: StubReply(503)
-        assert "503" in job_reporting.check_service(known, SubmissionOptions())[0]
+        assert "503" in check_service(known, SubmissionOptions())[0]
     finally:
         stub.stop()
-    (line,) = job_reporting.check_service(known, SubmissionOptions(service_timeout_s=7))
+    (line,) = check_service(known, SubmissionOptions(service_timeout_s=7))
     assert "Connection refused" in line
     assert "each spends up to 7 s" in line
 
@@ -236,7 +229,7 @@ def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:
     job = described(plan, known, tmp_path / "out")[0]
     (tmp_path / "new").mkdir()
     walls_s = {job.job_id: 60.0}
-    service = job_reporting.reporting_for_submission(known, SubmissionOptions(service_timeout_s=5))
+    service = reporting_for_submission(known, SubmissionOptions(service_timeout_s=5))
     renewal = TokenRenewal(service, tmp_path / "new", plan.campaign_id, walls_s)
     found = renewal(job.job_id, job.inputs)
     assert found.keys() == job.inputs.keys()
@@ -250,11 +243,9 @@ def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:
 
 
 def test_proxy_environment_omits_passwords() -> None:
-    variables = job_reporting.proxy_environment(
-        {"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "localhost"}
-    )
+    variables = proxy_environment({"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "localhost"})
     assert variables == {
         "TREEHAMMER_HTTPS_PROXY": "http://proxy:3128",
         "TREEHAMMER_NO_PROXY": "localhost",
     }
-    assert job_reporting.proxy_environment({"https_proxy": "http://me:5ecret@proxy:3128"}) == {}
+    assert proxy_environment({"https_proxy": "http://me:5ecret@proxy:3128"}) == {}

@@ -184,10 +184,7 @@ def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
     executions = [execution for job in plan.jobs for execution in job.spec.executions]
     assert {
         (execution.variant["format"], execution.identity["dataset"]) for execution in executions
-    } == {
-        ("ttree", "tiny"),
-        ("rntuple", "tiny-rntuple"),
-    }
+    } == {("ttree", "tiny"), ("rntuple", "tiny-rntuple")}
     for execution in executions:
         assert f"/{execution.identity['dataset']}/" in execution.files[0].url
         assert execution.identity["content_hash"] == make_manifest().hash

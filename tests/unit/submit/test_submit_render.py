@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from plan_factory import SHELL_TEST, make_local_plan, make_pinned_test
 
 from treehammer.errors import ConfigError, SourceError
-from treehammer.submit.rendering import job_descriptions
-from treehammer.submit.rendering.job_descriptions import render_jobs
-from treehammer.submit.templates import quoting, template_engine
+from treehammer.submit.rendering.job_descriptions import copy_payload, render_jobs
+from treehammer.submit.templates import quoting
+from treehammer.submit.templates.template_engine import render_template
 
 HOSTILE = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
 
@@ -28,7 +28,7 @@ def test_toml_string_round_trips(text: str) -> None:
 def test_template_error_reports_invalid_text(tmp_path: Path) -> None:
     (tmp_path / "t.j2").write_text("x = {{ name | toml }}")
     with pytest.raises(ConfigError, match=r"t\.j2.*not valid text"):
-        template_engine.render_template("t.j2", {"name": "\udc80"}, folder=tmp_path)
+        render_template("t.j2", {"name": "\udc80"}, folder=tmp_path)
 
 
 def test_hostile_text_stays_a_value(tmp_path: Path) -> None:
@@ -62,9 +62,7 @@ def test_description_lists_inputs(tmp_path: Path) -> None:
 def test_undefined_variable_error_names_template_and_job(tmp_path: Path) -> None:
     (tmp_path / "bad.j2").write_text("x = {{ job.nmae | toml }}")
     with pytest.raises(ConfigError) as caught:
-        template_engine.render_template(
-            "bad.j2", {"job": {"name": "n"}}, folder=tmp_path, where="job 17"
-        )
+        render_template("bad.j2", {"job": {"name": "n"}}, folder=tmp_path, where="job 17")
     message = str(caught.value)
     assert "bad.j2" in message
     assert "nmae" in message
@@ -78,22 +76,22 @@ def test_undefined_variable_error_names_template_and_job(tmp_path: Path) -> None
 def test_invalid_template_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "bad.j2").write_text(text)
     with pytest.raises(ConfigError, match=expected):
-        template_engine.render_template("bad.j2", {"x": 1}, folder=tmp_path)
+        render_template("bad.j2", {"x": 1}, folder=tmp_path)
 
 
 def test_missing_template_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="template not found"):
-        template_engine.render_template("none.j2", {}, folder=tmp_path)
+        render_template("none.j2", {}, folder=tmp_path)
 
 
 def test_changed_files_are_refused(tmp_path: Path) -> None:
     pinned = make_pinned_test(tmp_path / "test", SHELL_TEST)
     (tmp_path / "test" / "run.sh").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(SourceError, match="changed during"):
-        job_descriptions.copy_payload(pinned, tmp_path / "copy")
+        copy_payload(pinned, tmp_path / "copy")
     (tmp_path / "test" / "run.sh").unlink()
     with pytest.raises(SourceError, match="cannot be copied"):
-        job_descriptions.copy_payload(pinned, tmp_path / "other")
+        copy_payload(pinned, tmp_path / "other")
 
 
 def _folder(tmp_path: Path) -> Path:

@@ -24,7 +24,7 @@ from treehammer.datasets.doors.file_observation import (
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.errors import ConfigError
 from treehammer.sql.write.store import Store
-from treehammer.submit.replicas import replica_findings
+from treehammer.submit.replicas.replica_findings import record_findings
 from treehammer.submit.replicas.replica_selection import list_expected_replicas, select_storage
 from treehammer.submit.replicas.replica_verification import (
     CORRUPT_STATE,
@@ -164,13 +164,11 @@ def test_rse_expression_needs_rucio(settings: config.Settings) -> None:
 
 def test_only_proofs_are_recorded(settings: config.Settings, manifest: Manifest) -> None:
     wanted = at(settings, manifest, "NEAR", "file")
-    assert (
-        replica_findings.record_findings(manifest, check_replicas(manifest, wanted), settings) == 0
-    )
+    assert record_findings(manifest, check_replicas(manifest, wanted), settings) == 0
     assert not (settings.data_dir / "results.db").exists()
     checks = check_replicas(manifest, wanted, full=True)
     bad = replace(checks[0], state=CORRUPT_STATE, wrong_reads=2, message="other")
-    assert replica_findings.record_findings(manifest, [bad, checks[1]], settings) == 0
+    assert record_findings(manifest, [bad, checks[1]], settings) == 0
     with Store.open(settings.database) as store:
         assert store.mark_bad_replicas() == 0  # there are no measurements
 

@@ -8,16 +8,14 @@ import pytest
 from plan_factory import READING_TEST, make_grid_plan, make_grid_site, make_site
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.collectors.software import providers
+from treehammer.collectors.software.providers import parse_software_request
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_software import resolve_site_software
 
 
 def _at(text: str, **mapping: str) -> SoftwareRequest:
     place = make_grid_site(software=mapping)
-    return resolve_site_software([place], {text: providers.parse_software_request(text)})[
-        "SITE_A", text
-    ]
+    return resolve_site_software([place], {text: parse_software_request(text)})["SITE_A", text]
 
 
 def test_release_resolves_to_site_software() -> None:
@@ -35,7 +33,7 @@ def test_exact_release_precedes_wildcard() -> None:
 
 @pytest.mark.parametrize("text", ["none", "current", "cvmfs:LCG_106/P", "path:/opt/root"])
 def test_explicit_location_is_unchanged(text: str) -> None:
-    assert _at(text, **{"*": "cvmfs:ROOT/{version}/P"}) == providers.parse_software_request(text)
+    assert _at(text, **{"*": "cvmfs:ROOT/{version}/P"}) == parse_software_request(text)
 
 
 @pytest.mark.parametrize("mapping", [{}, {"6.38.00": "cvmfs:ROOT/6.38.00/P"}, {"*": "{version}"}])

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import TestbedError
-from treehammer.testbed.core import mount_namespace
 from treehammer.testbed.core.component import VisibleFolder
+from treehammer.testbed.core.mount_namespace import render_mount_script, topmost_inaccessible_parent
 
 
 def test_parents_are_mounted_before_children() -> None:
     outer = VisibleFolder(Path("/data/x"), Path("/tmp"), writable=True)
     inner = VisibleFolder(Path("/tmp/box/site"), Path("/tmp/box/site"))
 
-    lines = mount_namespace.render_mount_script(
-        [Path("/tmp/box")], [inner, outer], ["true"]
-    ).splitlines()
+    lines = render_mount_script([Path("/tmp/box")], [inner, outer], ["true"]).splitlines()
 
     assert lines.index("mount --rbind /mnt/data/x /tmp") < lines.index("mkdir -p /tmp/box/site")
     assert "mount -o remount,bind,ro /tmp/box/site" in lines
@@ -27,7 +25,7 @@ def test_parents_are_mounted_before_children() -> None:
 
 
 def test_nested_hidden_folders_are_hidden_once() -> None:
-    text = mount_namespace.render_mount_script([Path("/a/b"), Path("/a"), Path("/a")], [], ["true"])
+    text = render_mount_script([Path("/a/b"), Path("/a"), Path("/a")], [], ["true"])
 
     assert text.count("tmpfs") == 1
 
@@ -35,9 +33,7 @@ def test_nested_hidden_folders_are_hidden_once() -> None:
 def test_mount_script_quotes_names() -> None:
     odd = Path("/a b/$(touch x)/'q'")
 
-    text = mount_namespace.render_mount_script(
-        [odd], [VisibleFolder(odd / "c", odd / "c")], ["true"]
-    )
+    text = render_mount_script([odd], [VisibleFolder(odd / "c", odd / "c")], ["true"])
 
     assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
     shown = subprocess.run(
@@ -55,12 +51,12 @@ def test_mount_script_quotes_names() -> None:
     "used, stage", [("/home/me", "/mnt"), ("/mnt/cache", "/media"), ("/mnt", "/media")]
 )
 def test_mount_point_is_unused_folder(used: str, stage: str) -> None:
-    assert f"umount -l {stage}\n" in mount_namespace.render_mount_script([Path(used)], [], ["true"])
+    assert f"umount -l {stage}\n" in render_mount_script([Path(used)], [], ["true"])
 
 
 def test_missing_mount_point_is_reported() -> None:
     with pytest.raises(TestbedError, match="no folder is available"):
-        mount_namespace.render_mount_script([Path("/")], [], ["true"])
+        render_mount_script([Path("/")], [], ["true"])
 
 
 def test_topmost_inaccessible_parent(tmp_path: Path) -> None:
@@ -69,6 +65,6 @@ def test_topmost_inaccessible_parent(tmp_path: Path) -> None:
     (private / "more").mkdir(parents=True)
     private.chmod(0o700)
     (private / "more").chmod(0o700)
-    above = mount_namespace.topmost_inaccessible_parent(private)
+    above = topmost_inaccessible_parent(private)
 
-    assert mount_namespace.topmost_inaccessible_parent(private / "more" / "x") == (above or private)
+    assert topmost_inaccessible_parent(private / "more" / "x") == (above or private)

@@ -13,6 +13,7 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.model.file_digest import digest_file
 from treehammer.errors import ConfigError, DatasetError, TestbedError
 from treehammer.testbed.components import replica_files
+from treehammer.testbed.components.replica_files import corrupt_file, place_dataset, replica_path
 from treehammer.testbed.components.xrootd_storage import storage_folder
 from treehammer.testbed.core.component import Workspace
 
@@ -36,31 +37,25 @@ def box(tmp_path: Path) -> Workspace:
 
 
 def at(box: Workspace, site: str) -> dict[str, bytes]:
-    folder = replica_files.replica_path(box, site, "made", "x").parent
+    folder = replica_path(box, site, "made", "x").parent
     return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
-
-
-def test_dataset_is_placed_at_all_sites(catalogue: FolderCatalogue, box: Workspace) -> None:
-    assert replica_files.place_dataset("made", catalogue, box) == {"SITE_A": 2, "SITE_B": 2}
-    assert at(box, "SITE_A") == at(box, "SITE_B") == CONTENT
 
 
 def test_correct_replicas_stay_and_others_are_replaced(
     catalogue: FolderCatalogue, box: Workspace
 ) -> None:
-    replica_files.place_dataset("made", catalogue, box)
-    replica_files.corrupt_file(replica_files.replica_path(box, "SITE_B", "made", "one.root"))
-    replica_files.replica_path(box, "SITE_A", "made", "two.root").unlink()
+    assert place_dataset("made", catalogue, box) == {"SITE_A": 2, "SITE_B": 2}
+    assert at(box, "SITE_A") == at(box, "SITE_B") == CONTENT
+    corrupt_file(replica_path(box, "SITE_B", "made", "one.root"))
+    replica_path(box, "SITE_A", "made", "two.root").unlink()
 
-    assert replica_files.place_dataset("made", catalogue, box) == {"SITE_A": 1, "SITE_B": 1}
-    assert replica_files.place_dataset("made", catalogue, box) == {"SITE_A": 0, "SITE_B": 0}
+    assert place_dataset("made", catalogue, box) == {"SITE_A": 1, "SITE_B": 1}
+    assert place_dataset("made", catalogue, box) == {"SITE_A": 0, "SITE_B": 0}
     assert at(box, "SITE_A") == at(box, "SITE_B") == CONTENT
 
 
 def test_dataset_is_placed_at_named_sites_only(catalogue: FolderCatalogue, box: Workspace) -> None:
-    assert replica_files.place_dataset("made", catalogue, box, ["SITE_B", "SITE_B"]) == {
-        "SITE_B": 2
-    }
+    assert place_dataset("made", catalogue, box, ["SITE_B", "SITE_B"]) == {"SITE_B": 2}
     assert at(box, "SITE_A") == {}
 
 
@@ -68,10 +63,10 @@ def test_dataset_is_placed_at_named_sites_only(catalogue: FolderCatalogue, box: 
 def test_corruption_keeps_size_and_time(
     catalogue: FolderCatalogue, box: Workspace, name: str
 ) -> None:
-    replica_files.place_dataset("made", catalogue, box, ["SITE_A"])
-    path = replica_files.replica_path(box, "SITE_A", "made", name)
+    place_dataset("made", catalogue, box, ["SITE_A"])
+    path = replica_path(box, "SITE_A", "made", name)
     before = path.stat()
-    replica_files.corrupt_file(path)
+    corrupt_file(path)
 
     after = path.stat()
     assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
@@ -80,16 +75,16 @@ def test_corruption_keeps_size_and_time(
 
 def test_unknown_site_and_dataset_are_refused(catalogue: FolderCatalogue, box: Workspace) -> None:
     with pytest.raises(ConfigError, match="SITE_A, SITE_B"):
-        replica_files.place_dataset("made", catalogue, box, ["SITE_X"])
+        place_dataset("made", catalogue, box, ["SITE_X"])
     with pytest.raises(DatasetError, match="there is no dataset 'mad'"):
-        replica_files.place_dataset("mad", catalogue, box)
+        place_dataset("mad", catalogue, box)
 
 
 def test_changed_source_is_not_placed(catalogue: FolderCatalogue, box: Workspace) -> None:
-    replica_files.corrupt_file(catalogue.folder("made") / "one.root")
+    corrupt_file(catalogue.folder("made") / "one.root")
 
     with pytest.raises(DatasetError, match="has changed"):
-        replica_files.place_dataset("made", catalogue, box)
+        place_dataset("made", catalogue, box)
     assert at(box, "SITE_A") == {}
 
 
@@ -103,5 +98,5 @@ def test_full_disk_leaves_no_partial_copy(
 
     monkeypatch.setattr(replica_files, "digest_file", full)
     with pytest.raises(TestbedError, match="the disk is full"):
-        replica_files.place_dataset("made", catalogue, box)
+        place_dataset("made", catalogue, box)
     assert at(box, "SITE_A") == {}

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from treehammer.collectors.kit.treehammer_kit import pass_summary
-from treehammer.collectors.kit.treehammer_kit.pass_summary import LATENCY_PARTS
+from treehammer.collectors.kit.treehammer_kit.pass_summary import LATENCY_PARTS, latency_percentile
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 
 
@@ -34,16 +33,14 @@ def test_percentiles_match_the_exact_ones(reads: int, share: float, distribution
         "all in the upper half of a bin": random.uniform(14, 15.9, reads),
     }[distribution]
     true = float(np.quantile(latencies, share, method="inverted_cdf"))
-    estimate = pass_summary.latency_percentile(
-        counted(latencies), share, 1e-6 * float(latencies.max())
-    )
+    estimate = latency_percentile(counted(latencies), share, 1e-6 * float(latencies.max()))
     assert 1e6 * estimate == pytest.approx(true, rel=1 / LATENCY_PARTS)
 
 
 def test_percentile_below_a_microsecond() -> None:
-    estimate = pass_summary.latency_percentile(counted(np.full(100, 0.7)), 0.5, 0.8e-6)
+    estimate = latency_percentile(counted(np.full(100, 0.7)), 0.5, 0.8e-6)
     assert 1e6 * estimate == pytest.approx(0.7, abs=2 / LATENCY_PARTS)
 
 
 def test_percentile_never_exceeds_the_longest_read() -> None:
-    assert pass_summary.latency_percentile(counted(np.array([5.0, 900.0])), 1.0, 900e-6) == 900e-6
+    assert latency_percentile(counted(np.array([5.0, 900.0])), 1.0, 900e-6) == 900e-6

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.collectors.kit.treehammer_kit import branch_selection
+from treehammer.collectors.kit.treehammer_kit.branch_selection import (
+    select_branches,
+    select_fraction,
+)
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 
 NAMES = ["nMuon", "Muon_pt", "Muon_eta", "Jet_pt", "odd[name]", "run"]
@@ -16,9 +19,7 @@ COUNTERS = {"Muon_pt": ["nMuon"], "Muon_eta": ["nMuon"]}
 
 
 def chosen(request: str, folder: Path | str = "", seed: int = 1) -> list[str]:
-    positions = branch_selection.select_branches(
-        NAMES, COUNTERS, request, seed=seed, folder=str(folder)
-    )
+    positions = select_branches(NAMES, COUNTERS, request, seed=seed, folder=str(folder))
     return [NAMES[position] for position in positions]
 
 
@@ -54,17 +55,13 @@ def test_unmatched_pattern_fails(request_: str, expected: str) -> None:
 @given(st.integers(1, 400), st.floats(1e-4, 1.0), st.floats(1e-4, 1.0), st.integers(0, 2**32))
 def test_fraction_is_exact_and_nested(count: int, one: float, two: float, seed: int) -> None:
     names = [f"b{number}" for number in range(count)]
-    small, large = (
-        set(branch_selection.select_fraction(names, share, seed)) for share in sorted((one, two))
-    )
+    small, large = (set(select_fraction(names, share, seed)) for share in sorted((one, two)))
     assert small <= large
     share = min(one, two)
     assert abs(len(small) - max(1, share * count)) <= 0.5 or len(small) == 1
-    assert set(branch_selection.select_fraction(names[::-1], share, seed)) == small
+    assert set(select_fraction(names[::-1], share, seed)) == small
 
 
 def test_seed_changes_the_selection() -> None:
     names = [f"b{number}" for number in range(100)]
-    assert branch_selection.select_fraction(names, 0.1, 1) != branch_selection.select_fraction(
-        names, 0.1, 2
-    )
+    assert select_fraction(names, 0.1, 1) != select_fraction(names, 0.1, 2)

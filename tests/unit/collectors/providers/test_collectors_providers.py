@@ -12,6 +12,11 @@ import pytest
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import providers, wheel_installation, wheel_pins
+from treehammer.collectors.software.providers import (
+    parse_software_request,
+    prepare_software,
+    setup_software,
+)
 from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
 
 PLATFORM = "x86_64-el9-gcc13-opt"
@@ -35,9 +40,7 @@ VIEWS = "sft.cern.ch/lcg/views"
 )
 def test_cvmfs_accepts_view_release_or_folder(name: str, version: str, location: str) -> None:
     text = f"cvmfs:{name}"
-    assert providers.parse_software_request(text) == SoftwareRequest(
-        text, "cvmfs", version, location
-    )
+    assert parse_software_request(text) == SoftwareRequest(text, "cvmfs", version, location)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +62,14 @@ def test_cvmfs_accepts_view_release_or_folder(name: str, version: str, location:
 )
 def test_invalid_request_names_valid_ones(text: str, expected: str) -> None:
     with pytest.raises(ValueError, match=r"ROOT|command|placeholder|image|requests") as error:
-        providers.parse_software_request(text)
+        parse_software_request(text)
     assert expected in str(error.value)
 
 
 def test_command_with_version() -> None:
     text = "wrap:apptainer exec --bind {folders} /images/me@home.sif@6.38.00"
     location = "apptainer exec --bind {folders} /images/me@home.sif"
-    assert providers.parse_software_request(text) == SoftwareRequest(
-        text, "wrap", "6.38.00", location
-    )
+    assert parse_software_request(text) == SoftwareRequest(text, "wrap", "6.38.00", location)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,9 @@ def test_missing_mount_or_command_is_refused_at_preparation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
 ) -> None:
     monkeypatch.setenv(CVMFS_VARIABLE, str(tmp_path))
-    request = providers.parse_software_request(text)
+    request = parse_software_request(text)
     with pytest.raises(ExecutionError) as error:
-        providers.prepare_software(request, tmp_path)
+        prepare_software(request, tmp_path)
     assert expected in str(error.value)
 
 
@@ -95,15 +96,11 @@ def test_missing_cvmfs_folder_lists_its_neighbors(
     for number in range(100, 112):
         (tmp_path / VIEWS / f"LCG_{number}" / PLATFORM).mkdir(parents=True)
     with pytest.raises(ExecutionError) as error:
-        providers.prepare_software(
-            providers.parse_software_request(f"cvmfs:LCG_1066/{PLATFORM}"), tmp_path
-        )
+        prepare_software(parse_software_request(f"cvmfs:LCG_1066/{PLATFORM}"), tmp_path)
     assert "did you mean 'LCG_106'? it has: ..., LCG_104" in str(error.value)
     assert "LCG_111" in str(error.value)
     with pytest.raises(ExecutionError, match=r"neither setup\.sh nor bin"):
-        providers.prepare_software(
-            providers.parse_software_request(f"cvmfs:LCG_106/{PLATFORM}"), tmp_path
-        )
+        prepare_software(parse_software_request(f"cvmfs:LCG_106/{PLATFORM}"), tmp_path)
 
 
 @pytest.fixture
@@ -122,10 +119,10 @@ def prefix(tmp_path: Path) -> str:
 
 
 def test_placeholders_are_replaced_by_folders(tmp_path: Path, prefix: str) -> None:
-    request = providers.parse_software_request(f"wrap:{prefix} {{folders}}:{{work}}@6.38.00")
+    request = parse_software_request(f"wrap:{prefix} {{folders}}:{{work}}@6.38.00")
     folders = {"work": str(tmp_path), "payload": "/usr", "input": "/bin"}
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": "/foreign"}
-    ready = providers.setup_software(request, base, "/etc", folders)
+    ready = setup_software(request, base, "/etc", folders)
     assert (tmp_path / "called").read_text() == f"{tmp_path},/usr,/bin,/etc:{tmp_path} "
     assert "PYTHONPATH" not in ready.env
     command = ready.build_command("python", "/usr/read.py", {"NAME": "two words"})
@@ -140,15 +137,15 @@ def test_placeholders_are_replaced_by_folders(tmp_path: Path, prefix: str) -> No
 
 
 def test_read_only_work_folder_is_refused(tmp_path: Path, prefix: str) -> None:
-    request = providers.parse_software_request(f"wrap:{prefix} x")
+    request = parse_software_request(f"wrap:{prefix} x")
     with pytest.raises(ExecutionError, match=r"/proc is not writable; bind \{work\}"):
-        providers.setup_software(request, os.environ, "/etc", {"work": "/proc"})
+        setup_software(request, os.environ, "/etc", {"work": "/proc"})
 
 
 def test_unknown_provider_is_refused(tmp_path: Path) -> None:
     request = SoftwareRequest("x:y", "x", "", "y")
     with pytest.raises(ExecutionError, match="unknown software provider 'x'") as error:
-        providers.setup_software(request, os.environ, tmp_path)
+        setup_software(request, os.environ, tmp_path)
     assert error.value.failure.failure_class == "software-setup"
 
 

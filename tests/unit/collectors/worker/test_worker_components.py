@@ -21,12 +21,10 @@ from treehammer.collectors.worker.bounded_log import BoundedLog
 from treehammer.collectors.worker.probes import page_cache, process_stats, storage_door
 from treehammer.collectors.worker.probes.cgroup import Cgroup
 from treehammer.collectors.worker.probes.storage_door import DoorLock
-from treehammer.collectors.worker.run import (
-    execution_table,
-    input_files,
-    payload_failures,
-    payload_result,
-)
+from treehammer.collectors.worker.run import payload_result
+from treehammer.collectors.worker.run.execution_table import format_heading, format_measurement
+from treehammer.collectors.worker.run.input_files import check_sizes
+from treehammer.collectors.worker.run.payload_failures import check_root_version, classify_failure
 from treehammer.collectors.worker.run.payload_process import ProcessOutcome
 
 
@@ -47,9 +45,7 @@ def kind_of(
     reported: payload_result.PayloadResult = NO_RESULT,
     out_of_memory: bool = False,
 ) -> str | None:
-    failure = payload_failures.classify_failure(
-        ended, reported, ExecutionLimits(5, 5), out_of_memory
-    )
+    failure = classify_failure(ended, reported, ExecutionLimits(5, 5), out_of_memory)
     return failure.kind if failure else None
 
 
@@ -69,9 +65,9 @@ def test_payload_end_is_classified() -> None:
 
 
 def test_root_version_is_refused_only_when_it_differs() -> None:
-    assert payload_failures.check_root_version("6.40.00", "6.40.00") is None
-    assert payload_failures.check_root_version("", "6.40.00") is None
-    refused = payload_failures.check_root_version("6.40.00", "6.38.00")
+    assert check_root_version("6.40.00", "6.40.00") is None
+    assert check_root_version("", "6.40.00") is None
+    refused = check_root_version("6.40.00", "6.38.00")
     assert refused is not None
     assert refused.failure_class == "software-setup"
 
@@ -260,11 +256,9 @@ def test_local_path(url: str, path: str | None) -> None:
 def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"12345")
-    input_files.check_sizes(
-        [InputFile("f", f"file://{path}", 5, "x"), InputFile("g", "root://h//g", 9, "x")]
-    )
+    check_sizes([InputFile("f", f"file://{path}", 5, "x"), InputFile("g", "root://h//g", 9, "x")])
     with pytest.raises(ExecutionError, match="5 bytes, the manifest says 6"):
-        input_files.check_sizes([InputFile("f", str(path), 6, "x")])
+        check_sizes([InputFile("f", str(path), 6, "x")])
 
 
 def test_cached_fraction_follows_the_page_cache(tmp_path: Path) -> None:
@@ -333,8 +327,8 @@ def test_table_is_aligned_and_omits_unknown_values() -> None:
         "eff_payload": 0.875,
         "bytes_read": 12_345_678,
     }
-    heading = execution_table.format_heading(labels)
-    line = execution_table.format_measurement(timed, labels)
+    heading = format_heading(labels)
+    line = format_measurement(timed, labels)
     assert " ".join(line.split()) == "root=6.38.00 2.000 1.750 - 0.875 - - 12.35 - ok"
     assert heading.index("status") == line.index("ok")
     failed = {
@@ -345,7 +339,7 @@ def test_table_is_aligned_and_omits_unknown_values() -> None:
         "failure_kind": "getentry",
         "failure_message": "two\nlines",
     }
-    assert execution_table.format_measurement(failed, labels).endswith("read/getentry: two lines")
+    assert format_measurement(failed, labels).endswith("read/getentry: two lines")
 
 
 @pytest.mark.parametrize(

@@ -16,28 +16,24 @@ from click.testing import CliRunner
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.cli import worker
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
+from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.errors import TreehammerError
 
 
 def test_build_is_reproducible(tmp_path: Path) -> None:
-    first, second = (
-        worker_zipapp.build_worker(tmp_path / "a.pyz"),
-        worker_zipapp.build_worker(tmp_path / "b.pyz"),
-    )
+    first, second = (build_worker(tmp_path / "a.pyz"), build_worker(tmp_path / "b.pyz"))
     assert first.read_bytes() == second.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.pyz", "b.pyz"]
 
 
 def test_unwritable_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TreehammerError, match="cannot be written"):
-        worker_zipapp.build_worker(tmp_path / "nowhere" / "worker.pyz")
+        build_worker(tmp_path / "nowhere" / "worker.pyz")
 
 
-def test_packed_modules_need_only_python_3_9_and_its_standard_library(
-    tmp_path: Path,
-) -> None:
+def test_packed_modules_need_only_python_3_9_and_its_standard_library(tmp_path: Path) -> None:
     standard = set(sys.stdlib_module_names)
-    with zipfile.ZipFile(worker_zipapp.build_worker(tmp_path / "worker.pyz")) as archive:
+    with zipfile.ZipFile(build_worker(tmp_path / "worker.pyz")) as archive:
         names = [name for name in archive.namelist() if name.endswith(".py")]
         assert f"{worker_zipapp.NODE_PACKAGE}/worker/run/job_runner.py" in names
         assert any("/kit/" in name for name in names)
@@ -99,5 +95,5 @@ def test_commands(tmp_path: Path) -> None:
     group = worker.worker
     done = CliRunner().invoke(group, ["pack", str(target)])
     assert done.exit_code == 0, done.output
-    assert target.read_bytes() == worker_zipapp.build_worker(tmp_path / "again.pyz").read_bytes()
+    assert target.read_bytes() == build_worker(tmp_path / "again.pyz").read_bytes()
     assert json.loads(CliRunner().invoke(group, ["schema"]).stdout)["type"] == "object"
