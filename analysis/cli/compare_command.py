@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.cli.instruction_columns import change_columns
+from treehammer.analysis.comparison import instruction_changes, verdict_text
 from treehammer.analysis.comparison.attribution import attribute_rows
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis_value
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, RELEASE_SCOPE, SERIES_SCOPE
@@ -22,7 +23,8 @@ from treehammer.sql.write.store import Store
 from treehammer.terminal import TABLE, OutputColumn, on_interrupt, output_options, print_rows
 
 if TYPE_CHECKING:
-    from treehammer.analysis.comparison.comparison import Comparison
+    from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
+    from treehammer.analysis.comparison.instruction_changes import CountPair
 
 
 @click.command("compare")
@@ -82,8 +84,11 @@ def compare_command(
         )
         found = compare_samples(samples, question, now_us=time.time_ns() // 1000)
         store.replace_comparison(question.id, found.pairs, found.verdicts)
+        counted = instruction_changes.load_counted_work(store, found.verdicts)
         names = campaign_queries.fetch_distinct_names(store, {a, b}) if axis == "campaign" else {}
     print_comparison(found, names, form=form)
+    if counted and form == TABLE:
+        _print_counts(counted, found.query)
     return ExitCode.REGRESSION if found.regressed else ExitCode.DONE
 
 
@@ -116,6 +121,14 @@ def print_comparison(
         print_rows([verdict_text.flatten_verdict(row) for row in found.verdicts], (), form=form)
     for line in (*attribute_rows(found.verdicts, names), *found.notes):
         click.echo(line, err=form != TABLE)
+
+
+def _print_counts(counted: Sequence[CountPair], query: ComparisonQuery) -> None:
+    columns = change_columns(str(query.a), str(query.b))
+    rows = [instruction_changes.flatten_change(pair.total) for pair in counted]
+    click.echo()
+    title = f"Instructions/event. {instruction_changes.NOT_TIME}"
+    print_rows(rows, (OutputColumn("label", "variant"), *columns), title=title)
 
 
 def _verdict_columns(a: str, b: str) -> list[OutputColumn]:

@@ -60,7 +60,7 @@ def time_call(run: Any) -> CpuAndWall:
 def run_with_kit(root: Any, url: str, tree: str, cache: int, events: int) -> tuple[CpuAndWall, int]:
     reader = open_file(root, url)
     get_tree(reader, url, tree)
-    reader.ChooseEvents(1.0, 1)
+    reader.ChooseEvents(reader.entries_total, 1.0, 1)
     reader.current.entries = root.treehammer.Entries(events)
     raise_on_failure(reader, reader.Prepare(cache, True, []), "prepare", url)
     account = time_call(reader.Run)

@@ -13,16 +13,19 @@ from sqlalchemy.engine import Connection
 from treehammer.sql.core.rows import (
     AttemptRow,
     CampaignRow,
+    InstructionRow,
     JobRow,
     PairRow,
     ReplicaRow,
     VerdictRow,
 )
 
-Row = TypeVar("Row", CampaignRow, JobRow, AttemptRow, ReplicaRow, PairRow, VerdictRow)
+Row = TypeVar(
+    "Row", CampaignRow, JobRow, AttemptRow, ReplicaRow, PairRow, VerdictRow, InstructionRow
+)
 #: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
-KeyedRow = CampaignRow | JobRow | AttemptRow | ReplicaRow
+KeyedRow = CampaignRow | JobRow | AttemptRow | ReplicaRow | InstructionRow
 ComparisonRow = PairRow | VerdictRow
 
 #: Row class -> its columns, each with a flag for text.
@@ -30,7 +33,7 @@ _COLUMNS = {
     kind.__name__: tuple(
         (field.name, get_type_hints(kind)[field.name] is str) for field in fields(kind)
     )
-    for kind in (CampaignRow, JobRow, AttemptRow, ReplicaRow, PairRow, VerdictRow)
+    for kind in Row.__constraints__
 }
 
 

@@ -163,6 +163,33 @@ class VerdictRow:
 
 
 @dataclass(frozen=True)
+class InstructionRow:
+    """Instructions of one library or function in a count of one variant under callgrind.
+
+    A count is identified by test, variant with its ROOT release, dataset and number of events;
+    ``line`` orders its rows. ``function`` is '' in the total of a library. ``instructions`` are
+    those of the whole loop over ``events`` events.
+    """
+
+    count_id: str
+    line: int
+    created_us: int
+    test_name: str
+    test_hash: str
+    variant: str
+    label: str
+    root_version: str
+    dataset: str
+    dataset_hash: str
+    events: int
+    host: str
+    valgrind: str
+    library: str
+    function: str
+    instructions: int
+
+
+@dataclass(frozen=True)
 class ExtraRow:
     """Value of a test-defined metric in one measurement, in the unit stated there."""
 

@@ -347,6 +347,30 @@ verdict = sa.Table(
     sa.Index("ix_verdict_latest", "line", "created_us", "comparison_id"),
 )
 
+# Counts under callgrind: facts of a release and a variant, not measurements. FUNCTION is a reserved
+# word on PostgreSQL.
+instruction_count = sa.Table(
+    "instruction_count",
+    metadata,
+    sa.Column("count_id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
+    sa.Column("test_name", StoredText(MAX_TEXT)),
+    sa.Column("test_hash", StoredText(MAX_IDENTITY)),
+    sa.Column("variant", StoredText(MAX_TEXT)),
+    sa.Column("label", StoredText(MAX_TEXT)),
+    sa.Column("root_version", StoredText(MAX_TEXT)),
+    sa.Column("dataset", StoredText(MAX_TEXT)),
+    sa.Column("dataset_hash", StoredText(MAX_TEXT)),
+    sa.Column("events", sa.BigInteger, nullable=False),
+    sa.Column("host", StoredText(MAX_TEXT)),
+    sa.Column("valgrind", StoredText(MAX_TEXT)),
+    sa.Column("library", StoredText(MAX_TEXT)),
+    sa.Column("function_name", StoredText(MAX_TEXT), key="function"),
+    sa.Column("instructions", sa.BigInteger, nullable=False),
+    sa.Index("ix_instruction_count_test", "test_hash"),
+)
+
 # Key to the results service. Its secret is derived from the service's master key and is not stored;
 # ``master_key_fingerprint`` identifies the master key.
 access_key = sa.Table(

@@ -24,6 +24,7 @@ from treehammer.sql.core.rows import (
     CampaignRow,
     CountRow,
     ExtraRow,
+    InstructionRow,
     JobRow,
     PairRow,
     ReplicaRow,
@@ -185,6 +186,20 @@ class ResultsReader:
     def verdicts(self, comparison_id: str) -> list[VerdictRow]:
         """List the verdicts of a comparison, in recorded order."""
         return self._fetch_rows(VerdictRow, select_comparison_rows(schema.verdict, comparison_id))
+
+    # Counts of instructions
+
+    def instruction_counts(self, test_hashes: Iterable[str] | None = None) -> list[InstructionRow]:
+        """List the counts of some tests, by their hashes, or of all, by count and line."""
+        table = schema.instruction_count
+        query = sa.select(table).order_by(table.c.count_id, table.c.line)
+        if test_hashes is None:
+            return self._fetch_rows(InstructionRow, query)
+        hashes, rows = sorted(set(test_hashes)), list[InstructionRow]()
+        for start in range(0, len(hashes), MAX_IN_LIST):
+            some = table.c.test_hash.in_(hashes[start : start + MAX_IN_LIST])
+            rows += self._fetch_rows(InstructionRow, query.where(some))
+        return rows
 
     def _fetch_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
         with read_transaction(self._engine) as connection:

@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from treehammer.collectors.job_state import FINAL_JOB_STATES
-from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.core.rows import (
+    AttemptRow,
+    CampaignRow,
+    InstructionRow,
+    JobRow,
+    ReplicaRow,
+)
 from treehammer.sql.transfer.companion_tables import parse_rows
 from treehammer.sql.transfer.file_readers import MeasurementFile
 from treehammer.sql.write.store import Store
@@ -46,6 +52,11 @@ def merge_companions(
         merger.add_attempts(parse_rows(AttemptRow, batch))
     for batch in incoming.companion("replica"):
         store.add_replicas(parse_rows(ReplicaRow, batch))
+    # Rows of two counts never mix: one that is here stays as it is.
+    counted_here = {row.count_id for row in store.instruction_counts()}
+    for batch in incoming.companion("instruction_count"):
+        rows = parse_rows(InstructionRow, batch)
+        store.add_instruction_counts(row for row in rows if row.count_id not in counted_here)
     return len(new)
 
 

@@ -1,4 +1,4 @@
-"""Companion tables of an export: campaigns, jobs, attempts and findings of replicas.
+"""Companion tables of an export: campaigns, jobs, attempts, findings of replicas, instructions.
 
 Without them another installation could show the measurements, but no campaign.  Pairs and verdicts
 stay behind: a comparison makes them anew.
@@ -19,18 +19,27 @@ from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.arrow.arrow_schema import build_field
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
-from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.core.rows import (
+    AttemptRow,
+    CampaignRow,
+    InstructionRow,
+    JobRow,
+    ReplicaRow,
+)
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.write.store import Store
 
-CompanionRow = CampaignRow | JobRow | AttemptRow | ReplicaRow
-CompanionKind = TypeVar("CompanionKind", CampaignRow, JobRow, AttemptRow, ReplicaRow)
+CompanionRow = CampaignRow | JobRow | AttemptRow | ReplicaRow | InstructionRow
+CompanionKind = TypeVar(
+    "CompanionKind", CampaignRow, JobRow, AttemptRow, ReplicaRow, InstructionRow
+)
 #: Name of the table -> its rows, in the order in which they can be written.
 COMPANION_KINDS: dict[str, type[CompanionRow]] = {
     "campaign": CampaignRow,
     "job": JobRow,
     "attempt": AttemptRow,
     "replica": ReplicaRow,
+    "instruction_count": InstructionRow,
 }
 #: Jobs whose attempts are read at once.
 CHUNK = 2000
@@ -77,7 +86,7 @@ def iter_companion_tables(
     Args:
         store: where it is.
         campaigns: identities; None for all.
-        datasets: hashes of those whose replicas are meant; None for all.
+        datasets: hashes of those whose replicas and instruction counts are meant; None for all.
     """
     chosen = [row for row in store.campaigns() if campaigns is None or row.id in campaigns]
     chosen.sort(key=lambda row: row.id)
@@ -87,6 +96,9 @@ def iter_companion_tables(
     yield _build_table("job", (store.jobs(row.id) for row in chosen))
     yield _build_table("attempt", _iter_attempts(store, chosen))
     yield _build_table("replica", [findings])
+    counts = store.instruction_counts()
+    chosen_counts = [row for row in counts if datasets is None or row.dataset_hash in datasets]
+    yield _build_table("instruction_count", [chosen_counts])
 
 
 def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[CompanionKind]:

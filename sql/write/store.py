@@ -8,6 +8,8 @@ from datetime import date
 from itertools import islice
 from typing import Self
 
+import sqlalchemy as sa
+
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.sql.core import schema
@@ -21,6 +23,7 @@ from treehammer.sql.core.row_mapping import (
 from treehammer.sql.core.rows import (
     AttemptRow,
     CampaignRow,
+    InstructionRow,
     JobRow,
     PairRow,
     ReplicaRow,
@@ -162,6 +165,21 @@ class Store(ResultsReader):
         with write_transaction(self._engine) as connection:
             replace_comparison_rows(connection, schema.pair, comparison_id, list(pairs))
             replace_comparison_rows(connection, schema.verdict, comparison_id, list(verdicts))
+
+    # Counts of instructions
+
+    def replace_instruction_count(self, rows: Sequence[InstructionRow]) -> None:
+        """Write the rows of one count in place of its earlier ones."""
+        table = schema.instruction_count
+        ids = {row.count_id for row in rows}
+        with write_transaction(self._engine) as connection:
+            connection.execute(sa.delete(table).where(table.c.count_id.in_(ids)))
+            insert_missing_rows(connection, table, rows)
+
+    def add_instruction_counts(self, rows: Iterable[InstructionRow]) -> None:
+        """Insert rows of counts; existing rows stay unchanged."""
+        with write_transaction(self._engine) as connection:
+            insert_missing_rows(connection, schema.instruction_count, rows)
 
 
 def _split_batches(measurements: Iterable[Measurement]) -> Iterator[list[Measurement]]:

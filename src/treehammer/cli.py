@@ -47,6 +47,10 @@ COMMANDS = {
         "analysis.cli.compare_command:compare_command", "Compare two ROOT releases or variants."
     ),
     "config": LazyCommand("config_command:config_group", "Show settings and their sources."),
+    "count": LazyCommand(
+        "submit.cli.count_command:count",
+        "Count the instructions of a test's read with two ROOT releases.",
+    ),
     "datasets": LazyCommand(
         "submit.cli.datasets_verify_command:datasets", "Make, place and verify datasets."
     ),

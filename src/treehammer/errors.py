@@ -119,6 +119,12 @@ class SoftwareError(TreehammerError):
     exit_code = ExitCode.INFRASTRUCTURE
 
 
+class CountingError(TreehammerError):
+    """Instructions cannot be counted on this machine, or a count failed."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
 class BatchError(TreehammerError):
     """A batch system did not accept, know or run a job."""
 

@@ -22,7 +22,7 @@ import time
 import traceback
 from typing import Any, Dict, NoReturn, Optional
 
-from . import build_facts, pass_summary, root_engine, value_checksum
+from . import build_facts, instruction_counting, pass_summary, root_engine, value_checksum
 from .payload_task import RNTUPLE, PayloadError, PayloadTask, write_result
 
 __all__ = ["PayloadError", "run"]
@@ -96,10 +96,14 @@ class _PayloadExecution:
         format_ = root_engine.select_reader(root, task)
         root_engine.warm_up(root, task, format_)
         root_engine.compile_loop(root, code, function, format_)
+        if task.counting:
+            instruction_counting.compile_requests(root, task.counting)
         self.values["compile_wall_s"] = time.monotonic() - start
         self.phase = "passes"
         passes, done = format_.passes(root, task), []
         for number in range(1, task.passes + 1):
+            if task.counting and number == task.passes:
+                instruction_counting.count_next_pass(root)
             done.append(passes.run_pass())
             self.values["passes_done"] = number
             loop = done[-1].phase_seconds("loop", 0)

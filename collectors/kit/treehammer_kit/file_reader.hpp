@@ -24,6 +24,18 @@ struct ReadError : std::runtime_error {
    using std::runtime_error::runtime_error;
 };
 
+/// Functions called right before and after the loop, outside its clocks; null for none.
+struct LoopHooks {
+   void (*begin)() = nullptr;
+   void (*end)() = nullptr;
+};
+
+inline LoopHooks &TheLoopHooks()
+{
+   static LoopHooks hooks;
+   return hooks;
+}
+
 /// Copy a range of a file, as delivered by its door, to memory of Python; false on failure.
 inline bool CopyOut(TFile *file, Long64_t at, Int_t length, std::uintptr_t target)
 {
@@ -124,6 +136,9 @@ protected:
       Kernel before, after;
       before.TakeIo();
       before.TakeQueue();
+      const LoopHooks hooks = TheLoopHooks();
+      if (hooks.begin)
+         hooks.begin();
       const Clock start = Clock::Now();
       try {
          body();
@@ -134,6 +149,8 @@ protected:
          problem = error.what();
       }
       loop = Clock::Now() - start;
+      if (hooks.end)
+         hooks.end();
       after.TakeQueue();
       after.TakeIo();
       if (read_failed)

@@ -149,15 +149,15 @@ public:
       return WithoutErrors("open", "getting the tree of");
    }
 
-   /// Choose a fraction of the events; untimed.
-   void ChooseEvents(double fraction, uint64_t seed)
+   /// Choose a fraction of the first `total` events; untimed.
+   void ChooseEvents(Long64_t total, double fraction, uint64_t seed)
    {
       fEntries.clear();
       fEntryList.reset();
-      current.entries = Entries(entries_total);
+      current.entries = Entries(total);
       if (fraction >= 1)
          return;
-      fEntries = SampleEntries(entries_total, fraction, seed);
+      fEntries = SampleEntries(total, fraction, seed);
       current.entries = Entries(fEntries);
       // With an entry list the cache skips baskets without selected entries.
       fEntryList = std::make_unique<TEntryList>(current.tree);
@@ -185,7 +185,7 @@ public:
       if (cache_bytes > 0 && entries_total > 0) {
          // Without the range, partial reads fetch 20 % too much.
          tree->SetCacheEntryRange(fEntries.empty() ? 0 : fEntries.front(),
-                                  fEntries.empty() ? entries_total : fEntries.back() + 1);
+                                  fEntries.empty() ? current.entries.size() : fEntries.back() + 1);
          if (all_branches)
             tree->AddBranchToCache("*", true);
          else

@@ -124,14 +124,14 @@ public:
       return PageBytes(fReader->GetDescriptor(), Survey(), selected);
    }
 
-   /// Choose a fraction of the events; untimed.
-   void ChooseEvents(double fraction, uint64_t seed)
+   /// Choose a fraction of the first `total` events; untimed.
+   void ChooseEvents(Long64_t total, double fraction, uint64_t seed)
    {
       fEntries.clear();
-      current.entries = Entries(entries_total);
+      current.entries = Entries(total);
       if (fraction >= 1)
          return;
-      fEntries = SampleEntries(entries_total, fraction, seed);
+      fEntries = SampleEntries(total, fraction, seed);
       current.entries = Entries(fEntries);
    }
 

@@ -30,6 +30,19 @@ class PayloadError(Exception):
 
 
 @dataclass(frozen=True)
+class CountingTask:
+    """Count of the last pass's instructions under callgrind.
+
+    Attributes:
+        header: path of valgrind's ``callgrind.h``.
+        events: read at most this many events of each file; 0 for all.
+    """
+
+    header: str
+    events: int
+
+
+@dataclass(frozen=True)
 class PayloadTask:
     """One execution.
 
@@ -45,6 +58,7 @@ class PayloadTask:
         settings: the test's ``[settings]``.
         format: ``ttree`` or ``rntuple``, the value of the test's axis ``format``.
         folder: the payload's folder, base of ``@file``.
+        counting: count of instructions, None for a plain execution.
     """
 
     kind: str
@@ -59,6 +73,7 @@ class PayloadTask:
     settings: Mapping[str, Any]
     folder: str
     format: str = TTREE
+    counting: Optional[CountingTask] = None
 
     @classmethod
     def read(cls, path: str, folder: str) -> PayloadTask:
@@ -88,6 +103,7 @@ class PayloadTask:
                 settings=document["settings"],
                 folder=folder,
                 format=_parse_format(variant.get("format", TTREE)),
+                counting=CountingTask(**document["counting"]) if "counting" in document else None,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"

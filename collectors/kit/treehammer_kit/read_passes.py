@@ -59,7 +59,7 @@ class ReadPasses:
         if url not in self._choices:
             self._choices[url] = self._choose_branches(reader)
         choice = self._choices[url]
-        reader.ChooseEvents(task.events, task.seed)
+        reader.ChooseEvents(self._count_eligible(reader), task.events, task.seed)
         raise_on_failure(reader, self._prepare(reader, choice), "prepare", url)
         for name, value in task.settings.items():
             text = value if isinstance(value, str) else json.dumps(value)
@@ -67,6 +67,12 @@ class ReadPasses:
         raise_on_failure(reader, reader.Run(), "loop", url)
         reader.Close()
         return self._collect_figures(reader)
+
+    def _count_eligible(self, reader: Any) -> int:
+        """Count the events that may be read: all of the file, or the first of them."""
+        total = int(reader.entries_total)
+        counting = self._task.counting
+        return min(total, counting.events) if counting and counting.events else total
 
     def _choose_branches(self, reader: Any) -> BranchChoice:
         task = self._task

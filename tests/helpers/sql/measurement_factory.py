@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS, RUN_MODES
@@ -14,7 +15,7 @@ from treehammer.collectors.record.measurement_record import (
     make_measurement_id,
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
-from treehammer.sql.core.rows import CampaignRow, JobRow, PairRow, VerdictRow
+from treehammer.sql.core.rows import CampaignRow, InstructionRow, JobRow, PairRow, VerdictRow
 
 #: Midnight at the start of the day of generated measurements, and that day.
 STARTED_US, STARTED_DAY = 1_772_323_200_000_000, 20260301
@@ -141,3 +142,29 @@ def build_verdict(comparison: str, **changes: object) -> VerdictRow:
         "low": None, "high": None, "jobs": 3, "hosts": 1, "jobs_needed": None, "evidence": "{}",
     }  # fmt: skip
     return VerdictRow(**{**row, **changes})
+
+
+def build_instruction_rows(
+    count_id: str = "n", *, lines: int = 2, **changes: Any
+) -> list[InstructionRow]:
+    """Build the rows of a count: a library, and its functions."""
+    row = InstructionRow(
+        count_id=count_id,
+        line=0,
+        created_us=1,
+        test_name="ttree-read",
+        test_hash="t",
+        variant='{"root":"6.40.00"}',
+        label="root=6.40.00",
+        root_version="6.40.00",
+        dataset="reference-small",
+        dataset_hash="d",
+        events=1000,
+        host="node",
+        valgrind="3.19.0",
+        library="libRIO.so",
+        function="",
+        instructions=2**40,
+    )
+    functions = [replace(row, line=n, function=f"f<{n}>()") for n in range(1, lines)]
+    return [replace(one, **changes) for one in (row, *functions)]

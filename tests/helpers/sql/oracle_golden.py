@@ -17,6 +17,7 @@ from typing import Any
 
 from h2_oracle import H2Server
 from measurement_factory import (
+    build_instruction_rows,
     build_pair,
     build_verdict,
     full_measurement,
@@ -181,6 +182,8 @@ def _run_comparison(store: Store) -> None:
     store.replace_comparison("c", [build_pair("c", 0.1)], [build_verdict("c")])
     store.pairs("c")
     store.verdicts("c")
+    store.replace_instruction_count(build_instruction_rows())
+    store.instruction_counts(["t"])
 
 
 def _run_key_management(store: Store) -> None:

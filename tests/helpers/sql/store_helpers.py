@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from measurement_factory import (
     HOSTILE_TEXTS,
+    build_instruction_rows,
     build_pair,
     build_verdict,
     full_measurement,
@@ -70,6 +71,7 @@ def fill_database(url: str) -> None:
         store.replace_comparison(
             "c", [build_pair("c", 0.1), build_pair("c", 5e-324)], [build_verdict("c")]
         )
+        store.replace_instruction_count(build_instruction_rows(label=HOSTILE_TEXTS[2]))
         keyring = Keyring(store._engine)
         keyring.create_key(b"master", "read", HOSTILE_TEXTS[2], now_us=1)
         keyring.revoke_tokens("job", "a", now_us=2)

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison import instruction_changes, verdict_text
 from treehammer.analysis.comparison.attribution import summarize_attribution
 from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.analysis.statistics.verdict import (
@@ -246,6 +246,8 @@ def _comparison_view(
         replace(build(request, some[:limit], titled), note=_truncation_note(limit, len(some)))
         for build, some in sections
     ]
+    counts = instruction_changes.load_counted_work(store, rows)
+    instructions = effect_tables.instruction_table(counts, titled)
     pairs = [] if live or limit else [effect_tables.pair_table(store, first.comparison_id)]
     notes = live_notes
     if notes is None:
@@ -254,6 +256,8 @@ def _comparison_view(
     reach = _axis_reach(rows)
     values = {
         "tables": tables,
+        "instructions": instructions,
+        "not_time": instruction_changes.NOT_TIME,
         "bars": {
             "pooled": [_effect_bar(row, reach) for row in split.pooled[:limit]],
             "by_site": [_effect_bar(row, reach) for row in split.by_site[:limit]],
@@ -272,7 +276,9 @@ def _comparison_view(
     }
     if query:
         values |= _form_values(store, query)
-    return PageView("comparison.html.j2", description["compared"], values, (*tables, *pairs))
+    return PageView(
+        "comparison.html.j2", description["compared"], values, (*tables, instructions, *pairs)
+    )
 
 
 def _count_verdicts(series: Sequence[VerdictRow]) -> str:

@@ -10,6 +10,11 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.instruction_changes import (
+    CountPair,
+    format_change,
+    format_count,
+)
 from treehammer.analysis.samples.sample import SELECTION_AXIS
 from treehammer.collectors.job_spec import TIMED
 from treehammer.errors import ConfigError
@@ -68,6 +73,25 @@ def missing_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRo
     )
     caption = f"On one side only (A: {first.a}, B: {first.b})"
     return _effect_table("missing", caption, columns, rows, "No series on one side only.")
+
+
+def instruction_table(pairs: Sequence[CountPair], first: VerdictRow) -> DataTable:
+    """Instructions per event of the compared work, and the library whose count changed most."""
+    columns = (
+        _VARIANT,
+        TableColumn("a_per_event", first.a, format_count, is_number=True),
+        TableColumn("b_per_event", first.b, format_count, is_number=True),
+        TableColumn("relative", "change", format_change, is_number=True),
+        TableColumn("most_changed", "most changed library", is_long=True),
+    )
+    rows = [_flatten_counts(pair) for pair in pairs]
+    return DataTable("instructions", "Instructions per event", columns, rows)
+
+
+def _flatten_counts(pair: CountPair) -> dict[str, Any]:
+    most = max(pair.libraries(), key=lambda change: abs(change.difference))
+    words = f"{most.library} {format_count(most.difference, signed=True)}"
+    return {**asdict(pair.total), "most_changed": words}
 
 
 def pair_table(store: Store, comparison: str) -> DataTable:

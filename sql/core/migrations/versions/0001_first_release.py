@@ -35,6 +35,11 @@ _TABLES = {
         id:key name:text? created_us:int repository:text? ref:text? commit_id:key? dirty:bool
         test_name:text? test_path:text? plan:long? planned_jobs:int planned_measurements:int
     """,
+    "instruction_count": """
+        count_id:key line:int created_us:int test_name:text? test_hash:key? variant:text?
+        label:text? root_version:text? dataset:text? dataset_hash:text? events:int host:text?
+        valgrind:text? library:text? function_name:text? instructions:int
+    """,
     "inventory": "id:int inventory:long?",
     "node": """
         id:int host:text? cpu_model:text? cores_online:int? cores_allowed:int?
@@ -145,6 +150,7 @@ _ROLLUP_METRICS = """
 # Table -> its primary key, where that is not its first column.
 _PRIMARY_KEYS = {
     "access_revocation": "scope subject",
+    "instruction_count": "count_id line",
     "pair": "comparison_id line",
     "verdict": "comparison_id line",
     "rollup_day": "day subject_id kind outcome",
@@ -165,6 +171,7 @@ _FOREIGN_KEYS = {
 # Index -> its table and columns.
 _INDEXES = {
     "ix_campaign_created": ("campaign", "created_us"),
+    "ix_instruction_count_test": ("instruction_count", "test_hash"),
     "ix_subject_series": ("subject", "series"),
     "ix_verdict_latest": ("verdict", "line created_us comparison_id"),
     "ix_job_campaign": ("job", "campaign_id site"),

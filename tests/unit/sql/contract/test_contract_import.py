@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from measurement_factory import (
     STARTED_DAY,
+    build_instruction_rows,
     full_measurement,
     make_campaign_row,
     make_job_row,
@@ -82,6 +83,25 @@ def test_replica_findings_are_imported_with_measurements(
 ) -> None:
     import_file(store, exported_store.file)
     assert store.replicas() == other_store.replicas()
+
+
+@pytest.mark.backends("sqlite", "postgresql")
+def test_instruction_counts_are_merged_whole(
+    store: Store, other_store: Store, tmp_path: Path
+) -> None:
+    """A count that both stores hold stays as it is here: rows of two counts never mix."""
+    here = build_instruction_rows("both", lines=2)
+    store.add_instruction_counts(here)
+    other_store.add([make_measurement(dataset_hash="d")])
+    other_store.add_instruction_counts(build_instruction_rows("both", lines=4, instructions=1))
+    theirs = build_instruction_rows("theirs", lines=3)
+    other_store.add_instruction_counts(theirs)
+    other_store.add_instruction_counts(build_instruction_rows("unread", dataset_hash="e"))
+    file = write_export(other_store, tmp_path / "theirs.parquet")
+    for _ in range(2):
+        import_file(store, file)
+        counts = store.instruction_counts()
+        assert [row for row in counts if row.count_id != "unread"] == [*here, *theirs]
 
 
 @pytest.mark.backends("sqlite", "postgresql")

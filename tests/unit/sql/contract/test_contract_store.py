@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from measurement_factory import (
     HOSTILE_TEXTS,
+    build_instruction_rows,
     build_pair,
     build_verdict,
     full_measurement,
@@ -281,6 +282,20 @@ def test_campaign_add_is_idempotent(store: Store) -> None:
     assert store.campaigns() == [make_campaign_row()]
     assert store.jobs("campaign") == [make_job_row("a", state="done"), make_job_row("b")]
     assert store.jobs("other") == []
+
+
+def test_recount_replaces_the_rows_of_a_count(store: Store) -> None:
+    others = build_instruction_rows("other", test_hash="u")
+    store.add_instruction_counts(others)
+    store.replace_instruction_count(build_instruction_rows("n", lines=1200))
+    recounted = build_instruction_rows("n", lines=3, instructions=7)
+    for _ in range(2):
+        store.replace_instruction_count(recounted)
+        assert store.instruction_counts() == [*recounted, *others]
+    assert store.instruction_counts(["u"]) == others
+    assert store.instruction_counts([]) == []
+    store.add_instruction_counts(build_instruction_rows("n", lines=3, instructions=8))
+    assert store.instruction_counts(["t"]) == recounted
 
 
 def test_job_requires_campaign(store: Store) -> None:

@@ -1,0 +1,202 @@
+"""Changes of instruction counts between two values of an axis: facts, not tests.
+
+A count is exact to about 10⁻⁵ and costs one run, but it is not time: instructions differ in how long
+they take, and waiting takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.hctests.matrix import identity
+from treehammer.sql.core.rows import InstructionRow, VerdictRow
+from treehammer.sql.read.reader import ResultsReader
+
+#: Stands beside every table of counts.
+NOT_TIME = "Counts under callgrind; they are not time."
+#: Libraries with a smaller share of all instructions are not listed.
+SHOWN_SHARE = 1e-5
+#: Functions with the largest changes that are listed.
+LISTED_FUNCTIONS = 12
+
+_Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class InstructionCount:
+    """Count of one variant; ``instructions`` by (library, function), where '' is the whole library."""
+
+    facts: InstructionRow
+    instructions: Mapping[tuple[str, str], int]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[InstructionRow]) -> InstructionCount:
+        """Build a count from its rows."""
+        return cls(rows[0], {(row.library, row.function): row.instructions for row in rows})
+
+    @property
+    def per_event(self) -> float:
+        """All instructions per event."""
+        libraries = (n for (_, function), n in self.instructions.items() if not function)
+        return sum(libraries) / self.facts.events
+
+    def per_event_in(self, library: str, function: str = "") -> float:
+        """Instructions per event in a library or a function; 0 where it is not listed."""
+        return self.instructions.get((library, function), 0) / self.facts.events
+
+    def list_parts(self, *, functions: bool) -> Iterator[tuple[str, str]]:
+        """List the libraries, or the functions."""
+        return (part for part in self.instructions if bool(part[1]) == functions)
+
+
+@dataclass(frozen=True)
+class InstructionChange:
+    """Change of a variant, a library or a function from A to B, in instructions per event.
+
+    ``relative`` is the change as a share of all of A's instructions per event.
+    """
+
+    label: str
+    library: str
+    function: str
+    a_per_event: float
+    b_per_event: float
+    relative: float
+
+    @property
+    def difference(self) -> float:
+        """Instructions per event that B executes more than A."""
+        return self.b_per_event - self.a_per_event
+
+
+@dataclass(frozen=True)
+class CountPair:
+    """Counts of the same work with both values of the compared axis."""
+
+    a: InstructionCount
+    b: InstructionCount
+    label: str
+    axis: str
+
+    @property
+    def key(self) -> _Key:
+        """Key of the work, equal for counts of the same work."""
+        facts = self.a.facts
+        return _work_key(facts.test_hash, facts.variant, facts.dataset_hash, self.axis)
+
+    @property
+    def total(self) -> InstructionChange:
+        """Change of all instructions."""
+        return self._change("", "", self.a.per_event, self.b.per_event)
+
+    def libraries(self) -> list[InstructionChange]:
+        """Changes of the libraries, the largest library first; negligible ones are omitted."""
+        least = SHOWN_SHARE * self.a.per_event
+        parts = (self._part(*part) for part in self._parts(functions=False))
+        changes = [one for one in parts if max(one.a_per_event, one.b_per_event) >= least]
+        return sorted(changes, key=lambda one: -max(one.a_per_event, one.b_per_event))
+
+    def functions(self, limit: int = LISTED_FUNCTIONS) -> list[InstructionChange]:
+        """The functions with the largest changes."""
+        changes = [self._part(*part) for part in self._parts(functions=True)]
+        changed = [one for one in changes if one.difference]
+        return sorted(changed, key=lambda one: -abs(one.difference))[:limit]
+
+    def _parts(self, *, functions: bool) -> Iterable[tuple[str, str]]:
+        sides = (side.list_parts(functions=functions) for side in (self.a, self.b))
+        return dict.fromkeys(part for side in sides for part in side)
+
+    def _part(self, library: str, function: str) -> InstructionChange:
+        a, b = (side.per_event_in(library, function) for side in (self.a, self.b))
+        return self._change(library, function, a, b)
+
+    def _change(self, library: str, function: str, a: float, b: float) -> InstructionChange:
+        return InstructionChange(self.label, library, function, a, b, (b - a) / self.a.per_event)
+
+
+def pair_counts(rows: Iterable[InstructionRow], axis: str, a: str, b: str) -> list[CountPair]:
+    """Pair counts that differ in ``axis`` alone, in the order of their labels.
+
+    Args:
+        rows: of any counts, each count's rows in order.
+        axis: axis of the variant.
+        a: text of the value on one side.
+        b: text of the value on the other side.
+    """
+    by_count: dict[str, list[InstructionRow]] = {}
+    for row in rows:
+        by_count.setdefault(row.count_id, []).append(row)
+    sides: dict[str, dict[tuple[_Key, int], InstructionCount]] = {a: {}, b: {}}
+    for some in by_count.values():
+        value = str(identity.parse_axes(some[0].variant).get(axis, ""))
+        if value in sides:
+            key = _work_key(some[0].test_hash, some[0].variant, some[0].dataset_hash, axis)
+            sides[value][key, some[0].events] = InstructionCount.from_rows(some)
+    pairs = [
+        CountPair(one, sides[b][key], _drop_axis(one.facts.label, axis), axis)
+        for key, one in sides[a].items()
+        if key in sides[b]
+    ]
+    return sorted(pairs, key=lambda pair: (pair.label, pair.a.facts.events))
+
+
+def _select_counted_work(
+    pairs: Iterable[CountPair], verdicts: Iterable[VerdictRow]
+) -> list[CountPair]:
+    """Select the pairs whose work a comparison's verdicts are about, with the verdicts' labels."""
+    labels: dict[_Key, str] = {}
+    for row in verdicts:
+        of_a = VerdictEvidence.from_json(row.evidence).of_a
+        if "variant" in of_a:
+            test_hash, dataset_hash = (str(of_a.get(n, "")) for n in ("test_hash", "dataset_hash"))
+            key = _work_key(test_hash, str(of_a["variant"]), dataset_hash, row.axis)
+            labels.setdefault(key, row.label)
+    return [replace(pair, label=labels[pair.key]) for pair in pairs if pair.key in labels]
+
+
+def load_counted_work(store: ResultsReader, verdicts: Sequence[VerdictRow]) -> list[CountPair]:
+    """Load the counts of the work that a comparison's verdicts are about."""
+    tests = _list_compared_tests(verdicts)
+    if not tests:
+        return []
+    first = verdicts[0]
+    pairs = pair_counts(store.instruction_counts(tests), first.axis, first.a, first.b)
+    return _select_counted_work(pairs, verdicts)
+
+
+def _list_compared_tests(verdicts: Iterable[VerdictRow]) -> set[str]:
+    """List the hashes of the tests that a comparison's verdicts are about."""
+    evidence = (VerdictEvidence.from_json(row.evidence).of_a for row in verdicts)
+    return {str(of_a["test_hash"]) for of_a in evidence if "test_hash" in of_a}
+
+
+def flatten_change(change: InstructionChange) -> dict[str, Any]:
+    """Return a change as a flat row."""
+    return {**asdict(change), "difference": change.difference}
+
+
+def format_change(relative: float) -> str:
+    """Format a relative change in per cent with two decimals, e.g. ``+0.19 %``."""
+    return f"{_format_signed(100 * relative, 2)} %"
+
+
+def format_count(count: float, *, signed: bool = False) -> str:
+    """Format instructions per event, e.g. ``400,873``."""
+    return _format_signed(count, 0) if signed else f"{count:,.0f}"
+
+
+def _format_signed(number: float, digits: int) -> str:
+    rounded = round(number, digits)
+    return f"{rounded:+,.{digits}f}".replace("-", "−") if rounded else "0"
+
+
+def _work_key(test_hash: str, variant: str, dataset_hash: str, axis: str) -> _Key:
+    axes = identity.parse_axes(variant, without=(axis,))
+    return test_hash, repr(sorted(axes.items())), dataset_hash, axis
+
+
+def _drop_axis(label: str, axis: str) -> str:
+    return " ".join(word for word in label.split() if not word.startswith(f"{axis}=")) or "default"

@@ -1,0 +1,1 @@
+"""Counts of instructions of a test's read under callgrind."""
