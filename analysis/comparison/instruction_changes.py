@@ -12,6 +12,7 @@ from typing import Any
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.hctests.matrix import identity
+from treehammer.hctests.matrix.definition import Scalar
 from treehammer.sql.core.rows import InstructionRow, VerdictRow
 from treehammer.sql.read.reader import ResultsReader
 
@@ -37,11 +38,19 @@ class InstructionCount:
         """Build a count from its rows."""
         return cls(rows[0], {(row.library, row.function): row.instructions for row in rows})
 
+    def work_key(self, axis: str) -> _Key:
+        """Compute the key shared by counts of the same work, ``axis`` aside."""
+        return _work_key(self.facts.test_hash, self.facts.variant, self.facts.dataset_hash, axis)
+
+    @property
+    def total(self) -> int:
+        """All instructions."""
+        return sum(n for (_, function), n in self.instructions.items() if not function)
+
     @property
     def per_event(self) -> float:
         """All instructions per event."""
-        libraries = (n for (_, function), n in self.instructions.items() if not function)
-        return sum(libraries) / self.facts.events
+        return self.total / self.facts.events
 
     def per_event_in(self, library: str, function: str = "") -> float:
         """Instructions per event in a library or a function; 0 where it is not listed."""
@@ -84,8 +93,7 @@ class CountPair:
     @property
     def key(self) -> _Key:
         """Key of the work, equal for counts of the same work."""
-        facts = self.a.facts
-        return _work_key(facts.test_hash, facts.variant, facts.dataset_hash, self.axis)
+        return self.a.work_key(self.axis)
 
     @property
     def total(self) -> InstructionChange:
@@ -126,21 +134,28 @@ def pair_counts(rows: Iterable[InstructionRow], axis: str, a: str, b: str) -> li
         a: text of the value on one side.
         b: text of the value on the other side.
     """
-    by_count: dict[str, list[InstructionRow]] = {}
-    for row in rows:
-        by_count.setdefault(row.count_id, []).append(row)
     sides: dict[str, dict[tuple[_Key, int], InstructionCount]] = {a: {}, b: {}}
-    for some in by_count.values():
-        value = str(identity.parse_axes(some[0].variant).get(axis, ""))
+    for count in _group_rows(rows):
+        value = str(_parse_axes(count.facts.variant).get(axis, ""))
         if value in sides:
-            key = _work_key(some[0].test_hash, some[0].variant, some[0].dataset_hash, axis)
-            sides[value][key, some[0].events] = InstructionCount.from_rows(some)
+            sides[value][count.work_key(axis), count.facts.events] = count
     pairs = [
         CountPair(one, sides[b][key], _drop_axis(one.facts.label, axis), axis)
         for key, one in sides[a].items()
         if key in sides[b]
     ]
     return sorted(pairs, key=lambda pair: (pair.label, pair.a.facts.events))
+
+
+def _group_rows(rows: Iterable[InstructionRow]) -> Iterator[InstructionCount]:
+    """Group rows by count; counts of nothing, which an import may bring, are left out."""
+    by_count: dict[str, list[InstructionRow]] = {}
+    for row in rows:
+        by_count.setdefault(row.count_id, []).append(row)
+    for some in by_count.values():
+        count = InstructionCount.from_rows(some)
+        if count.facts.events > 0 and count.total > 0:
+            yield count
 
 
 def _select_counted_work(
@@ -194,8 +209,16 @@ def _format_signed(number: float, digits: int) -> str:
 
 
 def _work_key(test_hash: str, variant: str, dataset_hash: str, axis: str) -> _Key:
-    axes = identity.parse_axes(variant, without=(axis,))
+    axes = {name: value for name, value in _parse_axes(variant).items() if name != axis}
     return test_hash, repr(sorted(axes.items())), dataset_hash, axis
+
+
+def _parse_axes(variant: str) -> dict[str, Scalar]:
+    """Parse a variant; no axes for any text that is none."""
+    try:
+        return identity.parse_axes(variant)
+    except (ValueError, AttributeError, RecursionError):
+        return {}
 
 
 def _drop_axis(label: str, axis: str) -> str:

@@ -149,6 +149,7 @@ _COMPARISON_TABLES = {
     "pooled": "variants over all sites",
     "by_site": "variants by site",
     "missing": "variants measured on one side only",
+    "instructions": "instructions per event of the same variants, where they were counted",
 }
 _COMPARISON_ABOUT = ("selection", "attribution", "notes")
 _EXPLORE_TABLES = {

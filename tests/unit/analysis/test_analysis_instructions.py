@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,15 @@ def test_a_function_of_one_release_alone_counts_as_none_in_the_other() -> None:
 )
 def test_counts_of_other_work_are_not_paired(changes: dict[str, Any]) -> None:
     assert not pair_counts(build_count(A, OLD) + build_count(B, NEW, **changes), "root", A, B)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"variant": "no JSON"}, {"variant": "[1]"}, {"events": 0}, {"instructions": 0}]
+)
+def test_counts_that_make_no_sense_are_ignored(changes: dict[str, Any]) -> None:
+    odd = [replace(row, count_id="odd", **changes) for row in build_count(B, NEW)]
+    assert not pair_counts([*build_count(A, OLD), *odd], "root", A, B)
+    assert len(pair_counts([*build_count(A, OLD), *odd, *build_count(B, NEW)], "root", A, B)) == 1
 
 
 def test_comparison_finds_the_counts_of_its_work(tmp_path: Path) -> None:

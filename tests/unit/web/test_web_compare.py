@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import json
 import math
 import random
 import re
@@ -17,7 +18,12 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import pytest
-from measurement_factory import build_verdict, make_campaign_row, make_measurement
+from measurement_factory import (
+    build_instruction_rows,
+    build_verdict,
+    make_campaign_row,
+    make_measurement,
+)
 from page_database import HOSTILE_TEXTS, fill_database
 from service_thread import ServiceThread, run_service
 
@@ -99,6 +105,26 @@ def test_stored_verdicts_are_shown_as_they_are(filled: ServiceThread) -> None:
         assert (one["verdict"], one["jobs"], one["hosts"]) == (row.verdict, row.jobs, row.hosts)
     text = filled.client.get("/compare/comparison?format=csv&table=by_site").text
     assert len([*csv.DictReader(io.StringIO(text))]) == len(found["by_site"])
+
+
+def test_instructions_are_shown_beside_times(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        axes = {"cache_mb": 30}
+        work: dict[str, Any] = {"test_hash": "t", "dataset_hash": "d"}
+        of_a = {**work, "variant": json.dumps({"root": "6.38.00", **axes})}
+        evidence = VerdictEvidence(campaigns=(), of_a=of_a)
+        store.replace_comparison("c", [], [build_verdict("c", evidence=evidence.to_json())])
+        for root, instructions in (("6.38.00", 400_116_000), ("6.40.00", 400_873_000)):
+            variant = json.dumps({"root": root, **axes})
+            facts = {"variant": variant, "instructions": instructions, **work}
+            store.replace_instruction_count(build_instruction_rows(root, lines=1, **facts))
+    with run_service(tmp_path, reading_open=True) as service:
+        (row,) = tables(service, "/compare/c")["instructions"]
+        assert (row["a_per_event"], row["b_per_event"]) == (400_116, 400_873)
+        page = service.client.get("/compare/c", headers=PEOPLE).text
+    assert "+0.19 %" in page
+    assert "libRIO.so +757" in page
+    assert "they are not time" in page
 
 
 def test_what_stands_out_comes_first(filled: ServiceThread) -> None:
