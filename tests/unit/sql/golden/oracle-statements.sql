@@ -73,6 +73,9 @@ CREATE TABLE subject (
 )
 ;
 
+DELETE FROM instruction_count WHERE instruction_count.count_id IN (:count_id_1_1)
+;
+
 DELETE FROM pair WHERE pair.comparison_id = :comparison_id_1
 ;
 
@@ -104,6 +107,13 @@ INSERT INTO campaign (id, name, created_us, repository, ref, commit_id, dirty, t
 ;
 
 INSERT INTO extra (measurement_id, name, value) VALUES (:measurement_id, :name, :value)
+; -- many rows
+
+INSERT INTO instruction_count (count_id, line, created_us, test_name, test_hash, variant, label,
+    root_version, dataset, dataset_hash, events, host, valgrind, library, function_name,
+    instructions) VALUES (:count_id, :line, :created_us, :test_name, :test_hash, :variant, :label,
+    :root_version, :dataset, :dataset_hash, :events, :host, :valgrind, :library, :function,
+    :instructions)
 ; -- many rows
 
 INSERT INTO inventory (id, inventory) VALUES (:id, :inventory)
@@ -216,6 +226,10 @@ FROM campaign
 
 SELECT count(*) AS count_1
 FROM extra
+;
+
+SELECT count(*) AS count_1
+FROM instruction_count
 ;
 
 SELECT count(*) AS count_1
