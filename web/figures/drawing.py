@@ -312,15 +312,16 @@ def write_tree(
         return file.read_bytes()
 
 
+def draw_file(form: str, request: Mapping[str, Any]) -> bytes:
+    """Draw a file of one of :data:`FIGURE_FORMATS`."""
+    if form == "root":
+        return write_tree(request["columns"], request["rows"], request["title"])
+    return draw_figure(request["picture"], form)
+
+
 def main() -> None:
     """Read JSON from stdin and write the file to stdout."""
-    form = sys.argv[1]
-    request = json.load(sys.stdin)
-    content = (
-        write_tree(request["columns"], request["rows"], request["title"])
-        if form == "root"
-        else draw_figure(request["picture"], form)
-    )
+    content = draw_file(sys.argv[1], json.load(sys.stdin))
     with open_binary_stdout() as out:
         out.write(content)
 

@@ -10,14 +10,20 @@ from pathlib import Path
 
 import pytest
 from measurement_factory import full_measurement, make_campaign_row, make_job_row, make_measurement
-from store_helpers import awkward_measurements, build_finding, fill_database, write_export
+from store_helpers import (
+    EVERYTHING,
+    awkward_measurements,
+    build_finding,
+    fill_database,
+    read_in_process,
+)
 
 from treehammer.progress import ProgressCallback
 from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer import file_readers
-from treehammer.sql.transfer.export import export_file
+from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.write.store import Store
 
 WriteExport = Callable[..., int]
@@ -28,6 +34,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('copy')}/source.db"
     fill_database(url)
     return url
+
+
+@pytest.fixture
+def in_process_reader() -> Iterator[None]:
+    with read_in_process():
+        yield
 
 
 @pytest.fixture
@@ -95,8 +107,8 @@ def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
         store.add_replicas(
             [build_finding("bad", good=False), build_finding("good", good=True, found_us=9)]
         )
-        write_export(store, exported.file)
-        write_export(store, exported.folder)
+        export_file(store, EVERYTHING, exported.file, software_dir=Path())
+        export_partitions(store, EVERYTHING, exported.folder, ".parquet", software_dir=Path())
     return exported
 
 

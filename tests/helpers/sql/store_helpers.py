@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.errors import StoreError
 from treehammer.progress import no_progress
+from treehammer.sql.arrow import arrow_stream
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.core.database_engine import read_transaction
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
@@ -102,14 +104,30 @@ def check_corruption_is_refused(source: str, url: str) -> None:
     assert not any(read_all_tables(url).values())
 
 
+@contextmanager
+def read_in_process() -> Iterator[None]:
+    """Read measurements for exports with the store's own queries.
+
+    Starting the reader process costs more than a small export.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_stream, "BACKENDS", ())
+        yield
+
+
 def write_export(
-    store: Store, target: Path, selection: Selection = EVERYTHING, software: Path = Path()
+    store: Store, target: Path, selection: Selection = EVERYTHING, software: Path | None = None
 ) -> Path:
-    """Write an export, as a folder if the name has no suffix."""
-    if target.suffix:
-        export_file(store, selection, target, software_dir=software)
-    else:
-        export_partitions(store, selection, target, ".parquet", software_dir=software)
+    """Write an export, as a folder if the name has no suffix.
+
+    Only exports by ROOT, whose software folder is then given, read in a child process.
+    """
+    with nullcontext() if software else read_in_process():
+        folder = software or Path()
+        if target.suffix:
+            export_file(store, selection, target, software_dir=folder)
+        else:
+            export_partitions(store, selection, target, ".parquet", software_dir=folder)
     return target
 
 

@@ -6,6 +6,7 @@ import functools
 import json
 import socket
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink
 from treehammer.web.core.request_bodies import RequestLimits
+from treehammer.web.figures import drawing, drawing_process
 from treehammer.web.service.app import create_app
 from treehammer.web.service.http_connection import BoundedHttpProtocol
 from treehammer.web.service.page_routes import PageRoutes
@@ -148,6 +150,18 @@ def service(start_service: StartService) -> Iterator[ServiceThread]:
     """An application of the test's own."""
     with start_service() as own:
         yield own
+
+
+@pytest.fixture
+def draw_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw figure files in this process; another would first import Matplotlib or uproot."""
+
+    def draw(form: str, text: bytes) -> bytes:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            return drawing.draw_file(form, json.loads(text))
+
+    monkeypatch.setattr(drawing_process, "_run_drawing", draw)
 
 
 @pytest.fixture(scope="module")

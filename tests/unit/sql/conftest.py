@@ -9,6 +9,7 @@ import pytest
 from store_fixtures import (  # noqa: F401 - fixtures
     export_rows,
     exported_store,
+    in_process_reader,
     other_store,
     source,
     write,

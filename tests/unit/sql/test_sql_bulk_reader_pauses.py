@@ -11,6 +11,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from measurement_factory import make_measurement
+from store_helpers import read_in_process
 
 from treehammer.errors import StoreError
 from treehammer.sql.arrow import arrow_schema, arrow_stream
@@ -26,15 +27,12 @@ def filled(store: Store) -> Store:
     return store
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_paused_reader_loses_no_bytes(
-    filled: Store, unbuffered: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paused_reader_loses_no_bytes(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     # Writes below a page are atomic on a pipe, so every column is larger.
     monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 1000)
     # Container images often set this; a write interrupted by a pause is then never completed.
-    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
-    with arrow_stream.open_stream(filled.url, Selection(), {}) as source:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    with read_in_process(), arrow_stream.open_stream(filled.url, Selection(), {}) as source:
         whole = pa.Table.from_batches(source.batches, source.schema)
     others = set(psutil.Process().children())  # services that other tests have started
     with arrow_stream.open_stream(filled.url, Selection(), {}) as source:

@@ -24,6 +24,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
 
+@pytest.mark.usefixtures("in_process_reader")
 def test_refusals(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
     for name in ("results.xls", "results", "no/such/folder.csv"):
         with pytest.raises(ConfigError, match=name):

@@ -13,6 +13,7 @@ import treehammer
 from treehammer.sql.write.store import Store
 
 
+@pytest.mark.usefixtures("in_process_reader")
 def test_database_location_comes_from_settings(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

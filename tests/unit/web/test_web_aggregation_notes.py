@@ -83,6 +83,7 @@ def load_figure(service: ServiceThread, query: str, path: str = "/explore") -> d
     return picture
 
 
+@pytest.mark.usefixtures("draw_in_process")
 @pytest.mark.parametrize(
     "query",
     [
@@ -165,6 +166,7 @@ def test_unsupported_executions_are_not_failures(filled: ServiceThread) -> None:
         assert counts == (0, 1, 0, 1), query
 
 
+@pytest.mark.usefixtures("draw_in_process")
 def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path: Path) -> None:
     query = f"by=day&color=&site=D&{ALL}"
     picture = load_figure(filled, query)
@@ -199,6 +201,7 @@ def test_latency_panels_show_newest_days() -> None:
     assert picture.left_out.startswith("The figure shows 48 of 60 marks")
 
 
+@pytest.mark.usefixtures("draw_in_process")
 def test_root_file_without_groups_is_empty(filled: ServiceThread, tmp_path: Path) -> None:
     file = tmp_path / "figure.root"
     answer = filled.client.get(f"/explore/figure.root?by=site&kind=checksum&{ALL}")

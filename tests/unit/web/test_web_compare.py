@@ -24,7 +24,7 @@ from measurement_factory import (
     make_campaign_row,
     make_measurement,
 )
-from page_database import HOSTILE_TEXTS, fill_database
+from page_database import HOSTILE_TEXTS
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
@@ -77,14 +77,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread
         yield service
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
-    folder = tmp_path_factory.mktemp("compared")
-    fill_database(f"sqlite:///{folder / 'results.db'}")
-    with run_service(folder, reading_open=True) as service:
-        yield service
-
-
 def tables(service: ServiceThread, address: str) -> dict[str, list[dict[str, Any]]]:
     answer = service.client.get(address + ("&" if "?" in address else "?") + "format=json")
     assert answer.status_code == 200, answer.text
@@ -92,9 +84,9 @@ def tables(service: ServiceThread, address: str) -> dict[str, list[dict[str, Any
     return found
 
 
-def test_stored_verdicts_are_shown_as_they_are(filled: ServiceThread) -> None:
-    found = tables(filled, "/compare/comparison")
-    with Store.open(filled.url) as store:
+def test_stored_verdicts_are_shown_as_they_are(filled_service: ServiceThread) -> None:
+    found = tables(filled_service, "/compare/comparison")
+    with Store.open(filled_service.url) as store:
         rows = store.verdicts("comparison")
     shown = [*found["pooled"], *found["by_site"], *found["missing"]]
     assert len(shown) == len(rows)
@@ -103,7 +95,7 @@ def test_stored_verdicts_are_shown_as_they_are(filled: ServiceThread) -> None:
         row = known[one["scope"], one["site"], one["metric"]]
         assert (one["effect"], one["low"], one["high"]) == (row.effect, row.low, row.high)
         assert (one["verdict"], one["jobs"], one["hosts"]) == (row.verdict, row.jobs, row.hosts)
-    text = filled.client.get("/compare/comparison?format=csv&table=by_site").text
+    text = filled_service.client.get("/compare/comparison?format=csv&table=by_site").text
     assert len([*csv.DictReader(io.StringIO(text))]) == len(found["by_site"])
 
 
@@ -127,8 +119,8 @@ def test_instructions_are_shown_beside_times(tmp_path: Path) -> None:
     assert "they are not time" in page
 
 
-def test_what_stands_out_comes_first(filled: ServiceThread) -> None:
-    rows = tables(filled, "/compare/comparison")["by_site"]
+def test_what_stands_out_comes_first(filled_service: ServiceThread) -> None:
+    rows = tables(filled_service, "/compare/comparison")["by_site"]
     weights = [abs(row["effect"]) / (row["high"] - row["low"]) for row in rows]
     assert weights == sorted(weights, reverse=True)
     assert rows[0]["verdict"] == "faster"
@@ -198,12 +190,12 @@ def test_an_interval_that_leaves_the_drawing_ends_in_an_arrow(tmp_path: Path) ->
     assert {found[f"S{place}"] for place in range(30)} == {(False, False, True)}
 
 
-def test_comparisons_are_listed_and_linked(filled: ServiceThread) -> None:
-    (listed,) = tables(filled, "/compare")["comparisons"]
+def test_comparisons_are_listed_and_linked(filled_service: ServiceThread) -> None:
+    (listed,) = tables(filled_service, "/compare")["comparisons"]
     assert listed["comparison_id"] == "comparison"
     for address in ("/", "/compare"):
-        assert "/compare/comparison" in filled.client.get(address, headers=PEOPLE).text
-    page_ = filled.client.get("/compare/comparison", headers=PEOPLE).text
+        assert "/compare/comparison" in filled_service.client.get(address, headers=PEOPLE).text
+    page_ = filled_service.client.get("/compare/comparison", headers=PEOPLE).text
     assert "{{ 7 * 7 }}" in page_
 
 
@@ -454,11 +446,11 @@ def test_comparisons_describe_their_selection(stored_comparisons: ServiceThread)
         assert f"Selection: {row['selection']}. Effects within ±{100 * row['delta']:g} %" in page
 
 
-def test_older_comparisons_have_no_recorded_selection(filled: ServiceThread) -> None:
+def test_older_comparisons_have_no_recorded_selection(filled_service: ServiceThread) -> None:
     title = "root 6.40.00 against 6.38.00, selection not recorded"
     for address in ("/", "/compare", "/compare/comparison"):
-        assert title in filled.client.get(address, headers=PEOPLE).text
-    (listed,) = tables(filled, "/compare")["comparisons"]
+        assert title in filled_service.client.get(address, headers=PEOPLE).text
+    (listed,) = tables(filled_service, "/compare")["comparisons"]
     assert listed["campaigns"] is listed["where"] is None
 
 
@@ -569,9 +561,9 @@ def test_cpu_and_wall_verdicts_are_counted_separately(measured: ServiceThread) -
     assert "By site – CPU: 2 slower; wall: 2 slower." in page
 
 
-def test_form_keeps_all_campaigns(filled: ServiceThread) -> None:
-    with Store.open(filled.url) as store:
+def test_form_keeps_all_campaigns(filled_service: ServiceThread) -> None:
+    with Store.open(filled_service.url) as store:
         ids = [one.id for one in store.campaigns()][:2]
     query = "&".join(f"campaign={one}" for one in ids)
-    page = filled.client.get(f"/compare?a=6.38.00&b=none&{query}", headers=PEOPLE).text
+    page = filled_service.client.get(f"/compare?a=6.38.00&b=none&{query}", headers=PEOPLE).text
     assert re.findall(r'<option value="([^"]*)" selected>', page.split("Conditions")[0]) == ids

@@ -10,7 +10,6 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, date, datetime
@@ -25,7 +24,7 @@ import numpy as np
 import pytest
 import uproot
 from measurement_factory import make_campaign_row, make_measurement
-from page_database import HOSTILE_TEXTS, SITES, fill_database
+from page_database import HOSTILE_TEXTS, SITES
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.statistics.estimates import estimate_paired
@@ -38,14 +37,6 @@ from treehammer.web.views.shared import page_context
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
-    folder = tmp_path_factory.mktemp("explore")
-    fill_database(f"sqlite:///{folder / 'results.db'}")
-    with run_service(folder, reading_open=True) as service:
-        yield service
 
 
 def rows_of(service: ServiceThread, query: str, path: str = "/explore") -> list[dict[str, str]]:
@@ -63,6 +54,7 @@ def good(row: dict[str, Any], metric: str) -> bool:
     return row["failure_class"] is None and row["plausible"] and row[metric] is not None
 
 
+@pytest.mark.usefixtures("draw_in_process")
 @pytest.mark.parametrize("view", ["means", "distribution", "latency"])
 def test_campaigns_are_labeled_by_name(tmp_path: Path, view: str) -> None:
     ids = {
@@ -93,12 +85,14 @@ def test_campaigns_are_labeled_by_name(tmp_path: Path, view: str) -> None:
 
 @pytest.mark.parametrize("metric", ["eff_job", "cpu_per_event_s"])
 @pytest.mark.parametrize("by", [("site", "axis_root"), ("day", "site"), ("host", "axis_root")])
-def test_csv_agrees_with_database(filled: ServiceThread, metric: str, by: tuple[str, str]) -> None:
+def test_csv_agrees_with_database(
+    filled_service: ServiceThread, metric: str, by: tuple[str, str]
+) -> None:
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in stored(filled):
+    for row in stored(filled_service):
         groups[tuple(str(row[name]) for name in by)].append(row)
     query = f"metric={metric}&by={by[0]}&color={by[1]}&{ALL}"
-    found = {tuple(row[name] for name in by): row for row in rows_of(filled, query)}
+    found = {tuple(row[name] for name in by): row for row in rows_of(filled_service, query)}
     assert found.keys() == groups.keys()
     for key, rows in groups.items():
         values = [row[metric] for row in rows if good(row, metric)]
@@ -113,13 +107,13 @@ def test_csv_agrees_with_database(filled: ServiceThread, metric: str, by: tuple[
             assert line["mean"] == line["rms"] == ""
 
 
-def test_distribution_agrees_with_database(filled: ServiceThread) -> None:
+def test_distribution_agrees_with_database(filled_service: ServiceThread) -> None:
     query = f"metric=eff_job&by=site&color=&view=distribution&where=axis_root%3D6.40.00&{ALL}"
     groups = defaultdict(list)
-    for row in stored(filled):
+    for row in stored(filled_service):
         if good(row, "eff_job") and row["axis_root"] == "6.40.00":
             groups[row["site"]].append(row["eff_job"])
-    found = {row["site"]: row for row in rows_of(filled, query)}
+    found = {row["site"]: row for row in rows_of(filled_service, query)}
     assert found.keys() == groups.keys()
     for site, values in groups.items():
         assert float(found[site]["p50"]) == pytest.approx(float(np.median(values)))
@@ -127,10 +121,10 @@ def test_distribution_agrees_with_database(filled: ServiceThread) -> None:
         assert float(found[site]["largest"]) == max(values)
 
 
-def test_interval_is_computed_over_jobs(filled: ServiceThread) -> None:
-    found = {row["site"]: row for row in rows_of(filled, f"bars=interval&color=&{ALL}")}
+def test_interval_is_computed_over_jobs(filled_service: ServiceThread) -> None:
+    found = {row["site"]: row for row in rows_of(filled_service, f"bars=interval&color=&{ALL}")}
     jobs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in stored(filled):
+    for row in stored(filled_service):
         if good(row, "eff_job"):
             jobs[row["site"]][row["job_id"]].append(row["eff_job"])
     for site, of_site in jobs.items():
@@ -143,9 +137,9 @@ def test_interval_is_computed_over_jobs(filled: ServiceThread) -> None:
         assert float(line["mean"]) == pytest.approx(estimate.mean, rel=1e-12)
 
 
-def test_read_latencies_are_merged(filled: ServiceThread) -> None:
+def test_read_latencies_are_merged(filled_service: ServiceThread) -> None:
     merged: dict[str, list[int]] = {}
-    for row in stored(filled):
+    for row in stored(filled_service):
         bins = row["read_latency_hist"]
         if good(row, "read_latency_hist") and row["kind"] == "timed":
             sums = merged.setdefault(row["site"], [])
@@ -154,7 +148,7 @@ def test_read_latencies_are_merged(filled: ServiceThread) -> None:
                 sums[place] += reads
     assert any(map(sum, merged.values()))
     found: dict[str, dict[float, int]] = defaultdict(dict)
-    for line in rows_of(filled, f"view=latency&by=site&color=&{ALL}"):
+    for line in rows_of(filled_service, f"view=latency&by=site&color=&{ALL}"):
         found[line["site"]][float(line["from_s"])] = int(line["reads"])
         reads = sum(merged[line["site"]])
         assert float(line["share"]) == pytest.approx(int(line["reads"]) / reads)
@@ -163,25 +157,28 @@ def test_read_latencies_are_merged(filled: ServiceThread) -> None:
         assert found.get(site, {}) == pytest.approx(known)
 
 
+@pytest.mark.usefixtures("draw_in_process")
 @pytest.mark.parametrize("scale", ["linear", "log"])
-def test_read_latencies_are_drawn(filled: ServiceThread, scale: str) -> None:
+def test_read_latencies_are_drawn(filled_service: ServiceThread, scale: str) -> None:
     query = f"view=latency&by=site&color=axis_root&scale={scale}&{ALL}"
-    page = filled.client.get(f"/explore?{query}", headers=PEOPLE)
+    page = filled_service.client.get(f"/explore?{query}", headers=PEOPLE)
     assert "50% below" in page.text
     assert "reads (%)" in page.text
-    assert filled.client.get(f"/explore/figure.png?{query}").content.startswith(b"\x89PNG")
-    both = filled.client.get(f"/explore?view=latency&by=axis_root&{ALL}", headers=PEOPLE)
+    assert filled_service.client.get(f"/explore/figure.png?{query}").content.startswith(b"\x89PNG")
+    both = filled_service.client.get(f"/explore?view=latency&by=axis_root&{ALL}", headers=PEOPLE)
     assert both.status_code == 200
 
 
-def test_url_parameters_filter(filled: ServiceThread) -> None:
+def test_url_parameters_filter(filled_service: ServiceThread) -> None:
     site = HOSTILE_TEXTS[0]
-    answer = filled.client.get("/explore", params={"site": [site, "SITE_A"], "format": "csv"})
+    answer = filled_service.client.get(
+        "/explore", params={"site": [site, "SITE_A"], "format": "csv"}
+    )
     assert {row["site"] for row in csv.DictReader(io.StringIO(answer.text))} == {site, "SITE_A"}
-    of_campaign = rows_of(filled, "campaign=nightly")
+    of_campaign = rows_of(filled_service, "campaign=nightly")
     assert sum(int(row["good"]) for row in of_campaign) == sum(
         row["campaign_id"] == "over" and row["failure_class"] is None and row["plausible"]
-        for row in stored(filled)
+        for row in stored(filled_service)
     )
 
 
@@ -213,49 +210,53 @@ def linked_counts(service: ServiceThread, address: str, count: str) -> list[tupl
     ],
 )
 def test_counts_link_to_exactly_these_executions(
-    filled: ServiceThread, address: str, rows: int | None, count: str
+    filled_service: ServiceThread, address: str, rows: int | None, count: str
 ) -> None:
-    found = linked_counts(filled, address, count)
+    found = linked_counts(filled_service, address, count)
     assert found
     assert rows in (None, len(found))
     assert [n for n, _ in found] == [there for _, there in found]
 
 
-def test_groups_of_floats_have_no_links(filled: ServiceThread) -> None:
+def test_groups_of_floats_have_no_links(filled_service: ServiceThread) -> None:
     """A float such as 0.3 may not equal its decimal representation."""
-    assert rows_of(filled, f"by=cpu_per_event_s&color=site&{ALL}")
-    assert not linked_counts(filled, "/explore?by=cpu_per_event_s&color=site", "number")
+    assert rows_of(filled_service, f"by=cpu_per_event_s&color=site&{ALL}")
+    assert not linked_counts(filled_service, "/explore?by=cpu_per_event_s&color=site", "number")
 
 
-def test_permanent_link_has_all_parameters(filled: ServiceThread) -> None:
-    page = filled.client.get("/figures/s0", headers=PEOPLE).text
+def test_permanent_link_has_all_parameters(filled_service: ServiceThread) -> None:
+    page = filled_service.client.get("/figures/s0", headers=PEOPLE).text
     link = page.split('">Permanent link')[0].rsplit('href="', 1)[1].replace("&amp;", "&")
     asked = parse_qs(urlsplit(link).query, keep_blank_values=True)
     assert asked["metric"] == ["eff_job"]
     assert asked["by"] == ["site"]
     assert date.fromisoformat(asked["to"][0]) == datetime.now(UTC).date()
     query = urlsplit(link).query
-    assert rows_of(filled, query, "/figures/s0") == rows_of(filled, "", "/figures/s0")
+    assert rows_of(filled_service, query, "/figures/s0") == rows_of(
+        filled_service, "", "/figures/s0"
+    )
 
 
-def test_files_agree_with_table(filled: ServiceThread, tmp_path: Path) -> None:
+def test_files_agree_with_table(
+    filled_service: ServiceThread, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     query = f"metric=eff_job&by=site&color=axis_root&{ALL}"
-    starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+    starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml", "root": b"root"}
     for form, start in starts.items():
-        answer = filled.client.get(f"/explore/figure.{form}?{query}")
+        if form == "svg":  # The other processes draw in the same way.
+            request.getfixturevalue("draw_in_process")
+        answer = filled_service.client.get(f"/explore/figure.{form}?{query}")
         assert answer.status_code == 200, answer.text
         assert answer.content.startswith(start)
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
         if form == "svg":
             assert "<script" not in answer.text
             assert "error bars: RMS" in answer.text
-    kept = filled.client.get(f"/explore/figure.pdf?{query}")
-    assert kept.status_code == 200
     file = tmp_path / "figure.root"
-    file.write_bytes(filled.client.get(f"/explore/figure.root?{query}").content)
+    file.write_bytes(answer.content)
     with uproot.open(file) as opened:
         tree = opened["figure"].arrays(library="np")
-    rows = rows_of(filled, query)
+    rows = rows_of(filled_service, query)
     assert [*tree["site"]] == [row["site"] for row in rows]
     for column in ("mean", "rms"):
         known = [float(row[column]) if row[column] else math.nan for row in rows]
@@ -278,33 +279,35 @@ def test_files_agree_with_table(filled: ServiceThread, tmp_path: Path) -> None:
         ("by=", "by is empty"),
     ],
 )
-def test_invalid_parameters_are_refused(filled: ServiceThread, query: str, expected: str) -> None:
-    answer = filled.client.get(f"/explore?{query}")
+def test_invalid_parameters_are_refused(
+    filled_service: ServiceThread, query: str, expected: str
+) -> None:
+    answer = filled_service.client.get(f"/explore?{query}")
     assert answer.status_code == 400
     assert expected in answer.json()["error"]
 
 
 def test_too_many_measurements_are_refused(
-    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figure_points, "MAX_READ", 10)
-    refused = filled.client.get("/explore?by=host")
+    refused = filled_service.client.get("/explore?by=host")
     assert refused.status_code == 400
     assert "the limit is 10" in refused.json()["error"]
-    page = filled.client.get("/explore?by=host", headers=PEOPLE)
+    page = filled_service.client.get("/explore?by=host", headers=PEOPLE)
     assert page.status_code == 400
     assert "the limit is 10" in page.text
     assert 'name="metric"' in page.text
-    assert filled.client.get("/explore?by=site").status_code == 200
+    assert filled_service.client.get("/explore?by=site").status_code == 200
 
 
-def test_unknown_file_format_or_empty_figure_is_404(filled: ServiceThread) -> None:
-    assert filled.client.get("/explore/figure.exe").status_code == 404
-    assert filled.client.get("/explore/figure.png?site=NOWHERE").status_code == 404
+def test_unknown_file_format_or_empty_figure_is_404(filled_service: ServiceThread) -> None:
+    assert filled_service.client.get("/explore/figure.exe").status_code == 404
+    assert filled_service.client.get("/explore/figure.png?site=NOWHERE").status_code == 404
 
 
 def test_pages_respond_while_figures_are_drawn(
-    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = threading.Event()
 
@@ -328,7 +331,7 @@ def test_pages_respond_while_figures_are_drawn(
         f"{path}/figure.{form}" for path in ("/explore", "/figures/s0") for form in FIGURE_FORMATS
     ]
     with ThreadPoolExecutor(len(paths)) as clients:
-        asked = [clients.submit(filled.client.get, path) for path in paths]
+        asked = [clients.submit(filled_service.client.get, path) for path in paths]
         try:
             assert len(paths) > page_context.MAX_CONCURRENT_QUERIES
             until_s = time.monotonic() + 60
@@ -336,9 +339,9 @@ def test_pages_respond_while_figures_are_drawn(
                 assert time.monotonic() < until_s, arrived()
                 time.sleep(0.01)
             for page in ("/", "/explore", "/sites"):
-                assert filled.client.get(page, timeout=20).status_code == 200
+                assert filled_service.client.get(page, timeout=20).status_code == 200
             monkeypatch.setattr(page_context, "QUEUE_TIMEOUT_S", 0.1)
-            late = filled.client.get("/explore/figure.png?by=axis_root")
+            late = filled_service.client.get("/explore/figure.png?by=axis_root")
             assert late.status_code == 503
             assert int(late.headers["Retry-After"]) > 0
             assert not any(one.done() for one in asked)
@@ -348,10 +351,10 @@ def test_pages_respond_while_figures_are_drawn(
 
 
 def test_truncated_filter_list_has_a_note(
-    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sites() -> list[str]:
-        page = filled.client.get(f"/explore?{ALL}", headers=PEOPLE).text
+        page = filled_service.client.get(f"/explore?{ALL}", headers=PEOPLE).text
         found = re.search(r"<label>([^<]*)<select name=\"site\"[^>]*>(.*?)</select>", page)
         assert found
         return [found[1], *map(unescape, re.findall(r'value="([^"]*)"', found[2]))]
@@ -365,12 +368,12 @@ def test_truncated_filter_list_has_a_note(
 
 
 def test_selected_old_campaign_stays_selected(
-    filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explore_page, "MAX_CAMPAIGN_CHOICES", 1)
-    alone = filled.client.get("/explore?campaign=over").text
+    alone = filled_service.client.get("/explore?campaign=over").text
     assert '<option value="over" selected>nightly</option>' in alone
     assert 'Campaign <a href="/campaigns/over">nightly</a>.' in alone
-    both = filled.client.get("/explore?campaign=over&campaign=running").text
+    both = filled_service.client.get("/explore?campaign=over&campaign=running").text
     assert both.count(" selected>") - alone.count(" selected>") == 1
     assert re.search("Campaign <a [^>]*>[^<]*</a> and <a [^>]*>[^<]*</a>[.]", both)

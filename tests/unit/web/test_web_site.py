@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, quote
 
 import pytest
 from measurement_factory import make_measurement
-from page_database import HOSTILE_TEXTS, SITES, fill_database
-from service_thread import ServiceThread, StartService, run_service
+from page_database import HOSTILE_TEXTS, SITES
+from service_thread import ServiceThread, StartService
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.read.measurement_selection import Condition, Selection
@@ -32,14 +32,6 @@ PEOPLE = {"Accept": "text/html"}
 LIGHT, HEAVY = '{"branches":0.02}', '{"branches":1.0}'
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
-    folder = tmp_path_factory.mktemp("sites")
-    fill_database(f"sqlite:///{folder / 'results.db'}")
-    with run_service(folder, reading_open=True) as service:
-        yield service
-
-
 def tables(service: ServiceThread, address: str, **asked: str) -> dict[str, list[dict[str, Any]]]:
     answer = service.client.get(address, params={"format": "json", **asked})
     assert answer.status_code == 200, answer.text
@@ -47,12 +39,12 @@ def tables(service: ServiceThread, address: str, **asked: str) -> dict[str, list
     return found
 
 
-def test_series_agrees_with_database(filled: ServiceThread) -> None:
-    rows = tables(filled, "/sites/SITE_B")["series"]
+def test_series_agrees_with_database(filled_service: ServiceThread) -> None:
+    rows = tables(filled_service, "/sites/SITE_B")["series"]
     good = Selection(
         conditions=(Condition("site", "=", "SITE_B"), Condition("plausible", "=", True))
     )
-    with Store.open(filled.url) as store:
+    with Store.open(filled_service.url) as store:
         found = [row for row in store.measurements(good) if row["eff_job"] is not None]
     assert sum(row["measurements"] for row in rows) == len(found)
     for row in rows:
@@ -61,23 +53,23 @@ def test_series_agrees_with_database(filled: ServiceThread) -> None:
         assert row["sites"] > 0
 
 
-def test_server_updates_are_marked(filled: ServiceThread) -> None:
-    found = tables(filled, "/sites/SITE_A")
+def test_server_updates_are_marked(filled_service: ServiceThread) -> None:
+    found = tables(filled_service, "/sites/SITE_A")
     (change,) = found["changes"]
     assert change["thing"] == "door near (root)"
     assert (change["before"], change["after"]) == (["XRootD v5.6.9"], ["XRootD v5.8.1"])
     (now,) = [row for row in found["state"] if row["what"] == "server version"]
     assert (now["value"], now["since"]) == (["XRootD v5.8.1"], change["day"])
-    page = filled.client.get("/sites/SITE_A", headers=PEOPLE).text
+    page = filled_service.client.get("/sites/SITE_A", headers=PEOPLE).text
     assert '<g class="mark"><title>door near (root): server version XRootD v5.8.1</title>' in page
 
 
 @pytest.mark.parametrize("place", range(len(SITES)))
-def test_every_site_of_the_list_has_its_page(filled: ServiceThread, place: int) -> None:
+def test_every_site_of_the_list_has_its_page(filled_service: ServiceThread, place: int) -> None:
     site = sorted(SITES)[place]
-    rows = tables(filled, "/sites")["sites"]
+    rows = tables(filled_service, "/sites")["sites"]
     assert rows[place]["site"] == site
-    page = filled.client.get(f"/sites/{quote(site, safe='')}", headers=PEOPLE)
+    page = filled_service.client.get(f"/sites/{quote(site, safe='')}", headers=PEOPLE)
     assert page.status_code == 200
     assert all(text not in page.text for text in HOSTILE_TEXTS[:2])
 
@@ -100,9 +92,9 @@ def test_every_site_of_the_list_has_its_page(filled: ServiceThread, place: int) 
     ],
 )
 def test_page_responds_to_parameters(
-    filled: ServiceThread, address: str, status: int, expected: str
+    filled_service: ServiceThread, address: str, status: int, expected: str
 ) -> None:
-    answer = filled.client.get(address, headers=PEOPLE)
+    answer = filled_service.client.get(address, headers=PEOPLE)
     assert answer.status_code == status
     assert expected in answer.text
 
@@ -207,9 +199,9 @@ def test_state_may_be_older_than_window(
         assert f"{yesterday} or before" in service.client.get("/sites/A?days=14").text
 
 
-def test_links_to_explore_keep_filters(filled: ServiceThread) -> None:
+def test_links_to_explore_keep_filters(filled_service: ServiceThread) -> None:
     chosen = {"test": "ttree-read", "root": "6.40.00", "protocol": "root", "days": "14"}
-    page = filled.client.get("/sites/SITE_A", params=chosen).text
+    page = filled_service.client.get("/sites/SITE_A", params=chosen).text
     found = [unescape(one) for one in re.findall(r'href="/explore\?([^"]*)"', page)]
     assert len(found) == 3
     for query in map(dict, map(parse_qsl, found)):

@@ -7,11 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from measurement_factory import full_measurement, make_campaign_row, make_measurement
+from store_helpers import read_in_process
 
 import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
-from treehammer.sql.arrow import arrow_schema, stream_process
+from treehammer.sql.arrow import arrow_schema, arrow_stream
+from treehammer.sql.core.database_engine import parse_url
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
@@ -46,40 +48,27 @@ def test_table_equals_database(filled: Store, url: str) -> None:
     assert table.schema.field("eff_job").metadata[b"title"].endswith(b"[1]")
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        ["site"],
+def test_selected_columns_in_order(filled: Store, url: str) -> None:
+    with read_in_process():
+        whole = treehammer.results(database=url)
+    for columns in (
         ["extra_hits"],
         ["extra_e", "host", "read_latency_hist", "extra_hits"],
-        ["measurement_id", "extra_e"],
         ["plausible", "job_id", "eff_job", "pass_loop_wall_s"],
-    ],
-)
-def test_selected_columns_in_order(filled: Store, url: str, columns: list[str]) -> None:
-    whole = treehammer.results(database=url)
-    table = treehammer.results(columns=iter(columns), database=url)
-    assert table.column_names == columns
-    assert to_rows(table) == to_rows(whole.select(columns))
+    ):
+        table = treehammer.results(columns=iter(columns), database=url)
+        assert table.column_names == columns
+        assert to_rows(table) == to_rows(whole.select(columns))
 
 
 @pytest.mark.backends("sqlite", "postgresql")
-def test_only_selected_columns_are_read(
-    filled: Store, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-    told = stream_process.StreamRequest.__init__
-
-    def listen(order: stream_process.StreamRequest, *args: Any, **values: Any) -> None:
-        told(order, *args, **values)
-        asked.append(order.measurements.sql)
-
-    monkeypatch.setattr(stream_process.StreamRequest, "__init__", listen)
-    treehammer.results(columns="eff_job", database=url)
-    assert "eff_job" in asked[0]
-    assert "inventory" not in asked[0]
+def test_only_selected_columns_are_read(url: str) -> None:
+    request = arrow_stream._build_request(parse_url(url), Selection(), {}, ["eff_job"], False)
+    assert "eff_job" in request.measurements.sql
+    assert "inventory" not in request.measurements.sql
 
 
+@pytest.mark.usefixtures("in_process_reader")
 def test_campaigns_and_conditions(filled: Store, url: str) -> None:
     def jobs(campaign: str | list[str] | None, where: str | list[str] = "") -> list[str]:
         table = treehammer.results(campaign, where or (), ["job_id"], database=url)
@@ -103,7 +92,7 @@ def test_batches_share_one_snapshot(filled: Store, url: str) -> None:
         assert 0 < first.num_rows <= 3
         filled.add([make_measurement(job="while it was read")])
         assert first.num_rows + batches.read_all().num_rows == 7
-    assert treehammer.results(columns=["job_id"], database=url).num_rows == 8
+    assert len(list(filled.measurements(Selection(), ["job_id"]))) == 8
 
 
 def test_abandoned_stream_releases_connection(filled: Store, url: str) -> None:
@@ -144,6 +133,7 @@ def test_invalid_arguments_are_reported(
         treehammer.results(**wrong, database=url)
 
 
+@pytest.mark.usefixtures("in_process_reader")
 def test_none_equals_omitted_argument(filled: Store, url: str) -> None:
     table = treehammer.results(None, None, None, database=url)
     assert table.equals(treehammer.results(database=url))
