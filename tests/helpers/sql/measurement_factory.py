@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS, RUN_MODES
@@ -16,6 +18,7 @@ from treehammer.collectors.record.measurement_record import (
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.rows import CampaignRow, InstructionRow, JobRow, PairRow, VerdictRow
+from treehammer.sql.core.schema import ROLLUP_METRICS
 
 #: Midnight at the start of the day of generated measurements, and that day.
 STARTED_US, STARTED_DAY = 1_772_323_200_000_000, 20260301
@@ -29,6 +32,8 @@ HOSTILE_TEXTS = [
     "NULL",
     "x" * 4000,
 ]
+#: Days of random measurements: in three months and weeks.
+RANDOM_DAYS = (20251231, 20260101, 20260104, 20260105, 20260201)
 _PLACEHOLDERS: dict[str, Any] = {"int": 1, "float": 1.0, "text": "x", "bool": True}
 
 
@@ -90,6 +95,40 @@ def _make_consistent(index: int, values: dict[str, Any]) -> dict[str, Any]:
         "started_us": index * DAY_US + values["started_us"],
         "measurement_id": make_measurement_id(*(values[name] for name in IDENTITY_COLUMNS)),
     }
+
+
+def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
+    """Build measurements of a few days, subjects, nodes and outcomes with random gaps."""
+    random = Random(seed)
+    for number in range(count):
+        values: dict[str, Any] = {
+            name: random.lognormvariate(0, 3) for name in ROLLUP_METRICS if random.random() < 0.9
+        }
+        for name in ("bytes_read", "bytes_read_extra", "read_calls", "retries"):
+            values[name] = random.randrange(-10, 2**50)
+        values["kernel_read_bytes"] = values["tree_peak_rss_bytes"] = -(2**63)
+        if random.random() < 0.05:
+            values["eff_job"] = random.choice((1e200, -1e121))
+        yield make_measurement(
+            job=f"job {seed} {number}",
+            campaign_id=random.choice(("first", "second")),
+            day=random.choice(RANDOM_DAYS),
+            site=random.choice(("SITE_A", "SITE_B", "é SITE", "")),
+            variant_label=random.choice(("a", "b")),
+            dataset=random.choice(("data", None)),
+            axis_cache_mb=random.choice((None, 0.0, 30.0)),
+            door=random.choice(("root", "https")),
+            host=random.choice(("n1", "n2", None)),
+            cores_online=random.choice((4, 8, None)),
+            kind=random.choice(("timed", "timed", "timed", "checksum")),
+            plausible=random.random() < 0.9,
+            failure_class=random.choice(("", "", "", "", "open", "read")),
+            read_latency_hist=random.choice(
+                (None, [], [random.randrange(3) for _ in range(random.randrange(9))])
+            ),
+            extras={"hits": random.random()} if random.random() < 0.5 else {},
+            **values,
+        )
 
 
 def make_campaign_row(id_: str = "campaign", **changes: Any) -> CampaignRow:

@@ -50,9 +50,7 @@ def test_copied_rows_equal_measured_rows(named: Callable[[str], ModuleType], kep
     assert held == Counter((one.values["day"], one.values["series"]) for one in measured)
 
 
-def test_day_covers_all_variants_sites_and_releases(
-    named: Callable[[str], ModuleType],
-) -> None:
+def test_day_covers_all_variants_sites_and_releases(named: Callable[[str], ModuleType]) -> None:
     world = named("harness.synthetic_measurements")
     jobs = range(len(world.SITE_NAMES) * world.VARIANTS_PER_DAY)
     assert len(

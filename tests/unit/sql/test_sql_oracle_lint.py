@@ -84,10 +84,7 @@ BAD = {
         f"SELECT a FROM t WHERE a IN ({', '.join(f':a{n}' for n in range(1001))})",
         f"SELECT a FROM t WHERE {' OR '.join(f'a = :a{n}' for n in range(65_536))}",
     ],
-    "select_without_from": [
-        "SELECT 1",
-        "SELECT a FROM t WHERE a = (SELECT 1)",
-    ],
+    "select_without_from": ["SELECT 1", "SELECT a FROM t WHERE a = (SELECT 1)"],
     "returning_clauses": [
         "INSERT INTO t (a) VALUES (:a) RETURNING t.a",
         "INSERT INTO t (a) VALUES (:many) RETURNING t.a INTO :b",

@@ -90,8 +90,7 @@ def test_job_token_is_limited_to_its_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "may"),
-    [("read", (True, False)), ("submit", (False, True)), ("admin", (True, True))],
+    ("role", "may"), [("read", (True, False)), ("submit", (False, True)), ("admin", (True, True))]
 )
 def test_key_permissions_follow_role(role: str, may: tuple[bool, ...]) -> None:
     grant = verify_token(KEY.text, access(row(role=role)), MASTER, NOW_US)

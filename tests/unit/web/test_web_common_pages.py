@@ -111,9 +111,7 @@ def test_job_page_has_table_per_attempt(start_service: StartService) -> None:
         assert len(whole["measurements"]) == 2
 
 
-def test_job_page_shows_measured_percentiles_only(
-    start_service: StartService,
-) -> None:
+def test_job_page_shows_measured_percentiles_only(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         with Store.open(service.url) as store:
             store.add_campaign(make_campaign_row(), [make_job_row()])
@@ -212,9 +210,7 @@ def test_sign_in_cookie_permits_reading_only(start_service: StartService) -> Non
         assert service.client.get("/", headers=BROWSER).status_code == 401
 
 
-def test_refused_reading_names_remedy(
-    start_service: StartService,
-) -> None:
+def test_refused_reading_names_remedy(start_service: StartService) -> None:
     remedy = "treehammer token create"
     addresses = [f"{API_PREFIX}{one.path}" for one in OPERATIONS]
     with start_service() as service:

@@ -84,9 +84,7 @@ def load_json(service: ServiceThread, address: str, **parameters: str) -> dict[s
     return found
 
 
-def test_site_is_compared_by_variant_not_label(
-    service: ServiceThread,
-) -> None:
+def test_site_is_compared_by_variant_not_label(service: ServiceThread) -> None:
     parameters = {"metric": "cpu_per_event_s"}
     (row,) = load_json(service, "/sites/A", **parameters)["tables"]["series"]
     # No other site measured the variant that takes 80 µs.
@@ -97,9 +95,7 @@ def test_site_is_compared_by_variant_not_label(
     assert row["median"] == pytest.approx((8.5e-6 + 12e-6) / 2)
 
 
-def test_site_list_compares_same_variants(
-    service: ServiceThread,
-) -> None:
+def test_site_list_compares_same_variants(service: ServiceThread) -> None:
     rows = {row["site"]: row for row in load_json(service, "/sites")["tables"]["sites"]}
     assert rows["A"]["own"] == pytest.approx((0.6 + 0.5) / 2)
     assert rows["A"]["median"] == pytest.approx((0.6 + 0.6) / 2)

@@ -159,32 +159,38 @@ def test_campaign_json_has_progress(service: ServiceThread) -> None:
     assert progress["remaining_s"] > 0
 
 
-@pytest.mark.parametrize(
-    "states, recorded, expected",
-    [
-        (("done", "running"), 1, "No failures so far."),
-        (("done", "done"), 2, "No failures."),
-        (("running",), 2, "No failures."),
-        (
-            ("cancelled", "done", "cancelled"),
-            0,
-            "No known failures, but 2 of 2 planned measurements are missing: "
-            "2 jobs were cancelled.",
-        ),
-        (("cancelled",), 1, "1 of 2 planned measurements are missing: 1 job was cancelled."),
-        (("done",), 1, "No known failures, but 1 of 2 planned measurements are missing."),
-    ],
-)
-def test_campaign_without_failures_names_missing_measurements(
-    tmp_path: Path, states: tuple[str, ...], recorded: int, expected: str
-) -> None:
+#: States of a campaign's jobs, number of recorded measurements, and the note on its page.
+MISSING_NOTES: list[tuple[tuple[str, ...], int, str]] = [
+    (("done", "running"), 1, "No failures so far."),
+    (("done", "done"), 2, "No failures."),
+    (("running",), 2, "No failures."),
+    (
+        ("cancelled", "done", "cancelled"),
+        0,
+        "No known failures, but 2 of 2 planned measurements are missing: 2 jobs were cancelled.",
+    ),
+    (("cancelled",), 1, "1 of 2 planned measurements are missing: 1 job was cancelled."),
+    (("done",), 1, "No known failures, but 1 of 2 planned measurements are missing."),
+]
+
+
+def test_campaign_without_failures_names_missing_measurements(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        jobs = [make_job_row(f"job {place}", state=state) for place, state in enumerate(states)]
-        store.add_campaign(make_campaign_row(), jobs)
-        store.add(make_measurement("job 0", round_ + 1) for round_ in range(recorded))
+        for number, (states, recorded, _) in enumerate(MISSING_NOTES):
+            id_ = f"campaign {number}"
+            names = [f"job {number}.{place}" for place in range(len(states))]
+            jobs = [
+                make_job_row(name, campaign_id=id_, state=state)
+                for name, state in zip(names, states, strict=True)
+            ]
+            store.add_campaign(make_campaign_row(id_), jobs)
+            store.add(
+                make_measurement(names[0], round_, campaign_id=id_)
+                for round_ in range(1, recorded + 1)
+            )
     with run_service(tmp_path, reading_open=True) as service:
-        shown = page(service, "/campaigns/campaign")
-    assert expected in shown
+        for number, (_, _, expected) in enumerate(MISSING_NOTES):
+            assert expected in page(service, f"/campaigns/campaign%20{number}")
 
 
 @pytest.mark.parametrize("address", ["/campaigns/nightly", "/jobs/whole"])

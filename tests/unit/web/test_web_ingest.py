@@ -261,9 +261,7 @@ def test_slow_body_is_refused(start_service: StartService) -> None:
         assert answer.status_code == 408
 
 
-def test_upload_times_out_if_database_is_slow(
-    start_service: StartService,
-) -> None:
+def test_upload_times_out_if_database_is_slow(start_service: StartService) -> None:
     class SlowStore:
         def add(self, measurements: Any) -> AddResult:
             time.sleep(0.5)

@@ -110,26 +110,20 @@ def _queries_of(service: ServiceThread, address: str) -> list[tuple[str, list[st
     return found
 
 
-@pytest.mark.parametrize("address", ROLLUP_PAGES)
-def test_rollup_pages_read_no_measurements(many: ServiceThread, address: str) -> None:
-    for text, _ in _queries_of(many, address):
-        campaigns_alone = "count(*)" in text and "measurement.campaign_id IN" in text
-        assert campaigns_alone or not re.search(r"\b(FROM|JOIN) measurement\b", text), text
-
-
 @pytest.mark.parametrize("address", ROLLUP_PAGES + INDEX_PAGES)
-def test_number_of_queries_is_independent_of_measurements(
+def test_cost_of_queries_is_independent_of_measurements(
     few: ServiceThread, many: ServiceThread, address: str
 ) -> None:
     asked = _queries_of(many, address)
     assert len(asked) == len(_queries_of(few, address))
     for text, plan in asked:
         assert not any(re.match(r"SCAN measurement\b", step) for step in plan), (text, plan)
+        campaigns_alone = "count(*)" in text and "measurement.campaign_id IN" in text
+        if address in ROLLUP_PAGES and not campaigns_alone:
+            assert not re.search(r"\b(FROM|JOIN) measurement\b", text), text
 
 
-def test_site_history_uses_index_with_times(
-    many: ServiceThread,
-) -> None:
+def test_site_history_uses_index_with_times(many: ServiceThread) -> None:
     (plan,) = (
         plan
         for text, plan in _queries_of(many, f"/sites/{SITES[0]}?days=180")
@@ -179,12 +173,7 @@ def test_long_tables_are_truncated_in_html_only(
 @pytest.mark.parametrize(
     "where, limit, page, expected",
     [
-        (
-            campaign_queries,
-            "MAX_JOB_MEASUREMENTS",
-            "jobs/o1",
-            "Not all measurements are shown",
-        ),
+        (campaign_queries, "MAX_JOB_MEASUREMENTS", "jobs/o1", "Not all measurements are shown"),
         (overview_queries, "MAX_BAD_MEASUREMENTS", "days/", "The first 1;"),
         (
             campaign_queries,

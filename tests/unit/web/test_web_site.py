@@ -148,9 +148,7 @@ def test_similar_sites_did_same_work(start_service: StartService) -> None:
         assert "median 0.65 of 2 sites" in service.client.get("/sites/A").text
 
 
-def test_site_list_compares_same_work(
-    start_service: StartService,
-) -> None:
+def test_site_list_compares_same_work(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         heavy: dict[str, Any] = {"variant": HEAVY}
         # Both have the same efficiency for the same work; one does the heavy work more often.
@@ -178,9 +176,7 @@ def test_bars_are_rms_around_mean_of_each_work(start_service: StartService) -> N
         assert "standard error" not in page
 
 
-def test_state_may_be_older_than_window(
-    start_service: StartService,
-) -> None:
+def test_state_may_be_older_than_window(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         add(service, *(on("A", back, 0.5) for back in (20, 10, 5)))
         add(service, *(on("A", back, 0.5, root_version="6.40.02") for back in (2, 1)))

@@ -3,62 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
-from random import Random
 from typing import Any
 
 import pytest
-from measurement_factory import make_measurement
+from measurement_factory import RANDOM_DAYS, make_measurement, random_measurements
 
-from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.errors import ConfigError
-from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, FigureResult, Moments
 from treehammer.sql.read.measurement_selection import Condition, Scalar, Selection
 from treehammer.sql.write.store import Store
 
-FAILURES = ("", "", "", "", "open", "read")
 METRICS = ("eff_job", "cpu_per_event_s", "bytes_read", "retries")
-SITES = ("SITE_A", "SITE_B", "é SITE", "")
 ROW_COUNT = 400
-DAYS = (20251231, 20260101, 20260104, 20260105, 20260201)
-
-
-def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
-    """Build measurements of a few days, subjects, nodes and outcomes with random gaps."""
-    random = Random(seed)
-    for number in range(count):
-        values: dict[str, Any] = {
-            name: random.lognormvariate(0, 3) for name in ROLLUP_METRICS if random.random() < 0.9
-        }
-        for name in ("bytes_read", "bytes_read_extra", "read_calls", "retries"):
-            values[name] = random.randrange(-10, 2**50)
-        values["kernel_read_bytes"] = values["tree_peak_rss_bytes"] = 7
-        if random.random() < 0.05:
-            values["eff_job"] = random.choice((1e200, -1e121))
-        yield make_measurement(
-            job=f"job {seed} {number}",
-            campaign_id=random.choice(("first", "second")),
-            day=random.choice(DAYS),
-            site=random.choice(SITES),
-            variant_label=random.choice(("a", "b")),
-            dataset=random.choice(("data", None)),
-            axis_cache_mb=random.choice((None, 0.0, 30.0)),
-            door=random.choice(("root", "https")),
-            host=random.choice(("n1", "n2", None)),
-            cores_online=random.choice((4, 8, None)),
-            kind=random.choice(("timed", "timed", "timed", "checksum")),
-            plausible=random.random() < 0.9,
-            failure_class=random.choice(FAILURES),
-            read_latency_hist=random.choice(
-                (None, [], [random.randrange(3) for _ in range(random.randrange(9))])
-            ),
-            extras={"hits": random.random()} if random.random() < 0.5 else {},
-            **values,
-        )
 
 
 @pytest.fixture
@@ -222,8 +181,11 @@ def test_other_conditions_use_measurements(filled: Store) -> None:
 def test_months_and_weeks(filled: Store) -> None:
     days = filled.fetch_figure(FigureQuery(("eff_job",), ("day",)))
     for time, expected in (
-        ("month", {202512: (20251231,), 202601: DAYS[1:4], 202602: DAYS[4:]}),
-        ("week", {20251229: DAYS[:3], 20260105: DAYS[3:4], 20260126: DAYS[4:]}),
+        ("month", {202512: (20251231,), 202601: RANDOM_DAYS[1:4], 202602: RANDOM_DAYS[4:]}),
+        (
+            "week",
+            {20251229: RANDOM_DAYS[:3], 20260105: RANDOM_DAYS[3:4], 20260126: RANDOM_DAYS[4:]},
+        ),
     ):
         for raw in (False, True):
             answer = filled.fetch_figure(FigureQuery(("eff_job",), (time,), from_measurements=raw))

@@ -102,35 +102,33 @@ def test_abandoned_stream_releases_connection(filled: Store, url: str) -> None:
     assert filled.add([make_measurement(job="afterwards")]).new == 1
 
 
-@pytest.mark.parametrize(
-    "wrong, said",
-    [
-        ({"columns": "sites"}, r"no column 'sites'\n.*'site'"),
-        ({"columns": ["extra_hit"]}, r"no column 'extra_hit'\n.*'extra_hits'"),
-        ({"columns": []}, "no column is asked for"),
-        ({"where": "hots=1"}, "host"),
-        ({"campaign": "nobody"}, "name of other"),
-        ({"campaign": "no\0body"}, "name of other"),
-        ({"campaign": []}, "no campaign is asked for"),
-        ({"campaign": [None]}, "campaign: a text is expected, not None"),
-        ({"campaign": 3}, "campaign: a text is expected, or several, not 3"),
-        ({"where": "site=a\0b"}, "NUL"),
-        ({"where": "site~a\0*"}, "NUL"),
-        ({"where": "site=\udcff"}, "UTF-8"),
-        ({"where": "site~\udcff*"}, "UTF-8"),
-        ({"campaign": "no\udcffbody"}, "name of other"),
-        ({"columns": "extra_\udcff"}, "no column"),
-        ({"where": [4]}, "where: a text is expected, not 4"),
-        ({"columns": "si\0te"}, "no column"),
-        ({"columns": "extra_\0"}, "no column"),
-        ({"columns": [5]}, "columns: a text is expected, not 5"),
-    ],
-)
-def test_invalid_arguments_are_reported(
-    filled: Store, url: str, wrong: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        treehammer.results(**wrong, database=url)
+INVALID_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"columns": "sites"}, r"no column 'sites'\n.*'site'"),
+    ({"columns": ["extra_hit"]}, r"no column 'extra_hit'\n.*'extra_hits'"),
+    ({"columns": []}, "no column is asked for"),
+    ({"where": "hots=1"}, "host"),
+    ({"campaign": "nobody"}, "name of other"),
+    ({"campaign": "no\0body"}, "name of other"),
+    ({"campaign": []}, "no campaign is asked for"),
+    ({"campaign": [None]}, "campaign: a text is expected, not None"),
+    ({"campaign": 3}, "campaign: a text is expected, or several, not 3"),
+    ({"where": "site=a\0b"}, "NUL"),
+    ({"where": "site~a\0*"}, "NUL"),
+    ({"where": "site=\udcff"}, "UTF-8"),
+    ({"where": "site~\udcff*"}, "UTF-8"),
+    ({"campaign": "no\udcffbody"}, "name of other"),
+    ({"columns": "extra_\udcff"}, "no column"),
+    ({"where": [4]}, "where: a text is expected, not 4"),
+    ({"columns": "si\0te"}, "no column"),
+    ({"columns": "extra_\0"}, "no column"),
+    ({"columns": [5]}, "columns: a text is expected, not 5"),
+]
+
+
+def test_invalid_arguments_are_reported(filled: Store, url: str) -> None:
+    for wrong, said in INVALID_ARGUMENTS:
+        with pytest.raises(ConfigError, match=said):
+            treehammer.results(**wrong, database=url)
 
 
 @pytest.mark.usefixtures("in_process_reader")

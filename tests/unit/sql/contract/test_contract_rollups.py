@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from random import Random
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from measurement_factory import make_measurement
+from measurement_factory import make_measurement, random_measurements
 from store_helpers import find_rollup_differences
 
-from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
 from treehammer.sql.core import metric_sums
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.rows import ReplicaRow
-from treehammer.sql.core.schema import ROLLUP_METRICS, rollup_day
+from treehammer.sql.core.schema import rollup_day
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
-
-FAILURES = ("", "", "", "", "open", "read")
-
-
-def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
-    """Build measurements of a few days, sites and outcomes with random gaps."""
-    random = Random(seed)
-    for number in range(count):
-        values: dict[str, Any] = {
-            name: random.lognormvariate(0, 9) for name in ROLLUP_METRICS if random.random() < 0.9
-        }
-        for name in ("bytes_read", "bytes_read_extra", "read_calls", "retries"):
-            values[name] = random.randrange(2**50)
-        values["kernel_read_bytes"] = values["tree_peak_rss_bytes"] = -(2**63)
-        yield make_measurement(
-            job=f"job {seed} {number}",
-            day=20260101 + random.randrange(3),
-            site=random.choice(("SITE_A", "SITE_B")),
-            kind=random.choice(("timed", "checksum")),
-            plausible=random.random() < 0.9,
-            failure_class=random.choice(FAILURES),
-            read_latency_hist=[random.randrange(3) for _ in range(random.randrange(9))],
-            **values,
-        )
 
 
 def read_rollups(store: Store) -> list[dict[str, Any]]:
@@ -157,23 +130,20 @@ def test_bad_replica_measurements_are_removed(store: Store) -> None:
     assert find_rollup_differences(store) == ""
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_differences_are_reported_and_repaired(store: Store, url: str) -> None:
+    store.add(random_measurements(1, 100))
+    assert check_database(url)["measurement"] == 100
+    for change in (
         "UPDATE rollup_day SET measurements = measurements + 1 WHERE day = 20260101",
-        "UPDATE rollup_day SET s_eff_job = 2 * s_eff_job + 1 WHERE day = 20260102",
+        "UPDATE rollup_day SET s_eff_job = 2 * s_eff_job + 1 WHERE day = 20260104",
         "DELETE FROM rollup_day WHERE day = 20260101",
         "UPDATE rollup_day SET day = 20270101 WHERE day = 20260101",
         "UPDATE rollup_day SET read_latency_hist = '[7]' WHERE day = 20260101",
         "UPDATE rollup_day SET read_latency_hist = '[7' WHERE day = 20260101",
-    ],
-)
-def test_differences_are_reported_and_repaired(store: Store, url: str, change: str) -> None:
-    store.add(random_measurements(1, 100))
-    assert check_database(url)["measurement"] == 100
-    with write_transaction(store._engine) as connection:
-        assert connection.execute(sa.text(change)).rowcount
-    with pytest.raises(StoreError, match=r"Key\(day=202.*(.|\n)*treehammer db rebuild"):
-        check_database(url)
-    store.rebuild_rollups()
-    assert check_database(url)["measurement"] == 100
+    ):
+        with write_transaction(store._engine) as connection:
+            assert connection.execute(sa.text(change)).rowcount
+        with pytest.raises(StoreError, match=r"Key\(day=202.*(.|\n)*treehammer db rebuild"):
+            check_database(url)
+        store.rebuild_rollups()
+        assert check_database(url)["measurement"] == 100
