@@ -120,7 +120,9 @@ def test_stuck_rule_does_not_block_others() -> None:
         def fetch_rule(self, rule_id: str) -> ReplicationRule:
             return HUNG if rule_id == "r1" else super().fetch_rule(rule_id)
 
-    looks = Both(RULE, RULE, OK).follow(ASKED, replace(ASKED, rse="B_DATA", rule_id="r2"))
+    looks = Both(RULE, RULE, OK).follow(
+        ASKED, replace(ASKED, rse="B_DATA", rule_id="r2"), patience_s=0
+    )
     assert [one.state for one in looks[-1]] == [STUCK, COMPLETE]
 
 

@@ -100,6 +100,11 @@ def test_only_failed_reconnect_ends_start() -> None:
     )
 
 
+def test_late_event_of_earlier_start_keeps_later_one() -> None:
+    seen = apply_events(event(EXECUTE, 30, 2), event(EXECUTE, 10, 1))
+    assert [number for number, start in seen.starts.items() if start.is_open] == [2, 1]
+
+
 def test_removal_is_classified_by_cause() -> None:
     held = [
         event(EXECUTE, 10, 1),

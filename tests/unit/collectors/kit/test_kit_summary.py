@@ -86,6 +86,8 @@ def test_unknown_kernel_counters_are_omitted() -> None:
         assert name not in values
     assert "eff_loop_corrected" not in values
     assert values["kernel_read_calls"] == 5
+    longer_than_loop = pass_summary.summarize_tree_passes([one_pass(queue=3.0)])
+    assert "eff_loop_corrected" not in longer_than_loop
 
 
 def test_files_of_a_pass_are_summed() -> None:

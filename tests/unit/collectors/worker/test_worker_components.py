@@ -67,6 +67,7 @@ def test_payload_end_is_classified() -> None:
 def test_root_version_is_refused_only_when_it_differs() -> None:
     assert check_root_version("6.40.00", "6.40.00") is None
     assert check_root_version("", "6.40.00") is None
+    assert check_root_version("6.40.00", None) is None
     refused = check_root_version("6.40.00", "6.38.00")
     assert refused is not None
     assert refused.failure_class == "software-setup"
