@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from local_servers import serve_http, serve_tcp
 from machine_requirements import skip_or_fail
 
 from treehammer.datasets import doors
-from treehammer.datasets.doors import ProbeResult, ProbeTarget, http, xrootd, xrootd_client
+from treehammer.datasets.doors import ProbeResult, ProbeTarget, http, xrootd
 from treehammer.datasets.doors.file_observation import (
     FAILED,
     MISSING,
@@ -330,12 +331,16 @@ def test_silent_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "does not answer within" in seen.message
 
 
-def test_crashed_client_output_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xrootd_client, "__name__", "no_such_module")
+def test_crashed_client_output_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = tmp_path / "python"
+    client.write_text("#!/bin/sh\necho '{\"done\": 5}'\necho no memory >&2\nexit 3\n")
+    client.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(client))
+    done: list[int] = []
     with serve_tcp() as port:
-        seen = doors.read_file(f"root://127.0.0.1:{port}//f")
-    assert seen.failure == FAILED
-    assert "ended with 1: " in seen.message
+        seen = doors.read_file(f"root://127.0.0.1:{port}//f", done.append)
+    assert (seen.failure, done) == (FAILED, [5])
+    assert seen.message == "XRootD's client ended with 3: no memory"
 
 
 def test_unknown_protocol_is_reported() -> None:

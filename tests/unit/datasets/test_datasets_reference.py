@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from math import log2
 
 import pytest
@@ -15,6 +16,7 @@ WIDTHS = {"F": 4, "D": 8, "I": 4, "i": 4, "L": 8, "O": 1}
 SIGN_AND_EXPONENT = {"F": 3, "D": 3}
 
 
+@cache
 def _shipped(name: str) -> generated_spec.GeneratedSpec:
     plan = generated_spec.load_shipped_spec(name)
     assert isinstance(plan, generated_spec.GeneratedSpec)
