@@ -25,7 +25,6 @@ EXPENSIVE_FIXTURES = (
     "rucio_grid",
     "grid",
     "demo_run",
-    "full_service",
     "warm_root",
     "exported",
     "tiny_catalogue",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from browser import WatchedTab
+from browser import LOOKS, WatchedTab
 from local_service import serve_folder
 from page_database import HOSTILE_TEXTS
 from playwright.sync_api import Browser
@@ -152,7 +152,7 @@ def test_rerun_command_plans_same_jobs(running: Running, open_tab: Visit) -> Non
 
 
 @pytest.mark.parametrize("path", ["/campaigns", "/campaigns/running", "/jobs/r4"])
-@pytest.mark.parametrize("size, scheme", [("phone", "light"), ("laptop", "dark")])
+@pytest.mark.parametrize("size, scheme", LOOKS)
 def test_campaign_pages_escape_hostile_text(
     full_service: str, open_tab: Visit, path: str, size: str, scheme: str
 ) -> None:
@@ -171,19 +171,3 @@ def test_job_filters_are_in_url(full_service: str, open_tab: Visit) -> None:
     assert HOSTILE_TEXTS[1] in jobs.inner_text()
     assert tab.open("/campaigns/running?failure=lost&state=lost") == 200
     assert jobs.locator("tbody tr").count() == 1
-
-
-@pytest.mark.parametrize("path", ["/campaigns/nothing", "/jobs/a/b", "/campaigns?page=0"])
-def test_unknown_campaigns_and_jobs_are_reported(
-    full_service: str, open_tab: Visit, path: str
-) -> None:
-    tab = open_tab(full_service)
-    assert tab.open(path) in (400, 404)
-    tab.check_page()
-
-
-def test_empty_campaign_list_suggests_command(empty_service: str, open_tab: Visit) -> None:
-    tab = open_tab(empty_service)
-    tab.open("/campaigns")
-    assert tab.page.get_by_text("treehammer submit").count()
-    tab.check_page()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import pytest
-from browser import WatchedTab
+from browser import LOOKS, WatchedTab
 from page_database import HOSTILE_TEXTS
 
 Visit = Callable[..., WatchedTab]
 
 
-@pytest.mark.parametrize(
-    "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
-)
+@pytest.mark.parametrize("size, scheme", LOOKS)
 def test_comparison_page(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open("/compare/comparison") == 200
@@ -39,16 +36,3 @@ def test_overview_links_to_comparison_and_csv(full_service: str, open_tab: Visit
     assert "SITE_A" in download.value.path().read_text("utf-8")
     tab.page.get_by_role("link", name="Compare", exact=True).first.click()
     assert tab.page.get_by_role("heading", name="Stored comparisons").is_visible()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_empty_list_of_comparisons(
-    full_service: str, empty_service: str, open_tab: Visit, scheme: str
-) -> None:
-    for address in (full_service, empty_service):
-        tab = open_tab(address, scheme=scheme)
-        assert tab.open("/compare") == 200
-        tab.check_page()
-    tab = open_tab(empty_service, size="phone")
-    assert tab.open("/compare?a=6.38.00&b=6.40.00") == 404
-    tab.check_page()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import pytest
-from browser import WatchedTab
+from browser import LOOKS, WatchedTab
 from page_database import HOSTILE_TEXTS
 
 Visit = Callable[..., WatchedTab]
@@ -21,9 +20,7 @@ def drawn(tab: WatchedTab) -> None:
     assert shown == pytest.approx(drawn_for, abs=1)
 
 
-@pytest.mark.parametrize(
-    "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
-)
+@pytest.mark.parametrize("size, scheme", LOOKS)
 def test_figure(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open("/figures/s0") == 200
@@ -121,13 +118,3 @@ def test_figure_without_javascript(full_service: str, open_tab: Visit) -> None:
     assert picture.evaluate("image => image.naturalWidth") > 300
     above = "image => image.getBoundingClientRect().y - image.closest('figure').getBoundingClientRect().y"
     assert picture.evaluate(above) < 60, "no space is reserved for the interactive figure"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_empty_database_suggests_demo(empty_service: str, open_tab: Visit, scheme: str) -> None:
-    tab = open_tab(empty_service, scheme=scheme)
-    assert tab.open("/figures/s0") == 200
-    assert tab.page.get_by_text("treehammer demo").count() == 1
-    tab.check_page()
-    assert tab.open("/explore?by=nothing") == 400
-    tab.check_page()

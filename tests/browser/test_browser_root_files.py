@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from collections.abc import Callable
 
 import httpx
 import pytest
 import uproot
-from browser import WatchedTab, check_form_after_back
+from browser import LOOKS, WatchedTab, check_form_after_back
 from playwright.sync_api import Route, expect
 
 from treehammer import config
@@ -35,9 +34,7 @@ def opened(tab: WatchedTab, query: str = "?campaign=nightly") -> None:
     assert tab.page.get_by_label("Column", exact=True).input_value() == "eff_job"
 
 
-@pytest.mark.parametrize(
-    "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
-)
+@pytest.mark.parametrize("size, scheme", LOOKS)
 def test_column_is_drawn(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)
     opened(tab)
@@ -143,10 +140,3 @@ def test_downloaded_file_has_selected_measurements(full_service: str, open_tab: 
         sites = file["results"]["site"].array()
     assert tab.page.get_by_text(f"{len(sites)} measurements selected").is_visible()
     assert set(sites) == {"SITE_B"}
-
-
-def test_empty_database_suggests_command(empty_service: str, open_tab: Visit) -> None:
-    tab = open_tab(empty_service)
-    assert tab.open("/root-file") == 200
-    assert tab.page.get_by_text("treehammer submit").is_visible()
-    tab.check_page()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import pytest
-from browser import WatchedTab
+from browser import LOOKS, WatchedTab
 from page_database import HOSTILE_TEXTS
 
 Visit = Callable[..., WatchedTab]
 
 
-@pytest.mark.parametrize(
-    "size, scheme", [*itertools.product(("phone", "laptop"), ("light", "dark"))]
-)
+@pytest.mark.parametrize("size, scheme", LOOKS)
 def test_site_page_is_reachable_and_drawn(
     full_service: str, open_tab: Visit, size: str, scheme: str
 ) -> None:
@@ -51,12 +48,3 @@ def test_hostile_site_names_are_escaped(full_service: str, open_tab: Visit) -> N
         tab.page.get_by_role("heading", name=text, level=1).wait_for()
         tab.check_page()
         tab.page.go_back()
-
-
-def test_empty_database_suggests_command(empty_service: str, open_tab: Visit) -> None:
-    tab = open_tab(empty_service)
-    assert tab.open("/sites") == 200
-    assert tab.page.get_by_text("treehammer submit").is_visible()
-    tab.check_page()
-    assert tab.open("/sites/none") == 404
-    tab.check_page()

@@ -18,6 +18,8 @@ from treehammer.testbed.install import debian_packages
 
 AXE_VERSION = "4.14.1"
 VIEWPORT_WIDTHS = {"phone": 360, "laptop": 1280}
+#: Widths and color schemes of the tests of a page: each once, as neither depends on the other.
+LOOKS = (("phone", "dark"), ("laptop", "light"))
 
 
 def unpack_chromium() -> Path:
