@@ -20,7 +20,7 @@ from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_poi
 from treehammer import config
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.htcondor.submission_folder import parse_batch_id
 from treehammer.submit.batch.interface import JobDescription

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import oracle
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
@@ -15,10 +14,27 @@ from treehammer.sql.core.packing import decode_numbers
 #: Bytes of the longest VARCHAR2 on a server with the default MAX_STRING_SIZE.
 MAX_VARCHAR2_BYTES = 4000
 _MAX_UTF8_BYTES_PER_CHAR = 4
-#: Double precision on every backend; Oracle's DOUBLE PRECISION is a decimal type.
-REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(oracle.BINARY_DOUBLE(), "oracle")
 # It writes floats with all their digits.
 _JSON_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+class _Real(TypeDecorator[float]):
+    """Double precision on every backend; Oracle's DOUBLE PRECISION is a decimal type."""
+
+    impl = sa.Double
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Use BINARY_DOUBLE on Oracle."""
+        if dialect.name == "oracle":
+            # Imported here: the dialect takes long to load, and other databases do not need it.
+            from sqlalchemy.dialects import oracle
+
+            return dialect.type_descriptor(oracle.BINARY_DOUBLE())
+        return super().load_dialect_impl(dialect)
+
+
+REAL: TypeEngine[float] = _Real()
 
 
 class StoredText(TypeDecorator[str]):
@@ -90,4 +106,6 @@ def _oracle_text(length: int) -> TypeEngine[str]:
     """
     if length * _MAX_UTF8_BYTES_PER_CHAR > MAX_VARCHAR2_BYTES:
         return _ByteText(MAX_VARCHAR2_BYTES)
+    from sqlalchemy.dialects import oracle
+
     return oracle.VARCHAR2(length)

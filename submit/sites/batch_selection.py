@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX, HTCONDOR_PREFIX, LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.submit.batch.external_batch import ExternalBatch
-from treehammer.submit.batch.htcondor import HTCondorBatch
-from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import BatchSystem, UnknownBatchSystemError
-from treehammer.submit.batch.local.local_batch import LocalBatch
 from treehammer.submit.sites.site_registry import load_pools
+
+if TYPE_CHECKING:
+    from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
+    from treehammer.submit.batch.htcondor.pool import HTCondorPool
+
+# Each batch system is imported where it is opened: most commands use one of them or none.
 
 
 def open_batch_system(name: str, settings: Settings) -> BatchSystem:
@@ -24,6 +28,8 @@ def open_batch_system(name: str, settings: Settings) -> BatchSystem:
         SitesError: the sites file cannot be read or has mistakes.
     """
     if name == LOCAL_BATCH:
+        from treehammer.submit.batch.local.local_batch import LocalBatch
+
         return LocalBatch(settings.spool_dir, settings.local_slots)
     if name.startswith(EXTERNAL_PREFIX):
         return ExternalBatch(name)
@@ -42,6 +48,8 @@ def open_htcondor_pool(name: str, settings: Settings) -> HTCondorBatch:
         ConfigError: files named in the pool's table do not exist.
         SitesError: the sites file cannot be read or has mistakes.
     """
+    from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
+
     return HTCondorBatch(_find_pool(name, settings), settings.htcondor_dir / name)
 
 

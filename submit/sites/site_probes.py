@@ -16,8 +16,8 @@ from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError, ConfigError
 from treehammer.progress import ProgressFactory, no_progress
-from treehammer.submit.batch.htcondor import HTCondorBatch
 from treehammer.submit.batch.htcondor.connection import daemon_url
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites.batch_selection import open_htcondor_pool
 from treehammer.submit.sites.site_model import Door, Site

@@ -59,8 +59,3 @@ Files
 ``TAG`` is computed from campaign, description and job ids: a repeated submission, after any failure,
 first asks the schedd for that tag.
 """
-
-from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
-from treehammer.submit.batch.htcondor.match_diagnosis import ScheddIdentity
-
-__all__ = ["HTCondorBatch", "ScheddIdentity"]

@@ -15,7 +15,8 @@ from grid_fixtures import Grid
 
 from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor import HTCondorBatch, connection
+from treehammer.submit.batch.htcondor import connection
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.interface import JobStatus
 
 ALL = {"worker.out", "worker.err", "seen.json", "records/r.json"}
@@ -279,7 +280,7 @@ def test_invalid_token_is_reported(pool: Grid, tmp_path: Path) -> None:
     config = pool.env["CONDOR_CONFIG"]
     code = f"""
 from pathlib import Path
-from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 pool = HTCondorPool("first", config=Path({config!r}), token_dir=Path({str(tokens)!r}))
 HTCondorBatch(pool, Path({str(tmp_path / "q")!r})).check()

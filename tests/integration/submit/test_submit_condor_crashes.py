@@ -17,7 +17,7 @@ from grid_fixtures import Grid
 from helper_paths import helper_environment
 
 from treehammer.collectors.job_state import JobState
-from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 
 #: Spooled -> rounds, and latest kill of a submitter in seconds after its start.
 ROUNDS = {False: (10, 0.6), True: (3, 2.0)}
@@ -26,7 +26,7 @@ SUBMITTER = """
 import sys
 from pathlib import Path
 from condor_jobs import CondorJobs, submit_text
-from treehammer.submit.batch.htcondor import HTCondorBatch
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 config, submit_dir, folder, campaign, spool, *sites = sys.argv[1:]
 pool = HTCondorPool("first", config=Path(config), submit_dir=Path(submit_dir), spool=spool == "1")
