@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from treehammer.config import Settings
-from treehammer.errors import CatalogueError, ConfigError, DatasetError
+from treehammer.errors import CatalogueError, ConfigError, DatasetError, TreehammerError
 
 #: Names of Rucio's exceptions by category; transient errors are retried.
 TRANSIENT_ERRORS = (
@@ -28,36 +28,6 @@ _CONFIG_ERRORS = (
     "MissingClientParameter",
     "ClientProtocolNotFound",
     "ClientProtocolNotSupported",
-    "InvalidObject",
-)
-_NOT_FOUND_ERRORS = (
-    "DataIdentifierNotFound",
-    "RSENotFound",
-    "RuleNotFound",
-    "RSEProtocolNotSupported",
-)
-_DUPLICATE_ERRORS = (
-    "DataIdentifierAlreadyExists",
-    "Duplicate",
-    "DuplicateContent",
-    "DuplicateRule",
-    "FileAlreadyExists",
-    "FileReplicaAlreadyExists",
-)
-_DENIED_ERRORS = (
-    "AccessDenied",
-    "InsufficientAccountLimit",
-    "InsufficientTargetRSEs",
-    "InvalidReplicationRule",
-    "ManualRuleApprovalBlocked",
-    "ResourceTemporaryUnavailable",
-    "RSEAccessDenied",
-    "RSEOverQuota",
-    "RSEWriteBlocked",
-    "ScopeAccessDenied",
-    "ScopeNotFound",
-    "ScratchDiskLifetimeConflict",
-    "UnsupportedOperation",
 )
 
 
@@ -163,28 +133,50 @@ def _clean_error_text(error: str) -> str:
     return " ".join(found.split())
 
 
+#: Name of an exception of Rucio -> the error that it becomes.
+_ERRORS_BY_KIND: Mapping[str, type[TreehammerError]] = {
+    "InvalidRSEExpression": RseExpressionError,
+    "InvalidObject": ConfigError,
+    "DataIdentifierNotFound": RucioNotFoundError,
+    "RSENotFound": RucioNotFoundError,
+    "RuleNotFound": RucioNotFoundError,
+    "RSEProtocolNotSupported": RucioNotFoundError,
+    "DataIdentifierAlreadyExists": RucioDuplicateError,
+    "Duplicate": RucioDuplicateError,
+    "DuplicateContent": RucioDuplicateError,
+    "DuplicateRule": RucioDuplicateError,
+    "FileAlreadyExists": RucioDuplicateError,
+    "FileReplicaAlreadyExists": RucioDuplicateError,
+    "AccessDenied": RucioDeniedError,
+    "InsufficientAccountLimit": RucioDeniedError,
+    "InsufficientTargetRSEs": RucioDeniedError,
+    "InvalidReplicationRule": RucioDeniedError,
+    "ManualRuleApprovalBlocked": RucioDeniedError,
+    "ResourceTemporaryUnavailable": RucioDeniedError,
+    "RSEAccessDenied": RucioDeniedError,
+    "RSEOverQuota": RucioDeniedError,
+    "RSEWriteBlocked": RucioDeniedError,
+    "ScopeAccessDenied": RucioDeniedError,
+    "ScopeNotFound": RucioDeniedError,
+    "ScratchDiskLifetimeConflict": RucioDeniedError,
+    "UnsupportedOperation": RucioDeniedError,
+}
+
+
 def translate_error(error: Exception, settings: Settings) -> Exception:
     """Translate an exception of Rucio; unexpected ones are returned unchanged."""
     kind = type(error).__name__
     said = " ".join(str(error).replace("Details: ", "").split()).partition(" Failed validating ")[0]
     where, file = "Rucio", str(settings.rucio_config or "rucio.cfg")
-    if kind == "InvalidRSEExpression":
-        return RseExpressionError(said, where=where)
     if kind in _CONFIG_ERRORS:
         hint = "Name the client's rucio.cfg: rucio_config in treehammer.toml or TREEHAMMER_RUCIO_CONFIG."
-        if kind == "InvalidObject":
-            return ConfigError(said, where=where)
         return ConfigError(said, where=file, hint=hint)
     if kind in _LOGIN_ERRORS:
         who = settings.rucio_account or "your account"
         hint = "Check account, username and password in rucio.cfg, or your proxy or token."
         return ConfigError(f"does not let {who} in: {said}", where=file, hint=hint)
-    if kind in _NOT_FOUND_ERRORS:
-        return RucioNotFoundError(said, where=where)
-    if kind in _DUPLICATE_ERRORS:
-        return RucioDuplicateError(said, where=where)
-    if kind in _DENIED_ERRORS:
-        return RucioDeniedError(said, where=where)
+    if kind in _ERRORS_BY_KIND:
+        return _ERRORS_BY_KIND[kind](said, where=where)
     if kind in TRANSIENT_ERRORS:
         return CatalogueError(
             f"does not answer: {said}",

@@ -6,8 +6,10 @@ import difflib
 import hashlib
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -198,14 +200,14 @@ class _GeneratedSpecDocument(SpecTable):
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         known = {collection.name for collection in self.collection}
-        names = [f"n{name}" for name in known]
+        names = Counter(f"n{name}" for name in known)
         for group in self.branches:
             if group.collection is not None and group.collection not in known:
                 near = difflib.get_close_matches(group.collection, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"no [[collection]] named {group.collection!r}{hint}")
-            names += [name for pattern in group.names for name in _expand_names(pattern)]
-        twice = sorted({name for name in names if names.count(name) > 1})
+            names.update(chain.from_iterable(map(_expand_names, group.names)))
+        twice = sorted(name for name, count in names.items() if count > 1)
         if twice or len(known) < len(self.collection):
             raise ValueError(f"named twice: {', '.join(twice) or 'a collection'}")
         return self

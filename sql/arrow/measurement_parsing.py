@@ -28,6 +28,17 @@ def parse_measurements(batch: pa.RecordBatch, problems: Problems) -> Iterator[Me
             of :mod:`treehammer.sql.arrow.arrow_schema`.
         problems: rows that are invalid already; receives the others that are, with the reasons.
     """
+    for row, (values, extras) in enumerate(_list_rows(batch)):
+        if row in problems:
+            continue
+        try:
+            yield Measurement.from_document({"values": values, "extras": extras})
+        except RecordError as error:
+            problems[row].append(str(error))
+
+
+def _list_rows(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
+    """Yield the catalogue's values and the known extras of each row."""
     columns = {
         name: _list_values(column, _EMPTY_TEXTS.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -39,14 +50,8 @@ def parse_measurements(batch: pa.RecordBatch, problems: Problems) -> Iterator[Me
         if name in columns and name not in METRICS_BY_NAME
     }
     for row, cells in enumerate(zip(*columns.values(), strict=True)):
-        if row in problems:
-            continue
-        values = dict(zip(columns, cells, strict=True))
         extras = {n: column[row] for n, column in all_extras.items() if column[row] is not None}
-        try:
-            yield Measurement.from_document({"values": values, "extras": extras})
-        except RecordError as error:
-            problems[row].append(str(error))
+        yield dict(zip(columns, cells, strict=True)), extras
 
 
 def _list_values(column: pa.Array, unknown: str | None) -> list[Any]:

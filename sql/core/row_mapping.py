@@ -95,18 +95,19 @@ def _write_chunk(
         table.c[key[0]].in_({values[key[0]] for values in some})
     )
     there = {tuple(row) for row in connection.execute(known)}
-    missing: dict[tuple[Any, ...], dict[str, Any]] = {}
-    changed = []
+    wanted: dict[tuple[Any, ...], dict[str, Any]] = {}
     for values in some:
-        identity = tuple(values[name] for name in key)
-        if identity not in there:
-            if replace or identity not in missing:
-                missing[identity] = values
-        elif replace:
-            changed.append({**values, **{f"key_{name}": values[name] for name in key}})
+        identity = tuple(map(values.__getitem__, key))
+        if replace or identity not in wanted:
+            wanted[identity] = values
+    changed = [values for identity, values in wanted.items() if replace and identity in there]
+    missing = [values for identity, values in wanted.items() if identity not in there]
     if changed:
         # Parameters need distinct names, because SET uses those of the columns.
         same = sa.and_(*(table.c[name] == sa.bindparam(f"key_{name}") for name in key))
-        connection.execute(sa.update(table).where(same), changed)
+        parameters = [
+            {**values, **{f"key_{name}": values[name] for name in key}} for values in changed
+        ]
+        connection.execute(sa.update(table).where(same), parameters)
     if missing:
-        connection.execute(sa.insert(table), list(missing.values()))
+        connection.execute(sa.insert(table), missing)

@@ -5,7 +5,7 @@ Single measurements are read for one job at a time or counted by an index.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -280,38 +280,43 @@ def list_job_summaries(
         first: that is wanted, from 0.
         count: how many.
     """
-    conditions = [job.c.campaign_id == campaign_id]
-    conditions += [job.c[name] == only[name] for name in ("site", "state") if only.get(name)]
-    if only.get("failure"):
-        conditions.append(_jobs_with_failure(campaign_id, only["failure"]))
+    conditions = _job_conditions(campaign_id, only)
     order = (job.c.site, job.c.label, job.c.repeat, job.c.id)
     with store.connection() as connection:
         all_ = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
         query = sa.select(job).where(*conditions).order_by(*order).offset(first).limit(count)
         rows = fetch_rows(connection, JobRow, query)
         outcomes = _fetch_job_outcomes(connection, campaign_id, [row.id for row in rows])
-        bad = {
-            job_id: [one for one in of if one.outcome != Outcome.GOOD]
-            for job_id, of in outcomes.items()
-        }
-        said = _fetch_messages(
-            connection, {job_id: of[0].example for job_id, of in bad.items() if of}
-        )
-    attempts: dict[str, list[AttemptRow]] = {}
+        said = _fetch_messages(connection, outcomes)
+    attempts: defaultdict[str, list[AttemptRow]] = defaultdict(list)
     for one in store.attempts(row.id for row in rows):
-        attempts.setdefault(one.job_id, []).append(one)
+        attempts[one.job_id].append(one)
     lines = [
-        JobSummary(
-            row,
-            attempts[row.id][-1] if row.id in attempts else None,
-            len(attempts.get(row.id, ())),
-            sum(one.measurements for one in outcomes.get(row.id, ())),
-            {one.outcome: one.measurements for one in bad.get(row.id, ())},
-            said.get(row.id, ""),
-        )
+        _summarize_job(row, attempts[row.id], outcomes.get(row.id, ()), said.get(row.id, ""))
         for row in rows
     ]
     return lines, all_ or 0
+
+
+def _job_conditions(campaign_id: str, only: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
+    conditions = [job.c.campaign_id == campaign_id]
+    conditions += [job.c[name] == only[name] for name in ("site", "state") if only.get(name)]
+    if only.get("failure"):
+        conditions.append(_jobs_with_failure(campaign_id, only["failure"]))
+    return conditions
+
+
+def _summarize_job(
+    row: JobRow, attempts: Sequence[AttemptRow], outcomes: Sequence[_JobOutcome], said: str
+) -> JobSummary:
+    return JobSummary(
+        row,
+        attempts[-1] if attempts else None,
+        len(attempts),
+        sum(one.measurements for one in outcomes),
+        {one.outcome: one.measurements for one in outcomes if one.outcome != Outcome.GOOD},
+        said,
+    )
 
 
 class _JobOutcome(NamedTuple):
@@ -329,18 +334,22 @@ def _fetch_job_outcomes(
     by = (measurement.c.job_id, outcome_column())
     query = sa.select(*by, sa.func.count(), sa.func.min(measurement.c.measurement_id))
     query = query.where(measurement.c.campaign_id == campaign_id, measurement.c.job_id.in_(jobs))
-    found: dict[str, list[_JobOutcome]] = {}
+    found: defaultdict[str, list[_JobOutcome]] = defaultdict(list)
     for job_id, outcome, number, example in connection.execute(query.group_by(*by)):
-        found.setdefault(job_id, []).append(_JobOutcome(outcome, int(number), example))
+        found[job_id].append(_JobOutcome(outcome, int(number), example))
     for of_job in found.values():
         of_job.sort(key=lambda one: (-one.measurements, one.outcome))
     return found
 
 
-def _fetch_messages(connection: sa.Connection, examples: Mapping[str, str]) -> dict[str, str]:
-    """Fetch the failure message or the reason of implausibility of example measurements, by job."""
+def _fetch_messages(
+    connection: sa.Connection, outcomes: Mapping[str, Sequence[_JobOutcome]]
+) -> dict[str, str]:
+    """Fetch an example of each job's most frequent failure: its message or its implausibility."""
+    bad = ((one for one in of_job if one.outcome != Outcome.GOOD) for of_job in outcomes.values())
+    examples = [worst.example for of_job in bad if (worst := next(of_job, None))]
     columns = measurement.c.job_id, measurement.c.failure_message, measurement.c.implausible_reasons
-    query = sa.select(*columns).where(measurement.c.measurement_id.in_(examples.values()))
+    query = sa.select(*columns).where(measurement.c.measurement_id.in_(examples))
     return {id_: message or why or "" for id_, message, why in connection.execute(query)}
 
 

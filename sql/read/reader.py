@@ -217,11 +217,7 @@ def _resolve_reference(reference: str, known: Sequence[tuple[str, str]], where: 
         )
     if reference == "last":
         return known[0][0]
-    matches = (
-        [item for item in known if item[1] == reference]
-        or [item for item in known if reference and item[0].startswith(reference)]
-        or [item for item in known if reference and item[1].startswith(reference)]
-    )
+    matches = _find_matches(reference, known) if reference else []
     if len(matches) != 1:
         problem = "several campaigns match" if matches else "no campaign matches"
         choices = "\n  ".join(f"{id_}  {name}" for id_, name in (matches or known)[:10])
@@ -229,3 +225,12 @@ def _resolve_reference(reference: str, known: Sequence[tuple[str, str]], where: 
             problem, where=f"campaign {reference!r}", hint=f"Name one of, or 'last':\n  {choices}"
         )
     return matches[0][0]
+
+
+def _find_matches(reference: str, known: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Find campaigns with this name, else those whose identity or else name begins with it."""
+    return (
+        [item for item in known if item[1] == reference]
+        or [item for item in known if item[0].startswith(reference)]
+        or [item for item in known if item[1].startswith(reference)]
+    )

@@ -8,7 +8,9 @@ told of while it ran has ended as the file says, unless it was queued anew since
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from treehammer.collectors.job_state import FINAL_JOB_STATES
 from treehammer.sql.core.rows import (
@@ -37,9 +39,10 @@ def merge_companions(
         how many campaigns were not there.
     """
     here = {campaign.id for campaign in store.campaigns()} | (counted or set())
-    new: dict[str, CampaignRow] = {}
-    for batch in incoming.companion("campaign"):
-        new |= {row.id: row for row in parse_rows(CampaignRow, batch) if row.id not in here}
+    campaigns = chain.from_iterable(
+        parse_rows(CampaignRow, batch) for batch in incoming.companion("campaign")
+    )
+    new = {row.id: row for row in campaigns if row.id not in here}
     if counted is not None:
         counted.update(new)
         return len(new)
@@ -72,31 +75,34 @@ class _JobMerger:
         self._otherwise: dict[str, JobRow] = {}
 
     def add_jobs(self, jobs: Iterable[JobRow]) -> None:
-        by_campaign: dict[str, list[JobRow]] = {}
+        by_campaign: defaultdict[str, list[JobRow]] = defaultdict(list)
         for job in jobs:
             if job.state in FINAL_JOB_STATES and job.campaign_id in self._campaigns:
-                by_campaign.setdefault(job.campaign_id, []).append(job)
+                by_campaign[job.campaign_id].append(job)
         for id_, some in by_campaign.items():
-            here = {job.id: job for job in self._store.jobs(id_)}
-            missing = [job for job in some if job.id not in here]
-            self._store.add_campaign(self._campaigns[id_], missing)
-            known = [job for job in some if job.id in here and _is_updatable(here[job.id])]
-            ended = [job.as_external() for job in known if _has_ended(job, here[job.id])]
-            self._store.set_jobs(ended)
-            self._wanted |= {job.id for job in (*missing, *known)}
-            self._otherwise |= {
-                job.id: job.as_external() if here[job.id].is_external else job
-                for job in known
-                if job != here[job.id]
-            }
+            self._add_campaign_jobs(self._campaigns[id_], some)
+
+    def _add_campaign_jobs(self, campaign: CampaignRow, jobs: Sequence[JobRow]) -> None:
+        here = {job.id: job for job in self._store.jobs(campaign.id)}
+        missing = [job for job in jobs if job.id not in here]
+        self._store.add_campaign(campaign, missing)
+        known = [job for job in jobs if job.id in here and _is_updatable(here[job.id])]
+        ended = [job.as_external() for job in known if _has_ended(job, here[job.id])]
+        self._store.set_jobs(ended)
+        self._wanted |= {job.id for job in (*missing, *known)}
+        self._otherwise |= {
+            job.id: job.as_external() if here[job.id].is_external else job
+            for job in known
+            if job != here[job.id]
+        }
 
     def add_attempts(self, attempts: Iterable[AttemptRow]) -> None:
         some = [attempt for attempt in attempts if attempt.job_id in self._wanted]
-        here: dict[str, dict[int, AttemptRow]] = {}
+        here: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
         for attempt in self._store.attempts(attempt.job_id for attempt in some):
-            here.setdefault(attempt.job_id, {})[attempt.number] = attempt
-        missing = [a for a in some if _is_more_complete(a, here.get(a.job_id, {}).get(a.number))]
-        later = {a.job_id for a in missing if a.number > max(here.get(a.job_id, {0: a}))}
+            here[attempt.job_id][attempt.number] = attempt
+        missing = [a for a in some if _is_more_complete(a, here[a.job_id].get(a.number))]
+        later = {a.job_id for a in missing if a.number > max(here[a.job_id], default=0)}
         self._store.set_attempts(missing)
         self._store.set_jobs(self._otherwise[id_] for id_ in later & self._otherwise.keys())
 

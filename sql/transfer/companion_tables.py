@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_type_hints
 
 import pyarrow as pa
+import sqlalchemy as sa
 
 from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT
 from treehammer.errors import MeasurementFileError
@@ -109,30 +110,38 @@ def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[Compani
     """
     table = next(name for name, known in COMPANION_KINDS.items() if known is kind)
     problems: Problems = defaultdict(list)
-    columns: list[list[Any]] = []
-    for name, hint in get_type_hints(kind).items():
-        try:
-            fitted = convert_column(batch.column(name), name, _TYPE_NAMES[hint], problems)
-        except (KeyError, ColumnTypeError) as error:
-            raise MeasurementFileError(
-                f"unexpected value of {name} in table {table} ({error})"
-            ) from error
-        values = fitted.to_pylist()
-        if hint is str:
-            values = ["" if value is None else value for value in values]
-            length = getattr(metadata.tables[table].c[name].type, "length", None) or MAX_LONG_TEXT
-            wrong = [row for row, text in enumerate(values) if len(text) > length or "\0" in text]
-        else:
-            wrong = [
-                row for row, value in enumerate(values) if value is None and hint in (int, bool)
-            ]
-        for row in wrong:
-            problems[row].append(f"{name} cannot be kept")
-        columns.append(values)
+    columns = [
+        _parse_column(metadata.tables[table].c[name], hint, batch, problems)
+        for name, hint in get_type_hints(kind).items()
+    ]
     if problems:
         row, reasons = min(problems.items())
         raise MeasurementFileError(f"row {row + 1} of table {table}: {'; '.join(reasons)}")
     return [kind(*values) for values in zip(*columns, strict=True)]
+
+
+def _parse_column(
+    target: sa.Column[Any], hint: Any, batch: pa.RecordBatch, problems: Problems
+) -> list[Any]:
+    """List the values of one column; those that its target cannot hold go to ``problems``."""
+    name = target.key
+    try:
+        fitted = convert_column(batch.column(name), name, _TYPE_NAMES[hint], problems)
+    except (KeyError, ColumnTypeError) as error:
+        raise MeasurementFileError(
+            f"unexpected value of {name} in table {target.table.name} ({error})"
+        ) from error
+    values: list[Any] = fitted.to_pylist()
+    if hint is str:
+        values = [value or "" for value in values]
+        length = getattr(target.type, "length", None) or MAX_LONG_TEXT
+        wrong = [row for row, text in enumerate(values) if len(text) > length or "\0" in text]
+    else:
+        required = hint in (int, bool)
+        wrong = [row for row, value in enumerate(values) if required and value is None]
+    for row in wrong:
+        problems[row].append(f"{name} cannot be kept")
+    return values
 
 
 def _iter_attempts(store: Store, campaigns: Iterable[CampaignRow]) -> Iterator[list[AttemptRow]]:

@@ -35,6 +35,8 @@ from treehammer.version import __version__
 
 AddMeasurements = Callable[[Iterable[Measurement]], AddResult]
 
+_EXTRA_COLUMN = re.compile(re.escape(EXTRA_PREFIX) + EXTRA_NAME.lstrip("^"))
+
 #: Maximum numbers of problems and identities listed for one file.
 MAX_LISTED = 20
 
@@ -190,8 +192,7 @@ def _select_columns(
 ) -> dict[str, str]:
     """Choose the columns to read; return name -> type."""
     kinds = {name: METRICS_BY_NAME[name].type for name in names if name in METRICS_BY_NAME}
-    extras = (name.removeprefix(EXTRA_PREFIX) for name in names if name.startswith(EXTRA_PREFIX))
-    kinds |= {EXTRA_PREFIX + name: "float" for name in extras if re.fullmatch(EXTRA_NAME, name)}
+    kinds |= {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
     done.ignored_columns = tuple(name for name in names if name not in kinds)
     done.missing_columns = tuple(metric.name for metric in CATALOGUE if metric.name not in kinds)
     if required := [name for name in done.missing_columns if METRICS_BY_NAME[name].required]:

@@ -120,25 +120,22 @@ def add_to_rollups(
     for subject_id, values in measured:
         sums[rollup_key(values, subject_id)].add(values)
     known = dict(_fetch_histograms(connection, sums))
-    old = [(key, one) for key, one in sums.items() if key in known]
-    if old:
-        for key, one in old:
+    old, new = [], []
+    for key, one in sums.items():
+        if key in known:
             one.add_histogram(known[key])
-        connection.execute(
-            _ADD_SUMS,
-            [
-                {f"key_{name}": value for name, value in zip(KEY_COLUMNS, key, strict=True)}
-                | {f"more_{name}": value for name, value in one.values.items()}
-                | {"reads": one.histogram}
-                for key, one in old
-            ],
-        )
-    new = [(key, one) for key, one in sums.items() if key not in known]
+            more = {f"more_{name}": value for name, value in one.values.items()}
+            old.append({**_key_parameters(key), **more, "reads": one.histogram})
+        else:
+            new.append({**key._asdict(), **one.values, HISTOGRAM_COLUMN: one.histogram})
+    if old:
+        connection.execute(_ADD_SUMS, old)
     if new:
-        rows = [
-            {**key._asdict(), **one.values, HISTOGRAM_COLUMN: one.histogram} for key, one in new
-        ]
-        connection.execute(sa.insert(rollup_day), rows)
+        connection.execute(sa.insert(rollup_day), new)
+
+
+def _key_parameters(key: Sequence[object]) -> dict[str, object]:
+    return {f"key_{name}": value for name, value in zip(KEY_COLUMNS, key, strict=True)}
 
 
 def _fetch_histograms(
@@ -208,8 +205,7 @@ def _rebuild_rows(
     connection.execute(sa.insert(rollup_day).from_select(names, sums, include_defaults=False))
     # Databases cannot add lists.
     waiting = (
-        {f"key_{name}": value for name, value in zip(KEY_COLUMNS, key, strict=True)}
-        | {"reads": one.histogram}
+        {**_key_parameters(key), "reads": one.histogram}
         for key, one in _sum_histograms(connection, measured).items()
     )
     while some := list(islice(waiting, CHUNK)):

@@ -7,8 +7,8 @@ are not modified.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -81,32 +81,38 @@ def _find_updates(
     jobs = {row.id: row for row in _fetch_job_rows(connection, JobRow, schema.job.c.id, ids)}
     if strange := [row.id for row in jobs.values() if row.campaign_id != handed.campaign.id]:
         raise UnstorableContentError(f"job {strange[0]} is one of another campaign")
-    before: dict[str, dict[int, AttemptRow]] = {id_: {} for id_ in ids}
-    for row in _fetch_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids):
-        before[row.job_id][row.number] = row
-    told: dict[str, list[AttemptRow]] = {id_: [] for id_ in ids}
-    for attempt in handed.attempts:
-        told[attempt.job_id].append(attempt)
+    stored = _group_attempts(_fetch_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids))
+    told = _group_attempts(handed.attempts)
     job_news: list[JobRow] = []
     attempt_news: list[AttemptRow] = []
     for job in handed.jobs:
-        here, known = jobs.get(job.id), before[job.id]
-        later = max((one.number for one in told[job.id]), default=0) > max(known, default=0)
-        if not _supersedes(job, here, later=later):
+        later = max(told[job.id], default=0) > max(stored[job.id], default=0)
+        if not _supersedes(job, jobs.get(job.id), later=later):
             continue
         marked = job.as_external()
-        fates[_classify_change(marked, here)] += 1
+        fates[_classify_change(marked, jobs.get(job.id))] += 1
         job_news.append(marked)
-        for attempt in told[job.id]:
-            stored = known.get(attempt.number)
-            if (
-                stored is None
-                or stored.state not in FINAL_JOB_STATES
-                or attempt.state in FINAL_JOB_STATES
-            ):
-                fates[_classify_change(attempt, stored)] += 1
+        for number, attempt in told[job.id].items():
+            before = stored[job.id].get(number)
+            if before is None or not _reopens(attempt, before):
+                fates[_classify_change(attempt, before)] += 1
                 attempt_news.append(attempt)
     return job_news, attempt_news
+
+
+def _group_attempts(
+    attempts: Iterable[AttemptRow],
+) -> defaultdict[str, dict[int, AttemptRow]]:
+    """Group attempts by job and number."""
+    by_job: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
+    for attempt in attempts:
+        by_job[attempt.job_id][attempt.number] = attempt
+    return by_job
+
+
+def _reopens(attempt: AttemptRow, stored: AttemptRow) -> bool:
+    """Decide if an uploaded attempt, which came late, still runs although the stored one ended."""
+    return stored.state in FINAL_JOB_STATES and attempt.state not in FINAL_JOB_STATES
 
 
 def _supersedes(job: JobRow, here: JobRow | None, *, later: bool) -> bool:

@@ -86,13 +86,11 @@ def print_rows(
         click.echo(json.dumps([dict(row) for row in rows], indent=1, default=str))
         return
     if form == CSV:
-        keys = list(dict.fromkeys(key for row in rows for key in row)) or [c.key for c in columns]
-        writer = csv.DictWriter(sys.stdout, keys, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {key: _format_csv_value(value) for key, value in row.items()} for row in rows
-        )
+        _print_csv(rows, columns)
         return
+    screen = make_console()
+    lines = [[_format_cell(column, row.get(column.key)) for column in columns] for row in rows]
+    whole = _find_unfolded_columns(columns, lines, screen.width)
     # Text is data, never markup: a host may be called [red].
     table = Table(
         title=Text(title, style="table.title") if title else None,
@@ -101,9 +99,6 @@ def print_rows(
         pad_edge=False,
         header_style="bold",
     )
-    screen = make_console()
-    lines = [[_format_cell(column, row.get(column.key)) for column in columns] for row in rows]
-    whole = _find_unfolded_columns(columns, lines, screen.width)
     for index, column in enumerate(columns):
         table.add_column(
             Text(column.title),
@@ -114,6 +109,13 @@ def print_rows(
     for line in lines:
         table.add_row(*map(Text, line))
     screen.print(table)
+
+
+def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn]) -> None:
+    keys = list(dict.fromkeys(key for row in rows for key in row)) or [c.key for c in columns]
+    writer = csv.DictWriter(sys.stdout, keys, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _format_csv_value(value) for key, value in row.items()} for row in rows)
 
 
 def _format_csv_value(value: Any) -> Any:

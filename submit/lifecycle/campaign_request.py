@@ -78,14 +78,14 @@ def plan_request(
         for value in _root_axis_values(definition)
     }
     site_software = resolve_site_software(sites, releases)
-    runs_here = any(site.batch == LOCAL_BATCH for site in sites)
     _check_pacing(request.options.pace, sites)
     notes: list[str] = []
-    if runs_here and fetch:
-        releases = {t: prepare_root(r, settings.software_dir, bars) for t, r in releases.items()}
-    elif runs_here:
+    if any(site.batch == LOCAL_BATCH for site in sites):
         releases = {
-            text: _locate_prepared_software(r, settings, notes) for text, r in releases.items()
+            text: prepare_root(release, settings.software_dir, bars)
+            if fetch
+            else _locate_prepared_software(release, settings, notes)
+            for text, release in releases.items()
         }
     names = (definition.dataset, *definition.twins.values()) if definition.dataset else ()
     manifest_bars = bars if fetch else None

@@ -125,21 +125,29 @@ class CampaignTracker:
         jobs = {job.id: job for job in before}
         attempts: list[AttemptRow] = []
         recorded = self.store.count_by_attempt(campaign.id) if open_jobs else {}
-        for name, group in _group_by_batch_system(open_jobs):
-            for job, status, batch in self._query_jobs(name, group):
-                if status is not None:
-                    now = _with_state(job, status.state.value)
-                    rows = build_attempt_rows(job, status, batch, stored)
-                else:
-                    now, rows = _update_unknown_job(job, stored, being_submitted=being_submitted)
-                jobs[job.id], rows = clear_recovered_failures(now, rows, recorded)
-                attempts += rows
+        answers = (
+            answer
+            for name, group in _group_by_batch_system(open_jobs)
+            for answer in self._query_jobs(name, group)
+        )
+        for job, status, batch in answers:
+            if status is not None:
+                now = _with_state(job, status.state.value)
+                rows = build_attempt_rows(job, status, batch, stored)
+            else:
+                now, rows = _update_unknown_job(job, stored, being_submitted=being_submitted)
+            jobs[job.id], rows = clear_recovered_failures(now, rows, recorded)
+            attempts += rows
         # Attempts first: a job that is stored as final is not queried again.
         self.store.set_attempts(set(attempts) - set(stored.values()))
         self.store.set_jobs(set(jobs.values()) - set(before))
+        self._require_answer(open_jobs)
+        return list(jobs.values())
+
+    def _require_answer(self, open_jobs: Sequence[JobRow]) -> None:
+        """Raise an error if none of the batch systems with open jobs answered."""
         if open_jobs and self._unanswered.keys() >= {job.batch_system for job in open_jobs}:
             raise next(iter(self._unanswered.values()))
-        return list(jobs.values())
 
     def _query_jobs(
         self, name: str, jobs: Sequence[JobRow]
@@ -321,17 +329,26 @@ class CampaignTracker:
     def compute_progress(self, campaign: CampaignRow) -> TrackingProgress:
         """Compute the campaign's progress from the store and the sandboxes of running jobs."""
         states: dict[str, Counter[str]] = defaultdict(Counter)
-        failures: dict[str, Counter[str]] = defaultdict(Counter)
         jobs = {job.id: job for job in self.store.jobs(campaign.id)}
         last = load_last_attempts(self.store, jobs.values())
         recorded = self.store.count_by_attempt(campaign.id)
         finished = 0
         for job in jobs.values():
             states[job.site][job.state] += 1
-            attempt = last.get(job.id)
-            finished += self._count_finished(
-                job, recorded.get((job.id, attempt.number), 0) if attempt else 0
-            )
+            number = last[job.id].number if job.id in last else 0
+            finished += self._count_finished(job, recorded.get((job.id, number), 0))
+        failures = self._count_failures(campaign, jobs, last)
+        planned = sum(job.planned_measurements for job in jobs.values())
+        started_us = min((a.started_us for a in last.values() if a.started_us), default=0)
+        return TrackingProgress(
+            states, finished, planned, failures, self._remaining_s(started_us, finished, planned)
+        )
+
+    def _count_failures(
+        self, campaign: CampaignRow, jobs: Mapping[str, JobRow], last: Mapping[str, AttemptRow]
+    ) -> dict[str, Counter[str]]:
+        """Count failed last attempts and their failed measurements by site and class."""
+        failures: dict[str, Counter[str]] = defaultdict(Counter)
         for attempt in last.values():
             if attempt.failure_class:
                 failures[jobs[attempt.job_id].site][attempt.failure_class] += 1
@@ -339,11 +356,7 @@ class CampaignTracker:
         for row in select_failed_measurements(self.store, campaign, columns):
             if is_from_last_attempt(row, last):
                 failures[str(row["site"])][name_failure(row)] += 1
-        planned = sum(job.planned_measurements for job in jobs.values())
-        started_us = min((a.started_us for a in last.values() if a.started_us), default=0)
-        return TrackingProgress(
-            states, finished, planned, failures, self._remaining_s(started_us, finished, planned)
-        )
+        return failures
 
     def _remaining_s(self, started_us: int, finished: int, planned: int) -> float | None:
         """Extrapolate the pace since the first start; None without a start or a measurement."""

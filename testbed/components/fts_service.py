@@ -152,16 +152,9 @@ class TransferQueue:
 
     def _update_job_state(self, job: dict[str, Any]) -> None:
         """Derive a job's state from its files; start the next source."""
-        files = job["files"]
-        states = [file["file_state"] for file in files]
-        if job["job_type"] == "R" and "ACTIVE" not in states:
-            if "FINISHED" in states:
-                for file in files:
-                    if file["file_state"] == "SUBMITTED":
-                        file["file_state"] = "NOT_USED"
-            elif "SUBMITTED" in states:
-                self.waiting.put((job, files[states.index("SUBMITTED")]))
-            states = [file["file_state"] for file in files]
+        if job["job_type"] == "R":
+            self._try_next_source(job)
+        states = [file["file_state"] for file in job["files"]]
         if any(state not in FINAL_STATES for state in states):
             return
         good = states.count("FINISHED")
@@ -171,6 +164,16 @@ class TransferQueue:
             job["job_state"] = "FINISHED" if good else "FAILED"
         else:
             job["job_state"] = "FINISHEDDIRTY"
+
+    def _try_next_source(self, job: dict[str, Any]) -> None:
+        """Start the next of several sources of one file, or drop the others after a success."""
+        states = [file["file_state"] for file in job["files"]]
+        waiting = [file for file in job["files"] if file["file_state"] == "SUBMITTED"]
+        if "FINISHED" in states and "ACTIVE" not in states:
+            for file in waiting:
+                file["file_state"] = "NOT_USED"
+        elif waiting and "ACTIVE" not in states:
+            self.waiting.put((job, waiting[0]))
 
 
 def _now_text() -> str:

@@ -91,14 +91,7 @@ def end_processes(
         patience: seconds for an orderly end.
     """
     everything = {(pid, start_time(pid)) for pid in find_processes(folder)}
-    waited = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
-    for pid, started, number in daemons:
-        if is_alive(pid, started):
-            send_signal(pid, signal.Signals(number))
-    until = time.monotonic() + patience
-    while any(is_alive(*one) for one in waited) and time.monotonic() < until:
-        time.sleep(0.05)
-        reap_started()
+    _stop_daemons(daemons, patience)
     killed: set[int] = set()
     for _ in range(KILL_ROUNDS):
         # A process that lost its mark meanwhile was found earlier.
@@ -113,6 +106,18 @@ def end_processes(
         time.sleep(0.02)
         reap_started()
     return len(killed)
+
+
+def _stop_daemons(daemons: Collection[tuple[int, int, int]], patience: float) -> None:
+    """Send each living daemon its stop signal and wait for their end."""
+    waited = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
+    for pid, started, number in daemons:
+        if is_alive(pid, started):
+            send_signal(pid, signal.Signals(number))
+    until = time.monotonic() + patience
+    while any(is_alive(*one) for one in waited) and time.monotonic() < until:
+        time.sleep(0.05)
+        reap_started()
 
 
 def reap_started() -> None:

@@ -145,10 +145,8 @@ def _download_archives(
         _run_command(["apt-get", *apt, "-qq", "update"])
         kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
         without = [f"--no-{kind}" for kind in kinds]
-        names: set[str] = set()
-        if packages:
-            listed = _run_command(["apt-cache", *apt, "depends", "--recurse", *without, *packages])
-            names = {line for line in listed.splitlines() if re.match(r"[a-z0-9]", line)}
+        closure = ["apt-cache", *apt, "depends", "--recurse", *without, *packages]
+        names = re.findall(r"^[a-z0-9].*", _run_command(closure), re.M) if packages else []
         wanted = sorted({*alone, *(n for n in names if not _EXCLUDED_PACKAGES.fullmatch(n))})
         uris = _run_command(["apt-get", *apt, "-qq", "download", "--print-uris", *wanted])
         # apt reuses complete files of that name and resumes incomplete ones.
@@ -211,17 +209,20 @@ def _patch_library_paths(root: Path, final: Path, names: Mapping[str, Path]) -> 
     rpath = ":".join(str(final / path.relative_to(root)) for path in libraries)
     set_rpath = [find_patchelf(), "--force-rpath", "--set-rpath", rpath]
     interpreter = str(final / loader.relative_to(root))
-    for path in sorted(root.glob("usr/**/*")):
-        if path.is_symlink() or not path.is_file() or _UNPATCHED_FILES.search(str(path)):
-            continue
-        with path.open("rb") as stream:
-            head = stream.read(20)
-        if head[:4] != _ELF_MAGIC or head[16] not in (2, 3):  # neither program nor shared library
-            continue
+    for path in filter(_is_patchable, sorted(root.glob("usr/**/*"))):
         if _command_succeeds([find_patchelf(), "--print-interpreter", str(path)]):
             _run_command([*set_rpath, "--set-interpreter", interpreter, str(path)])
         elif _command_succeeds([find_patchelf(), "--print-needed", str(path)]):
             _run_command([*set_rpath, str(path)])
+
+
+def _is_patchable(path: Path) -> bool:
+    """Whether a path is a program or shared library that may be changed."""
+    if path.is_symlink() or not path.is_file() or _UNPATCHED_FILES.search(str(path)):
+        return False
+    with path.open("rb") as stream:
+        head = stream.read(20)
+    return head[:4] == _ELF_MAGIC and head[16] in (2, 3)
 
 
 def _command_succeeds(command: Sequence[str]) -> bool:

@@ -107,11 +107,7 @@ def count_aggregated(
     values: dict[str, Sequence[Scalar]] = {
         name: [row[place] for row in rows] for place, name in enumerate(columns)
     }
-    keys = (
-        [*zip(*(values[name] for name in distinguishing), strict=True)]
-        if distinguishing
-        else [()] * len(rows)
-    )
+    keys = [tuple(values[name][row] for name in distinguishing) for row in range(len(rows))]
     # Releases are counted separately.
     values[VARIANT_COLUMN] = [drop_release_axis(str(one or "")) for one in values[VARIANT_COLUMN]]
     total_counts = {column: len(set(values[column])) for column in AGGREGATED_COLUMNS}
@@ -121,11 +117,12 @@ def count_aggregated(
         if count > 1 and column not in distinguishing
     ]
     counts: dict[PointKey, dict[str, int]] = {}
+    if aggregated:
+        counts = {key: dict.fromkeys(aggregated, 0) for key in keys}
     for column in aggregated:
         # Every pair of point and value counts once.
         for key, _ in set(zip(keys, values[column], strict=True)):
-            of_point = counts.setdefault(key, dict.fromkeys(aggregated, 0))
-            of_point[column] += 1
+            counts[key][column] += 1
     return Aggregation(distinguishing, counts, total_counts)
 
 

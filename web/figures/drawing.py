@@ -128,37 +128,37 @@ def _legend_columns(series: Sequence[Mapping[str, Any]], width: float) -> int:
 
 
 def _draw_panel(axes: Any, picture: Mapping[str, Any], panel: Mapping[str, Any]) -> None:
-    series, places = picture["series"], picture["places"]
-    for number, one in enumerate(series):
+    for number in range(len(picture["series"])):
         marks = [mark for mark in panel["marks"] if mark["series"] == number]
-        if not marks:
-            continue
-        look = {"color": one["color"], "marker": MARKERS[one["marker"]], "markersize": 5}
-        x = [_x_position(picture, mark["place"], number) for mark in marks]
-        if marks[0]["box"]:
-            _draw_boxes(axes, x, marks, _GROUP_WIDTH / len(series), look)
-            continue
-        ends = [
-            (_smallest_positive(mark, "low"), _smallest_positive(mark, "high")) for mark in marks
-        ]
-        bars = [
-            [mark["y"] - low for mark, (low, _) in zip(marks, ends, strict=True)],
-            [high - mark["y"] for mark, (_, high) in zip(marks, ends, strict=True)],
-        ]
-        if picture["bins"]:
-            line = _LINE_STYLES[number % len(_LINE_STYLES)]
-            # Extend the first and last bin to their outer edges.
-            x = [x[0] - 0.5, *x, x[-1] + 0.5]
-            y = [marks[0]["y"], *(mark["y"] for mark in marks), marks[-1]["y"]]
-            axes.step(x, y, where="mid", color=one["color"], linestyle=line, linewidth=1.5)
-            continue
-        line = "-" if picture["dates"] else "none"
-        axes.errorbar(
-            x, [m["y"] for m in marks], yerr=bars, capsize=2.5, linestyle=line, linewidth=1, **look
-        )
-    _style_x_axis(axes, picture, places)
+        if marks:
+            _draw_series(axes, picture, number, marks)
+    _style_x_axis(axes, picture, picture["places"])
     if panel["title"]:
         axes.set_title(panel["title"], loc="left")
+
+
+def _draw_series(
+    axes: Any, picture: Mapping[str, Any], number: int, marks: Sequence[Mapping[str, Any]]
+) -> None:
+    """Draw the marks of one series as boxes, as a histogram or as points with bars."""
+    one = picture["series"][number]
+    look = {"color": one["color"], "marker": MARKERS[one["marker"]], "markersize": 5}
+    x = [_x_position(picture, mark["place"], number) for mark in marks]
+    y = [mark["y"] for mark in marks]
+    if marks[0]["box"]:
+        _draw_boxes(axes, x, marks, _GROUP_WIDTH / len(picture["series"]), look)
+    elif picture["bins"]:
+        line = _LINE_STYLES[number % len(_LINE_STYLES)]
+        # Extend the first and last bin to their outer edges.
+        x, y = [x[0] - 0.5, *x, x[-1] + 0.5], [y[0], *y, y[-1]]
+        axes.step(x, y, where="mid", color=one["color"], linestyle=line, linewidth=1.5)
+    else:
+        line = "-" if picture["dates"] else "none"
+        bars = [
+            [mark["y"] - _smallest_positive(mark, "low") for mark in marks],
+            [_smallest_positive(mark, "high") - mark["y"] for mark in marks],
+        ]
+        axes.errorbar(x, y, yerr=bars, capsize=2.5, linestyle=line, linewidth=1, **look)
 
 
 def _smallest_positive(mark: Mapping[str, Any], end: str) -> float:

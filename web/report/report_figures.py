@@ -44,7 +44,7 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
         axes = figure.add_subplot()
         for cell in cells:
             place = places.index(cell.place)
-            offset = (slots.index((cell.variant, cell.release)) + 0.5) / len(slots) - 0.5
+            offset = _offset_in_group(slots.index((cell.variant, cell.release)), len(slots))
             spread = cell.spreads["eff_job"]
             style.draw_point(
                 axes, cell, place + 0.8 * offset, spread.mean, y_error=spread.rms, n=spread.n
@@ -79,30 +79,17 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         lambda of: " and ".join(f"{1e3 * of[name].mean:.3g}" for name, _ in panels),
     )
     places = list(dict.fromkeys(cell.place for cell in cells))
-    variants = list(dict.fromkeys(cell.variant for cell in cells))
-    releases = style.releases
     with mpl.rc_context(_STYLE):
-        height = len(places) * (0.5 + 0.2 * len(variants) * max(len(releases), 2)) + 1.0
-        figure = Figure(figsize=(9, height), layout="constrained")
+        height = len(places) * (0.5 + 0.2 * len(style.variants) * max(len(style.releases), 2))
+        figure = Figure(figsize=(9, height + 1.0), layout="constrained")
         grid = figure.subplots(len(places), 2, sharex="col", sharey=True, squeeze=False)
-        for row, place in enumerate(places):
-            for axes, (name, title) in zip(grid[row], panels, strict=True):
-                here = [cell for cell in cells if cell.place == place]
-                for cell in here:
-                    offset = (releases.index(cell.release) + 0.5) / len(releases) - 0.5
-                    spread = cell.spreads[name]
-                    style.draw_point(
-                        axes,
-                        cell,
-                        1e3 * spread.mean,
-                        variants.index(cell.variant) + 0.6 * offset,
-                        x_error=1e3 * spread.rms,
-                        n=spread.n,
-                    )
-                _label_variant_axis(axes, variants, xml_text(place))
-                if row == len(places) - 1:
-                    axes.set_xlabel(f"{title} time of the loop per event (ms)")
-        for column, (name, _) in zip(grid.T, panels, strict=True):
+        for row, place in zip(grid, places, strict=True):
+            here = [cell for cell in cells if cell.place == place]
+            for axes, (name, _) in zip(row, panels, strict=True):
+                _draw_times(axes, here, name, style)
+                _label_variant_axis(axes, style.variants, xml_text(place))
+        for column, (name, title) in zip(grid.T, panels, strict=True):
+            column[-1].set_xlabel(f"{title} time of the loop per event (ms)")
             _scale_time_axis(column[0], [1e3 * cell.spreads[name].mean for cell in cells])
         style.draw_legend(figure)
         svg = render_svg(figure, "times", alt)
@@ -113,6 +100,26 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         "pairs within jobs, which this figure does not show."
     )
     return InlineFigure(svg, caption)
+
+
+def _draw_times(axes: Axes, cells: Sequence[ExecutionCell], name: str, style: _CellStyle) -> None:
+    """Draw a time of each cell, in milliseconds, in the row of its variant."""
+    for cell in cells:
+        offset = _offset_in_group(style.releases.index(cell.release), len(style.releases))
+        spread = cell.spreads[name]
+        style.draw_point(
+            axes,
+            cell,
+            1e3 * spread.mean,
+            style.variants.index(cell.variant) + 0.6 * offset,
+            x_error=1e3 * spread.rms,
+            n=spread.n,
+        )
+
+
+def _offset_in_group(index: int, count: int) -> float:
+    """Offset of one of ``count`` points that share a place, between -0.5 and 0.5."""
+    return (index + 0.5) / count - 0.5
 
 
 class _CellStyle:

@@ -7,12 +7,11 @@ and campaigns alone; middleware versions, which only measurements record, are on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, timedelta
 from enum import IntEnum
 from itertools import pairwise
-from typing import TypeVar
 
 from starlette.requests import Request
 
@@ -34,7 +33,6 @@ from treehammer.web.views.shared.site_day_matrix import DayCell, SiteRow
 LOOKBACK_DAYS = 14
 #: Changes shown before the rest is folded.
 MAX_CHANGES = 10
-Key = TypeVar("Key")
 _NO_SITE = "(no site)"
 
 
@@ -161,26 +159,22 @@ def _first_measurement_changes(
     records: Sequence[FirstMeasurement], yesterday: int, request: Request, max_named: int | None
 ) -> Iterator[Change]:
     """New sites, and releases and doors that are new at known sites."""
-    first_day_of_site: dict[str, int] = {}
-    first_day_of_feature: dict[tuple[str, str], int] = {}
-    for record in records:
-        _keep_earliest(first_day_of_site, record.site, record.first_day)
-        features = (record.root and f"ROOT {record.root}", record.door and f"door {record.door}")
-        for feature in filter(None, features):
-            _keep_earliest(first_day_of_feature, (feature, record.site), record.first_day)
-    new_sites = {site for site, day in first_day_of_site.items() if day >= yesterday}
+    known = [record for record in records if record.first_day < yesterday]
+    new_sites = {record.site for record in records} - {record.site for record in known}
     if new_sites:
         yield _site_list_change("First measurements from", sorted(new_sites), request, max_named)
+    at_known_sites = [record for record in records if record.site not in new_sites]
     sites_by_feature: dict[str, list[str]] = defaultdict(list)
-    for (feature, site), day in sorted(first_day_of_feature.items()):
-        if day >= yesterday and site not in new_sites:
-            sites_by_feature[feature].append(site)
+    for feature, site in sorted(_measured_features(at_known_sites) - _measured_features(known)):
+        sites_by_feature[feature].append(site)
     for feature, sites in sites_by_feature.items():
         yield _site_list_change(f"{feature}: first measurements at", sites, request, max_named)
 
 
-def _keep_earliest(days: dict[Key, int], key: Key, day: int) -> None:
-    days[key] = min(day, days.get(key, day))
+def _measured_features(records: Iterable[FirstMeasurement]) -> set[tuple[str, str]]:
+    """Releases and doors that were measured, each with the site."""
+    releases = {(f"ROOT {record.root}", record.site) for record in records if record.root}
+    return releases | {(f"door {record.door}", record.site) for record in records if record.door}
 
 
 def _site_list_change(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date, timedelta
@@ -68,17 +68,13 @@ def day_view(store: Store, request: Request) -> PageView:
     failing = _failure_table(store, site, number, variants, request)
     jobs = _job_table(store, site, number, request)
     judged = DayOutcomes.from_outcomes(outcomes)
+    classes = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
     values = {
         "site": site,
         "judged": judged,
         "status": judged.status.value,
         "counts": outcome_counts(judged),
-        "classes": dict(
-            sorted(
-                ((name, n) for name, n in outcomes.items() if name not in _OUTCOMES),
-                key=lambda item: -item[1],
-            )
-        ),
+        "classes": dict(classes.most_common()),
         "jobs": jobs,
         "links": list(_related_links(site, day, request)) if judged.total else [],
         "measured": measured,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -109,14 +110,9 @@ class CompareQuery:
     @property
     def compare_command(self) -> str:
         """Command that makes and stores the same comparison; '' if none does."""
-        if (
-            self.axis == SELECTION_AXIS
-            or self.conditions_a
-            or self.conditions_b
-            or len(self.campaigns) > 1
-        ):
-            return ""
-        if any(len(where.values) > 1 for where in self.selection.conditions):
+        own_sides = self.axis == SELECTION_AXIS or self.conditions_a or self.conditions_b
+        many_values = any(len(where.values) > 1 for where in self.selection.conditions)
+        if own_sides or many_values or len(self.campaigns) > 1:
             return ""
         words = ["treehammer", "compare", self.a, self.b]
         words += ["--axis", self.axis] if self.axis != "root" else []
@@ -135,11 +131,10 @@ def parse_compare_query(request: Request, store: Store) -> CompareQuery:
         ConfigError: a parameter is unknown or invalid, or the campaign does not exist.
     """
     parameters = request.query_params
-    for name in parameters:
-        if name not in _PARAMETERS:
-            raise ConfigError(
-                f"unknown parameter {name[:40]!r}", hint=f"Known: {', '.join(_PARAMETERS)}."
-            )
+    if unknown := [name for name in parameters if name not in _PARAMETERS]:
+        raise ConfigError(
+            f"unknown parameter {unknown[0][:40]!r}", hint=f"Known: {', '.join(_PARAMETERS)}."
+        )
     try:
         delta = float(parameters.get("delta") or DEFAULT_DELTA)
     except ValueError:
@@ -226,12 +221,13 @@ def _select_by_value(
     comparison_query = _build_question(query, a, b)
     if len(loaded) == 1:
         return comparison_query, list(loaded[0])
-    return comparison_query, [
-        sample
-        for side, value in zip(loaded, (a, b), strict=True)
-        for sample in side
-        if sample.axis_value(query.axis) == value
-    ]
+    sides = zip(loaded, (a, b), strict=True)
+    selected = (_samples_with_value(side, query.axis, value) for side, value in sides)
+    return comparison_query, [*itertools.chain.from_iterable(selected)]
+
+
+def _samples_with_value(samples: Iterable[Sample], axis: str, value: Any) -> list[Sample]:
+    return [sample for sample in samples if sample.axis_value(axis) == value]
 
 
 def _require_other_axis(comparison_query: ComparisonQuery, samples: Sequence[Sample]) -> None:
@@ -241,19 +237,15 @@ def _require_other_axis(comparison_query: ComparisonQuery, samples: Sequence[Sam
         ConfigError: the sides have no site, or no door, in common.
     """
     a, b = (
-        [sample for sample in samples if sample.axis_value(comparison_query.axis) == value]
+        _samples_with_value(samples, comparison_query.axis, value)
         for value in (comparison_query.a, comparison_query.b)
     )
     for column in _SERIES_LOCATIONS.get(comparison_query.axis, ("site", "door")):
-        selected_a, selected_b = (
-            {condition for condition in side if condition.column == column}
-            for side in (comparison_query.where_a, comparison_query.where_b)
-        )
+        selected_a = {where for where in comparison_query.where_a if where.column == column}
+        selected_b = {where for where in comparison_query.where_b if where.column == column}
         if not selected_a or not selected_b or selected_a == selected_b:
             continue
-        if {getattr(sample, column) for sample in a}.isdisjoint(
-            getattr(sample, column) for sample in b
-        ):
+        if {*map(attrgetter(column), a)}.isdisjoint(map(attrgetter(column), b)):
             raise ConfigError(
                 f"no series is on both sides, as each series has a single {column}",
                 hint=f"To compare two {column}s, choose the axis {column} and give them as A and B.",

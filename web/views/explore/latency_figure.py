@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
@@ -15,6 +15,7 @@ from treehammer.web.figures.figure_layout import (
     FigureMark,
     FigurePanel,
     GroupNames,
+    MarkFactory,
     MarkPosition,
     lay_out_figure,
 )
@@ -56,24 +57,26 @@ def lay_out_latencies(query: ExploreQuery, data: FigurePoints, title: str) -> Fi
         selection=figure_captions.describe_selection(query, data.points),
         aggregated=data.aggregation.describe_figure(query.group_columns),
     )
-    ends = {bin_: format_seconds(bin_lower_s(bin_ + 1)) for bin_ in edges}
     # Generated lazily: there may be tens of thousands, most of which are not drawn.
     marks = (
-        (
-            MarkPosition(titles[id(point)], text, name),
-            partial(
-                _bin_mark,
-                f"{query.color}: {name}\n" if name else "",
-                f"{text} to {ends[bin_]}",
-                100 * point.reads[bin_] / whole,
-            ),
-        )
+        mark
         for point in drawn
-        for name, whole in ((names[point], sum(point.reads)),)
-        for bin_, text in edges.items()
-        if point.reads[bin_] or query.scale != "log"
+        for mark in _bin_marks(query, point, titles[id(point)], names[point], edges)
     )
     return lay_out_figure(empty, marks)
+
+
+def _bin_marks(
+    query: ExploreQuery, point: FigurePoint, panel: str, name: str, edges: Mapping[int, str]
+) -> Iterator[tuple[MarkPosition, MarkFactory]]:
+    """Yield position and factory of the marks of a histogram; ``edges`` label its bins."""
+    prefix = f"{query.color}: {name}\n" if name else ""
+    total = sum(point.reads)
+    for bin_, text in edges.items():
+        if point.reads[bin_] or query.scale != "log":
+            latencies = f"{text} to {format_seconds(bin_lower_s(bin_ + 1))}"
+            share = 100 * point.reads[bin_] / total
+            yield MarkPosition(panel, text, name), partial(_bin_mark, prefix, latencies, share)
 
 
 def _panel_title(outer: str, inner: str) -> str:

@@ -111,13 +111,7 @@ def _point_mark(
 
 def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
     """Table of all groups; numbers are exported in the metric's unit and shown in a readable one."""
-    numbers: tuple[str, ...] = ("mean", "rms", "smallest", "largest")
-    if query.view == DISTRIBUTION:
-        numbers = ("smallest", *_QUANTILE_KEYS, "largest", "mean")
-    elif query.bars == INTERVAL:
-        numbers = ("jobs", "mean", "low", "high")
-    elif data.source == "roll-ups":
-        numbers = ("mean", "rms")
+    numbers = _statistic_names(query, data)
     rows = [_point_row(query, point, data.aggregation) for point in data.points]
     unit = figure_unit(query, data.points)
     shown = [row[name] for row in rows for name in numbers if name != "jobs"]
@@ -140,6 +134,15 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     return DataTable(
         "figure", f"{figure_captions.figure_heading(query)}{unit_text}", columns, rows, note=note
     )
+
+
+def _statistic_names(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]:
+    """Names of the statistics in the table, which depend on view, bars and source."""
+    if query.view == DISTRIBUTION:
+        return ("smallest", *_QUANTILE_KEYS, "largest", "mean")
+    if query.bars == INTERVAL:
+        return ("jobs", "mean", "low", "high")
+    return ("mean", "rms") if data.source == "roll-ups" else ("mean", "rms", "smallest", "largest")
 
 
 def group_columns(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> list[TableColumn]:
