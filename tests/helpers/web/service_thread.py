@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -80,6 +81,31 @@ class ServiceThread:
         """Get a path, with a token if given."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return self.client.get(path, headers=headers)
+
+    def load_page(self, address: str) -> str:
+        """Load a page as a browser does."""
+        return self._get_successfully(address, {"Accept": "text/html,*/*"}).text
+
+    def load_document(self, address: str, **parameters: str) -> dict[str, Any]:
+        """Load the answer to an operation of the API."""
+        query = f"?{urlencode(parameters)}" if parameters else ""
+        found: dict[str, Any] = self._get_successfully(f"/api/v1{address}{query}").json()
+        return found
+
+    def load_tables(self, address: str, **parameters: str) -> dict[str, list[dict[str, Any]]]:
+        """Load the tables of a page."""
+        query = urlencode({"format": "json", **parameters})
+        separator = "&" if "?" in address else "?"
+        found: dict[str, Any] = self._get_successfully(f"{address}{separator}{query}").json()
+        tables: dict[str, list[dict[str, Any]]] = found["tables"]
+        return tables
+
+    def _get_successfully(
+        self, address: str, headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        answer = self.client.get(address, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def load_json(service: ServiceThread, query: str, path: str = "/explore") -> dic
 
 def load_figure(service: ServiceThread, query: str, path: str = "/explore") -> dict[str, Any]:
     """Load the figure that a page passes to Plotly."""
-    page = service.client.get(f"{path}?{query}", headers=PEOPLE).text
+    page = service.load_page(f"{path}?{query}")
     found = re.search(r'id="picture">(.*?)</script>', page, re.DOTALL)
     assert found
     picture: dict[str, Any] = json.loads(unescape(found[1]))
@@ -100,7 +100,7 @@ def test_figure_notes_aggregated_values(filled: ServiceThread, query: str) -> No
         == "Points aggregate up to 2 tests, 2 variants, 2 datasets and 2 releases."
     )
     assert about["aggregated_max"] == {"test_name": 2, "variant": 2, "dataset": 2, "axis_root": 2}
-    page = filled.client.get(f"/explore?{query}&site=A&site=B&{ALL}", headers=PEOPLE).text
+    page = filled.load_page(f"/explore?{query}&site=A&site=B&{ALL}")
     assert about["aggregated"] in page
     figure = filled.client.get(f"/explore/figure.svg?{query}&site=A&site=B&{ALL}").text
     assert about["aggregated"] in figure
@@ -174,7 +174,7 @@ def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path
     assert picture["places"][-1] == LAST.isoformat()
     expected = "The figure shows 400 of 450 marks: at most the 400 newest days, weeks or months"
     assert picture["left_out"].startswith(expected)
-    page = filled.client.get(f"/explore?{query}", headers=PEOPLE).text
+    page = filled.load_page(f"/explore?{query}")
     assert page.count(expected) == 2
     assert expected in filled.client.get(f"/explore/figure.svg?{query}").text.replace("\n", " ")
     table = page[page.index("<tbody>") :]
@@ -212,7 +212,7 @@ def test_root_file_without_groups_is_empty(filled: ServiceThread, tmp_path: Path
 
 
 def test_unrecorded_metric_is_explained(filled: ServiceThread) -> None:
-    page = filled.client.get(f"/explore?metric=extra_nothing&{ALL}", headers=PEOPLE).text
+    page = filled.load_page(f"/explore?metric=extra_nothing&{ALL}")
     assert "no selected good execution recorded extra_nothing" in page
     assert "figure.png" not in page
     refused = filled.client.get(f"/explore/figure.png?metric=extra_nothing&{ALL}")
@@ -226,7 +226,7 @@ def test_kind_is_selectable(filled: ServiceThread) -> None:
     assert load_json(filled, f"kind=&color=&{ALL}")["about"]["selection"].startswith(
         "all days; executions of all kinds"
     )
-    page = filled.client.get(f"/explore?kind=checksum&{ALL}", headers=PEOPLE).text
+    page = filled.load_page(f"/explore?kind=checksum&{ALL}")
     assert re.search(r'name="kind">.*<option selected>checksum', page)
 
 
@@ -258,11 +258,11 @@ def test_invalid_condition_keeps_form_values(filled: ServiceThread) -> None:
 
 
 def test_rows_link_to_sites_and_jobs(filled: ServiceThread) -> None:
-    page = filled.client.get(f"/explore?by=site&color=week&site=A&{ALL}", headers=PEOPLE).text
+    page = filled.load_page(f"/explore?by=site&color=week&site=A&{ALL}")
     table = page[page.index("<tbody>") :]
     assert 'href="/sites/A"' in table
     jobs = re.search(r'href="([^"]*by=job_id[^"]*)"', table)
     assert jobs
-    page = filled.client.get(unescape(jobs[1]), headers=PEOPLE).text
+    page = filled.load_page(unescape(jobs[1]))
     links = re.findall(r'href="/jobs/(\d+)"', page[page.index("<tbody>") :])
     assert sorted(links, key=int) == [str(number) for number in range(1, 9)]

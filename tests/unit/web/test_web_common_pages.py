@@ -88,7 +88,7 @@ def test_tables_are_available_as_json_and_csv(filled_service: ServiceThread) -> 
     "path", ["/", "/campaigns", "/campaigns/running", "/sites", "/sites/SITE_A"]
 )
 def test_table_links_work(filled_service: ServiceThread, path: str) -> None:
-    page = html.unescape(filled_service.client.get(path, headers=BROWSER).text)
+    page = html.unescape(filled_service.load_page(path))
     links = re.findall(r'href="(\?[^"]*format=(?:csv|json)[^"]*)"', page)
     assert links
     for query in links:
@@ -100,7 +100,7 @@ def test_job_page_has_table_per_attempt(start_service: StartService) -> None:
         with Store.open(service.url) as store:
             store.add_campaign(make_campaign_row(), [make_job_row()])
             store.add([make_measurement(attempt=number) for number in (1, 2)])
-        page = service.client.get("/jobs/job", headers=BROWSER).text
+        page = service.load_page("/jobs/job")
         assert "table=attempt_2" in page
         (row,) = service.client.get("/jobs/job?format=json&table=attempt_2").json()["tables"][
             "attempt_2"
@@ -118,7 +118,7 @@ def test_job_page_shows_measured_percentiles_only(start_service: StartService) -
             # All reads in the bin from 8.2 to 16.4 ms, whose center is 12.3 ms.
             bins = [0] * 13 + [951]
             store.add([make_measurement(read_latency_hist=bins, read_latency_p50_s=8.69e-3)])
-        page = service.client.get("/jobs/job", headers=BROWSER).text
+        page = service.load_page("/jobs/job")
     assert "951 reads by latency" in page
     assert "8.69" in page
     assert "12.3" not in page
@@ -382,7 +382,7 @@ def test_prometheus_metrics_require_key(start_service: StartService) -> None:
 
 @pytest.mark.parametrize("page", ["/campaigns/over", "/sites/SITE_A"])
 def test_page_links_to_figures(filled_service: ServiceThread, page: str) -> None:
-    html = filled_service.client.get(page, headers=BROWSER).text
+    html = filled_service.load_page(page)
     listed = html.split('class="look"', 1)[1].split("</nav>", 1)[0]
     links = [part.split('"', 1)[0] for part in listed.split('href="')[1:]]
     addresses = [unescape(link) for link in links if not link.startswith("#")]
@@ -393,7 +393,7 @@ def test_page_links_to_figures(filled_service: ServiceThread, page: str) -> None
 
 
 def test_campaign_page_shows_time_of_states(filled_service: ServiceThread) -> None:
-    html = filled_service.client.get("/campaigns/running", headers=BROWSER).text
+    html = filled_service.load_page("/campaigns/running")
     assert "their latest event is from 20" in html
 
 

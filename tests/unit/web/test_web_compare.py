@@ -77,15 +77,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread
         yield service
 
 
-def tables(service: ServiceThread, address: str) -> dict[str, list[dict[str, Any]]]:
-    answer = service.client.get(address + ("&" if "?" in address else "?") + "format=json")
-    assert answer.status_code == 200, answer.text
-    found: dict[str, list[dict[str, Any]]] = answer.json()["tables"]
-    return found
-
-
 def test_stored_verdicts_are_shown_as_they_are(filled_service: ServiceThread) -> None:
-    found = tables(filled_service, "/compare/comparison")
+    found = filled_service.load_tables("/compare/comparison")
     with Store.open(filled_service.url) as store:
         rows = store.verdicts("comparison")
     shown = [*found["pooled"], *found["by_site"], *found["missing"]]
@@ -111,16 +104,16 @@ def test_instructions_are_shown_beside_times(tmp_path: Path) -> None:
             facts = {"variant": variant, "instructions": instructions, **work}
             store.replace_instruction_count(build_instruction_rows(root, lines=1, **facts))
     with run_service(tmp_path, reading_open=True) as service:
-        (row,) = tables(service, "/compare/c")["instructions"]
+        (row,) = service.load_tables("/compare/c")["instructions"]
         assert (row["a_per_event"], row["b_per_event"]) == (400_116, 400_873)
-        page = service.client.get("/compare/c", headers=PEOPLE).text
+        page = service.load_page("/compare/c")
     assert "+0.19 %" in page
     assert "libRIO.so +757" in page
     assert "they are not time" in page
 
 
 def test_what_stands_out_comes_first(filled_service: ServiceThread) -> None:
-    rows = tables(filled_service, "/compare/comparison")["by_site"]
+    rows = filled_service.load_tables("/compare/comparison")["by_site"]
     weights = [abs(row["effect"]) / (row["high"] - row["low"]) for row in rows]
     assert weights == sorted(weights, reverse=True)
     assert rows[0]["verdict"] == "faster"
@@ -151,15 +144,15 @@ def test_compared_campaigns_are_called_by_their_names(tmp_path: Path) -> None:
         store.replace_comparison(nights, [], rows)
     with run_service(tmp_path, reading_open=True) as service:
         by_name = "/compare?axis=campaign&a=first+night&b=sec"
-        assert {row["comparison_id"] for row in tables(service, by_name)["by_site"]} == {nights}
+        assert {row["comparison_id"] for row in service.load_tables(by_name)["by_site"]} == {nights}
         for address in (f"/compare/{nights}", "/compare", "/", by_name):
-            page = service.client.get(address, headers=PEOPLE).text
+            page = service.load_page(address)
             assert "campaign second night against first night" in page, address
-        page = service.client.get(f"/compare/{nights}", headers=PEOPLE).text
+        page = service.load_page(f"/compare/{nights}")
         assert "first night, ms/event" in page
         assert "second night, ms/event" in page
         assert "points at campaign=second night:" in page
-        told = tables(service, "/compare")["comparisons"]
+        told = service.load_tables("/compare")["comparisons"]
     assert (told[0]["a"], told[0]["b"]) == ("first", "second")
 
 
@@ -175,7 +168,7 @@ def test_an_interval_that_leaves_the_drawing_ends_in_an_arrow(tmp_path: Path) ->
         ]
         store.replace_comparison("wide", [], rows)
     with run_service(tmp_path, reading_open=True) as service:
-        page = service.client.get("/compare/wide", headers=PEOPLE).text
+        page = service.load_page("/compare/wide")
     drawn = {
         site: row.partition('class="zero"')[2].partition("</svg>")[0]
         for site, row in re.findall(r"<tr>(?:(?!</tr>).)*?>(S\d+)</a>(.*?)</tr>", page, re.DOTALL)
@@ -191,16 +184,16 @@ def test_an_interval_that_leaves_the_drawing_ends_in_an_arrow(tmp_path: Path) ->
 
 
 def test_comparisons_are_listed_and_linked(filled_service: ServiceThread) -> None:
-    (listed,) = tables(filled_service, "/compare")["comparisons"]
+    (listed,) = filled_service.load_tables("/compare")["comparisons"]
     assert listed["comparison_id"] == "comparison"
     for address in ("/", "/compare"):
-        assert "/compare/comparison" in filled_service.client.get(address, headers=PEOPLE).text
-    page_ = filled_service.client.get("/compare/comparison", headers=PEOPLE).text
+        assert "/compare/comparison" in filled_service.load_page(address)
+    page_ = filled_service.load_page("/compare/comparison")
     assert "{{ 7 * 7 }}" in page_
 
 
 def test_a_live_comparison_is_that_of_the_command(measured: ServiceThread) -> None:
-    found = tables(measured, "/compare?a=6.38.00&b=6.40.00")
+    found = measured.load_tables("/compare?a=6.38.00&b=6.40.00")
     with Store.open(measured.url) as store:
         samples = [Sample.from_row(row) for row in store.measurements(Selection(), SAMPLE_COLUMNS)]
         question = ComparisonQuery("root", "6.38.00", "6.40.00", selection=Selection())
@@ -209,7 +202,7 @@ def test_a_live_comparison_is_that_of_the_command(measured: ServiceThread) -> No
     effects = {(row["site"], row["metric"]): row["effect"] for row in found["by_site"]}
     assert effects == {(r.site, r.metric): r.effect for r in there.verdicts_of_scope("series")}
     assert {row["verdict"] for row in found["by_site"]} == {"slower"}
-    page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
+    page = measured.load_page("/compare?a=6.38.00&b=6.40.00")
     assert "treehammer compare 6.38.00 6.40.00" in page
     assert "which points at the release" in page
     assert "<script>document" not in page
@@ -239,32 +232,32 @@ def test_a_stored_comparison_answers_the_same_question(
         store.replace_comparison(question.id, made.pairs, made.verdicts)
     address = f"/compare?axis={axis}&a={asked[0]}&b={asked[1]}&delta=0.05"
     with run_service(tmp_path, reading_open=True) as service:
-        assert "Judged 2026-03-01" in service.client.get(address, headers=PEOPLE).text
-        assert "Judged" not in service.client.get(address + "&recompute=1", headers=PEOPLE).text
+        assert "Judged 2026-03-01" in service.load_page(address)
+        assert "Judged" not in service.load_page(address + "&recompute=1")
         told = service.client.get(f"/api/v1{address}").json()["tables"]["by_site"]
         assert {row["comparison_id"] for row in told} == {question.id}
-        pairs = tables(service, f"/compare/{question.id}")["pairs"]
-        expected = service.client.get(f"/compare/{question.id}", headers=PEOPLE).text
+        pairs = service.load_tables(f"/compare/{question.id}")["pairs"]
+        expected = service.load_page(f"/compare/{question.id}")
     assert len(pairs) == len(made.pairs)
     assert all(sentence.split(" ")[0] in expected for sentence in made.notes)
 
 
 def test_two_months_are_compared_unpaired(measured: ServiceThread) -> None:
     address = "/compare?axis=selection&where_a=day<20260401&where_b=day>=20260401"
-    rows = tables(measured, address)["by_site"]
+    rows = measured.load_tables(address)["by_site"]
     assert len(rows) == 8
     assert all(row["unpaired"] for row in rows)
     assert {row["a"] for row in rows} == {"day<20260401"}
-    page = measured.client.get(address, headers=PEOPLE).text
+    page = measured.load_page(address)
     assert "Welch" in page
 
 
 def test_sides_have_separate_conditions(measured: ServiceThread) -> None:
     address = "/compare?a=6.38.00&b=6.40.00&where_a=day<20260401&where_b=day>=20260401"
-    rows = tables(measured, address)["by_site"]
+    rows = measured.load_tables(address)["by_site"]
     assert {(row["verdict"], row["unpaired"]) for row in rows} == {("slower", True)}
     one = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
-    missing = tables(measured, one)["missing"]
+    missing = measured.load_tables(one)["missing"]
     assert {(row["site"], row["verdict"]) for row in missing} == {(HOSTILE_TEXTS[0], "only in A")}
 
 
@@ -327,7 +320,7 @@ def test_invalid_comparisons_are_refused(
 def test_overlapping_conditions_are_accepted(measured: ServiceThread, a: str, b: str) -> None:
     """No series is on both sides, but only because of the release."""
     address = f"/compare?axis=selection&{a}&where_a=axis_root=6.38.00&{b}&where_b=axis_root=6.40.00"
-    missing = tables(measured, address)["missing"]
+    missing = measured.load_tables(address)["missing"]
     assert {row["verdict"] for row in missing if row["site"] == "SITE_A"} == {
         "only in A",
         "only in B",
@@ -342,7 +335,7 @@ def test_sides_at_different_sites_are_listed_as_missing(tmp_path: Path) -> None:
             one for one in jobs() if one.values["site"] == places[str(one.values["axis_root"])]
         )
     with run_service(tmp_path, reading_open=True) as service:
-        missing = tables(service, "/compare?a=6.38.00&b=6.40.00")["missing"]
+        missing = service.load_tables("/compare?a=6.38.00&b=6.40.00")["missing"]
     assert {(row["site"], row["verdict"]) for row in missing} == {
         (SITES[0], "only in A"),
         (SITES[1], "only in B"),
@@ -428,13 +421,13 @@ def test_comparisons_describe_their_selection(stored_comparisons: ServiceThread)
         "root 6.40.00 against 6.38.00, site=SITE_A, ±5 %",
     }
     for address, name in (("/compare", "comparisons"), ("/", "verdicts")):
-        page = stored_comparisons.client.get(address, headers=PEOPLE).text
-        rows = tables(stored_comparisons, address)[name]
+        page = stored_comparisons.load_page(address)
+        rows = stored_comparisons.load_tables(address)[name]
         assert {row["compared"] for row in rows} == titles
         assert all(title in page for title in titles)
         data = {(tuple(row["campaigns"]), tuple(row["where"]), row["delta"]) for row in rows}
         assert data == {((), (), 0.02), ((), ("site=SITE_A",), 0.05)}
-    for row in tables(stored_comparisons, "/compare")["comparisons"]:
+    for row in stored_comparisons.load_tables("/compare")["comparisons"]:
         page = stored_comparisons.client.get(
             f"/compare/{row['comparison_id']}", headers=PEOPLE
         ).text
@@ -445,14 +438,14 @@ def test_comparisons_describe_their_selection(stored_comparisons: ServiceThread)
 def test_older_comparisons_have_no_recorded_selection(filled_service: ServiceThread) -> None:
     title = "root 6.40.00 against 6.38.00, selection not recorded"
     for address in ("/", "/compare", "/compare/comparison"):
-        assert title in filled_service.client.get(address, headers=PEOPLE).text
-    (listed,) = tables(filled_service, "/compare")["comparisons"]
+        assert title in filled_service.load_page(address)
+    (listed,) = filled_service.load_tables("/compare")["comparisons"]
     assert listed["campaigns"] is listed["where"] is None
 
 
 def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: ServiceThread) -> None:
     query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
-    (first, *_) = tables(stored_comparisons, "/compare")["comparisons"]
+    (first, *_) = stored_comparisons.load_tables("/compare")["comparisons"]
     for service, page, address in (
         (measured, query, query),
         (
@@ -461,7 +454,7 @@ def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: Ser
             f"/comparisons/{first['comparison_id']}",
         ),
     ):
-        shown = html.unescape(service.client.get(page, headers=PEOPLE).text)
+        shown = html.unescape(service.load_page(page))
         told = service.client.get(f"/api/v1{address}").json()
         about = told["about"]
         assert all(sentence in shown for sentence in (*about["attribution"], *about["notes"]))
@@ -476,12 +469,12 @@ def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: Ser
 
 def test_one_sided_series_have_their_own_table(measured: ServiceThread) -> None:
     query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
-    page = html.unescape(measured.client.get(query, headers=PEOPLE).text)
+    page = html.unescape(measured.load_page(query))
     section = page[page.index("On one side only") : page.index(">Notes<")]
     assert section.count("nothing was run on side B") == 2
     assert section.count(HOSTILE_TEXTS[0]) >= 2
     assert "run the test for B here, too" in section
-    both = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
+    both = measured.load_page("/compare?a=6.38.00&b=6.40.00")
     assert "On one side only" not in both
 
 
@@ -502,15 +495,15 @@ def links(page: str, *words: str) -> list[str]:
     ],
 )
 def test_rows_link_to_jobs_of_either_side(measured: ServiceThread, address: str) -> None:
-    page = measured.client.get(address, headers=PEOPLE).text
+    page = measured.load_page(address)
     row = next(
         one
-        for one in tables(measured, address)["by_site"]
+        for one in measured.load_tables(address)["by_site"]
         if (one["site"], one["metric"]) == ("SITE_A", "cpu_per_event_s")
     )
     shown = page[page.index('id="by-site"') :]
     for side, link in zip("ab", links(shown, "SITE_A</a>", ">CPU<"), strict=True):
-        groups = tables(measured, link)["figure"]
+        groups = measured.load_tables(link)["figure"]
         # A job measured on one side only is among them.
         assert len(groups) - row[f"jobs_{side}"] in ((0, 1) if side == "a" else (0,))
         assert {group["number"] for group in groups} == {1}
@@ -540,20 +533,20 @@ def test_values_of_one_column_are_alternatives(
     assert {row["site"] for row in told["tables"]["by_site"]} == {*sites}
     assert told["title"] == f"root 6.40.00 against 6.38.00, {title}"
     # The command has no alternatives.
-    page = measured.client.get(address, headers=PEOPLE).text
+    page = measured.load_page(address)
     assert ("treehammer compare" in page) == (" or " not in title)
 
 
 def test_pooled_rows_link_to_sites(measured: ServiceThread) -> None:
-    page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
+    page = measured.load_page("/compare?a=6.38.00&b=6.40.00")
     shown = page[page.index('id="pooled"') : page.index('id="by-site"')]
     for link in links(shown, ">CPU<"):
-        groups = tables(measured, link)["figure"]
+        groups = measured.load_tables(link)["figure"]
         assert {group["site"] for group in groups} == {*SITES}
 
 
 def test_cpu_and_wall_verdicts_are_counted_separately(measured: ServiceThread) -> None:
-    page = measured.client.get("/compare?a=6.38.00&b=6.40.00", headers=PEOPLE).text
+    page = measured.load_page("/compare?a=6.38.00&b=6.40.00")
     assert "By site – CPU: 2 slower; wall: 2 slower." in page
 
 

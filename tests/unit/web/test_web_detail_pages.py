@@ -69,21 +69,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]
         yield service
 
 
-def page(service: ServiceThread, address: str) -> str:
-    answer = service.client.get(address, headers={"Accept": "text/html"})
-    assert answer.status_code == 200, answer.text
-    return answer.text
-
-
-def load_json(service: ServiceThread, address: str) -> dict[str, Any]:
-    answer = service.client.get(f"/api/v1{address}")
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
 def links(service: ServiceThread, address: str) -> list[str]:
-    return [unescape(one) for one in re.findall(r'href="(/[^"]*)"', page(service, address))]
+    return [unescape(one) for one in re.findall(r'href="(/[^"]*)"', service.load_page(address))]
 
 
 def query_of(address: str) -> dict[str, str]:
@@ -104,7 +91,7 @@ def test_day_links_to_jobs_campaigns_and_measurements(service: ServiceThread) ->
 
 
 def test_day_lists_jobs_with_measurements(service: ServiceThread) -> None:
-    found = load_json(service, f"/days/{DAY}?site=SITE/A")
+    found = service.load_document(f"/days/{DAY}?site=SITE/A")
     rows = {row["job_id"]: row for row in found["tables"]["jobs"]}
     counts = {name: (row["measurements"], row["good"]) for name, row in rows.items()}
     assert counts == {"whole": (2, 2), "lacking": (2, 0), "broken": (1, 0)}
@@ -117,14 +104,14 @@ def test_day_lists_jobs_with_measurements(service: ServiceThread) -> None:
 
 
 def test_campaign_lists_unsupported_separately(service: ServiceThread) -> None:
-    tables = load_json(service, "/campaigns/nightly")["tables"]
+    tables = service.load_document("/campaigns/nightly")["tables"]
     counts = {
         name: {row["failure"]: row["measurements"] for row in tables[name]}
         for name in ("failures", "unsupported")
     }
     apart = "software-setup: not supported"
     assert counts == {"failures": {"software-setup": 1}, "unsupported": {apart: 2}}
-    shown = page(service, "/campaigns/nightly")
+    shown = service.load_page("/campaigns/nightly")
     assert "Not supported by the release or setup" in shown
     messages = service.client.get("/campaigns/nightly?format=json&table=messages").json()
     assert {row["failure"]: row["message"] for row in messages["tables"]["messages"]} == {
@@ -139,11 +126,11 @@ def test_campaign_lists_unsupported_separately(service: ServiceThread) -> None:
 
 
 def test_job_list_shows_failed_measurements(service: ServiceThread) -> None:
-    shown = page(service, "/campaigns/nightly?failure=software-setup")
+    shown = service.load_page("/campaigns/nightly?failure=software-setup")
     row = shown[shown.index('id="jobs"') :]
     assert "<td>1 software-setup</td>" in row
     assert BROKEN["failure_message"] in row
-    rows = load_json(service, "/campaigns/nightly?table=jobs")["tables"]["jobs"]
+    rows = service.load_document("/campaigns/nightly?table=jobs")["tables"]["jobs"]
     assert {row["job_id"]: (row["failure"], row["failed"], row["message"]) for row in rows} == {
         "whole": ("", {}, ""),
         "lacking": ("", {"software-setup: not supported": 2}, LACKING["failure_message"]),
@@ -152,7 +139,7 @@ def test_job_list_shows_failed_measurements(service: ServiceThread) -> None:
 
 
 def test_campaign_json_has_progress(service: ServiceThread) -> None:
-    about = load_json(service, "/campaigns/nightly")["about"]
+    about = service.load_document("/campaigns/nightly")["about"]
     progress = about["progress"]
     assert (progress["recorded"], progress["planned"], progress["over"]) == (5, 9, False)
     assert progress["jobs"] == {"done": 2, "running": 1}
@@ -190,17 +177,17 @@ def test_campaign_without_failures_names_missing_measurements(tmp_path: Path) ->
             )
     with run_service(tmp_path, reading_open=True) as service:
         for number, (_, _, expected) in enumerate(MISSING_NOTES):
-            assert expected in page(service, f"/campaigns/campaign%20{number}")
+            assert expected in service.load_page(f"/campaigns/campaign%20{number}")
 
 
 @pytest.mark.parametrize("address", ["/campaigns/nightly", "/jobs/whole"])
 def test_provenance_names_exact_versions(service: ServiceThread, address: str) -> None:
-    facts = load_json(service, address)["about"]["facts"]
+    facts = service.load_document(address)["about"]["facts"]
     shown = " ".join(facts.values())
     for exact in (TEMPLATE, "reference-small", "sha256:abc", "hctests/ttree-read", "c" * 40):
         assert exact in shown, exact
-    assert TEMPLATE in page(service, address)
-    assert "sha256:abc" in page(service, address)
+    assert TEMPLATE in service.load_page(address)
+    assert "sha256:abc" in service.load_page(address)
 
 
 def test_job_links_to_site_day_and_same_work(service: ServiceThread) -> None:
@@ -220,8 +207,8 @@ def test_job_links_to_site_day_and_same_work(service: ServiceThread) -> None:
 
 def test_reason_column_is_shown_for_failures_only(service: ServiceThread) -> None:
     why = ">reason</th>"
-    assert why not in page(service, "/jobs/whole")
-    broken = page(service, "/jobs/broken")
+    assert why not in service.load_page("/jobs/whole")
+    broken = service.load_page("/jobs/broken")
     assert broken.index(why) < broken.index(">full record</th>") < broken.index(">CPU, ms/event<")
 
 
@@ -240,7 +227,7 @@ def test_requested_release_is_shown_without_root_version(tmp_path: Path) -> None
         )
         store.add([make_measurement("built", 1, **{**COMMON, **build})])
     with run_service(tmp_path, reading_open=True) as service:
-        shown = {name: page(service, f"/jobs/{name}") for name in ("lacking", "built")}
+        shown = {name: service.load_page(f"/jobs/{name}") for name in ("lacking", "built")}
     assert "<td>6.38.00</td>" in shown["lacking"]
     assert ">ROOT version</th>" not in shown["lacking"]
     assert "<td>path:/opt/root</td>" in shown["built"]
@@ -264,7 +251,7 @@ def test_incomplete_url_redirects_to_list(
 
 @pytest.mark.parametrize("address", ["/campaigns", "/campaigns/nightly"])
 def test_page_number_beyond_last_is_reported(service: ServiceThread, address: str) -> None:
-    shown = page(service, f"{address}?page=99")
+    shown = service.load_page(f"{address}?page=99")
     assert "Page 99 does not exist; the last page is 1." in shown
     assert '<a href="?page=1' in shown
     assert "page 99 of" not in shown

@@ -70,7 +70,7 @@ def test_campaigns_are_labeled_by_name(tmp_path: Path, view: str) -> None:
         store.add(make_measurement(id_, campaign_id=id_, **good) for id_ in (*ids, "unknown"))
     with run_service(tmp_path, reading_open=True) as service:
         query = f"by=site&color=campaign_id&view={view}&{ALL}"
-        page = service.client.get(f"/explore?{query}", headers=PEOPLE).text
+        page = service.load_page(f"/explore?{query}")
         found = rows_of(service, query)
         svg = service.client.get(f"/explore/figure.svg?{query}").text
     shown = json.loads(page.partition('id="picture">')[2].partition("</script>")[0])
@@ -225,7 +225,7 @@ def test_groups_of_floats_have_no_links(filled_service: ServiceThread) -> None:
 
 
 def test_permanent_link_has_all_parameters(filled_service: ServiceThread) -> None:
-    page = filled_service.client.get("/figures/s0", headers=PEOPLE).text
+    page = filled_service.load_page("/figures/s0")
     link = page.split('">Permanent link')[0].rsplit('href="', 1)[1].replace("&amp;", "&")
     asked = parse_qs(urlsplit(link).query, keep_blank_values=True)
     assert asked["metric"] == ["eff_job"]
@@ -354,7 +354,7 @@ def test_truncated_filter_list_has_a_note(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sites() -> list[str]:
-        page = filled_service.client.get(f"/explore?{ALL}", headers=PEOPLE).text
+        page = filled_service.load_page(f"/explore?{ALL}")
         found = re.search(r"<label>([^<]*)<select name=\"site\"[^>]*>(.*?)</select>", page)
         assert found
         return [found[1], *map(unescape, re.findall(r'value="([^"]*)"', found[2]))]

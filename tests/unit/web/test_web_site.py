@@ -32,15 +32,8 @@ PEOPLE = {"Accept": "text/html"}
 LIGHT, HEAVY = '{"branches":0.02}', '{"branches":1.0}'
 
 
-def tables(service: ServiceThread, address: str, **asked: str) -> dict[str, list[dict[str, Any]]]:
-    answer = service.client.get(address, params={"format": "json", **asked})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, list[dict[str, Any]]] = answer.json()["tables"]
-    return found
-
-
 def test_series_agrees_with_database(filled_service: ServiceThread) -> None:
-    rows = tables(filled_service, "/sites/SITE_B")["series"]
+    rows = filled_service.load_tables("/sites/SITE_B")["series"]
     good = Selection(
         conditions=(Condition("site", "=", "SITE_B"), Condition("plausible", "=", True))
     )
@@ -54,20 +47,20 @@ def test_series_agrees_with_database(filled_service: ServiceThread) -> None:
 
 
 def test_server_updates_are_marked(filled_service: ServiceThread) -> None:
-    found = tables(filled_service, "/sites/SITE_A")
+    found = filled_service.load_tables("/sites/SITE_A")
     (change,) = found["changes"]
     assert change["thing"] == "door near (root)"
     assert (change["before"], change["after"]) == (["XRootD v5.6.9"], ["XRootD v5.8.1"])
     (now,) = [row for row in found["state"] if row["what"] == "server version"]
     assert (now["value"], now["since"]) == (["XRootD v5.8.1"], change["day"])
-    page = filled_service.client.get("/sites/SITE_A", headers=PEOPLE).text
+    page = filled_service.load_page("/sites/SITE_A")
     assert '<g class="mark"><title>door near (root): server version XRootD v5.8.1</title>' in page
 
 
 @pytest.mark.parametrize("place", range(len(SITES)))
 def test_every_site_of_the_list_has_its_page(filled_service: ServiceThread, place: int) -> None:
     site = sorted(SITES)[place]
-    rows = tables(filled_service, "/sites")["sites"]
+    rows = filled_service.load_tables("/sites")["sites"]
     assert rows[place]["site"] == site
     page = filled_service.client.get(f"/sites/{quote(site, safe='')}", headers=PEOPLE)
     assert page.status_code == 200
@@ -101,13 +94,13 @@ def test_page_responds_to_parameters(
 
 def test_site_without_similar_sites_is_explained(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
-        assert "treehammer submit" in service.client.get("/sites", headers=PEOPLE).text
+        assert "treehammer submit" in service.load_page("/sites")
         day = date.today() - timedelta(days=1)
         number = day.year * 10000 + day.month * 100 + day.day
         with Store.open(service.url) as store:
             store.add([make_measurement("one", day=number, site="ONLY/HE\nRE", eff_job=0.5)])
         address = "/sites/ONLY%2FHE%0ARE"
-        page = service.client.get(address, headers=PEOPLE).text
+        page = service.load_page(address)
         assert "No other site did the same work" in page
         assert f'<a href="{address}">' in service.client.get("/sites").text
         assert service.client.get(f"/api/v1{address}").status_code == 200
@@ -143,7 +136,7 @@ def test_similar_sites_did_same_work(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         add(service, on("A", 1, 0.5), on("B", 1, 0.6), on("C", 1, 0.7), on("D", 2, 0.1))
         add(service, on("E", 1, 0.2, variant=HEAVY))
-        (row,) = tables(service, "/sites/A")["series"]
+        (row,) = service.load_tables("/sites/A")["series"]
         assert (row["sites"], row["median"], row["measurements"]) == (2, pytest.approx(0.65), 1)
         assert "median 0.65 of 2 sites" in service.client.get("/sites/A").text
 
@@ -155,7 +148,7 @@ def test_site_list_compares_same_work(start_service: StartService) -> None:
         add(service, on("A", 1, 0.9, 2), on("A", 1, 0.5, 6, **heavy))
         add(service, on("B", 2, 0.9, 6), on("B", 1, 0.5, 2, **heavy), on("C", 1, 0.1, **heavy))
         add(service, on("ALONE", 1, 0.2, variant='{"own":1}'))
-        rows = {row["site"]: row for row in tables(service, "/sites")["sites"]}
+        rows = {row["site"]: row for row in service.load_tables("/sites")["sites"]}
         assert (rows["A"]["eff_job"], rows["B"]["eff_job"]) == pytest.approx((0.6, 0.8))
         assert [rows["A"][name] for name in ("own", "sites")] == [pytest.approx(0.6), 2]
         assert rows["A"]["median"] == pytest.approx((2 * 0.9 + 6 * 0.3) / 8)
@@ -169,7 +162,7 @@ def test_site_list_compares_same_work(start_service: StartService) -> None:
 def test_bars_are_rms_around_mean_of_each_work(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         add(service, on("A", 1, 0.4), on("A", 1, 0.6, door="x"), on("A", 1, 0.1, variant=HEAVY))
-        (row,) = tables(service, "/sites/A")["series"]
+        (row,) = service.load_tables("/sites/A")["series"]
         assert row["rms"] == pytest.approx((2 * 0.1**2 / 3) ** 0.5)
         page = service.client.get("/sites/A").text
         assert "bars are the RMS of executions" in page
@@ -183,7 +176,7 @@ def test_state_may_be_older_than_window(start_service: StartService) -> None:
         add(service, on("A", 1, 0.5, server_version="XRootD 5.8", axis_root="6.38.00"))
 
         def since(asked: str) -> dict[str, tuple[str, bool]]:
-            found = tables(service, "/sites/A", days=asked)["state"]
+            found = service.load_tables("/sites/A", days=asked)["state"]
             return {row["what"]: (row["since"], row["since_known"]) for row in found}
 
         renewed = (str(calendar_days.today() - timedelta(days=2)), True)

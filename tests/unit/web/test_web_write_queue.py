@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +51,28 @@ def make_batch(count: int, job: str = "job", host: str = "x") -> list[Measuremen
     return [make_measurement(job=job, position=p, host=host) for p in range(1, count + 1)]
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
-
-
-async def close_writer(writer: MeasurementWriter) -> None:
+@asynccontextmanager
+async def start_writer(store: GatedStore, **options: Any) -> AsyncIterator[MeasurementWriter]:
+    writer = MeasurementWriter(store, **options)
+    writer.start()
+    yield writer
     await asyncio.to_thread(writer.close)
 
 
-def test_queued_requests_share_transaction() -> None:
-    async def work() -> None:
-        store = GatedStore()
-        writer = MeasurementWriter(store)
-        writer.start()
+def run_async(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine, which may take a minute."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(**fixtures), 60))
+
+    return run
+
+
+@run_async
+async def test_queued_requests_share_transaction() -> None:
+    store = GatedStore()
+    async with start_writer(store) as writer:
         first = writer.submit(make_batch(1, "first"))
         await asyncio.sleep(0.05)  # The writer has taken this one.
         rest = [writer.submit(make_batch(100, f"job {n}")) for n in range(12)]
@@ -69,18 +80,14 @@ def test_queued_requests_share_transaction() -> None:
         assert await first == AddResult(1, 0)
         assert await asyncio.gather(*rest) == [AddResult(100, 0)] * 12
         assert store.batches == [1, 500, 500, 200]
-        await close_writer(writer)
-
-    run(work())
 
 
-def test_each_request_gets_own_outcome(tmp_path: Path) -> None:
-    async def work() -> None:
-        with Store.open(f"sqlite:///{tmp_path / 'r.db'}") as database:
-            database.add(make_batch(2))
-            store = GatedStore(database)
-            writer = MeasurementWriter(store)
-            writer.start()
+@run_async
+async def test_each_request_gets_own_outcome(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'r.db'}") as database:
+        database.add(make_batch(2))
+        store = GatedStore(database)
+        async with start_writer(store) as writer:
             requests = [
                 writer.submit(make_batch(1, "plug")),
                 writer.submit([*make_batch(3), *make_batch(1, "a")]),
@@ -100,17 +107,13 @@ def test_each_request_gets_own_outcome(tmp_path: Path) -> None:
             ]
             # Requests with the same measurement are written one after the other.
             assert store.batches in ([1, 6, 1, 3], [7, 1, 3])
-            await close_writer(writer)
-
-    run(work())
 
 
-def test_bad_request_does_not_fail_others() -> None:
-    async def work() -> None:
-        store = GatedStore()
-        store.errors = {"bad": UnstorableContentError("too long"), "bug": RuntimeError("boom")}
-        writer = MeasurementWriter(store)
-        writer.start()
+@run_async
+async def test_bad_request_does_not_fail_others() -> None:
+    store = GatedStore()
+    store.errors = {"bad": UnstorableContentError("too long"), "bug": RuntimeError("boom")}
+    async with start_writer(store) as writer:
         hosts = ["x", "bad", "x", "bug", "x"]
         requests = [writer.submit(make_batch(2, str(n), host)) for n, host in enumerate(hosts)]
         store.open.set()
@@ -118,17 +121,13 @@ def test_bad_request_does_not_fail_others() -> None:
         kinds = [type(answer) for answer in answers]
         assert kinds == [AddResult, UnwritableError, AddResult, RuntimeError, AddResult]
         assert await writer.submit(make_batch(1, "after")) == AddResult(1, 0)
-        await close_writer(writer)
-
-    run(work())
 
 
-def test_store_failure_fails_whole_queue_at_once() -> None:
-    async def work() -> None:
-        store = GatedStore()
-        store.errors = {"x": StoreError("no answer")}
-        writer = MeasurementWriter(store)
-        writer.start()
+@run_async
+async def test_store_failure_fails_whole_queue_at_once() -> None:
+    store = GatedStore()
+    store.errors = {"x": StoreError("no answer")}
+    async with start_writer(store) as writer:
         requests = [writer.submit(make_batch(400, str(n))) for n in range(8)]
         store.open.set()
         answers = await asyncio.gather(*requests, return_exceptions=True)
@@ -138,43 +137,35 @@ def test_store_failure_fails_whole_queue_at_once() -> None:
         store.errors.clear()
         assert await writer.submit(make_batch(1)) == AddResult(1, 0)
         assert writer.failure == ""
-        await close_writer(writer)
-
-    run(work())
 
 
 @pytest.mark.parametrize("marks", [True, False])
-def test_failure_ends_after_successful_write(
+@run_async
+async def test_failure_ends_after_successful_write(
     marks: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Marking bad replicas may succeed on a full disk, where no measurement can be written."""
     monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.05)
     marked: list[float] = []
-
-    async def work() -> None:
+    with caplog.at_level("INFO", "treehammer.service"):
         store = GatedStore()
         store.open.set()
         store.errors = {"x": StoreError("no room left")}
-        writer = MeasurementWriter(
+        async with start_writer(
             store, mark_bad_replicas=(lambda: marked.append(0)) if marks else None
-        )
-        writer.start()
-        with pytest.raises(WriteFailedError):
-            await writer.submit(make_batch(3))
-        tries = len(store.batches)
-        while len(store.batches) < tries + 3:
-            assert writer.failure == "no room left"
-            await asyncio.sleep(0.01)
-        store.errors.clear()
-        while writer.failure:
-            await asyncio.sleep(0.01)
-        tries = len(store.batches)
-        await asyncio.sleep(0.2)
-        assert len(store.batches) == tries, "no further attempts"
-        await close_writer(writer)
-
-    with caplog.at_level("INFO", "treehammer.service"):
-        run(work())
+        ) as writer:
+            with pytest.raises(WriteFailedError):
+                await writer.submit(make_batch(3))
+            tries = len(store.batches)
+            while len(store.batches) < tries + 3:
+                assert writer.failure == "no room left"
+                await asyncio.sleep(0.01)
+            store.errors.clear()
+            while writer.failure:
+                await asyncio.sleep(0.01)
+            tries = len(store.batches)
+            await asyncio.sleep(0.2)
+            assert len(store.batches) == tries, "no further attempts"
     messages = [record.getMessage() for record in caplog.records]
     assert messages == [
         "the database cannot be written to: no room left",
@@ -183,32 +174,26 @@ def test_failure_ends_after_successful_write(
 
 
 @pytest.mark.parametrize("fault", [UnstorableContentError("too long"), RuntimeError("bug")])
-def test_unwritable_measurements_are_not_retried_forever(
+@run_async
+async def test_unwritable_measurements_are_not_retried_forever(
     fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.02)
-
-    async def work() -> None:
-        store = GatedStore()
-        store.open.set()
-        store.errors = {"x": StoreError("away")}
-        writer = MeasurementWriter(store)
-        writer.start()
+    store = GatedStore()
+    store.open.set()
+    store.errors = {"x": StoreError("away")}
+    async with start_writer(store) as writer:
         with pytest.raises(WriteFailedError):
             await writer.submit(make_batch(1))
         store.errors = {"x": fault}
         while writer.failure:
             await asyncio.sleep(0.01)
-        await close_writer(writer)
-
-    run(work())
 
 
-def test_full_queue_refuses_request() -> None:
-    async def work() -> None:
-        store = GatedStore()
-        writer = MeasurementWriter(store, max_waiting=1000)
-        writer.start()
+@run_async
+async def test_full_queue_refuses_request() -> None:
+    store = GatedStore()
+    async with start_writer(store, max_waiting=1000) as writer:
         requests = [writer.submit(make_batch(1, "plug"))]
         await asyncio.sleep(0.05)
         requests += [writer.submit(make_batch(500, str(n))) for n in range(2)]
@@ -217,30 +202,24 @@ def test_full_queue_refuses_request() -> None:
         store.open.set()
         await asyncio.gather(*requests)
         assert await writer.submit(make_batch(1, "more")) == AddResult(1, 0)
-        await close_writer(writer)
-
-    run(work())
 
 
-def test_close_writes_queue_first() -> None:
-    async def work() -> None:
-        store = GatedStore()
-        writer = MeasurementWriter(store)
-        writer.start()
+@run_async
+async def test_close_writes_queue_first() -> None:
+    store = GatedStore()
+    async with start_writer(store) as writer:
         requests = [writer.submit(make_batch(300, str(n))) for n in range(5)]
-        ending = asyncio.create_task(close_writer(writer))
+        ending = asyncio.create_task(asyncio.to_thread(writer.close))
         await asyncio.sleep(0.05)
         with pytest.raises(WriterClosedError):
             writer.submit(make_batch(1, "late"))
         store.open.set()
         assert await asyncio.gather(*requests) == [AddResult(300, 0)] * 5
         await ending
-        await close_writer(writer)
-
-    run(work())
 
 
-def test_marking_follows_new_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_async
+async def test_marking_follows_new_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.1)
     marked: list[float] = []
     failures: list[Exception] = [StoreError("away"), RuntimeError("bug")]
@@ -250,11 +229,9 @@ def test_marking_follows_new_measurements(monkeypatch: pytest.MonkeyPatch) -> No
         if failures:
             raise failures.pop(0)
 
-    async def work() -> None:
-        store = GatedStore()
-        store.open.set()
-        writer = MeasurementWriter(store, mark_bad_replicas=mark)
-        writer.start()
+    store = GatedStore()
+    store.open.set()
+    async with start_writer(store, mark_bad_replicas=mark) as writer:
         while len(marked) < 3:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
@@ -262,17 +239,13 @@ def test_marking_follows_new_measurements(monkeypatch: pytest.MonkeyPatch) -> No
         assert marked[1] - marked[0] >= 0.09
         await writer.submit(make_batch(1))
         await writer.submit(make_batch(1, "b"))
-        await close_writer(writer)
-        assert 4 <= len(marked) <= 5
-
-    run(work())
+    assert 4 <= len(marked) <= 5
 
 
-def test_cancelled_request_does_not_affect_others() -> None:
-    async def work() -> None:
-        store = GatedStore()
-        writer = MeasurementWriter(store)
-        writer.start()
+@run_async
+async def test_cancelled_request_does_not_affect_others() -> None:
+    store = GatedStore()
+    async with start_writer(store) as writer:
         gone, patient = (
             writer.submit(make_batch(1, "gone")),
             writer.submit(make_batch(1, "patient")),
@@ -280,9 +253,6 @@ def test_cancelled_request_does_not_affect_others() -> None:
         gone.cancel()
         store.open.set()
         assert await patient == AddResult(1, 0)
-        await close_writer(writer)
-
-    run(work())
 
 
 def test_close_before_start_returns() -> None:
