@@ -5,14 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from plan_factory import READING_TEST, make_grid_plan, make_grid_site
+from plan_factory import (
+    READING_TEST,
+    make_grid_plan,
+    make_grid_site,
+    make_local_plan,
+    make_settings,
+    make_site,
+)
 
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.write.store import Store
+from treehammer.submit.lifecycle import campaign_request, submission
 from treehammer.submit.planning import ceiling_checks, cost_estimate
 from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.sites.site_model import Ceilings
+from treehammer.submit.sites.site_model import Ceilings, Site
+from treehammer.submit.sites.site_registry import MAX_LOCAL_JOBS, load_sites
 
 #: 4 jobs of 4 executions of 3 passes, and 2 that read all once: 50 × 100 MB.
 GB = 5.0
@@ -84,3 +94,23 @@ def test_concurrency_above_ceiling_is_reported(tmp_path: Path) -> None:
     (line,) = ceiling_checks.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(4)))
     assert line.startswith("Site SITE_A allows at most 3 concurrent jobs")
     assert not ceiling_checks.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(3)))
+
+
+def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
+    wide = Site("wide", "local", make_site().doors)
+    narrow = Site("narrow", "local", make_site().doors, ceilings=Ceilings(jobs=4))
+    plan = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
+    settings = make_settings(tmp_path)
+    assert ceiling_checks.list_ceiling_violations(
+        plan, campaign_request.estimate_plan_costs(plan, settings)
+    ) == ["Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."]
+    with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
+        submission.submit_plan(plan, settings)
+    with pytest.raises(NothingToDoError):
+        Store.open(settings.database, create=False)
+    fits = make_local_plan(tmp_path / "test", READING_TEST, wide)
+    ceiling_checks.check_ceilings(fits, campaign_request.estimate_plan_costs(fits, settings))
+
+
+def test_local_site_has_a_ceiling(tmp_path: Path) -> None:
+    assert load_sites(make_settings(tmp_path))["local"].ceilings.jobs == MAX_LOCAL_JOBS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -195,3 +196,45 @@ def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
     assert [(execution.variant["root"], execution.variant["format"]) for execution in checksum] == [
         (release, format_) for release in ("6.38.00", "6.40.00") for format_ in ("ttree", "rntuple")
     ]
+
+
+def measure_peak_memory(folder: Path, repeats: int) -> int:
+    """Iterate over all jobs, as storing does, and return the peak of allocated bytes."""
+    text = SHELL_TEST.replace("[matrix]", f"repeats = {repeats}\n[matrix]")
+    tracemalloc.start()
+    try:
+        plan = make_local_plan(folder, text)
+        assert sum(1 for _ in plan.make_job_rows()) == len(plan.jobs) == 2 * repeats
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_is_independent_of_repeats(tmp_path: Path) -> None:
+    measure_peak_memory(tmp_path, 1)  # fills caches
+    few, many = (measure_peak_memory(tmp_path, repeats) for repeats in (20, 220))
+    assert many - few < 400 * 500, "a job takes several kilobytes"
+
+
+def test_job_sequence_is_reproducible(tmp_path: Path) -> None:
+    jobs = make_local_plan(tmp_path).jobs
+    assert list(jobs) == list(jobs)
+    assert [jobs[place] for place in range(len(jobs))] == list(jobs)
+    assert jobs[-1] == list(jobs)[-1]
+    with pytest.raises(IndexError):
+        jobs[len(jobs)]
+
+
+def test_kinds_cover_all_jobs(tmp_path: Path) -> None:
+    text = READING_TEST.replace(
+        "cache_mb = [0, 30]", 'door = ["file", "https"]\ncache_mb = [0, 30]'
+    )
+    plan = make_local_plan(
+        tmp_path, text, make_site("file"), make_site("file", "https", name="far")
+    )
+    assert (
+        sum(times for _, times in plan.jobs.iterate_kinds())
+        == len(list(plan.jobs))
+        == len(plan.jobs)
+    )
+    assert plan.execution_count == sum(len(job.spec.executions) for job in plan.jobs)

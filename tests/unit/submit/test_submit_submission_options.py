@@ -1,7 +1,8 @@
-"""Command line options of a submission."""
+"""Options of a submission: command line, durations, ramps, and delays that HTCondor computes."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError
 from treehammer.submit.cli.submission_click_options import submission_click_options
 from treehammer.submit.planning.job_credentials import JobCredentials
@@ -56,3 +58,60 @@ def test_invalid_option_is_refused(arguments: tuple[str, ...], said: str) -> Non
     with pytest.raises(ConfigError) as caught:
         _typed(*arguments)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text, expected", [("90s", 90), (" 2 m", 120), ("24h", 86400), ("2d", 172800)]
+)
+def test_duration_is_parsed(text: str, expected: int) -> None:
+    assert parse_duration(text, "--spread") == expected
+
+
+@pytest.mark.parametrize("text", ["", "24", "h", "-1h", "0h", "1.5h", "24 hours", "99999999h"])
+def test_invalid_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--spread.*not a duration"):
+        parse_duration(text, "--spread")
+
+
+def test_ramp_is_parsed() -> None:
+    assert PaceRamp.parse("5/10m") == PaceRamp(5, 600)
+    for text in ("5", "0/1m", "x/1m", "5/", "5/0s", "/5m"):
+        with pytest.raises(ConfigError, match="--ramp"):
+            PaceRamp.parse(text)
+
+
+def test_breaker_threshold_is_parsed() -> None:
+    assert BreakerThreshold.parse("50%/10") == BreakerThreshold(0.5, 10)
+    assert BreakerThreshold.parse("off") is None
+    assert BreakerThreshold.parse(str(BreakerThreshold(0.3, 4))) == BreakerThreshold(0.3, 4)
+    for text in ("50/10", "101%/10", "50%/0", "50%", ""):
+        with pytest.raises(ConfigError, match="--breaker"):
+            BreakerThreshold.parse(text)
+
+
+@pytest.mark.parametrize(
+    "ended, failed, trips", [(9, 9, False), (10, 5, False), (10, 6, True), (100, 50, False)]
+)
+def test_breaker_threshold_is_exceeded(ended: int, failed: int, trips: bool) -> None:
+    assert BreakerThreshold().is_exceeded(ended, failed) is trips
+
+
+@pytest.mark.parametrize(
+    "pace, in_flight, expected",
+    [
+        (Pace(), 1, [0, 0, 0, 0, 0, 0]),
+        (Pace(spread_s=60), 1, [0, 10, 20, 30, 40, 50]),
+        (Pace(ramp=PaceRamp(2, 60)), 6, [0, 0, 60, 60, 120, 120]),
+        (Pace(ramp=PaceRamp(2, 60)), 3, [0, 0, 60, 60, 60, 60]),
+        (Pace(spread_s=60, ramp=PaceRamp(1, 100)), 2, [0, 110, 120, 130, 140, 150]),
+    ],
+)
+def test_delay_expression_evaluates_in_htcondor(
+    pace: Pace, in_flight: int, expected: list[int]
+) -> None:
+    os.environ.setdefault("CONDOR_CONFIG", "/dev/null")
+    import classad2
+
+    delay = classad2.ExprTree(pace.delay_expression(6, in_flight))
+    found = [delay.eval(classad2.ClassAd({"ProcId": number})) for number in range(6)]
+    assert found == expected

@@ -49,7 +49,6 @@ def remembered(boxes: Path) -> None:
 @pytest.mark.parametrize("verb", ["status", "down", "logs"])
 def test_commands_without_testbed(boxes: Path, verb: str) -> None:
     result = run(boxes, verb)
-
     assert isinstance(result.exception, TreehammerError)
     assert result.exception.exit_code == ExitCode.NOTHING
     assert not boxes.exists()
@@ -57,9 +56,7 @@ def test_commands_without_testbed(boxes: Path, verb: str) -> None:
 
 def test_status_lists_running_daemons(boxes: Path) -> None:
     remembered(boxes)
-
     result = run(boxes, "status", "--json")
-
     rows = {row["daemon"]: row for row in json.loads(result.stdout)}
     assert rows["one"]["state"] == "running"
     assert rows["one"]["pid"] == os.getpid()
@@ -70,13 +67,11 @@ def test_status_lists_running_daemons(boxes: Path) -> None:
 
 def test_status_reports_testbed_is_down(boxes: Path) -> None:
     remembered(boxes)
-
     assert "testbed testbed is down" in run(boxes, "status").stderr
 
 
 def test_logs_print_last_lines(boxes: Path) -> None:
     remembered(boxes)
-
     assert run(boxes, "logs", "one", "--lines", "2").stdout.splitlines()[1:] == ["second", "third"]
     all_of_them = run(boxes, "logs").stdout
     for title in ("== one: ", "== condor-SchedLog: ", "== condor-SITE_A-StartLog: "):
@@ -85,9 +80,7 @@ def test_logs_print_last_lines(boxes: Path) -> None:
 
 def test_unknown_log_is_refused(boxes: Path) -> None:
     remembered(boxes)
-
     error = run(boxes, "logs", "condor-ShedLog").exception
-
     assert isinstance(error, TreehammerError)
     assert "Did you mean 'condor-SchedLog'?" in str(error)
     assert error.exit_code == ExitCode.USAGE
@@ -96,6 +89,5 @@ def test_unknown_log_is_refused(boxes: Path) -> None:
 @pytest.mark.parametrize("words", [["--sites", "0"], ["--sites", "27"], ["--name", "A"]])
 def test_invalid_up_options_are_refused(boxes: Path, words: list[str]) -> None:
     result = run(boxes, "up", *words)
-
     assert result.exit_code != 0
     assert not boxes.exists()

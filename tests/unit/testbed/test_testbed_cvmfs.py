@@ -57,7 +57,6 @@ def test_copied_release_is_self_contained(environment: Path, tmp_path: Path) -> 
     brought = copy_root_environment(environment, tmp_path / "seen")
     root = install_release(tmp_path / "cvmfs", brought, "6.40.00")
     shutil.rmtree(environment.parent)
-
     assert not leads_outside(tmp_path / "cvmfs", tmp_path / "seen")
     assert (root / "bin" / "root-config").read_text() == "ROOT/bin/root-config"
     assert (root / "bin" / NAME).resolve().parts[-2:] == ("bin", NAME)
@@ -71,7 +70,6 @@ def test_release_is_copied_again_when_rebuilt(environment: Path, tmp_path: Path)
     (first / "mine").touch()
     assert copy_root_environment(environment, tmp_path / "seen") == first
     assert (first / "mine").exists()
-
     os.utime(environment / wheel_environments.MARKER_NAME, ns=(1, 1))
     again = copy_root_environment(environment, tmp_path / "seen")
     assert again != first

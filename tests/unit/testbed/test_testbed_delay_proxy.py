@@ -44,7 +44,6 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 def test_proxy_connections_share_the_rate() -> None:
     cable = Link(delay=0.5, rate=100.0)
-
     assert cable.schedule_send(100, now=0.0) == 1.5
     assert cable.schedule_send(100, now=0.0) == 2.5  # of another connection
     assert cable.schedule_send(100, now=9.0) == 10.5  # idle in between

@@ -81,7 +81,6 @@ def states(found: Any) -> list[str]:
 
 def test_fts_copies_file_with_checksum(service: str, xrdcp: Path) -> None:
     found = settled(service, submit(service, (["root://a//good"], "root://b//good")))
-
     assert (found["http_status"], found["job_state"], found["job_type"]) == (
         "200 Ok",
         "FINISHED",
@@ -103,7 +102,6 @@ def test_fts_copies_file_with_checksum(service: str, xrdcp: Path) -> None:
 def test_fts_job_state_follows_its_files(service: str, sources: list[str], state: str) -> None:
     job = submit(service, *(([source], f"{source}-{n}") for n, source in enumerate(sources)))
     found = settled(service, job)
-
     assert found["job_state"] == state
     reasons = [file["reason"] for file in found["files"]]
     assert reasons == ["" if s == "good" else "Run: [ERROR] no such file" for s in sources]
@@ -121,7 +119,6 @@ def test_fts_tries_sources_in_turn(
     service: str, sources: list[str], expected: list[str], state: str
 ) -> None:
     found = settled(service, submit(service, (sources, "target")))
-
     assert (found["job_type"], states(found), found["job_state"]) == ("R", expected, state)
 
 
@@ -134,10 +131,8 @@ def test_fts_cancels_waiting_copies(
     while any(states(ask(f"{service}/jobs/{job}")[0]) != ["ACTIVE"] for job in under_way):
         time.sleep(0.02)
     waiting = submit(service, (["good"], "never"))
-
     ask(f"{service}/jobs/{waiting}", method="DELETE")
     Path(f"{xrdcp}.go").touch()
-
     assert settled(service, waiting)["job_state"] == "CANCELED"
     for job in under_way:
         assert settled(service, job)["job_state"] == "FINISHED"
@@ -146,17 +141,13 @@ def test_fts_cancels_waiting_copies(
 
 def test_fts_copy_times_out(service: str, xrdcp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fts_service, "COPY_TIMEOUT_S", 0.1)
-
     found = settled(service, submit(service, (["hold"], "target")))
-
     assert (found["job_state"], found["files"][0]["reason"]) == ("FAILED", "not done after 0 s")
 
 
 def test_fts_reports_several_and_unknown_jobs(service: str) -> None:
     known = submit(service, (["good"], "x"), checksum="")
-
     found = ask(f"{service}/jobs/{known},nobody")
-
     assert [job["http_status"] for job in found] == ["200 Ok", "404 Not Found"]
 
 
@@ -175,5 +166,4 @@ def test_fts_drops_old_jobs(xrdcp: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     carried_out = TransferQueue(str(xrdcp))
     file = {"sources": ["a"], "destinations": ["b"]}
     jobs = [carried_out.submit({"files": [file], "params": {}}) for _ in range(3)]
-
     assert [carried_out.find_job(job)["http_status"][:3] for job in jobs] == ["404", "200", "200"]

@@ -15,9 +15,7 @@ from treehammer.testbed.core.mount_namespace import render_mount_script, topmost
 def test_parents_are_mounted_before_children() -> None:
     outer = VisibleFolder(Path("/data/x"), Path("/tmp"), writable=True)
     inner = VisibleFolder(Path("/tmp/box/site"), Path("/tmp/box/site"))
-
     lines = render_mount_script([Path("/tmp/box")], [inner, outer], ["true"]).splitlines()
-
     assert lines.index("mount --rbind /mnt/data/x /tmp") < lines.index("mkdir -p /tmp/box/site")
     assert "mount -o remount,bind,ro /tmp/box/site" in lines
     assert "mount -o remount,bind,ro /tmp" not in lines
@@ -26,15 +24,12 @@ def test_parents_are_mounted_before_children() -> None:
 
 def test_nested_hidden_folders_are_hidden_once() -> None:
     text = render_mount_script([Path("/a/b"), Path("/a"), Path("/a")], [], ["true"])
-
     assert text.count("tmpfs") == 1
 
 
 def test_mount_script_quotes_names() -> None:
     odd = Path("/a b/$(touch x)/'q'")
-
     text = render_mount_script([odd], [VisibleFolder(odd / "c", odd / "c")], ["true"])
-
     assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
     shown = subprocess.run(
         ["sh"],
@@ -66,5 +61,4 @@ def test_topmost_inaccessible_parent(tmp_path: Path) -> None:
     private.chmod(0o700)
     (private / "more").chmod(0o700)
     above = topmost_inaccessible_parent(private)
-
     assert topmost_inaccessible_parent(private / "more" / "x") == (above or private)

@@ -35,7 +35,6 @@ def unpack(cache: Path) -> Path:
 def test_complete_tree_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = made(tmp_path)
     monkeypatch.setattr(debian_packages, "_run_command", forbid)
-
     assert unpack(tmp_path) == tree / "root"
 
 
@@ -48,7 +47,6 @@ def test_tree_of_other_version_is_rebuilt(
     made(tmp_path, **changes)
     monkeypatch.setattr(debian_packages, "_run_command", forbid)
     monkeypatch.setattr(debian_packages, "_check_tools", lambda: None)
-
     with pytest.raises(AssertionError, match="nothing is fetched"):
         unpack(tmp_path)
 
@@ -61,7 +59,6 @@ def test_missing_tool_is_reported(
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None if name == tool else name)
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
-
     with pytest.raises(TestbedError, match=f"(?s){tool}.*{remedy}"):
         unpack(tmp_path)
 
@@ -69,7 +66,6 @@ def test_missing_tool_is_reported(
 def test_missing_keys_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr(debian_packages, "KEYRING", tmp_path / "keys.gpg")
-
     with pytest.raises(TestbedError, match=r"(?s)keys\.gpg.*debian-archive-keyring"):
         unpack(tmp_path)
 
@@ -91,7 +87,6 @@ def test_mirror_comes_from_apt(
     monkeypatch.delenv(debian_packages.MIRROR_VARIABLE, raising=False)
     monkeypatch.setattr(debian_packages, "APT_FOLDER", tmp_path)
     (tmp_path / "sources.list").write_text(text)
-
     if mirror:
         assert debian_packages._find_mirror() == mirror
         return
@@ -102,7 +97,6 @@ def test_mirror_comes_from_apt(
 def test_mirror_comes_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian_packages, "APT_FOLDER", tmp_path)
     monkeypatch.setenv(debian_packages.MIRROR_VARIABLE, "http://mine/debian/")
-
     assert debian_packages._find_mirror() == "http://mine/debian"
 
 

@@ -48,7 +48,6 @@ def test_correct_replicas_stay_and_others_are_replaced(
     assert at(box, "SITE_A") == at(box, "SITE_B") == CONTENT
     corrupt_file(replica_path(box, "SITE_B", "made", "one.root"))
     replica_path(box, "SITE_A", "made", "two.root").unlink()
-
     assert place_dataset("made", catalogue, box) == {"SITE_A": 1, "SITE_B": 1}
     assert place_dataset("made", catalogue, box) == {"SITE_A": 0, "SITE_B": 0}
     assert at(box, "SITE_A") == at(box, "SITE_B") == CONTENT
@@ -67,7 +66,6 @@ def test_corruption_keeps_size_and_time(
     path = replica_path(box, "SITE_A", "made", name)
     before = path.stat()
     corrupt_file(path)
-
     after = path.stat()
     assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert digest_file(path).adler32 != digest_file(catalogue.folder("made") / name).adler32
@@ -82,7 +80,6 @@ def test_unknown_site_and_dataset_are_refused(catalogue: FolderCatalogue, box: W
 
 def test_changed_source_is_not_placed(catalogue: FolderCatalogue, box: Workspace) -> None:
     corrupt_file(catalogue.folder("made") / "one.root")
-
     with pytest.raises(DatasetError, match="has changed"):
         place_dataset("made", catalogue, box)
     assert at(box, "SITE_A") == {}

@@ -45,7 +45,6 @@ def test_long_paths_are_refused(settings: Settings, monkeypatch: pytest.MonkeyPa
 
 def test_user_folders_are_hidden(settings: Settings) -> None:
     box = workspace.define_workspace("one", 2, settings)
-
     assert box.sites == ("SITE_A", "SITE_B")
     assert {settings.cache_dir, settings.data_dir, Path(__file__).parents[3]} <= set(
         box.hidden_folders
@@ -70,9 +69,7 @@ def test_state_round_trip(tmp_path: Path) -> None:
     state = WorkspaceState(
         ("A", "B"), True, ("6.40.00",), True, (RunningDaemon("x", 1, 2, 3.5, 15),)
     )
-
     workspace.write_state(tmp_path, state)
-
     assert workspace.read_state(tmp_path) == state
 
 
@@ -101,14 +98,12 @@ def test_lock_admits_one_process(settings: Settings) -> None:
     with workspace.lock_workspace(box, waits.set):
         order.append("second")
     thread.join()
-
     assert order == ["first", "second"]
     assert not box.folder.parent.exists()
 
 
 def test_lock_lives_as_long_as_testbed(settings: Settings) -> None:
     box = workspace.define_workspace("one", 1, settings)
-
     with workspace.lock_workspace(box, lambda: None):
         box.folder.mkdir()
     assert box.folder.with_suffix(".lock").exists()
