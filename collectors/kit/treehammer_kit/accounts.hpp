@@ -4,6 +4,7 @@
 
 #include <TError.h>
 #include <TFile.h>
+#include <TFileCacheRead.h>
 #include <TTimeStamp.h>
 #include <TTree.h>
 #include <TTreePerfStats.h>
@@ -141,10 +142,23 @@ inline int LatencyPart(double us)
    return bin * kLatencyParts + std::min(part, kLatencyParts - 1);
 }
 
-/// TTreePerfStats that also counts the reads by latency.
+/// Access to the blocks that a cache waits for; ROOT has no accessor for them.
+class PendingBlocks : public TFileCacheRead {
+public:
+   /// The number of blocks of the vector read in progress; 0 for any other read.
+   static Int_t Count(const TFileCacheRead &cache)
+   {
+      const bool waits = cache.*(&PendingBlocks::fIsSorted) && !(cache.*(&PendingBlocks::fIsTransferred));
+      return waits ? cache.*(&PendingBlocks::fNb) : 0;
+   }
+};
+
+/// TTreePerfStats that also counts the reads by latency, and the vector reads of a cache.
 class ReadEvents : public TTreePerfStats {
 public:
    Long64_t calls = 0, bytes = 0;
+   Long64_t vector_calls = 0, vector_blocks = 0;
+   const TFileCacheRead *cache = nullptr;
    double longest_s = 0;
    std::array<Long64_t, kLatencyBins * kLatencyParts> latencies{};
 
@@ -158,6 +172,9 @@ public:
          bytes += length;
          longest_s = std::max(longest_s, seconds);
          ++latencies[LatencyPart(1e6 * seconds)];
+         const Int_t blocks = cache ? PendingBlocks::Count(*cache) : 0;
+         vector_calls += blocks > 0;
+         vector_blocks += blocks;
       }
       TTreePerfStats::FileReadEvent(file, length, start);
    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 #: Must equal the metric catalogue's phases, which a test checks.
 PASS_PHASES = ("open", "get_tree", "prepare", "loop", "close")
@@ -32,7 +32,13 @@ LOOP_COUNTERS = (
     "kernel_read_chars",
     "kernel_read_bytes",
     "kernel_read_calls",
+    "vector_calls",
+    "vector_blocks",
 )
+#: Terms of catalogue entries rather than entries.
+_TERMS = ("vector_calls", "vector_blocks")
+#: Classes that send the blocks of a cache as one vector read.
+_VECTOR_READERS = ("TNetXNGFile",)
 #: Undefined without a TTreeCache.
 _CACHE_COUNTERS = (
     "cache_bytes_read",
@@ -190,13 +196,13 @@ def _ratio(numerator: float, denominator: Optional[float]) -> Optional[float]:
 def _summarize_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
     files = [file for item in kept for file in item.files]
     cached = files[0].cached
-    names = [name for name in LOOP_COUNTERS if cached or name not in _CACHE_COUNTERS]
+    undefined = _TERMS if cached else (*_TERMS, *_CACHE_COUNTERS)
+    names = [name for name in LOOP_COUNTERS if name not in undefined]
     values: Dict[str, Any] = {name: median_counter(kept, name) for name in names}
     fetched = values["bytes_read"] + values["bytes_read_extra"]
     values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in kept[0].files))
     values["read_calls_prefetch"] = None if any(file.prefetching for file in files) else 0
-    single, vector = _split_read_calls(files, values)
-    values.update(read_calls_single=single, read_calls_vector=vector)
+    values.update(_split_read_calls(kept, files, values["read_calls"]))
     # ROOT provides the ratio without its terms, so ratios of several files cannot be combined.
     if cached and len(kept[0].files) == 1:
         values["cache_efficiency"] = statistics.median(f.cache_efficiency for f in files)
@@ -210,14 +216,21 @@ def median_counter(kept: Sequence[PassRead], name: str) -> Optional[float]:
 
 
 def _split_read_calls(
-    files: Sequence[FileRead], values: Mapping[str, Any]
-) -> Tuple[Optional[int], Optional[int]]:
-    """Split reads into single and vector ones, where ROOT's counters are unambiguous."""
-    calls = values["read_calls"]
-    classes = {file.file_class for file in files}
-    if classes == {"TFile"} or not files[0].cached:
-        return calls, 0  # only a cache of a remote file issues vector reads
-    return None, None
+    kept: Sequence[PassRead], files: Sequence[FileRead], calls: Optional[float]
+) -> Dict[str, Optional[float]]:
+    """Split reads into single and vector ones, where the file's class makes them distinguishable."""
+    if {file.file_class for file in files} == {"TFile"} or not files[0].cached:
+        # Only a cache of a remote file issues vector reads.
+        return {"read_calls_single": calls, "read_calls_vector": 0}
+    if calls is None or any(file.file_class not in _VECTOR_READERS for file in files):
+        return {}
+    vector = median_counter(kept, "vector_calls") or 0
+    blocks = median_counter(kept, "vector_blocks") or 0
+    return {
+        "read_calls_single": calls - vector,
+        "read_calls_vector": vector,
+        "vector_chunks": blocks / vector if vector else None,
+    }
 
 
 def _summarize_latencies(kept: Sequence[PassRead]) -> Dict[str, Any]:

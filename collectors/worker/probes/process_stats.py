@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence, Tuple
 
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
@@ -83,6 +83,30 @@ def read_proportional_bytes(pid: int) -> int:
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return read_resident_bytes(pid)
+
+
+def measure_tree_bytes(pids: Sequence[int], at_least: int) -> int:
+    """Measure the resident size of processes; pages that they share count once.
+
+    A process right after a fork shares all pages with its parent, and after a vfork even its
+    address space, in which every page counts as the process's own.
+
+    Args:
+        pids: the processes.
+        at_least: a sum of sizes below this is returned as it is, which is much less expensive.
+    """
+    resident = {pid: read_resident_bytes(pid) for pid in pids}
+    total = sum(resident.values())
+    if total <= at_least or len(pids) < 2:
+        return total
+    # Equal processes are a parent in vfork and its child; two others hardly have the same sizes.
+    distinct = {_describe_memory(pid): pid for pid in pids if resident[pid]}
+    proportional = sum(map(read_proportional_bytes, distinct.values()))
+    return min(total, max(proportional, *resident.values()))
+
+
+def _describe_memory(pid: int) -> Tuple[str, str]:
+    return read_text(f"/proc/{pid}/cmdline"), read_text(f"/proc/{pid}/statm")
 
 
 def list_descendants(pid: int) -> List[int]:

@@ -245,14 +245,11 @@ class _ProcessSupervisor:
         tree = self._list_tree()
         for pid in tree:
             self._waits.update(process_stats.read_run_queue_waits(pid))
-        resident = sum(map(process_stats.read_resident_bytes, tree))
-        self._peak_rss = max(self._peak_rss, resident)
         limit = self._limits.memory_bytes
-        # Shared pages count once against the limit: forked workers must not fail because of them.
-        over = (
-            0 < limit < resident and sum(map(process_stats.read_proportional_bytes, tree)) > limit
-        )
-        if over and not self._ended_by:
+        bounds = [self._peak_rss, limit] if limit > 0 else [self._peak_rss]
+        resident = process_stats.measure_tree_bytes(tree, min(bounds))
+        self._peak_rss = max(self._peak_rss, resident)
+        if 0 < limit < resident and not self._ended_by:
             self._ended_by = "memory"
             self._signal_tree(signal.SIGKILL, tree)
 

@@ -105,10 +105,20 @@ def test_uncached_reads_are_single_without_cache_counters() -> None:
     assert (values["read_calls_single"], values["read_calls_vector"]) == (5, 0)
 
 
-def test_read_kinds_of_a_remote_cache_are_unknown() -> None:
-    values = pass_summary.summarize_tree_passes([one_pass(file_class="TNetXNGFile")])
-    assert "read_calls_single" not in values
-    assert "read_calls_vector" not in values
+def test_blocks_of_vector_reads_are_counted_for_a_remote_cache() -> None:
+    counters = {**one_file().counters, "read_calls": 5, "vector_calls": 4, "vector_blocks": 18}
+    values = pass_summary.summarize_tree_passes(
+        [one_pass(file_class="TNetXNGFile", counters=counters)]
+    )
+    assert (values["read_calls_single"], values["read_calls_vector"]) == (1, 4)
+    assert values["vector_chunks"] == 4.5
+    assert not [name for name in values if name in ("vector_calls", "vector_blocks")]
+
+
+def test_read_kinds_are_unknown_for_other_classes_with_a_cache() -> None:
+    values = pass_summary.summarize_tree_passes([one_pass(file_class="TDavixFile")])
+    assert not [name for name in values if name in ("read_calls_single", "read_calls_vector")]
+    assert "vector_chunks" not in values
 
 
 def test_payload_counters_are_medians_over_counted_passes() -> None:
