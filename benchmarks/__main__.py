@@ -10,7 +10,14 @@ from benchmarks.analysis import aa_jobs, release_comparison, verdict_error_rates
 from benchmarks.harness import filled_databases
 from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, write_rows
 from benchmarks.service import export_cost, import_cost, ingest_cost, page_cost, query_cost, scaling
-from benchmarks.worker import byte_account, condor_cost, cpu_account, kit_cost, worker_cost
+from benchmarks.worker import (
+    byte_account,
+    condor_cost,
+    cpu_account,
+    exact_counters,
+    kit_cost,
+    worker_cost,
+)
 from treehammer.errors import TreehammerError
 
 SIMPLE_BENCHMARKS = {
@@ -31,6 +38,7 @@ CONFIGURABLE_BENCHMARKS = {
     "import": import_cost.measure,
     "condor": condor_cost.measure,
     "ingest": ingest_cost.measure,
+    "counters": exact_counters.measure,
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
 #: Takes an hour: runs only when named.
@@ -49,6 +57,7 @@ def main() -> int:
     import_cost.add_options(parser)
     condor_cost.add_options(parser)
     ingest_cost.add_options(parser)
+    exact_counters.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in BENCHMARK_NAMES if name != EXPLICIT_ONLY]
     unknown = [name for name in names if name not in BENCHMARK_NAMES]

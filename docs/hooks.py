@@ -47,16 +47,17 @@ def metrics_page() -> str:
         "# What is recorded",
         f"Every measurement has these {len(CATALOGUE)} columns, in the database, the exported TTree, "
         "CSV and Parquet. Generated from `collectors/record/metric_catalogue.py`. *Better* names "
-        "the direction of an improvement, if there is one.",
+        "the direction of an improvement, if there is one. An *exact* counter is equal in equal reads of "
+        "a TTree, with or without a TTreeCache, so that one job decides; elsewhere it is noisy.",
     ]
     for owner in METRIC_OWNERS:
         rows = [
-            (f"`{m.name}`", m.type, m.unit, m.better, m.meaning, m.source)
+            (f"`{m.name}`", m.type, m.unit, m.better, m.meaning, m.source, "; ".join(m.exact_in))
             for m in metrics_owned_by(owner)
         ]
         parts += [
             f"## {OWNER_TITLES[owner]}",
-            _table(("name", "type", "unit", "better", "meaning", "source"), rows),
+            _table(("name", "type", "unit", "better", "meaning", "source", "exact at doors"), rows),
         ]
     return "\n\n".join(parts) + "\n"
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from treehammer.analysis.cli.instruction_columns import change_columns
-from treehammer.analysis.comparison import instruction_changes, verdict_text
+from treehammer.analysis.comparison import counter_changes, instruction_changes, verdict_text
 from treehammer.analysis.comparison.attribution import attribute_rows
+from treehammer.analysis.comparison.counter_changes import CountedSample, CounterChange
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis_value
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, RELEASE_SCOPE, SERIES_SCOPE
+from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
@@ -70,7 +73,9 @@ def compare_command(
 
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
-        samples = [Sample.from_row(row) for row in store.measurements(selection, SAMPLE_COLUMNS)]
+        columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
+        rows = [(Sample.from_row(row), row) for row in store.measurements(selection, columns)]
+        samples = [sample for sample, _ in rows]
         if not samples:
             raise NothingToDoError("no measurement is selected", where=str(selection))
         if axis == "campaign":
@@ -83,23 +88,32 @@ def compare_command(
             selection=selection,
         )
         found = compare_samples(samples, question, now_us=time.time_ns() // 1000)
+        counters = counter_changes.compare_counters(
+            (CountedSample.from_row(*pair) for pair in rows), axis, question.a, question.b
+        )
         store.replace_comparison(question.id, found.pairs, found.verdicts)
         counted = instruction_changes.load_counted_work(store, found.verdicts)
         names = campaign_queries.fetch_distinct_names(store, {a, b}) if axis == "campaign" else {}
-    print_comparison(found, names, form=form)
+    print_comparison(found, names, counters, form=form)
     if counted and form == TABLE:
         _print_counts(counted, found.query)
-    return ExitCode.REGRESSION if found.regressed else ExitCode.DONE
+    worse = any(one.is_regression(delta) for one in counters)
+    return ExitCode.REGRESSION if found.regressed or worse else ExitCode.DONE
 
 
 def print_comparison(
-    found: Comparison, names: Mapping[str, str] = MappingProxyType({}), *, form: str = TABLE
+    found: Comparison,
+    names: Mapping[str, str] = MappingProxyType({}),
+    counters: Sequence[CounterChange] = (),
+    *,
+    form: str = TABLE,
 ) -> None:
     """Print the comparison; with JSON and CSV the notes go to standard error.
 
     Args:
         found: the comparison.
         names: of the campaigns that are compared, by identity.
+        counters: changes of the exact counters.
         form: table, JSON or CSV.
     """
     if form == TABLE:
@@ -117,10 +131,31 @@ def print_comparison(
             click.echo()
         for line in verdict_text.explain_not_pooled(releases):
             click.echo(line)
+        _print_counters(counters, found.query)
     else:
-        print_rows([verdict_text.flatten_verdict(row) for row in found.verdicts], (), form=form)
+        rows = [verdict_text.flatten_verdict(row) for row in found.verdicts]
+        print_rows([*rows, *map(asdict, counters)], (), form=form)
     for line in (*attribute_rows(found.verdicts, names), *found.notes):
         click.echo(line, err=form != TABLE)
+
+
+def _print_counters(counters: Sequence[CounterChange], query: ComparisonQuery) -> None:
+    changed = [one for one in counters if one.verdict != counter_changes.SAME]
+    if changed:
+        columns = (
+            OutputColumn("label", "variant"),
+            OutputColumn("site", "site"),
+            OutputColumn("a_value", str(query.a), "{:,.6g}".format, True),
+            OutputColumn("b_value", str(query.b), "{:,.6g}".format, True),
+            OutputColumn("shown_verdict", "verdict"),
+        )
+        rows = [
+            {**asdict(one), "shown_verdict": counter_changes.format_counter_verdict(one)}
+            for one in changed
+        ]
+        print_rows(rows, columns, title="Exact counters that changed")
+    if counters:
+        click.echo(counter_changes.summarize_counters(counters))
 
 
 def _print_counts(counted: Sequence[CountPair], query: ComparisonQuery) -> None:

@@ -17,35 +17,35 @@ from treehammer_kit.payload_task import PayloadTask
 from treehammer_kit.read_passes import ReadPasses
 
 
-def read_twice(
-    root: Any, url: str, tree: str, cache_mb: int, dice: random.Random
-) -> dict[str, Any]:
-    """Read a random selection of branches and events twice; return both sides' counters."""
-    task = PayloadTask(
+def choose_task(url: str, tree: str, cache_mb: int, dice: random.Random) -> PayloadTask:
+    """Choose branches and events at random."""
+    return PayloadTask(
         kind="timed", tree=tree, urls=[url], adler32s=[""], passes=1, seed=dice.randrange(10**6),
-        branches=dice.choice((0.02, 0.1, 0.3)), cache_bytes=cache_mb * 1_000_000,
+        branches=dice.choice((0.02, 0.05)), cache_bytes=cache_mb * 1_000_000,
         events=dice.choice((0.1, 0.5, 1.0)), settings={}, folder="",
     )  # fmt: skip
-    sides = [summarize_tree_passes([ReadPasses(root, task).run_pass()]) for _ in "ab"]
-    return {
-        "file_class": sides[0]["file_class"],
-        "cache_mb": cache_mb,
-        "a": sides[0],
-        "b": sides[1],
-    }
+
+
+def read_twice(root: Any, task: PayloadTask) -> dict[str, Any]:
+    """Read the same data twice; return both sides' values."""
+    a, b = (summarize_tree_passes([ReadPasses(root, task).run_pass()]) for _ in "ab")
+    return {"file_class": a["file_class"], "cache_bytes": task.cache_bytes, "a": a, "b": b}
 
 
 def main() -> None:
     task = json.loads(sys.argv[1])
     root, _ = root_engine.load_root()
     root_engine.compile_header(root, "kit.hpp")
+    # Compiles what the forks would compile each; remote files are first opened by the forks.
+    dice = random.Random("warm-up")
+    read_twice(root, choose_task(task["urls"][0], task["tree"], 3, dice))
     for number in range(task["jobs"]):
         for url in task["urls"]:
             for cache_mb in task["caches_mb"]:
                 child = os.fork()
                 if not child:
                     dice = random.Random(f"{number} {cache_mb}")
-                    row = read_twice(root, url, task["tree"], cache_mb, dice)
+                    row = read_twice(root, choose_task(url, task["tree"], cache_mb, dice))
                     print(json.dumps(row), flush=True)
                     os._exit(0)
                 if os.waitpid(child, 0)[1]:

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Tuple, Union
 
 from ..job_spec import EXECUTION_KINDS, RUN_MODES
 from .day_numbers import CALENDAR_DAYS, DAY_US
+from .exact_counters import list_exact_modes
 from .failures import FAILURE_CLASSES
 
 #: Version of the record's layout, in every record.
@@ -71,6 +72,7 @@ class Metric:
         maximum: largest whole number.
         choices: allowed values; empty when any value is.
         signed: True if negative values are possible.
+        exact_in: access modes in which equal reads give equal values; elsewhere it is noisy.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Metric:
     maximum: int = INT64_LIMIT - 1
     choices: Tuple[Union[int, str], ...] = ()
     signed: bool = False
+    exact_in: Tuple[str, ...] = ()
 
 
 # One line per metric, as a table; the formatter would use five lines for each.
@@ -361,7 +364,7 @@ _CONSTRAINTS: Dict[str, Dict[str, Any]] = {
 }
 
 CATALOGUE: Tuple[Metric, ...] = tuple(
-    replace(metric, **_CONSTRAINTS.get(metric.name, {}))
+    replace(metric, exact_in=list_exact_modes(metric.name), **_CONSTRAINTS.get(metric.name, {}))
     for metric in _plan_metrics() + _worker_metrics() + _payload_metrics()
 )
 METRICS_BY_NAME: Dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}

@@ -1,0 +1,146 @@
+"""Changes of exact counters between two values of an axis: one job decides, without a test.
+
+Two reads of the same data with the same software give the same exact counters, so any difference is
+a change of the software or of its configuration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.analysis.samples.sample import Sample, comparison_key
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.exact_counters import (
+    COUNTER_NAMES,
+    EXACT_COUNTERS,
+    find_access_mode,
+)
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.hctests.matrix.definition import Scalar
+from treehammer.text_formatting import pluralize
+
+COUNTER_SCOPE = "counter"
+SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
+
+
+@dataclass(frozen=True)
+class CountedSample:
+    """A measurement with its exact counters."""
+
+    sample: Sample
+    counters: Mapping[str, float]
+
+    @classmethod
+    def from_row(cls, sample: Sample, row: Mapping[str, Any]) -> CountedSample:
+        """Build one from a row of the store with :data:`COUNTER_NAMES`."""
+        mode = find_access_mode(dict(sample.variant.values), sample.door_protocol)
+        names = EXACT_COUNTERS.get(mode or "", ())
+        counters = {name: float(row[name]) for name in names if row.get(name) is not None}
+        return cls(sample, counters)
+
+
+@dataclass(frozen=True)
+class CounterChange:
+    """Change of one counter of one series.
+
+    ``verdict`` is ``same``, ``more``, ``fewer``, or ``varies`` where the executions of one side
+    differ from each other; then ``a_value`` and ``b_value`` are the smallest ones. ``effect`` is
+    ln(B/A), None where one side is 0.
+    """
+
+    scope: str
+    site: str
+    label: str
+    metric: str
+    verdict: str
+    a_value: float
+    b_value: float
+    effect: float | None
+    jobs: int
+
+    def is_regression(self, delta: float) -> bool:
+        """Whether B counts more than A, beyond ``delta`` in ln, of a counter of which less is better."""
+        if self.verdict != MORE or METRICS_BY_NAME[self.metric].better != "lower":
+            return False
+        return self.effect is None or self.effect > delta
+
+
+def compare_counters(
+    counted: Iterable[CountedSample], axis: str, a: Scalar, b: Scalar
+) -> list[CounterChange]:
+    """Compare the exact counters of all series that have usable executions on both sides."""
+    sides: dict[str, tuple[list[CountedSample], list[CountedSample]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for one in counted:
+        value = one.sample.axis_value(axis)
+        if value in (a, b) and _is_usable(one.sample):
+            key = f"{comparison_key(one.sample, axis)} {one.sample.site if axis != 'site' else ''}"
+            sides[key][value == b].append(one)
+    changes = [
+        change
+        for of_a, of_b in sides.values()
+        if of_a and of_b
+        for change in _compare_sides(of_a, of_b, axis)
+    ]
+    return sorted(changes, key=lambda one: (one.label, one.site))
+
+
+def _is_usable(sample: Sample) -> bool:
+    return sample.kind == TIMED and not sample.failure_class and sample.plausible
+
+
+def _compare_sides(
+    of_a: Sequence[CountedSample], of_b: Sequence[CountedSample], axis: str
+) -> Iterator[CounterChange]:
+    first = of_a[0].sample
+    label = first.variant.label(tuple(n for n, _ in first.variant.values if n != axis))
+    for name in COUNTER_NAMES:
+        values_a, values_b = (
+            {one.counters[name] for one in side if name in one.counters} for side in (of_a, of_b)
+        )
+        if values_a and values_b:
+            a, b = min(values_a), min(values_b)
+            yield CounterChange(
+                scope=COUNTER_SCOPE,
+                site="" if axis == "site" else first.site,
+                label=label,
+                metric=name,
+                verdict=_decide(values_a, values_b),
+                a_value=a,
+                b_value=b,
+                effect=math.log(b / a) if a > 0 and b > 0 else None,
+                jobs=len({one.sample.job_id for one in (*of_a, *of_b)}),
+            )
+
+
+def _decide(a: set[float], b: set[float]) -> str:
+    if len(a) > 1 or len(b) > 1:
+        return VARIES
+    (one,), (other,) = a, b
+    return SAME if one == other else MORE if other > one else FEWER
+
+
+def format_counter_verdict(change: CounterChange) -> str:
+    """Format a verdict, e.g. ``+1.0 % read calls``."""
+    words = change.metric.replace("_", " ")
+    if change.verdict in (SAME, VARIES) or change.effect is None:
+        return f"{change.verdict} {words}"
+    percent = f"{100 * math.expm1(change.effect):+.2g}".replace("-", "−")
+    return f"{percent} % {words}"
+
+
+def summarize_counters(changes: Sequence[CounterChange]) -> str:
+    """Summarize all changes in one sentence; '' without any."""
+    if not changes:
+        return ""
+    counts = Counter(change.verdict for change in changes)
+    series = len({(one.site, one.label) for one in changes})
+    verdicts = ", ".join(
+        f"{counts[name]} {name}" for name in (SAME, MORE, FEWER, VARIES) if counts[name]
+    )
+    return f"Exact counters of {pluralize(series, 'variant')}: {verdicts}."

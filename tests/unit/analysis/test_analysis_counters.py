@@ -1,0 +1,115 @@
+"""Changes of exact counters, decided by one job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from simulated_campaign import SimulatedCampaign
+
+from treehammer.analysis.comparison.counter_changes import (
+    FEWER,
+    MORE,
+    SAME,
+    VARIES,
+    CountedSample,
+    CounterChange,
+    compare_counters,
+    format_counter_verdict,
+    summarize_counters,
+)
+from treehammer.analysis.samples.sample import Sample
+from treehammer.collectors.record.exact_counters import (
+    ACCESS_MODES,
+    COUNTER_NAMES,
+    EXACT_COUNTERS,
+    find_access_mode,
+    list_exact_modes,
+)
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+
+A, B = "6.38.00", "6.40.00"
+COUNTERS = {"read_calls": 1000, "bytes_read": 5_000_000, "kernel_read_calls": 1000}
+
+
+def build_rows(jobs: int = 1, **changes: Any) -> Iterator[dict[str, Any]]:
+    """Both releases with the same counters, changed on side B."""
+    for row in SimulatedCampaign(jobs=jobs).rows():
+        on_b = row.get("axis_root") == B or f'"root":"{B}"' in row["variant"].replace(" ", "")
+        yield {**row, **COUNTERS, "door_protocol": "file", **(changes if on_b else {})}
+
+
+def compare(rows: Iterator[dict[str, Any]]) -> dict[str, CounterChange]:
+    counted = [CountedSample.from_row(Sample.from_row(row), row) for row in rows]
+    return {one.metric: one for one in compare_counters(counted, "root", A, B)}
+
+
+def test_one_job_with_equal_counters_is_the_same() -> None:
+    found = compare(build_rows())
+    assert set(found) == set(COUNTERS)
+    assert {one.verdict for one in found.values()} == {SAME}
+    assert {one.jobs for one in found.values()} == {1}
+    assert not any(one.is_regression(0.02) for one in found.values())
+    assert summarize_counters([*found.values()]) == "Exact counters of 1 variant: 3 same."
+
+
+@pytest.mark.parametrize(
+    "calls, verdict, text, regressed",
+    [
+        (1010, MORE, "+1 % read calls", False),
+        (372_000, MORE, "+3.7e+04 % read calls", True),
+        (990, FEWER, "−1 % read calls", False),
+        (0, FEWER, "fewer read calls", False),
+    ],
+)
+def test_one_job_decides_a_change(calls: int, verdict: str, text: str, regressed: bool) -> None:
+    change = compare(build_rows(read_calls=calls))["read_calls"]
+    assert change.verdict == verdict
+    assert format_counter_verdict(change) == text
+    assert change.is_regression(0.02) == regressed
+
+
+def test_counters_that_vary_on_one_side_decide_nothing() -> None:
+    rows = [*build_rows(jobs=2)]
+    rows[-1]["read_calls"] = 1001
+    change = compare(iter(rows))["read_calls"]
+    assert change.verdict == VARIES
+    assert not change.is_regression(0.02)
+
+
+@pytest.mark.parametrize("changes", [{"failure_class": "read"}, {"plausible": False}])
+def test_unusable_executions_do_not_count(changes: dict[str, Any]) -> None:
+    assert not compare(build_rows(**changes))
+
+
+def test_noisy_counters_are_not_compared() -> None:
+    rows = ({**row, "door_protocol": "root"} for row in build_rows())
+    assert set(compare(rows)) == {"read_calls", "bytes_read"}
+    rows = ({**row, "door_protocol": "https"} for row in build_rows())
+    assert not compare(rows)
+
+
+@pytest.mark.parametrize(
+    "variant, protocol, mode",
+    [
+        ({"cache_mb": 30}, "file", "file, cached"),
+        ({"cache_mb": 0}, "root", "root"),
+        ({"cache_mb": 0, "access": "staged"}, "root", "file"),
+        ({"cache_mb": 30}, "https", None),
+        ({"cache_mb": 30, "format": "rntuple"}, "file", None),
+        ({}, "", None),
+    ],
+)
+def test_access_modes(variant: dict[str, Any], protocol: str, mode: str | None) -> None:
+    assert find_access_mode(variant, protocol) == mode
+
+
+def test_exact_counters_are_metrics_of_the_payload() -> None:
+    for name in COUNTER_NAMES:
+        metric = METRICS_BY_NAME[name]
+        assert (metric.owner, metric.type in ("int", "float")) == ("payload", True), name
+        assert metric.exact_in == list_exact_modes(name) != ()
+    assert METRICS_BY_NAME["cpu_per_event_s"].exact_in == ()
+    assert METRICS_BY_NAME["kernel_read_bytes"].exact_in == ()
+    assert set(EXACT_COUNTERS) == set(ACCESS_MODES)
