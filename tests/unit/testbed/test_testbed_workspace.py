@@ -88,13 +88,13 @@ def test_lock_admits_one_process(settings: Settings) -> None:
     def first() -> None:
         with workspace.lock_workspace(box, lambda: None):
             inside.set()
-            assert waits.wait(10)
+            assert waits.wait(60)
             time.sleep(0.05)
             order.append("first")
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     with workspace.lock_workspace(box, waits.set):
         order.append("second")
     thread.join()

@@ -239,12 +239,12 @@ def test_certificate_of_another_authority_is_rejected(tmp_path: Path, ingest: In
     assert "certificate" in outbox.problem
     assert not ingest.posts
     named = ingest.url.replace("127.0.0.1", "localhost")
-    answer = ServiceEndpoint(named, TOKEN, str(ingest.ca)).post(["{}"], 5)
+    answer = ServiceEndpoint(named, TOKEN, str(ingest.ca)).post(["{}"], 60)
     assert (answer.status, answer.permanent) == (0, True), "the host name must match as well"
 
 
 def test_refused_connection_is_transient(tmp_path: Path, authority_only: Path) -> None:
-    answer = ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(authority_only)).post(["{}"], 5)
+    answer = ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(authority_only)).post(["{}"], 60)
     assert (answer.status, answer.permanent) == (0, False)
     assert "Connection refused" in answer.reason
 
@@ -264,7 +264,7 @@ def test_malformed_token_is_rejected(token: str) -> None:
 def test_token_is_not_in_any_text(ingest: IngestStub, endpoint: ServiceEndpoint) -> None:
     assert TOKEN not in repr(endpoint)
     ingest.script = lambda _: StubReply(401, {"error": "no"})
-    assert TOKEN not in repr(endpoint.post(["{}"], 5))
+    assert TOKEN not in repr(endpoint.post(["{}"], 60))
 
 
 def test_invalid_authority_file_is_rejected(tmp_path: Path) -> None:
@@ -295,6 +295,6 @@ def test_find_refused_ignores_invalid_indexes() -> None:
 def test_retry_after_accepts_a_date(ingest: IngestStub, endpoint: ServiceEndpoint) -> None:
     date = {"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"}
     ingest.script = lambda _: StubReply(503, {}, date)
-    assert endpoint.post(["{}"], 5).retry_after_s > 1e9
+    assert endpoint.post(["{}"], 60).retry_after_s > 1e9
     ingest.script = lambda _: StubReply(503, {}, {"Retry-After": "soon"})
-    assert endpoint.post(["{}"], 5).retry_after_s == 0
+    assert endpoint.post(["{}"], 60).retry_after_s == 0
