@@ -20,6 +20,7 @@ from treehammer.analysis.comparison.series_effects import (
     split_sides,
 )
 from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_over_sites
+from treehammer.analysis.samples.control_check import ControlCheck, check_controls
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.estimates import (
     ALPHA,
@@ -84,7 +85,8 @@ class Comparison:
     """Result of a comparison: rows for the store, and notes.
 
     ``verdicts`` holds the series rows first and then the release rows; ``one_host`` says that
-    everything compared ran on one and is no more than an illustration.
+    everything compared ran on one and is no more than an illustration.  ``controls`` are the A/A
+    launches of the same jobs, by metric.
     """
 
     query: ComparisonQuery
@@ -92,6 +94,7 @@ class Comparison:
     verdicts: tuple[VerdictRow, ...]
     one_host: bool
     notes: tuple[str, ...]
+    controls: tuple[ControlCheck, ...] = ()
 
     @property
     def regressed(self) -> bool:
@@ -142,12 +145,17 @@ def compare_samples(
         *(rows.build_release_row(*pair) for pair in zip(releases, over_sites, strict=True)),
     )
     one_host = comparison_notes.is_single_host(effects)
+    controls = check_controls(samples, {pair.job_id for one in effects for pair in one.pairs})
     return Comparison(
         query=question,
         pairs=tuple(row for one in effects for row in rows.build_pair_rows(one)),
         verdicts=verdicts,
         one_host=one_host,
-        notes=tuple(comparison_notes.comparison_notes(verdicts, one_host=one_host)),
+        notes=(
+            *comparison_notes.control_notes(controls),
+            *comparison_notes.comparison_notes(verdicts, one_host=one_host),
+        ),
+        controls=controls,
     )
 
 

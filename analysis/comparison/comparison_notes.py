@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -13,6 +14,7 @@ from treehammer.analysis.comparison.series_effects import (
     SeriesEffect,
 )
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
+from treehammer.analysis.samples.control_check import ControlCheck
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
 from treehammer.analysis.statistics import power_table
 from treehammer.analysis.statistics.verdict import (
@@ -87,6 +89,26 @@ def comparison_notes(rows: Sequence[VerdictRow], *, one_host: bool) -> Iterator[
             "others stand alone."
         )
         yield _describe_times(first)
+
+
+def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
+    """Describe the A/A launches of the compared jobs, in which nothing differs."""
+    for check in controls:
+        launches = f"{check.launches} A/A launches" if check.launches > 1 else "1 A/A launch"
+        found = f"{METRIC_TITLES[check.metric]} {_format_ratio(check.mean)}"
+        if check.sd is not None:
+            found += f" (standard deviation {100 * check.sd:.1f} %)"
+        if check.is_off:
+            yield (
+                f"Controls are off: {launches} of these jobs, in which nothing differs, show {found}. "
+                "Do not trust effects of this size; repeat the campaign on quieter nodes."
+            )
+        else:
+            yield f"Controls: {launches} of these jobs show {found}."
+
+
+def _format_ratio(log_ratio: float) -> str:
+    return f"{100 * math.expm1(log_ratio):+.1f} %".replace("-", "−")
 
 
 def _build_notes(series: Sequence[VerdictEvidence], *, differ: bool) -> Iterator[str]:

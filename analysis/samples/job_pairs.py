@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import TypeVar
 
 from treehammer.analysis.samples.sample import Sample, is_possible_time
@@ -23,7 +23,8 @@ DIRTY_TREE = "dirty beside clean"
 class JobPair:
     """One job's paired effect: ``d`` is the median over its rounds of ln(B/A).
 
-    ``a`` and ``b`` are the medians of the metric itself over the same rounds, in its unit;
+    ``a`` and ``b`` are the medians of the metric itself over the same rounds, in its unit.  In paired
+    mode ``d`` is the mean over its launches of their recorded ln(B/A), and ``b / a`` is exp(d);
     ``loop_s`` is the wall time of the shorter side's loop, None where it was not timed.
     """
 
@@ -147,20 +148,43 @@ def _select_usable(samples: Iterable[Sample], metric: str, left_out: Counter[str
 
 
 def _make_pair(rounds: Sequence[tuple[list[Sample], list[Sample]]], metric: str) -> JobPair:
+    rounds = [
+        halves for halves in rounds if _find_launch_ratio(halves, metric) is not None
+    ] or rounds
     everything = [sample for pair in rounds for half in pair for sample in half]
     a = [median(s.metrics[metric] for s in half) for half, _ in rounds]
     b = [median(s.metrics[metric] for s in half) for _, half in rounds]
     loops = [_median_loop_time([s for pair in rounds for s in pair[side]]) for side in (0, 1)]
+    ratios = [_find_launch_ratio(halves, metric) for halves in rounds]
+    recorded = [ratio for ratio in ratios if ratio is not None]
+    if recorded:
+        d = fmean(recorded)
+        center = fmean(math.log(value) for value in (*a, *b))
+        a_value, b_value = math.exp(center - d / 2), math.exp(center + d / 2)
+    else:
+        d = median(math.log(y) - math.log(x) for x, y in zip(a, b, strict=True))
+        a_value, b_value = median(a), median(b)
     return JobPair(
         job_id=everything[0].job_id,
         campaign_id=min(sample.campaign_id for sample in everything),
         host=_first_host(everything),
         rounds=len(rounds),
-        a=median(a),
-        b=median(b),
-        d=median(math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)),
+        a=a_value,
+        b=b_value,
+        d=d,
         loop_s=None if None in loops else min(loop for loop in loops if loop is not None),
     )
+
+
+def _find_launch_ratio(
+    halves: tuple[Sequence[Sample], Sequence[Sample]], metric: str
+) -> float | None:
+    """Find ln(B/A) of a launch; it is recorded on one half, which may be either side here."""
+    for side, sign in zip(halves, (-1, 1), strict=True):
+        for sample in side:
+            if metric in sample.launch_ratios:
+                return sign * sample.launch_ratios[metric]
+    return None
 
 
 def _first_host(samples: Sequence[Sample]) -> str:

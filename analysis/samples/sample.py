@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from treehammer.errors import ConfigError, NothingToDoError
@@ -14,6 +14,12 @@ from treehammer.hctests.matrix.definition import Scalar, Variant
 
 #: The metrics that releases are judged on, all in seconds per event: lower is better.
 HEADLINE_METRICS = ("cpu_per_event_s", "wall_per_event_s")
+
+#: Headline metric -> column with ln(B/A) of a launch in paired mode, on side B alone.
+LAUNCH_RATIOS: Mapping[str, str] = {
+    "cpu_per_event_s": "segment_cpu_log_ratio",
+    "wall_per_event_s": "segment_wall_log_ratio",
+}
 
 #: Plausible times of an event or a loop (seconds: a picosecond to eleven days).  Ratios and powers
 #: of numbers outside would overflow.
@@ -69,6 +75,7 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     *_TEXT_COLUMNS,
     *BUILD_FACTS,
     *HEADLINE_METRICS,
+    *LAUNCH_RATIOS.values(),
     "variant",
     "attempt",
     "round",
@@ -87,7 +94,8 @@ class Sample:
 
     Text that is not known is ``''``.  ``metrics`` holds the headline metrics that were recorded,
     ``loop_wall_s`` is None where no loop was timed, ``build`` the facts of the ROOT build
-    (:data:`BUILD_FACTS` with version and commit).  ``side`` names the selection that it belongs to
+    (:data:`BUILD_FACTS` with version and commit).  ``launch_ratios`` holds ln(B/A) of a launch in
+    paired mode by headline metric, on its side B alone.  ``side`` names the selection that it belongs to
     where two selections are compared.
     """
 
@@ -119,6 +127,7 @@ class Sample:
     checksum_version: int = 0
     content_hash: str = ""
     side: str = ""
+    launch_ratios: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
@@ -139,6 +148,11 @@ class Sample:
             build=build,
             checksum_version=row.get("checksum_version") or 0,
             content_hash=row.get("content_hash") or "",
+            launch_ratios={
+                metric: row[column]
+                for metric, column in LAUNCH_RATIOS.items()
+                if row.get(column) is not None
+            },
         )
 
     def axis_value(self, axis: str) -> Scalar | None:

@@ -138,6 +138,7 @@ def _plan_metrics() -> List[Metric]:
         text("axis_access", "'direct' or 'staged'."),
         text("axis_cache", "Page-cache state asked for: 'warm' or 'cold'."),
         count("passes_planned", "Passes of the loop that were asked for."),
+        text("launch_order", "Sides of a launch in order of their positions, the first of which begins: 'AB' or 'BA'; A is the base.", False),
     ]
 
 
@@ -165,7 +166,6 @@ def _worker_metrics() -> List[Metric]:
         m("access_rate_hz", "float", "Hz", "higher", "Events per second of getting at the data as asked and reading them once: stage-in, if any, and one whole pass from open to close, the median of each phase over counted passes.", "events_read / (stage-in + phases of one pass)"),
         m("eff_access", "float", "1", "higher", "CPU efficiency of the same: stage-in, if any, and one whole pass.", "CPU / wall of stage-in and phases of one pass"),
         m("run_mode", "text", "", "", "'solo' for an execution that ran undisturbed, 'paired' for one that took turns with another, 'sequential' for one that was to take turns but does not support it and ran alone.", "worker"),
-        m("launch_order", "text", "", "", "Sides of a launch in order of their positions, the first of which begins: 'AB' or 'BA'; A is the base.", "plan"),
         m("pinned_core", "int", "1", "", "Core on which both processes of a launch ran; absent where the node refused to pin them.", "sched_setaffinity"),
         m("segments", "int", "1", "", "Turns of this process in the launch that were counted.", "worker"),
         m("segment_entries", "int", "1", "", "Entries of one turn, so that a turn of the base takes about 5 ms of CPU.", "worker"),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import string
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
 
+from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, ExitCode, NothingToDoError, TreehammerError
 from treehammer.hctests.cli.definition_options import definition_options, load_pinned_test
 from treehammer.hctests.git import pinned_tests
 from treehammer.hctests.git.repository_address import mask_credentials
-from treehammer.hctests.matrix import identity, variant_expansion
-from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, VariantGroup
+from treehammer.hctests.matrix import execution_order, identity, variant_expansion
+from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, Variant
 from treehammer.hctests.schema import toml_models
 from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
 
@@ -100,7 +102,8 @@ def show(
     """
     pinned = load_pinned_test(spec, axes, overrides, settings)
     rows, orders = _build_variant_rows(pinned.definition)
-    facts = _collect_facts(pinned, len(rows), len(orders))
+    executions = sum(row["executions"] for row in orders)
+    facts = _collect_facts(pinned, len(rows), len(orders), executions)
     if form == JSON:
         content = {"test": facts, "variants": rows, "orders": orders}
         click.echo(json.dumps(content, indent=1, default=str))
@@ -144,8 +147,9 @@ def _build_variant_rows(
                 for variant in group.variants
             ]
             seed = variant_expansion.derive_job_seed(definition.seed, number)
+            order = execution_order.order_job(definition, group, seed)
             orders.append(
-                {"job": number, "orders": _format_orders(group, letters, definition, seed)}
+                {"job": number, "executions": len(order), "orders": _format_orders(order, letters)}
             )
     return rows, orders
 
@@ -155,15 +159,17 @@ def _variant_letter(number: int) -> str:
 
 
 def _format_orders(
-    group: VariantGroup, letters: dict[Any, str], definition: TestDefinition, seed: int
+    order: Iterable[execution_order.OrderedExecution], letters: Mapping[Variant, str]
 ) -> list[str]:
-    texts = [""] * definition.rounds
-    for round_, _, variant in variant_expansion.order_executions(group, definition.rounds, seed):
-        texts[round_ - 1] += letters[variant]
-    return texts
+    texts: dict[int, str] = {}
+    for execution in order:
+        texts[execution.round] = texts.get(execution.round, "") + letters[execution.variant]
+    return list(texts.values())
 
 
-def _collect_facts(pinned: PinnedTest, variants: int, groups: int) -> dict[str, Any]:
+def _collect_facts(
+    pinned: PinnedTest, variants: int, groups: int, executions: int
+) -> dict[str, Any]:
     definition = pinned.definition
     return {
         "name": definition.name,
@@ -181,17 +187,19 @@ def _collect_facts(pinned: PinnedTest, variants: int, groups: int) -> dict[str, 
         "test_hash": identity.compute_test_hash(pinned),
         "bundle": list(definition.bundle),
         "repeats": definition.repeats,
+        "mode": definition.mode,
         "rounds": definition.rounds,
         "passes": definition.passes,
         "variants": variants,
         "jobs": groups * definition.repeats,
-        "executions": variants * definition.repeats * definition.rounds,
+        "executions": executions * definition.repeats,
         "settings": dict(definition.settings),
     }
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
     state = ", modified in the working tree" if facts["dirty"] else ""
+    paired = "in paired mode, " if facts["mode"] == PAIRED else ""
     commit = f"commit {facts['commit'][:12]}{state}" if facts["commit"] else "not in Git"
     lines = {
         "test": f"{facts['name']}  {facts['description']}".rstrip(),
@@ -200,8 +208,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "reads": f"{facts['dataset'] or 'no dataset'} {facts['tree']}".rstrip(),
         "hash": facts["test_hash"][:16],
         "plan": f"variants {facts['variants']}, jobs {facts['jobs']}, executions "
-        f"{facts['executions']} for each site and door (repeats {facts['repeats']}, "
-        f"rounds {facts['rounds']}, passes {facts['passes']})",
+        f"{facts['executions']} for each site and door ({paired}"
+        f"repeats {facts['repeats']}, rounds {facts['rounds']}, passes {facts['passes']})",
     }
     for name, text in lines.items():
         click.echo(f"{name:8} {text}")

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from treehammer.collectors.job_spec import SOLO
+
 Scalar = str | int | float | bool
 
 #: The file in a test's folder that defines the test.
@@ -115,6 +117,7 @@ class TestDefinition:
     metrics: Mapping[str, MetricDeclaration]
     files: tuple[str, ...]
     twins: Mapping[str, str] = field(default_factory=dict)
+    mode: str = SOLO
 
     __test__ = False  # not a pytest class
 

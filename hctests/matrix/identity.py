@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from treehammer.collectors.job_spec import SOLO
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
 from treehammer.hctests.matrix.definition import (
     FORMAT_AXIS,
@@ -50,6 +51,8 @@ def compute_test_hash(pinned: PinnedTest) -> str:
             "seed": definition.seed,
             "settings": definition.settings,
             "metrics": {name: metric.unit for name, metric in definition.metrics.items()},
+            # Executions that take turns form other series than undisturbed ones.
+            **({} if definition.mode == SOLO else {"mode": definition.mode}),
         }
     )
 

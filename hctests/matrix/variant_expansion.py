@@ -80,8 +80,8 @@ def order_executions(
 
     Source: E. J. Williams, Aust. J. Sci. Res. A 2 (1949) 149.
     """
-    letters = _shuffle_items(group.variants, seed, "letters")
-    pairs = _shuffle_items(_build_mirrored_rows(len(letters)), seed, "rows")
+    letters = shuffle_items(group.variants, seed, "letters")
+    pairs = shuffle_items(_build_mirrored_rows(len(letters)), seed, "rows")
     rows = itertools.islice(itertools.cycle(itertools.chain.from_iterable(pairs)), rounds)
     return tuple(
         (round_, position, letters[letter])
@@ -106,7 +106,7 @@ def _build_mirrored_rows(count: int) -> list[tuple[tuple[int, ...], ...]]:
     return [(row, row[::-1]) for row in rows]
 
 
-def _shuffle_items(items: Sequence[T], seed: int, purpose: str) -> list[T]:
+def shuffle_items(items: Sequence[T], seed: int, purpose: str) -> list[T]:
     """Return a seeded permutation that does not depend on Python's version."""
     ranked = sorted(enumerate(items), key=lambda item: derive_job_seed(seed, purpose, item[0]))
     return [item for _, item in ranked]

@@ -10,6 +10,7 @@ from pathlib import Path as FilePath
 from pathlib import PurePosixPath
 from typing import Any
 
+from treehammer.collectors.job_spec import PAIRED
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.hctests.matrix import axes, variant_expansion
 from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar, TestDefinition, Variant
@@ -69,6 +70,18 @@ def check_bundle(bundle: Sequence[str], known: Sequence[str]) -> Iterator[Docume
             )
         elif name in bundle[:index]:
             yield DocumentProblem(path, f"{name!r} is given twice")
+
+
+def check_mode(
+    mode: str, bundle: Sequence[str], matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Check that a test in paired mode bundles values to compare."""
+    if mode == PAIRED and not any(len(matrix.get(axis, ())) > 1 for axis in bundle):
+        yield DocumentProblem(
+            ("test", "mode"),
+            "'paired' compares values of bundled axes: name an axis with several values in "
+            "[matrix] bundle",
+        )
 
 
 def check_rule(

@@ -139,6 +139,7 @@ def _check_across_keys(
 ) -> Iterator[DocumentProblem]:
     yield from definition_checks.check_axes(matrix)
     yield from definition_checks.check_bundle(document.matrix.bundle, tuple(matrix))
+    yield from definition_checks.check_mode(document.test.mode, document.matrix.bundle, matrix)
     for number, rule in enumerate(document.exclude):
         yield from definition_checks.check_rule(rule, matrix, ("exclude", number))
     for number, rule in enumerate(document.include):
@@ -234,6 +235,7 @@ def _build_definition(
         },
         files=tuple(files),
         twins=dict(document.twins),
+        mode=test.mode,
     )
 
 

@@ -74,13 +74,26 @@ class TestTable(StrictModel):
     tree: str = Field(
         "", max_length=200, description="Name of the tree; empty means the dataset's main tree."
     )
+    mode: Literal["solo", "paired"] = Field(
+        "solo",
+        description="Executions of a job: undisturbed one after the other (solo), or two at a time "
+        "that read by turns (paired). A job in paired mode compares each value of the bundled axes "
+        "with the first.",
+    )
     repeats: int = Field(1, ge=1, le=10_000, description="Jobs per series.")
-    rounds: int = Field(2, ge=1, le=1_000, description="Balanced orders inside a job: AB, BA, …")
+    rounds: int = Field(
+        2,
+        ge=1,
+        le=1_000,
+        description="Balanced orders inside a job: AB, BA, …; in paired mode launches of each pair, "
+        "beside one A/A launch.",
+    )
     passes: int = Field(
         3,
         ge=1,
         le=10_000,
-        description="Executions of the loop; the first of a warm execution is not counted.",
+        description="Executions of the loop; the first of a warm execution is not counted. Paired "
+        "launches read whole passes until each side has used 2 s of CPU.",
     )
     seed: int = Field(1, ge=0, lt=2**63, description="Seed of orders and selections.")
     wall_limit_s: float = Field(

@@ -15,6 +15,7 @@ from treehammer.submit.planning.pacing import BreakerThreshold
 _KEYS = (
     "dataset",
     "tree",
+    "mode",
     "repeats",
     "rounds",
     "passes",

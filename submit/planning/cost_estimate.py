@@ -6,12 +6,13 @@ amount of data, and the plan is marked accordingly.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from treehammer.collectors.job_spec import CHECKSUM, TIMED, ExecutionSpec
+from treehammer.collectors.job_spec import CHECKSUM, PAIRED, ExecutionSpec
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.hctests.matrix.definition import Scalar, Variant
@@ -25,6 +26,10 @@ ROOT_STARTUP_S = 3.0
 UNZIP_BYTES_PER_S = 100e6
 #: Seconds that the worker adds to an execution for calibration, sampling and the record.
 WORKER_STARTUP_S = 0.5
+#: CPU seconds of one side of a launch, and those before it that are not counted; the worker's
+#: turn_conductor has them in nanoseconds.
+LAUNCH_CPU_S = 2.0
+CALIBRATION_CPU_S = 0.1
 
 MEASURED_BASIS, ASSUMED_BASIS, UNKNOWN_BASIS = "measured before", "assumed", "unknown"
 
@@ -46,7 +51,18 @@ def estimate_read_bytes(manifest: Manifest, execution: ExecutionSpec) -> int:
     """
     if execution.kind == CHECKSUM or execution.variant["access"] == "staged":
         return manifest.size
-    return round(execution.passes * _read_fraction(manifest, execution.variant) * manifest.size)
+    passes = _expect_passes(manifest, execution)
+    return round(passes * _read_fraction(manifest, execution.variant) * manifest.size)
+
+
+def _expect_passes(manifest: Manifest, execution: ExecutionSpec) -> float:
+    """Expect the passes of an execution; those of a launch repeat until each side has enough CPU."""
+    if execution.mode != PAIRED:
+        return execution.passes
+    unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
+    pass_s = max(1e-3, unzipped * _read_fraction(manifest, execution.variant) / UNZIP_BYTES_PER_S)
+    counted = 2 * math.ceil(LAUNCH_CPU_S / pass_s / 2)
+    return counted + min(1.0, CALIBRATION_CPU_S / pass_s)
 
 
 def _read_fraction(manifest: Manifest, variant: Mapping[str, Scalar]) -> float:
@@ -73,8 +89,9 @@ def estimate_execution(
     if manifest is None:
         return None
     unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
-    if execution.kind == TIMED:
-        unzipped = round(unzipped * execution.passes * _read_fraction(manifest, execution.variant))
+    if execution.kind != CHECKSUM:
+        passes = _expect_passes(manifest, execution)
+        unzipped = round(unzipped * passes * _read_fraction(manifest, execution.variant))
     seconds = ROOT_STARTUP_S + unzipped / UNZIP_BYTES_PER_S
     return ExecutionCost(seconds + WORKER_STARTUP_S, seconds, ASSUMED_BASIS)
 
@@ -149,6 +166,7 @@ def load_measured_costs(store: Store, test_hash: str) -> Mapping[str, ExecutionC
         "payload_wall_s",
         "payload_user_s",
         "payload_sys_s",
+        "run_mode",
         *OUTCOME_COLUMNS,
     )
     walls: dict[str, list[float]] = defaultdict(list)
@@ -158,8 +176,10 @@ def load_measured_costs(store: Store, test_hash: str) -> Mapping[str, ExecutionC
         good = classify_outcome(row) is Outcome.GOOD
         if good and isinstance(wall, float) and isinstance(user, float):
             key = _history_key(str(row["kind"]), row["series"])
-            walls[key].append(wall)
-            cpus[key].append(user + (system if isinstance(system, float) else 0.0))
+            cpu = user + (system if isinstance(system, float) else 0.0)
+            # The wall time of one that took turns is that of both.
+            walls[key].append(wall / 2 if row["run_mode"] == PAIRED else wall)
+            cpus[key].append(cpu)
     return {
         key: ExecutionCost(
             statistics.median(walls[key]), statistics.median(cpus[key]), MEASURED_BASIS

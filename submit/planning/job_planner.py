@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from treehammer.collectors.job_spec import (
+    BASE_SIDE,
     CHECKSUM,
     TIMED,
     ExecutionLimits,
@@ -25,7 +26,7 @@ from treehammer.collectors.record.metric_catalogue import (
     RECORD_VERSION,
 )
 from treehammer.datasets.model.manifest import Manifest
-from treehammer.hctests.matrix import axes, identity, variant_expansion
+from treehammer.hctests.matrix import axes, execution_order, identity, variant_expansion
 from treehammer.hctests.matrix.definition import (
     FORMAT_AXIS,
     PinnedTest,
@@ -34,6 +35,7 @@ from treehammer.hctests.matrix.definition import (
     Variant,
     VariantGroup,
 )
+from treehammer.hctests.matrix.execution_order import OrderedExecution
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.version import __version__
@@ -90,7 +92,7 @@ class JobPlanner:
         definition = self.pinned.definition
         key = "|".join(variant.canonical_json for variant in group.variants)
         seed = variant_expansion.derive_job_seed(definition.seed, site.name, door.name, key, repeat)
-        order = variant_expansion.order_executions(group, definition.rounds, seed)
+        order = execution_order.order_job(definition, group, seed)
         label = group.variants[0].label(self._axes_between_jobs)
         return self._plan_job(site, door, TIMED, repeat, label, key, order)
 
@@ -108,7 +110,10 @@ class JobPlanner:
             if _reader_key(variant) in readers
             and self._software_for(site, str(variant["root"])).provider != "none"
         ]
-        order = tuple((1, position, variant) for position, variant in enumerate(variants, start=1))
+        order = tuple(
+            OrderedExecution(1, position, variant, CHECKSUM)
+            for position, variant in enumerate(variants, start=1)
+        )
         if order:
             yield self._plan_job(site, door, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
 
@@ -120,7 +125,7 @@ class JobPlanner:
         repeat: int,
         label: str,
         key: str,
-        order: Sequence[tuple[int, int, Variant]],
+        order: Sequence[OrderedExecution],
     ) -> PlannedJob:
         job_id = hash_values(self.campaign_id, site.name, door.name, kind, key, repeat)[:24]
         definition = self.pinned.definition
@@ -134,7 +139,8 @@ class JobPlanner:
             executions=(),
         )
         executions = tuple(
-            self._plan_execution(spec, site, door, kind, repeat, *entry) for entry in order
+            self._plan_execution(spec, site, door, repeat, entry, _launch_order(entry))
+            for entry in order
         )
         return PlannedJob(replace(spec, executions=executions), site, kind, repeat, label)
 
@@ -143,12 +149,11 @@ class JobPlanner:
         spec: JobSpec,
         site: Site,
         door: Door,
-        kind: str,
         repeat: int,
-        round_: int,
-        position: int,
-        variant: Variant,
+        entry: OrderedExecution,
+        launch_order: str | None,
     ) -> ExecutionSpec:
+        variant, kind = entry.variant, entry.kind
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
         once = kind == CHECKSUM or variant["cache"] == "cold"
         passes = 1 if once else definition.passes
@@ -156,8 +161,9 @@ class JobPlanner:
             "job_id": spec.job_id,
             "kind": kind,
             "repeat": repeat,
-            "round": round_,
-            "position": position,
+            "round": entry.round,
+            "position": entry.position,
+            "launch_order": launch_order,
             "series": identity.compute_series(
                 self._campaign_values["test_hash"],
                 variant,
@@ -176,8 +182,8 @@ class JobPlanner:
             **_known_axis_values(variant),
         }
         return ExecutionSpec(
-            round=round_,
-            position=position,
+            round=entry.round,
+            position=entry.position,
             kind=kind,
             variant=dict(variant.values),
             software=self._software_for(site, str(variant["root"])),
@@ -186,6 +192,8 @@ class JobPlanner:
             passes=passes,
             seed=definition.seed,
             identity=values,
+            mode=entry.mode,
+            side=entry.side,
         )
 
     def _software_for(self, site: Site, value: str) -> SoftwareRequest:
@@ -246,6 +254,13 @@ class JobPlanner:
             "treehammer_version": __version__,
             "content_hash": manifest.hash if manifest else None,
         }
+
+
+def _launch_order(entry: OrderedExecution) -> str | None:
+    """Return the sides of an execution's launch in order of their positions; None without one."""
+    if not entry.side:
+        return None
+    return "AB" if (entry.side == BASE_SIDE) == (entry.position == 1) else "BA"
 
 
 def _known_axis_values(variant: Variant) -> dict[str, Scalar]:

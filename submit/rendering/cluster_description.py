@@ -7,7 +7,7 @@ import math
 import socket
 from functools import cache
 
-from treehammer.collectors.job_spec import RETRY_EXIT_CODE
+from treehammer.collectors.job_spec import PAIRED, RETRY_EXIT_CODE
 from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
 from treehammer.submit.batch.htcondor import job_policy
 from treehammer.submit.batch.htcondor.known_commands import check_description, check_site_commands
@@ -61,7 +61,7 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
         "jobs": cluster.jobs,
         "contact": submitter_contact(),
         "environment": environment,
-        "memory_mb": min(plan.pinned_test.definition.memory_limit_mb, job_policy.REQUEST_MEMORY_MB),
+        "memory_mb": _request_memory_mb(plan),
         "disk_kb": math.ceil(cluster.disk_bytes / 1024),
         "in_flight": cluster.in_flight,
         "delay": plan.options.pace.delay_expression(cluster.jobs, cluster.in_flight),
@@ -79,3 +79,11 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
     text = render_template(HTCONDOR_TEMPLATE, values, folder=folder, where=f"site {site.name}")
     check_description(text, f"site {site.name}: {folder / HTCONDOR_TEMPLATE}")
     return text
+
+
+def _request_memory_mb(plan: Plan) -> int:
+    definition = plan.pinned_test.definition
+    if definition.mode == PAIRED:  # two payloads live at once
+        most = job_policy.REQUEST_MEMORY_MB + job_policy.SECOND_PROCESS_MEMORY_MB
+        return min(2 * definition.memory_limit_mb, most)
+    return min(definition.memory_limit_mb, job_policy.REQUEST_MEMORY_MB)

@@ -26,13 +26,13 @@ repeats = 3
 rounds = 1
 passes = 1
 [matrix]
-mode = ["good", "bad"]
+style = ["good", "bad"]
 """
 #: Writes down what a payload must, once it may end; half of the variants fail.
 SCRIPT = """#!/bin/sh
 for _ in $(seq 600); do [ -e 'MAY_END' ] && break; sleep 0.2; done
 echo "reading <b>as asked</b>" >&2
-grep -q '"mode": *"bad"' job.json && { echo "no such file" >&2; exit 3; }
+grep -q '"style": *"bad"' job.json && { echo "no such file" >&2; exit 3; }
 printf '{"format": 1, "values": {}, "extras": {}}' > "$TREEHAMMER_RESULT"
 """
 
@@ -122,8 +122,8 @@ def test_failures_link_to_job_with_log(running: Running, open_tab: Visit) -> Non
     tab.page.wait_for_url("**failure=payload**")
     jobs = tab.page.get_by_role("region", name="Selected jobs")
     assert jobs.locator("tbody tr").count() == 3
-    jobs.get_by_role("link", name="mode=bad").first.click()
-    assert "mode=bad at local" in tab.page.get_by_role("heading", level=1).inner_text()
+    jobs.get_by_role("link", name="style=bad").first.click()
+    assert "style=bad at local" in tab.page.get_by_role("heading", level=1).inner_text()
     log = tab.page.locator("pre.log").first
     assert "reading <b>as asked</b>" in log.inner_text()
     assert "no such file" in log.inner_text()

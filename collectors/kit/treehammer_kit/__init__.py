@@ -20,16 +20,29 @@ import os
 import sys
 import time
 import traceback
-from typing import Any, Dict, NoReturn, Optional
+from typing import Any, Dict, List, NoReturn, Optional
 
-from . import build_facts, instruction_counting, pass_summary, root_engine, value_checksum
+from . import (
+    build_facts,
+    instruction_counting,
+    pass_summary,
+    root_engine,
+    turn_server,
+    value_checksum,
+)
 from .payload_task import RNTUPLE, PayloadError, PayloadTask, write_result
+from .read_passes import ReadPasses
 
 __all__ = ["PayloadError", "run"]
 
 
 def run(
-    code: str = "", *, ntuple: str = "", function: str = "read", folder: Optional[str] = None
+    code: str = "",
+    *,
+    ntuple: str = "",
+    function: str = "read",
+    folder: Optional[str] = None,
+    turns: bool = True,
 ) -> NoReturn:
     """Run the execution described by ``job.json`` with this loop, write the result, and exit.
 
@@ -39,6 +52,8 @@ def run(
             files of variants with ``format = "rntuple"``.
         function: name of the loop's function.
         folder: the payload's folder, base of ``@file``; by default the script's.
+        turns: whether the loop may be called for one part of the entries after another, so that two
+            releases can read by turns (``mode = "paired"``).
     """
     job, result = os.environ.get("TREEHAMMER_JOB"), os.environ.get("TREEHAMMER_RESULT")
     if not job or not result:
@@ -46,7 +61,8 @@ def run(
             "treehammer_kit: TREEHAMMER_JOB and TREEHAMMER_RESULT are not set; run this payload "
             "with 'treehammer submit' or 'python worker.pyz run job.json'"
         )
-    execution = _PayloadExecution()
+    prefix = os.environ.get(turn_server.TURNS_VARIABLE) if turns else None
+    execution = _PayloadExecution(prefix)
     failure = None
     try:
         task = PayloadTask.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0])))
@@ -69,7 +85,8 @@ def run(
 class _PayloadExecution:
     """One execution and the values recorded so far, which survive the failure of a later step."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipes_prefix: Optional[str]) -> None:
+        self._pipes_prefix = pipes_prefix
         self.values: Dict[str, Any] = {}
         self.extras: Dict[str, float] = {}
         self.phase = "import"
@@ -100,7 +117,25 @@ class _PayloadExecution:
             instruction_counting.compile_requests(root, task.counting)
         self.values["compile_wall_s"] = time.monotonic() - start
         self.phase = "passes"
-        passes, done = format_.passes(root, task), []
+        passes = format_.passes(root, task)
+        pipes = turn_server.open_pipes(self._pipes_prefix) if self._pipes_prefix else None
+        if pipes:
+            done = turn_server.TurnServer(passes, task.urls).serve(*pipes)
+        else:
+            done = self._run_passes(root, task, passes)
+        if len({(item.events, item.unzipped_bytes) for item in done}) > 1:
+            amounts = ", ".join(f"{item.events} events {item.unzipped_bytes} B" for item in done)
+            raise PayloadError(
+                "data-check", "passes", "loop", f"the passes read different amounts: {amounts}"
+            )
+        self.values.update(format_.summarize(done))
+        self.values.update(passes.totals())
+        self.extras.update(pass_summary.summarize_extras(done))
+
+    def _run_passes(
+        self, root: Any, task: PayloadTask, passes: ReadPasses
+    ) -> List[pass_summary.PassRead]:
+        done = []
         for number in range(1, task.passes + 1):
             if task.counting and number == task.passes:
                 instruction_counting.count_next_pass(root)
@@ -110,11 +145,4 @@ class _PayloadExecution:
             print(
                 f"pass {number}/{task.passes}: {done[-1].events} events in {loop:.3f} s", flush=True
             )
-        if len({(item.events, item.unzipped_bytes) for item in done}) > 1:
-            amounts = ", ".join(f"{item.events} events {item.unzipped_bytes} B" for item in done)
-            raise PayloadError(
-                "data-check", "passes", "loop", f"the passes read different amounts: {amounts}"
-            )
-        self.values.update(format_.summarize(done))
-        self.values.update(passes.totals())
-        self.extras.update(pass_summary.summarize_extras(done))
+        return done

@@ -79,6 +79,34 @@ struct Clock {
    }
 };
 
+inline Long64_t ClockNs(clockid_t clock)
+{
+   timespec t{};
+   clock_gettime(clock, &t);
+   return 1000000000LL * t.tv_sec + t.tv_nsec;
+}
+
+/// CPU time of this process' other threads, such as a reader's own, in nanoseconds.
+inline Long64_t OtherThreadsNs()
+{
+   return ClockNs(CLOCK_PROCESS_CPUTIME_ID) - ClockNs(CLOCK_THREAD_CPUTIME_ID);
+}
+
+/// One turn of the loop in paired mode.
+struct Turn {
+   Long64_t cpu_ns = 0, wall_ns = 0, bytes = 0, events = 0;
+   Long64_t switches_voluntary = 0, switches_involuntary = 0, device_bytes = 0;
+
+   /// The answer of the turn protocol.
+   std::string Answer() const
+   {
+      std::string text;
+      for (Long64_t value : {cpu_ns, wall_ns, bytes, switches_voluntary, switches_involuntary, device_bytes})
+         text += (text.empty() ? "" : " ") + std::to_string(value);
+      return text;
+   }
+};
+
 /// Read a small file of /proc with exactly one read(); empty when unreadable.
 inline std::string ReadProc(const char *path)
 {

@@ -39,7 +39,7 @@ inline std::vector<Long64_t> SampleEntries(Long64_t total, double fraction, uint
 /// Entry numbers to read: all of them, or a list.
 class Entries {
    const Long64_t *fList = nullptr;
-   Long64_t fSize = 0;
+   Long64_t fFirst = 0, fLast = 0;
 
 public:
    class Iterator {
@@ -57,11 +57,20 @@ public:
       bool operator!=(const Iterator &other) const { return fAt != other.fAt; }
    };
    Entries() = default;
-   explicit Entries(Long64_t size) : fSize(size) {}
-   explicit Entries(const std::vector<Long64_t> &list) : fList(list.data()), fSize(list.size()) {}
-   Iterator begin() const { return {fList, 0}; }
-   Iterator end() const { return {fList, fSize}; }
-   Long64_t size() const { return fSize; }
+   explicit Entries(Long64_t size) : fLast(size) {}
+   explicit Entries(const std::vector<Long64_t> &list) : fList(list.data()), fLast(list.size()) {}
+   Iterator begin() const { return {fList, fFirst}; }
+   Iterator end() const { return {fList, fLast}; }
+   Long64_t size() const { return fLast - fFirst; }
+
+   /// The entries from position `first` up to, not including, position `last`.
+   Entries Slice(Long64_t first, Long64_t last) const
+   {
+      Entries part = *this;
+      part.fFirst = fFirst + first;
+      part.fLast = fFirst + last;
+      return part;
+   }
 };
 
 } // namespace treehammer

@@ -73,6 +73,7 @@ struct BranchInfo {
 class FileReader {
 protected:
    std::unique_ptr<TFile> fFile;
+   Long64_t fOthersNs = 0, fLoopCpuNs = 0;
 
    bool Fail(const char *failure, const char *reason, std::string text)
    {
@@ -131,8 +132,6 @@ protected:
    template <typename Body>
    bool Measure(Body &&body)
    {
-      std::string problem;
-      bool read_failed = false;
       Kernel before, after;
       before.TakeIo();
       before.TakeQueue();
@@ -140,40 +139,98 @@ protected:
       if (hooks.begin)
          hooks.begin();
       const Clock start = Clock::Now();
-      try {
-         body();
-      } catch (const ReadError &error) {
-         problem = error.what();
-         read_failed = true;
-      } catch (const std::exception &error) {
-         problem = error.what();
-      }
+      const bool good = Guard(body);
       loop = Clock::Now() - start;
       if (hooks.end)
          hooks.end();
       after.TakeQueue();
       after.TakeIo();
-      if (read_failed)
-         return Fail("read", "entry", problem);
-      if (!problem.empty())
-         return Fail(FirstError().empty() ? "payload" : "read", "exception", problem);
-      if (!WithoutErrors("read", "reading"))
+      if (!good || !WithoutErrors("read", "reading"))
          return false;
+      StartCounting();
       AccountKernel(before, after);
       return true;
    }
 
+   /// Start a loop of turns.
+   void StartTurns()
+   {
+      StartCounting();
+      loop = Clock();
+      fLoopCpuNs = 0;
+      fOthersNs = OtherThreadsNs();
+   }
+
+   /// Run one turn of the loop and add it to the loop's figures.  Other threads may also work during
+   /// the other process' turns: all their CPU time since the last turn counts.
+   template <typename Body>
+   bool MeasureTurn(Body &&body, FilePass &current)
+   {
+      const Long64_t events = current.events, bytes = current.bytes;
+      Kernel before, after;
+      rusage used_before{}, used_after{};
+      before.TakeIo();
+      before.TakeQueue();
+      getrusage(RUSAGE_SELF, &used_before);
+      const Clock start = Clock::Now();
+      const Long64_t wall_ns = ClockNs(CLOCK_MONOTONIC), thread_ns = ClockNs(CLOCK_THREAD_CPUTIME_ID);
+      const bool good = Guard(body);
+      turn.cpu_ns = ClockNs(CLOCK_THREAD_CPUTIME_ID) - thread_ns;
+      turn.wall_ns = ClockNs(CLOCK_MONOTONIC) - wall_ns;
+      const Long64_t others_ns = OtherThreadsNs();
+      turn.cpu_ns += std::max<Long64_t>(0, others_ns - fOthersNs);
+      fOthersNs = others_ns;
+      const Clock used = Clock::Now() - start;
+      getrusage(RUSAGE_SELF, &used_after);
+      after.TakeQueue();
+      after.TakeIo();
+      if (!good || !WithoutErrors("read", "reading"))
+         return false;
+      AccountKernel(before, after);
+      fLoopCpuNs += turn.cpu_ns;
+      loop.wall += 1e-9 * turn.wall_ns;
+      loop.sys += used.sys;
+      loop.user = std::max(0., 1e-9 * fLoopCpuNs - loop.sys);
+      turn.bytes = current.bytes - bytes;
+      turn.events = current.events - events;
+      turn.switches_voluntary = used_after.ru_nvcsw - used_before.ru_nvcsw;
+      turn.switches_involuntary = used_after.ru_nivcsw - used_before.ru_nivcsw;
+      turn.device_bytes = std::max<Long64_t>(0, after.read_bytes - before.read_bytes);
+      return true;
+   }
+
+   /// Run the loop; its exceptions become failures.
+   template <typename Body>
+   bool Guard(Body &&body)
+   {
+      try {
+         body();
+      } catch (const ReadError &error) {
+         return Fail("read", "entry", error.what());
+      } catch (const std::exception &error) {
+         return Fail(FirstError().empty() ? "payload" : "read", "exception", error.what());
+      }
+      return true;
+   }
+
+   void StartCounting() { run_queue_s = kernel_read_chars = kernel_read_calls = kernel_read_bytes = 0; }
+
+   /// Add the difference of two snapshots; -1 where the kernel does not provide it.
    void AccountKernel(const Kernel &before, const Kernel &after)
    {
-      if (before.run_queue_s >= 0 && after.run_queue_s >= 0)
-         run_queue_s = after.run_queue_s - before.run_queue_s;
-      if (before.read_chars < 0 || after.read_chars < 0)
+      if (before.run_queue_s < 0 || after.run_queue_s < 0)
+         run_queue_s = -1;
+      else
+         run_queue_s += after.run_queue_s - before.run_queue_s;
+      if (before.read_chars < 0 || after.read_chars < 0) {
+         kernel_read_chars = kernel_read_calls = kernel_read_bytes = -1;
          return;
+      }
       // Subtract the bytes read by the snapshots: the first of I/O and both of the run queue.
       const Long64_t own = before.io_cost + before.queue_cost + after.queue_cost;
-      kernel_read_chars = after.read_chars - before.read_chars - own;
-      kernel_read_calls = after.read_calls - before.read_calls - 3;
-      kernel_read_bytes = after.read_bytes - before.read_bytes;
+      kernel_read_chars += after.read_chars - before.read_chars - own;
+      kernel_read_calls += after.read_calls - before.read_calls - 3;
+      kernel_read_bytes += after.read_bytes - before.read_bytes;
    }
 
 public:
@@ -183,6 +240,7 @@ public:
    Long64_t file_size = 0, entries_total = 0;
    Long64_t kernel_read_chars = -1, kernel_read_bytes = -1, kernel_read_calls = -1;
    double run_queue_s = -1;
+   Turn turn; // the last one
 
    /// Load the library for this URL, ahead of the timed opening.
    static void LoadPlugin(const std::string &url)

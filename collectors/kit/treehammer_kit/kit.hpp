@@ -124,6 +124,7 @@ class Reader : public FileReader {
    std::unique_ptr<ReadEvents> fEvents;
    std::unique_ptr<TEntryList> fEntryList;
    std::vector<Long64_t> fEntries;
+   Entries fAll; // of a loop of turns
 
 public:
    Pass current; // the loop's argument ('pass' is a keyword of Python)
@@ -202,17 +203,47 @@ public:
 
    bool Run()
    {
-      auto *file = fFile.get();
-      const Long64_t bytes = file->GetBytesRead(), extra = file->GetBytesReadExtra();
-      const Long64_t calls = file->GetReadCalls();
+      StartLoop();
       if (!Measure([this] { TheLoop()(current); }))
          return false;
-      bytes_read = file->GetBytesRead() - bytes;
-      bytes_read_extra = file->GetBytesReadExtra() - extra;
-      read_calls = file->GetReadCalls() - calls;
+      FinishLoop();
+      return true;
+   }
+
+   /// Start a loop of turns; FinishTurns ends it.
+   void StartTurns()
+   {
+      FileReader::StartTurns();
+      fAll = current.entries;
+      StartLoop();
+   }
+
+   bool RunTurn(Long64_t first, Long64_t last)
+   {
+      current.entries = fAll.Slice(first, last);
+      return MeasureTurn([this] { TheLoop()(current); }, current);
+   }
+
+   void FinishTurns()
+   {
+      FinishLoop();
+      perfstats_wall_s = -1; // includes the other process' turns
+   }
+
+   void StartLoop()
+   {
+      bytes_read = -fFile->GetBytesRead();
+      bytes_read_extra = -fFile->GetBytesReadExtra();
+      read_calls = -fFile->GetReadCalls();
+   }
+
+   void FinishLoop()
+   {
+      bytes_read += fFile->GetBytesRead();
+      bytes_read_extra += fFile->GetBytesReadExtra();
+      read_calls += fFile->GetReadCalls();
       AccountCache();
       AccountEvents();
-      return true;
    }
 
    void AccountCache()

@@ -70,6 +70,7 @@ inline void WriteWarmUpNTuple(const std::string &path, const std::string &name)
 class NTupleReader : public FileReader {
    std::unique_ptr<ROOT::RNTupleReader> fReader;
    std::vector<Long64_t> fEntries;
+   Entries fAll; // of a loop of turns
 
    /// A counter of the reader's page source; -1 where this ROOT lacks it.
    Long64_t Counter(const char *name) const
@@ -156,13 +157,36 @@ public:
 
    bool Run()
    {
-      const auto before = Counters();
+      counters = Counters();
       if (!Measure([this] { TheNTupleLoop()(current); }))
          return false;
-      counters = Counters();
-      for (auto &item : counters)
-         item.second = item.second < 0 ? -1 : item.second - before.at(item.first);
+      FinishLoop();
       return true;
+   }
+
+   /// Start a loop of turns; FinishTurns ends it.
+   void StartTurns()
+   {
+      FileReader::StartTurns();
+      fAll = current.entries;
+      counters = Counters();
+   }
+
+   bool RunTurn(Long64_t first, Long64_t last)
+   {
+      current.entries = fAll.Slice(first, last);
+      return MeasureTurn([this] { TheNTupleLoop()(current); }, current);
+   }
+
+   void FinishTurns() { FinishLoop(); }
+
+   /// Subtract the counters at the start of the loop from those at its end.
+   void FinishLoop()
+   {
+      for (auto &item : counters) {
+         const Long64_t end = Counter(item.first.c_str());
+         item.second = end < 0 ? -1 : end - item.second;
+      }
    }
 
    void Close()

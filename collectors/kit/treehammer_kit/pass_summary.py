@@ -75,6 +75,8 @@ class PassRead:
     """All files of one pass, read in order."""
 
     files: List[FileRead]
+    #: Read in turns with another process, after a warm-up.
+    in_turns: bool = False
 
     def phase_seconds(self, phase: str, index: int) -> float:
         """Sum the seconds of a phase; index 0 is wall, 1 user, 2 system."""
@@ -130,8 +132,8 @@ def _sum_known(values: Sequence[float]) -> Optional[float]:
 
 
 def drop_warm_up(passes: Sequence[PassRead]) -> Sequence[PassRead]:
-    """Drop the first pass, which warms up, unless it is the only one."""
-    return passes[1:] or passes
+    """Drop the first pass, which warms up, unless it is the only one or consists of turns."""
+    return passes if passes[0].in_turns else passes[1:] or passes
 
 
 def summarize_tree_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:

@@ -41,6 +41,22 @@ class ReadPasses:
         """
         return PassRead([self._read_file(url) for url in self._task.urls])
 
+    def open_turns(self, url: str) -> Any:
+        """Open a file that is read in turns; return its reader.
+
+        Raises:
+            PayloadError: as :meth:`run_pass`.
+        """
+        reader = self._open_prepared(url)
+        reader.StartTurns()
+        return reader
+
+    def close_turns(self, reader: Any) -> FileRead:
+        """Close a file that was read in turns."""
+        reader.FinishTurns()
+        reader.Close()
+        return self._collect_figures(reader)
+
     def totals(self) -> Dict[str, int]:
         """Return the catalogue values common to all passes; branches are those of the first file."""
         choices = [self._choices[url] for url in self._task.urls]
@@ -52,6 +68,13 @@ class ReadPasses:
         }
 
     def _read_file(self, url: str) -> FileRead:
+        reader = self._open_prepared(url)
+        raise_on_failure(reader, reader.Run(), "loop", url)
+        reader.Close()
+        return self._collect_figures(reader)
+
+    def _open_prepared(self, url: str) -> Any:
+        """Open a file and prepare the loop over the chosen branches and events."""
         task = self._task
         reader = self._open_file(url)
         self._entries[url] = int(reader.entries_total)
@@ -64,9 +87,7 @@ class ReadPasses:
         for name, value in task.settings.items():
             text = value if isinstance(value, str) else json.dumps(value)
             reader.current.settings[name] = text
-        raise_on_failure(reader, reader.Run(), "loop", url)
-        reader.Close()
-        return self._collect_figures(reader)
+        return reader
 
     def _count_eligible(self, reader: Any) -> int:
         """Count the events that may be read: all of the file, or the first of them."""

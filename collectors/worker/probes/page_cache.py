@@ -66,6 +66,16 @@ def prepare_page_cache(files: Sequence[InputFile], request: str) -> PageCacheSta
     return PageCacheState("unknown", "not changed", cached_fraction(paths))
 
 
+def evict_between_turns(paths: Sequence[str]) -> None:
+    """Drop files that were evicted before and are only read since: nothing is left to write."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
 def _classify_eviction(fraction: Optional[float], proved: bool) -> PageCacheState:
     if fraction is None:
         return PageCacheState("unknown", "posix_fadvise(DONTNEED); mincore is not permitted", None)

@@ -8,9 +8,17 @@ import resource
 import shutil
 import time
 from dataclasses import asdict, replace
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from ...job_spec import JOB_MARK_VARIABLE, ExecutionSpec, JobSpec, Scalar
+from ...job_spec import (
+    JOB_MARK_VARIABLE,
+    SEQUENTIAL,
+    SOLO,
+    ExecutionSpec,
+    InputFile,
+    JobSpec,
+    Scalar,
+)
 from ...record import plausibility
 from ...record.failures import ExecutionError, Failure
 from ...record.measurement_record import Measurement, make_measurement_id
@@ -23,6 +31,7 @@ from ..probes.cgroup import Cgroup
 from ..stop_signals import StopSignals
 from . import derived_metrics, input_files, payload_process, payload_result, remote_copy
 from .payload_failures import attribute_to_full_disk, check_root_version, classify_failure
+from .payload_process import LaunchedPayload
 
 #: Version of the layout of the payload's own ``job.json``.
 PAYLOAD_JOB_FORMAT = 1
@@ -71,26 +80,76 @@ class JobContext:
             os.makedirs(os.path.join(output, name), exist_ok=True)
 
 
+class PayloadRun(NamedTuple):
+    """End of a payload: its outcome, the end of its output, and a kill by the OOM killer."""
+
+    outcome: payload_process.ProcessOutcome
+    excerpt: str
+    out_of_memory: bool
+
+
 class Execution:
-    """The execution of one :class:`ExecutionSpec`: :meth:`run`, then :meth:`build_measurement`."""
+    """The execution of one :class:`ExecutionSpec`: :meth:`run`, then :meth:`build_measurement`.
+
+    A launch performs the steps of :meth:`run` for two executions at once.
+    """
 
     def __init__(self, context: JobContext, spec: ExecutionSpec) -> None:
         self._context = context
         self._spec = spec
-        self._values: Dict[str, Any] = {}
+        self._values: Dict[str, Any] = {"run_mode": SOLO if spec.mode == SOLO else SEQUENTIAL}
         self._extras: Mapping[str, float] = {}
         self._failure: Optional[Failure] = None
         self._phase = "setup"
         self._name = f"{spec.round}-{spec.position}"
         self._folder = os.path.join(context.output, "work", self._name)
         self._input = os.path.join(self._folder, "input")
+        self._command: List[str] = []
+        self._environment: Dict[str, str] = {}
+        self._files: Sequence[InputFile] = ()
+        self._started_us, self._start = 0, 0.0
+
+    @property
+    def folder(self) -> str:
+        """The payload's work folder."""
+        return self._folder
+
+    @property
+    def files(self) -> Sequence[InputFile]:
+        """The files that the payload reads, once the execution is prepared."""
+        return self._files
+
+    @property
+    def failure(self) -> Optional[Failure]:
+        """The first failure, if any."""
+        return self._failure
+
+    def fail(self, failure: Failure) -> None:
+        """Fail the execution for an external reason, instead of its own failure if it has one."""
+        self._failure = failure
+
+    def add_values(self, **values: Any) -> None:
+        """Add worker-owned values."""
+        self._values.update(values)
 
     def run(self) -> None:
-        """Run the execution; a failure becomes part of the measurement."""
-        started_us, start = node_facts.now_us(), time.monotonic()
-        before = node_facts.NodeSnapshot.take(self._context.cgroup)
+        """Run the execution alone; a failure becomes part of the measurement."""
+        self.start()
+        self.attempt(self.prepare)
+        self.attempt(lambda: self.evaluate(self.run_payload()))
+        self.finish()
+
+    def start(self) -> None:
+        """Note the time and the state of the node before the execution."""
+        self._started_us, self._start = node_facts.now_us(), time.monotonic()
+        self._before = node_facts.NodeSnapshot.take(self._context.cgroup)
+
+    def attempt(self, step: Callable[[], object]) -> bool:
+        """Perform a step unless an earlier one failed; False after a failure, which is kept."""
+        if self._failure:
+            return False
         try:
-            self._run_steps()
+            step()
             # A batch system may stop the payload's processes before it signals the worker.
             if self._failure:
                 self._context.signals.raise_if_stopped(self._phase)
@@ -101,32 +160,43 @@ class Execution:
             failure_class = "software-setup" if self._phase == "setup" else self._phase
             kind = "disk-full" if error.errno in DISK_FULL_ERRNOS else "node"
             self._failure = Failure(failure_class, kind, self._phase, message, transient=True)
+        return not self._failure
+
+    def finish(self) -> None:
+        """Note the time and the state of the node after the execution, and remove its files."""
         after = node_facts.NodeSnapshot.take(self._context.cgroup)
-        self._values.update(node_facts.compare_snapshots(before, after))
+        self._values.update(node_facts.compare_snapshots(self._before, after))
         # By the monotonic clock: the system time may be changed meanwhile.
-        ended_us = started_us + round((time.monotonic() - start) * 1e6)
+        ended_us = self._started_us + round((time.monotonic() - self._start) * 1e6)
         self._values.update(
-            started_us=started_us,
+            started_us=self._started_us,
             ended_us=ended_us,
-            day=int(time.strftime("%Y%m%d", time.gmtime(started_us / 1e6))),
+            day=int(time.strftime("%Y%m%d", time.gmtime(self._started_us / 1e6))),
         )
         self._clean_folder()
 
-    def _run_steps(self) -> None:
+    def prepare(self) -> None:
+        """Perform all steps before the payload: set-up, input, page cache.
+
+        Raises:
+            ExecutionError: a step failed.
+            OSError: the node failed.
+        """
         context = self._context
         shutil.rmtree(self._folder, ignore_errors=True)  # left by an interrupted attempt
         os.makedirs(self._folder)
         setup = self._setup_root()
         spec = self._prepare_inputs(setup)
+        self._files = spec.files
         self._probe_door(spec)
         self._prepare_page_cache(spec)
         context.signals.raise_if_stopped(self._phase)
         self._phase = "payload"
         entry = os.path.join(context.payload_folder, context.job.payload.entry)
         variables = self._payload_environment(spec)
-        command = setup.build_command(context.job.payload.kind, entry, variables)
+        self._command = setup.build_command(context.job.payload.kind, entry, variables)
+        self._environment = {**setup.env, **variables}
         self._write_payload_job(spec)
-        self._run_payload(command, {**setup.env, **variables})
 
     # -- before the payload
 
@@ -250,17 +320,41 @@ class Execution:
         path = os.path.join(self._folder, "job.json")
         write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
 
-    def _run_payload(self, command: List[str], env: Mapping[str, str]) -> None:
+    def run_payload(
+        self, signals: Optional[StopSignals] = None, launched: Optional[LaunchedPayload] = None
+    ) -> PayloadRun:
+        """Run the payload to its end.
+
+        Args:
+            signals: stop signals to obey instead of the job's.
+            launched: how a payload that takes turns differs from one that runs alone.
+
+        Raises:
+            ExecutionError: the payload cannot be started.
+            OSError: the node cannot start a process.
+        """
         context = self._context
         kills = context.cgroup.oom_kills()
         log = os.path.join(context.output, "logs", self._name)
         with BoundedLog(f"{log}.out") as out, BoundedLog(f"{log}.err") as err:
             outcome = payload_process.run_payload(
-                command, env, self._folder, context.job.limits, context.signals, out, err
+                self._command,
+                self._environment,
+                self._folder,
+                context.job.limits,
+                signals or context.signals,
+                out,
+                err,
+                launched,
             )
             excerpt = err.read_tail(LOG_EXCERPT_CHARACTERS) or out.read_tail(LOG_EXCERPT_CHARACTERS)
             if outcome.survivors:
                 err.write(f"\n[{outcome.survivors} processes outlived the payload]\n".encode())
+        return PayloadRun(outcome, excerpt, context.cgroup.oom_kills() > kills)
+
+    def evaluate(self, run: PayloadRun) -> None:
+        """Take over the payload's outcome and report."""
+        context, outcome = self._context, run.outcome
         self._values.update(_outcome_metrics(outcome), root_provider=self._spec.software.provider)
         reported = payload_result.read_payload_result(
             os.path.join(self._folder, "result.json"), context.job.payload.metrics
@@ -268,13 +362,12 @@ class Execution:
         self._values.update(reported.values)
         self._values.update(derived_metrics.derive_metrics(self._values))
         self._extras = reported.extras
-        out_of_memory = context.cgroup.oom_kills() > kills
         self._failure = classify_failure(
-            outcome, reported, context.job.limits, out_of_memory
+            outcome, reported, context.job.limits, run.out_of_memory
         ) or check_root_version(self._spec.software.version, reported.values.get("root_version"))
         if self._failure:
             self._failure = attribute_to_full_disk(self._failure, self._folder)
-            self._values["log_excerpt"] = excerpt
+            self._values["log_excerpt"] = run.excerpt
 
     # -- after the payload
 

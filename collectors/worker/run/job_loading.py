@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
-from ...job_spec import EXECUTION_KINDS, ExecutionSpec, JobSpec
+from ...job_spec import EXECUTION_KINDS, PAIRED, SIDES, SOLO, ExecutionSpec, JobSpec
 from ...record.measurement_record import describe_value_error, find_record_problems
 from ...record.metric_catalogue import (
     INSTRUMENT_VERSION,
@@ -108,7 +108,20 @@ def _find_value_errors(job: JobSpec) -> List[str]:
             + _find_contradictions(spec)
         )
         problems += [f"{where}.{text}" for text in wrong]
+    problems += _find_launch_errors(job.executions)
     return problems
+
+
+def _find_launch_errors(specs: Sequence[ExecutionSpec]) -> List[str]:
+    sides: Dict[int, List[str]] = {}
+    for spec in specs:
+        if spec.mode == PAIRED:
+            sides.setdefault(spec.round, []).append(spec.side)
+    return [
+        f"executions: round {round_} is a launch and must hold the sides A and B alone"
+        for round_, found in sides.items()
+        if sorted(found) != list(SIDES)
+    ]
 
 
 def _find_spec_errors(spec: ExecutionSpec) -> List[str]:
@@ -121,6 +134,8 @@ def _find_spec_errors(spec: ExecutionSpec) -> List[str]:
         problems.append(
             f"kind: unknown value {spec.kind!r}; expected one of {', '.join(EXECUTION_KINDS)}"
         )
+    if spec.mode not in (SOLO, PAIRED):
+        problems.append(f"mode: unknown value {spec.mode!r}; expected one of {SOLO}, {PAIRED}")
     return problems
 
 

@@ -7,10 +7,11 @@ import json
 import os
 from collections import Counter
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
-from ...job_spec import JobSpec
+from ...job_spec import PAIRED, ExecutionSpec, JobSpec
 from ...record.failures import FAILURE_CLASSES
 from ...record.measurement_record import Measurement
 from ...shared_files import write_atomically
@@ -23,6 +24,7 @@ from ..upload.outbox import describe_upload_problems
 from ..upload.uploader import Uploader
 from . import execution_table, payload_process
 from .execution import Execution, JobContext
+from .launch import Launch
 
 #: Version of the layout of ``attempt.json``.
 ATTEMPT_FORMAT = 1
@@ -52,33 +54,73 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         ]
         print_line(execution_table.format_heading(labels))
         calibration: Optional[float] = measure_calibration()
-        for spec in job.executions:
-            if signals.stopped_by:
-                break
+        for run in RunQueue(context):
             uploader.upload_if_due()
-            execution = Execution(context, spec)
             others, before = lock.count_others(), calibration
-            execution.run()
-            # Adjacent executions share one value.  After a stop signal there is no time for it.
+            run.run()
+            # Adjacent runs share one value.  After a stop signal there is no time for it.
             calibration = None if signals.stopped_by else measure_calibration()
-            measurement = execution.build_measurement(
-                calibration_before_s=before,
-                calibration_after_s=calibration,
-                concurrent_door_jobs=others,
-            )
-            try:
-                _write_record(measurement, output)
-            except OSError:  # the payload may have filled the disk
-                execution.remove_files()
-                _write_record(measurement, output)
-            report.add_measurement(measurement)
-            report.write()
-            print_line(execution_table.format_measurement(measurement.values, labels))
+            for execution in run.executions:
+                measurement = execution.build_measurement(
+                    calibration_before_s=before,
+                    calibration_after_s=calibration,
+                    concurrent_door_jobs=others,
+                )
+                try:
+                    _write_record(measurement, output)
+                except OSError:  # the payload may have filled the disk
+                    execution.remove_files()
+                    _write_record(measurement, output)
+                report.add_measurement(measurement)
+                report.write()
+                print_line(execution_table.format_measurement(measurement.values, labels))
         # Complete before the last upload: a job that is killed during it has lost nothing.
         good = report.finish()
         uploader.upload_remaining()
         report.record_upload(uploader.summarize())
         return good
+
+
+class SoloRun:
+    """One execution that runs undisturbed."""
+
+    def __init__(self, context: JobContext, spec: ExecutionSpec) -> None:
+        self.executions = [Execution(context, spec)]
+
+    def run(self) -> None:
+        """Run the execution."""
+        self.executions[0].run()
+
+
+class RunQueue:
+    """Iterates over the job's launches and single executions, until a stop signal.
+
+    A payload that does not support turns runs alone from its second launch on.
+    """
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+
+    def __iter__(self) -> Iterator[Union[SoloRun, Launch]]:
+        context, supports_turns = self._context, True
+        for specs in _group_launches(context.job.executions):
+            if len(specs) > 1 and supports_turns and not context.signals.stopped_by:
+                launch = Launch(context, specs)
+                yield launch
+                supports_turns = launch.supports_turns
+                continue
+            for spec in specs:
+                if not context.signals.stopped_by:
+                    yield SoloRun(context, spec)
+
+
+def _group_launches(specs: Sequence[ExecutionSpec]) -> Iterator[Tuple[ExecutionSpec, ...]]:
+    """Group the executions into launches, and tuples of one that runs alone."""
+    for (_, mode), group in groupby(specs, lambda spec: (spec.round, spec.mode)):
+        if mode == PAIRED:
+            yield tuple(group)
+        else:
+            yield from ((spec,) for spec in group)
 
 
 def locate_kit(target: str) -> str:

@@ -18,8 +18,8 @@ import selectors
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Set
+from dataclasses import dataclass, replace
+from typing import Callable, Dict, List, Mapping, Optional, Set
 
 from ...job_spec import ExecutionLimits
 from ...record.failures import ExecutionError, Failure
@@ -29,6 +29,8 @@ from ..stop_signals import StopSignals, die_with_parent
 
 #: Seconds between two samples of the tree.
 SAMPLING_INTERVAL_S = 0.2
+#: The same for payloads that take turns on one core.
+TURNS_SAMPLING_INTERVAL_S = 1.0
 #: Children reaped in a row: orphans that fork endlessly must not keep the worker busy.
 MAX_REAPED_AT_ONCE = 100
 #: Seconds between SIGTERM and SIGKILL.
@@ -71,6 +73,26 @@ class ProcessOutcome:
     survivors: int
 
 
+@dataclass(frozen=True)
+class LaunchedPayload:
+    """Differences of a payload that takes turns with another from one that runs alone.
+
+    Attributes:
+        environment: additional variables.
+        pin: called in the new process before it runs the payload.
+        wall_limits: wall limits that the payload may take: it waits for another one.
+    """
+
+    environment: Mapping[str, str]
+    pin: Callable[[], None]
+    wall_limits: int = 2
+
+    def start_process(self) -> None:
+        """Prepare the new process."""
+        die_with_parent()
+        self.pin()
+
+
 def become_subreaper() -> None:
     """Make this process adopt the orphans among its descendants.
 
@@ -90,6 +112,7 @@ def run_payload(
     signals: StopSignals,
     out: BoundedLog,
     err: BoundedLog,
+    launched: Optional[LaunchedPayload] = None,
 ) -> ProcessOutcome:
     """Run ``command`` in a new session until its whole process tree has ended.
 
@@ -102,12 +125,12 @@ def run_payload(
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=dict(env),
+            env={**env, **(launched.environment if launched else {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - the worker has one thread
+            preexec_fn=launched.start_process if launched else die_with_parent,  # noqa: PLW1509 - the worker has one thread
         )
     except OSError as error:
         if error.errno in FORK_FAILURE_ERRNOS:
@@ -121,7 +144,10 @@ def run_payload(
                 "node and is executable, and that its first line names an interpreter.",
             )
         ) from error
-    return _ProcessSupervisor(process, start, limits, signals, out, err).run()
+    supervisor = _ProcessSupervisor(process, start, limits, signals, out, err)
+    if launched:
+        supervisor.allow_turns(launched.wall_limits)
+    return supervisor.run()
 
 
 class _ProcessSupervisor:
@@ -155,6 +181,12 @@ class _ProcessSupervisor:
         self._io: Optional[process_stats.IoCounters] = process_stats.IoCounters()
         self._waits: Dict[int, int] = {}
         self._seen: Set[int] = {process.pid}
+        self._sampling_interval_s = SAMPLING_INTERVAL_S
+
+    def allow_turns(self, wall_limits: int) -> None:
+        """Allow several wall limits, and disturb the turns less by sampling."""
+        self._limits = replace(self._limits, wall_s=wall_limits * self._limits.wall_s)
+        self._sampling_interval_s = TURNS_SAMPLING_INTERVAL_S
 
     def run(self) -> ProcessOutcome:
         try:
@@ -174,7 +206,7 @@ class _ProcessSupervisor:
             now = time.monotonic()
             if self._end is None and now >= next_sample:
                 self._sample_tree()
-                next_sample = now + SAMPLING_INTERVAL_S
+                next_sample = now + self._sampling_interval_s
             if self._end is None:
                 self._enforce_limits(now)
 

@@ -15,3 +15,5 @@ VACATE_GRACE_S = 60
 #: Largest memory request of a job in MB: the usual share of a core.  Sites with more set their own
 #: request_memory.
 REQUEST_MEMORY_MB = 2000
+#: Further MB for the second process of a job in paired mode.
+SECOND_PROCESS_MEMORY_MB = 1000

@@ -41,8 +41,8 @@ repeats = 3
 rounds = 1
 wall_limit_s = 60
 [matrix]
-mode = ["one", "two"]
-bundle = ["mode"]
+style = ["one", "two"]
+bundle = ["style"]
 """
 
 # Each payload records its pid and that of a child in another session.  A payload that meets a live

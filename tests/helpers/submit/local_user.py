@@ -22,8 +22,8 @@ repeats = 2
 rounds = 1
 wall_limit_s = 60
 [matrix]
-mode = ["one", "two"]
-bundle = ["mode"]
+style = ["one", "two"]
+bundle = ["style"]
 [settings]
 [metrics.answer]
 unit = "1"

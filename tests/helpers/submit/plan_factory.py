@@ -38,7 +38,7 @@ SHELL_TEST = """
 name = "shell"
 payload = "run.sh"
 [matrix]
-mode = ["a", "b"]
+style = ["a", "b"]
 """
 
 

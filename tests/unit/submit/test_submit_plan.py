@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +20,7 @@ from plan_factory import (
     make_software_requests,
 )
 
-from treehammer.collectors.job_spec import JobSpec
+from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
 from treehammer.collectors.record.measurement_record import describe_value_error
 from treehammer.collectors.record.metric_catalogue import metrics_owned_by
 from treehammer.errors import NothingToDoError
@@ -238,3 +239,53 @@ def test_kinds_cover_all_jobs(tmp_path: Path) -> None:
         == len(plan.jobs)
     )
     assert plan.execution_count == sum(len(job.spec.executions) for job in plan.jobs)
+
+
+PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')
+
+
+@pytest.mark.parametrize("releases", [2, 3])
+def test_paired_job_compares_each_release_with_the_first(tmp_path: Path, releases: int) -> None:
+    names = ["6.38.00", "6.40.00", "6.39.01"][:releases]
+    text = PAIRED_TEST.replace('["6.38.00", "6.40.00"]', json.dumps(names))
+    for job in make_local_plan(tmp_path, text).jobs:
+        if job.kind == "checksum":
+            assert {execution.mode for execution in job.spec.executions} == {"solo"}
+            continue
+        launches: dict[int, list[ExecutionSpec]] = {}
+        for execution in job.spec.executions:
+            launches.setdefault(execution.round, []).append(execution)
+        assert [*launches] == [*range(1, 3 * (releases - 1) + 1)]
+        compared: Counter[tuple[str, ...]] = Counter()
+        for halves in launches.values():
+            assert [half.position for half in halves] == [1, 2]
+            assert {half.mode for half in halves} == {"paired"}
+            order = "".join(half.side for half in halves)
+            assert {half.identity["launch_order"] for half in halves} == {order}
+            base, other = sorted(halves, key=lambda half: half.side)
+            kinds = {half.kind for half in halves}
+            assert kinds == ({"control"} if other.variant == base.variant else {"timed"})
+            assert base.variant["root"] == "6.38.00"
+            compared[str(other.variant["root"]), *kinds, *(order if "timed" in kinds else ())] += 1
+        # Either side begins one of the two launches; each release has an A/A launch beside them.
+        assert compared.pop(("6.38.00", "control")) == releases - 1
+        assert compared == {
+            (name, "timed", *order): 1 for name in names[1:] for order in ("AB", "BA")
+        }
+
+
+def test_launches_run_in_another_order_in_each_job(tmp_path: Path) -> None:
+    text = PAIRED_TEST.replace("repeats = 2", "repeats = 20")
+    orders = {
+        tuple(half.kind + half.side for half in job.spec.executions)
+        for job in make_local_plan(tmp_path, text).jobs
+    }
+    assert len(orders) > 5
+
+
+def test_paired_mode_forms_series_of_its_own(tmp_path: Path) -> None:
+    solo, paired = (
+        {execution.identity["series"] for job in plan.jobs for execution in job.spec.executions}
+        for plan in (make_local_plan(tmp_path), make_local_plan(tmp_path, PAIRED_TEST))
+    )
+    assert not solo & paired

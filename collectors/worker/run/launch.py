@@ -1,0 +1,220 @@
+"""A launch: two executions whose live payloads read by turns on one core."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from ...job_spec import BASE_SIDE, OTHER_SIDE, PAIRED, ExecutionSpec
+from ...record.failures import NOT_SUPPORTED, ExecutionError, Failure
+from ...shared_files import local_path
+from ..probes import page_cache
+from ..stop_signals import StopSignals
+from ..turns.core_pinning import choose_core, make_pinning
+from ..turns.forked_call import ForkedCall
+from ..turns.turn_conductor import TurnConductor, TurnError, TurnRecord
+from ..turns.turn_pipes import TURNS_VARIABLE, PayloadEndedError, TurnPipes
+from ..turns.turn_ratios import estimate_ratio
+from . import payload_process
+from .execution import Execution, JobContext
+from .payload_process import LaunchedPayload
+
+#: Kind of the failure of a half whose other half failed.
+OTHER_HALF = "other-half"
+#: Wall limits of one execution that a launch may take, since it holds two.
+WALL_LIMITS = 2
+
+
+class Launch:
+    """The executions of one round of a job in paired mode, in order of their positions.
+
+    A payload that ends without taking turns ran alone.  The other one then does too, and
+    :attr:`supports_turns` is False.
+    """
+
+    def __init__(self, context: JobContext, specs: Tuple[ExecutionSpec, ...]) -> None:
+        self._context = context
+        self._specs = specs
+        self._by_side = {spec.side: Execution(context, spec) for spec in specs}
+        self.executions = list(self._by_side.values())
+        self.supports_turns = True
+        self._pipes: Dict[str, TurnPipes] = {}
+        self._calls: Dict[str, ForkedCall] = {}
+        self._start = 0.0
+
+    def run(self) -> None:
+        """Run both executions; failures become part of the measurements."""
+        for execution in self.executions:
+            execution.start()
+        if all(execution.attempt(execution.prepare) for execution in self.executions):
+            self._run_payloads()
+        self._fail_other_half()
+        for execution in self.executions:
+            execution.finish()
+
+    def _run_payloads(self) -> None:
+        core = choose_core()
+        self._start = time.monotonic()
+        try:
+            for side, execution in self._by_side.items():
+                prefix = os.path.join(execution.folder, "turns")
+                self._pipes[side] = TurnPipes(prefix, self._ended_fds, self._context.signals)
+        except OSError:  # a file system without named pipes
+            self.supports_turns = False
+        try:
+            for side in self._by_side:
+                self._start_payload(side, core)
+            if self.supports_turns:
+                self._take_turns(core)
+        except PayloadEndedError:
+            self._stop_payloads("The payload ended before its last turn.")
+        except TurnError as error:
+            self._stop_payloads(f"The payloads could not take turns: {error}.")
+        finally:
+            for pipes in self._pipes.values():
+                pipes.close()
+
+    def _start_payload(self, side: str, core: Optional[int]) -> None:
+        """Start one payload and wait until it is ready for turns; without turns, until it ends."""
+        execution = self._by_side[side]
+        variables = {}
+        if self.supports_turns:
+            variables[TURNS_VARIABLE] = os.path.join(execution.folder, "turns")
+        launched = LaunchedPayload(variables, make_pinning(core), WALL_LIMITS)
+        call = ForkedCall(lambda: _supervise(execution, self._context.signals, launched))
+        self._calls[side] = call
+        if self.supports_turns:
+            try:
+                self._pipes[side].wait_until_ready()
+            except PayloadEndedError:
+                if side != self._specs[0].side or self._context.signals.stopped_by:
+                    raise
+                self.supports_turns = False
+        if not self.supports_turns:
+            self._collect(side)
+
+    def _take_turns(self, core: Optional[int]) -> None:
+        for execution in self.executions:
+            execution.add_values(run_mode=PAIRED, pinned_core=core)
+        cold = any(spec.variant.get("cache") == "cold" for spec in self._specs)
+        paths = self._list_local_paths() if cold else []
+        conductor = TurnConductor(
+            sides=self._pipes,
+            first=self._specs[0].side,
+            file_count=max(1, len(self._specs[0].files)),  # a payload may make its own data
+            evict=lambda: page_cache.evict_between_turns(paths),
+            elapsed_share=self._elapsed_share,
+        )
+        record = conductor.conduct()
+        for side in self._by_side:
+            self._pipes[side].send("finish")
+            self._collect(side)
+        self._record_turns(record)
+
+    def _record_turns(self, record: TurnRecord) -> None:
+        times: Dict[str, Dict[str, List[int]]] = {
+            side: {
+                "cpu": [turn.cpu_ns for turn in turns],
+                "wall": [turn.wall_ns for turn in turns],
+            }
+            for side, turns in record.turns.items()
+        }
+        for side, execution in self._by_side.items():
+            execution.add_values(
+                segments=len(record.turns[side]),
+                segment_entries=record.segment_entries,
+                segment_cpu_ns=times[side]["cpu"],
+                segment_wall_ns=times[side]["wall"],
+            )
+        self._by_side[OTHER_SIDE].add_values(**_estimate_ratios(times))
+
+    def _list_local_paths(self) -> List[str]:
+        urls = {file.url for execution in self.executions for file in execution.files}
+        paths = (local_path(url) for url in sorted(urls))
+        return [path for path in paths if path is not None]
+
+    def _elapsed_share(self) -> float:
+        limit = WALL_LIMITS * self._context.job.limits.wall_s
+        return (time.monotonic() - self._start) / limit if limit else 0.0
+
+    # -- ends of the payloads
+
+    def _ended_fds(self) -> Tuple[int, ...]:
+        return tuple(call.fd for call in self._calls.values())
+
+    def _collect(self, side: str) -> None:
+        """Wait for a payload's end and take over its result."""
+        execution, call = self._by_side[side], self._calls.pop(side)
+        if self._context.signals.stopped_by:
+            call.stop()
+
+        def take_result() -> None:
+            result = call.result()
+            if isinstance(result, Failure):
+                raise ExecutionError(result)
+            execution.evaluate(result)
+
+        execution.attempt(take_result)
+
+    def _stop_payloads(self, message: str) -> None:
+        """End the launch early: payloads that ended by themselves keep their failure."""
+        ended, _, _ = select.select(self._ended_fds(), [], [], 0)
+        stopped = [side for side, call in self._calls.items() if call.fd not in ended]
+        for side in stopped:
+            self._calls[side].stop()
+        for side in tuple(self._calls):
+            self._collect(side)
+        if self._context.signals.stopped_by:
+            return
+        by_itself = [self._by_side[side] for side in self._by_side if side not in stopped]
+        for execution in by_itself or self.executions:
+            if not execution.failure or not by_itself:
+                execution.fail(Failure("payload", "turns", "loop", message))
+        cause = next((e.failure for e in by_itself if e.failure), None)
+        for side in stopped:
+            if cause:
+                self._by_side[side].fail(_describe_other_half(cause))
+
+    def _fail_other_half(self) -> None:
+        """Fail the good half of a launch whose other half failed: it measured nothing to compare."""
+        failures = [e.failure for e in self.executions if e.failure]
+        if len(failures) == 1 and failures[0]:
+            for execution in self.executions:
+                if not execution.failure:
+                    execution.fail(_describe_other_half(failures[0]))
+
+
+def _describe_other_half(failure: Failure) -> Failure:
+    """Return the failure of the half that did not fail itself, with the class of the one that did."""
+    kind = failure.kind if failure.kind == NOT_SUPPORTED else OTHER_HALF
+    message = f"The other half of the launch failed ({failure.failure_class}/{failure.kind}): "
+    return Failure(
+        failure.failure_class, kind, failure.phase, message + failure.message, failure.transient
+    )
+
+
+def _estimate_ratios(times: Dict[str, Dict[str, List[int]]]) -> Dict[str, float]:
+    found = {}
+    for clock in ("cpu", "wall"):
+        try:
+            estimate = estimate_ratio(times[BASE_SIDE][clock], times[OTHER_SIDE][clock])
+        except ValueError:
+            continue
+        found[f"segment_{clock}_log_ratio"] = estimate.mean
+        found[f"segment_{clock}_log_ratio_sd"] = estimate.sd
+    return found
+
+
+def _supervise(execution: Execution, asked: StopSignals, launched: LaunchedPayload) -> Any:
+    """Run a payload in this child of the worker; return its end or the failure of its start."""
+    with StopSignals() as signals:
+        if asked.stopped_by:  # between the fork and here
+            os.kill(os.getpid(), signal.SIGTERM)
+        payload_process.become_subreaper()
+        try:
+            return execution.run_payload(signals, launched)
+        except ExecutionError as error:
+            return error.failure

@@ -1,0 +1,1 @@
+"""Turns of two live payloads: order, pipes, pinning, and the ratio of their times."""

@@ -1,0 +1,181 @@
+"""Turns of paired mode: two live payloads read the same entries alternately.
+
+The order is ABBA within a pass and reversed from pass to pass, so that either side is equally often
+the first to reach an entry, and with it a fill of the TTreeCache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Dict, Iterator, List, Mapping, Protocol, Sequence, Tuple
+
+from ...job_spec import BASE_SIDE, OTHER_SIDE
+
+#: CPU time of one turn of the base, in nanoseconds.
+TURN_CPU_NS = 5_000_000
+#: CPU time of the base that warms up both sides and calibrates the length of a turn.
+CALIBRATION_CPU_NS = 100_000_000
+#: Entries of the first turn of the calibration.
+FIRST_ENTRIES = 16
+#: CPU time that each side collects in one launch.
+LAUNCH_CPU_NS = 2_000_000_000
+#: Share of the wall limit after which no pass begins that would not end in time.
+MAX_WALL_SHARE = 0.8
+
+
+class TurnError(Exception):
+    """A payload broke the turn protocol, or both cannot take turns."""
+
+
+@dataclass(frozen=True)
+class TurnAnswer:
+    """Figures of one turn, as the payload measured them."""
+
+    cpu_ns: int
+    wall_ns: int
+    bytes: int
+    switches_voluntary: int
+    switches_involuntary: int
+    device_bytes: int
+
+
+def parse_answer(command: str, text: str) -> Tuple[int, ...]:
+    """Parse an answer: whole numbers from 0, as many as the command has.
+
+    Raises:
+        TurnError: any other answer.
+    """
+    words = text.split()
+    wanted = 6 if command.startswith("run ") else 1
+    if len(words) != wanted or not all(word.isascii() and word.isdigit() for word in words):
+        raise TurnError(f"invalid answer {text[:80]!r} to {command!r}")
+    return tuple(map(int, words))
+
+
+class Side(Protocol):
+    """A live payload that takes turns."""
+
+    def ask(self, command: str) -> Tuple[int, ...]:
+        """Send a command and wait for its answer."""
+
+
+@dataclass
+class TurnRecord:
+    """All counted turns of one launch, by side."""
+
+    segment_entries: int
+    passes: int = 0
+    turns: Dict[str, List[TurnAnswer]] = field(
+        default_factory=lambda: {BASE_SIDE: [], OTHER_SIDE: []}
+    )
+
+    def cpu_ns(self, side: str) -> int:
+        """Sum the CPU time of a side."""
+        return sum(turn.cpu_ns for turn in self.turns[side])
+
+
+@dataclass(frozen=True)
+class TurnConductor:
+    """Conducts the turns of one launch.
+
+    Attributes:
+        sides: side -> its live payload, for ``A`` and ``B``.
+        first: side that begins the first pass.
+        file_count: files of one pass.
+        evict: called before each turn, to keep a cold cache cold.
+        elapsed_share: elapsed share of the launch's wall limit.
+    """
+
+    sides: Mapping[str, Side]
+    first: str
+    file_count: int
+    evict: Callable[[], None]
+    elapsed_share: Callable[[], float]
+
+    def conduct(self) -> TurnRecord:
+        """Calibrate, then read whole passes until both sides have collected enough CPU time.
+
+        Raises:
+            TurnError: the sides have different numbers of entries, or an answer is invalid.
+        """
+        record = TurnRecord(self._calibrate())
+        while not self._is_complete(record):
+            self._run_pass(record)
+            record.passes += 1
+        return record
+
+    def _is_complete(self, record: TurnRecord) -> bool:
+        if not record.passes:
+            return False
+        one_more = self.elapsed_share() * (record.passes + 1) / record.passes
+        if one_more > MAX_WALL_SHARE:
+            return True
+        collected = min(record.cpu_ns(side) for side in self.sides)
+        return record.passes % 2 == 0 and collected >= LAUNCH_CPU_NS
+
+    def _calibrate(self) -> int:
+        """Read the first entries uncounted; return the number of entries of one turn."""
+        total = self._open_file(0, 0)
+        start, count, number, cpu, entries = 0, FIRST_ENTRIES, 0, 0, 0
+        while start < total and cpu < CALIBRATION_CPU_NS:
+            end = min(start + count, total)
+            base = self._run_turn(start, end, self._order(number, 0))[BASE_SIDE]
+            if number:  # the first turn fills the cache
+                cpu, entries = cpu + base.cpu_ns, entries + end - start
+            if base.cpu_ns < TURN_CPU_NS // 2:
+                count *= 2
+            start, number = end, number + 1
+        self._ask_both("discard", 0)
+        return choose_segment_entries(cpu, entries, total)
+
+    def _run_pass(self, record: TurnRecord) -> None:
+        number = 0
+        for file in range(self.file_count):
+            total = self._open_file(file, record.passes)
+            for start, end in split_entries(total, record.segment_entries):
+                order = self._order(number, record.passes)
+                for side, turn in self._run_turn(start, end, order).items():
+                    record.turns[side].append(turn)
+                number += 1
+            self._ask_both("close", record.passes)
+
+    def _order(self, segment: int, pass_: int) -> Tuple[str, str]:
+        """Return the order of both sides: ABBA by segment, reversed from pass to pass."""
+        other = OTHER_SIDE if self.first == BASE_SIDE else BASE_SIDE
+        reverse = (segment + pass_) % 2
+        return (other, self.first) if reverse else (self.first, other)
+
+    def _run_turn(self, start: int, end: int, order: Sequence[str]) -> Dict[str, TurnAnswer]:
+        found = {}
+        for side in order:
+            self.evict()
+            found[side] = TurnAnswer(*self.sides[side].ask(f"run {start} {end}"))
+        return found
+
+    def _open_file(self, file: int, pass_: int) -> int:
+        totals = self._ask_both(f"open {file}", pass_)
+        if len(set(totals.values())) > 1:
+            counts = f"{totals[BASE_SIDE]} and {totals[OTHER_SIDE]}"
+            raise TurnError(f"both sides must read equally many entries, not {counts}")
+        return totals[BASE_SIDE]
+
+    def _ask_both(self, command: str, pass_: int) -> Dict[str, int]:
+        return {side: self.sides[side].ask(command)[0] for side in self._order(0, pass_)}
+
+
+def choose_segment_entries(cpu_ns: int, entries: int, total: int) -> int:
+    """Choose the number of entries that take the base about :data:`TURN_CPU_NS`."""
+    if cpu_ns <= 0:  # the file has hardly any entries
+        return max(1, total)
+    return max(1, min(total, round(entries * TURN_CPU_NS / cpu_ns)))
+
+
+def split_entries(total: int, count: int) -> Iterator[Tuple[int, int]]:
+    """Split [0, total) into segments of ``count``; the last one has between half and 1.5 of it."""
+    start = 0
+    while start < total:
+        end = start + count
+        if end + count / 2 > total:
+            end = total
+        yield start, end
+        start = end

@@ -1,0 +1,84 @@
+"""Launches of paired mode: effects of jobs, and the control by A/A launches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from simulated_campaign import SimulatedCampaign
+
+from treehammer.analysis.comparison.comparison_notes import control_notes
+from treehammer.analysis.samples.control_check import ControlCheck, check_controls
+from treehammer.analysis.samples.job_pairs import pair_jobs
+from treehammer.analysis.samples.sample import Sample
+from treehammer.collectors.job_spec import CONTROL
+
+CPU, WALL = "cpu_per_event_s", "wall_per_event_s"
+
+
+def make_sample(round_: int, value: float, ratio: float | None, kind: str = "timed") -> Sample:
+    template = SimulatedCampaign(jobs=1).samples()[0]
+    ratios = {} if ratio is None else {CPU: ratio}
+    return replace(template, kind=kind, round=round_, metrics={CPU: value}, launch_ratios=ratios)
+
+
+def test_effect_is_mean_of_recorded_ratios() -> None:
+    a = [make_sample(round_, 1.0, None) for round_ in (1, 2, 3)]
+    b = [make_sample(round_, 1.5, ratio) for round_, ratio in ((1, 0.01), (2, 0.04), (3, None))]
+    (pair,), left_out = pair_jobs(a, b, CPU)
+    assert pair.d == pytest.approx(0.025)
+    assert pair.rounds == 2
+    assert pair.b / pair.a == pytest.approx(math.exp(0.025))
+    assert math.sqrt(pair.a * pair.b) == pytest.approx(math.sqrt(1.5))
+    assert not left_out
+
+
+def test_effect_changes_its_sign_with_the_sides() -> None:
+    a, b = [make_sample(1, 1.0, None)], [make_sample(1, 1.1, 0.09)]
+    (forward,), _ = pair_jobs(a, b, CPU)
+    (backward,), _ = pair_jobs(b, a, CPU)
+    assert backward.d == pytest.approx(-forward.d)
+
+
+def test_controls_of_compared_jobs_are_summarized() -> None:
+    controls = [make_sample(1, 1.0, ratio, CONTROL) for ratio in (-0.01, 0.0, 0.02, 0.01)]
+    others = [
+        make_sample(2, 1.0, 0.5),
+        make_sample(3, 1.0, None, CONTROL),
+        replace(make_sample(4, 1.0, 0.9, CONTROL), job_id="another"),
+        replace(make_sample(5, 1.0, 0.9, CONTROL), plausible=False),
+    ]
+    (check,) = check_controls([*controls, *others], {controls[0].job_id})
+    assert (check.metric, check.launches) == (CPU, 4)
+    assert check.mean == pytest.approx(0.005)
+    assert check.sd == pytest.approx(0.01291, rel=1e-3)
+    assert check.low is not None
+    assert check.low < 0 < check.mean
+    assert not check.is_off
+
+
+@pytest.mark.parametrize(
+    "ratios, off",
+    [
+        ([0.03, 0.031, 0.029], True),
+        ([-0.03, -0.031, -0.029], True),
+        ([0.005, 0.0051, 0.0049], False),  # below the bound
+        ([0.2, -0.1, 0.01], False),  # compatible with 0
+        ([0.3], False),
+    ],
+)
+def test_controls_are_off_beyond_interval_and_bound(ratios: list[float], off: bool) -> None:
+    samples = [make_sample(1, 1.0, ratio, CONTROL) for ratio in ratios]
+    (check,) = check_controls(samples, {samples[0].job_id})
+    assert check.is_off is off
+    (note,) = control_notes([check])
+    assert ("Controls are off" in note) is off
+
+
+def test_note_on_controls_names_launches_and_spread() -> None:
+    check = ControlCheck(WALL, 6, -0.004, 0.0123, -0.02, 0.01)
+    assert [*control_notes([check])] == [
+        "Controls: 6 A/A launches of these jobs show wall −0.4 % (standard deviation 1.2 %)."
+    ]
+    assert [*control_notes([])] == []

@@ -1,0 +1,248 @@
+"""Turns of paired mode: order, calibration, protocol and estimate, without any payload."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from treehammer.collectors.worker.stop_signals import StopSignals
+from treehammer.collectors.worker.turns.core_pinning import choose_core, make_pinning
+from treehammer.collectors.worker.turns.forked_call import ForkedCall
+from treehammer.collectors.worker.turns.turn_conductor import (
+    LAUNCH_CPU_NS,
+    TURN_CPU_NS,
+    TurnConductor,
+    TurnError,
+    TurnRecord,
+    choose_segment_entries,
+    parse_answer,
+    split_entries,
+)
+from treehammer.collectors.worker.turns.turn_pipes import PayloadEndedError, TurnPipes
+from treehammer.collectors.worker.turns.turn_ratios import compute_trimmed_mean, estimate_ratio
+
+
+class FakeSide:
+    """A payload whose every entry takes the same CPU time."""
+
+    def __init__(self, name: str, log: list[tuple[str, str]], entries: int, ns: int) -> None:
+        self._name, self._log, self._entries, self._ns = name, log, entries, ns
+        self.read: list[tuple[int, int]] = []
+
+    def ask(self, command: str) -> tuple[int, ...]:
+        self._log.append((self._name, command))
+        word, *numbers = command.split()
+        if word == "open":
+            return (self._entries,)
+        if word == "discard":
+            self.read.clear()
+        if word != "run":
+            return (0,)
+        first, last = map(int, numbers)
+        self.read.append((first, last))
+        return (last - first) * self._ns, (last - first) * self._ns, 1, 0, 0, 0
+
+
+def conduct(
+    *, first: str = "A", entries: int = 1000, ns: int = 500_000, limit: float = 0.0, files: int = 1
+) -> tuple[TurnRecord, list[tuple[str, str]], dict[str, FakeSide]]:
+    log: list[tuple[str, str]] = []
+    sides = {name: FakeSide(name, log, entries, ns) for name in "AB"}
+    record = TurnConductor(
+        sides=sides,
+        first=first,
+        file_count=files,
+        evict=lambda: log.append(("", "evict")),
+        elapsed_share=lambda: limit,
+    ).conduct()
+    return record, log, sides
+
+
+def runs_by_pass(log: list[tuple[str, str]]) -> list[list[str]]:
+    """Return the sides of the counted turns in order, pass by pass."""
+    passes: list[list[str]] = []
+    counted = log[[command for _, command in log].index("discard") :]
+    for side, command in counted:
+        if command.startswith("open") and (not passes or passes[-1]):
+            passes.append([])
+        elif command.startswith("run"):
+            passes[-1].append(side)
+    return passes
+
+
+@pytest.mark.parametrize("first", ["A", "B"])
+def test_order_is_abba_and_reversed_from_pass_to_pass(first: str) -> None:
+    record, log, _ = conduct(first=first)
+    passes = runs_by_pass(log)
+    other = "B" if first == "A" else "A"
+    assert record.passes == len(passes) == 4
+    assert passes[0][:8] == [first, other, other, first] * 2
+    assert passes[1][:8] == [other, first, first, other] * 2
+    assert passes[::2] == [passes[0]] * 2
+    assert passes[1::2] == [passes[1]] * 2
+
+
+def test_each_side_is_equally_often_first_at_every_entry() -> None:
+    _, log, _ = conduct()
+    starts = [one[::2] for one in runs_by_pass(log)]
+    for position in range(len(starts[0])):
+        assert Counter(one[position] for one in starts) == {"A": 2, "B": 2}
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_both_sides_read_every_entry_once_in_each_pass(files: int) -> None:
+    record, log, sides = conduct(files=files)
+    for side in sides.values():
+        read = Counter(entry for first, last in side.read for entry in range(first, last))
+        assert set(read.values()) == {record.passes * files}
+        assert len(read) == 1000
+    assert len(record.turns["A"]) == len(record.turns["B"])
+    assert log[-1][1] == "close"
+
+
+def test_passes_repeat_until_each_side_has_enough_cpu_time() -> None:
+    record, _, _ = conduct()
+    assert record.passes % 2 == 0
+    assert record.cpu_ns("A") >= LAUNCH_CPU_NS > record.cpu_ns("A") * (record.passes - 2) / 4
+
+
+def test_no_pass_begins_that_would_exceed_the_wall_limit() -> None:
+    assert conduct(limit=0.5)[0].passes == 1
+    assert conduct(limit=0.3)[0].passes == 4
+
+
+def test_cache_is_evicted_before_every_turn() -> None:
+    _, log, _ = conduct()
+    for number, (_, command) in enumerate(log):
+        assert not command.startswith("run") or log[number - 1] == ("", "evict")
+
+
+@pytest.mark.parametrize("ns", [100, 50_000, 5_000_000, 50_000_000])
+def test_turn_of_base_takes_the_wanted_cpu_time(ns: int) -> None:
+    entries = conduct(entries=5_000, ns=ns)[0].segment_entries
+    assert entries == max(1, min(5_000, TURN_CPU_NS // ns))
+
+
+def test_sides_with_different_entries_cannot_take_turns() -> None:
+    log: list[tuple[str, str]] = []
+    sides = {"A": FakeSide("A", log, 10, 1), "B": FakeSide("B", log, 11, 1)}
+    conductor = TurnConductor(sides, "A", 1, lambda: None, lambda: 0.0)
+    with pytest.raises(TurnError, match="equally many entries, not 10 and 11"):
+        conductor.conduct()
+
+
+@pytest.mark.parametrize("total", [0, 1, 9, 10, 14, 15, 16, 1000])
+def test_segments_cover_all_entries(total: int) -> None:
+    segments = list(split_entries(total, 10))
+    assert [entry for first, last in segments for entry in range(first, last)] == [*range(total)]
+    assert all(5 <= last - first <= 15 for first, last in segments) or total < 5
+
+
+def test_segment_has_at_least_one_entry() -> None:
+    assert choose_segment_entries(10**9, 1, 7) == 1
+    assert choose_segment_entries(0, 0, 7) == 7
+    assert choose_segment_entries(0, 0, 0) == 1
+
+
+@pytest.mark.parametrize(
+    "command, text, answer",
+    [("run 0 5", "1 2 3 4 5 6", (1, 2, 3, 4, 5, 6)), ("open 0", "12", (12,)), ("close", "0", (0,))],
+)
+def test_valid_answers(command: str, text: str, answer: tuple[int, ...]) -> None:
+    assert parse_answer(command, text) == answer
+
+
+@pytest.mark.parametrize(
+    "command, text",
+    [("run 0 5", "1 2 3"), ("run 0 5", "1 2 3 4 5 -6"), ("open 0", ""), ("close", "ok"),
+     ("open 0", "1.5"), ("open 0", "²")],
+)  # fmt: skip
+def test_invalid_answers_are_refused(command: str, text: str) -> None:
+    with pytest.raises(TurnError, match="invalid answer"):
+        parse_answer(command, text)
+
+
+def test_trimmed_mean_ignores_a_fifth_of_the_weight_at_each_end() -> None:
+    even = [(value, 1.0) for value in (-50.0, 1.0, 2.0, 3.0, 90.0)]
+    assert compute_trimmed_mean(even) == pytest.approx(2.0)
+    assert compute_trimmed_mean([(1.0, 1.0), (2.0, 3.0)]) == pytest.approx(
+        1 * 0.2 / 2.4 + 2 * 2.2 / 2.4
+    )
+    assert compute_trimmed_mean([(5.0, 0.1)]) == pytest.approx(5.0)
+
+
+def test_ratio_is_antisymmetric_and_robust() -> None:
+    rng = random.Random(1)
+    base = [rng.choice([1_500_000, 24_000_000]) + rng.randrange(100_000) for _ in range(500)]
+    other = [round(1.02 * time * math.exp(rng.gauss(0, 0.01))) for time in base]
+    for number in range(0, 500, 10):
+        other[number] *= 5  # disturbed turns
+    estimate = estimate_ratio(base, other)
+    assert estimate.mean == pytest.approx(math.log(1.02), abs=0.004)
+    assert estimate_ratio(other, base).mean == pytest.approx(-estimate.mean)
+    assert estimate_ratio(base, base).mean == 0
+    assert estimate.sd > 0.1
+
+
+def test_ratio_weighs_segments_by_their_time() -> None:
+    base = [1_000_000] * 90 + [100_000_000] * 10
+    other = [1_000_000] * 90 + [110_000_000] * 10
+    assert estimate_ratio(base, other).mean == pytest.approx(math.log(1.1), rel=0.05)
+
+
+def test_ratio_needs_positive_times() -> None:
+    with pytest.raises(ValueError, match="no segment"):
+        estimate_ratio([0, 0], [1, 1])
+
+
+def test_forked_call_returns_result_or_error() -> None:
+    assert ForkedCall(lambda: {"pid": os.getpid()}).result()["pid"] != os.getpid()
+
+    def fail() -> None:
+        raise FileNotFoundError(2, "no such file")
+
+    with pytest.raises(FileNotFoundError):
+        ForkedCall(fail).result()
+    with pytest.raises(ChildProcessError, match="was killed"):
+        ForkedCall(lambda: os.kill(os.getpid(), 9)).result()
+
+
+def test_child_is_pinned_to_the_chosen_core() -> None:
+    core = choose_core()
+    if core is None:
+        pytest.skip("this machine refuses to pin processes")
+
+    def pinned() -> set[int]:
+        make_pinning(core)()
+        return os.sched_getaffinity(0)
+
+    assert core in os.sched_getaffinity(0)
+    assert ForkedCall(pinned).result() == {core}
+
+
+def test_pipes_carry_commands_and_answers(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "turns")
+
+    def answer_once() -> str:
+        with open(f"{prefix}.commands") as commands, open(f"{prefix}.answers", "w") as answers:
+            answers.write("ready\n")
+            answers.flush()
+            command = commands.readline().strip()
+            answers.write("7\nrest")
+            return command
+
+    calls: list[ForkedCall] = []
+    with StopSignals() as signals:
+        pipes = TurnPipes(prefix, lambda: tuple(call.fd for call in calls), signals)
+        calls.append(ForkedCall(answer_once))
+        pipes.wait_until_ready()
+        assert pipes.ask("open 0") == (7,)
+        with pytest.raises(PayloadEndedError):
+            pipes.ask("close")
+        pipes.close()
+    assert calls[0].result() == "open 0"
