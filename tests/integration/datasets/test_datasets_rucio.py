@@ -223,7 +223,11 @@ def test_interrupted_place_is_resumed(hammer: RucioUser) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(3)
+    with rucio_users.rucio_client(hammer.grid, "hammer") as client:
+        wanted = {"name": "interrupted"}
+        hammer.grid.wait_until(
+            lambda: list(client.list_dids("hctest", wanted, did_type="all")), "it has begun"
+        )
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode in (0, 130)
