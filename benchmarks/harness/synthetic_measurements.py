@@ -224,6 +224,8 @@ def subject_columns(site: int, variant: int, release: int) -> dict[str, Any]:
         "axis_access": "direct",
         "axis_cache": "warm",
         "passes_planned": PASSES_PER_MEASUREMENT,
+        "run_mode": "solo",
+        "launch_order": None,
     }
 
 

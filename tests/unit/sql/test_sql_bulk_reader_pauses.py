@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -40,6 +41,14 @@ def test_paused_reader_loses_no_bytes(filled: Store, monkeypatch: pytest.MonkeyP
         paused = pa.Table.from_batches(_pausing(child, source.batches), source.schema)
     paused.validate(full=True)
     assert paused.equals(whole)
+
+
+def test_unbuffered_stdout_gets_a_buffer() -> None:
+    code = (
+        "import io; from treehammer.binary_stdout import open_binary_stdout as open_stdout\n"
+        "with open_stdout() as stream: assert isinstance(stream, io.BufferedWriter)"
+    )
+    subprocess.run([sys.executable, "-u", "-c", code], check=True)
 
 
 def test_endless_child_output_is_aborted(

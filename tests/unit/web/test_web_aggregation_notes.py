@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -20,6 +21,7 @@ from service_thread import ServiceThread, run_service
 from treehammer.collectors.record.failures import NOT_SUPPORTED
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.write.store import Store
+from treehammer.web.figures import drawing
 from treehammer.web.figures.aggregation_notes import count_aggregated
 
 PEOPLE = {"Accept": "text/html,*/*"}
@@ -199,6 +201,17 @@ def test_latency_panels_show_newest_days() -> None:
     assert picture is not None
     assert [picture.panels[0].title, picture.panels[-1].title] == ["2026-06-07", "2026-06-30"]
     assert picture.left_out.startswith("The figure shows 48 of 60 marks")
+
+
+def test_unknown_values_of_root_file_are_marked(tmp_path: Path) -> None:
+    types = {"site": "text", "jobs": "int", "mean": "float", "plausible": "bool"}
+    columns = [{"name": name, "type": kind} for name, kind in types.items()]
+    file = tmp_path / "figure.root"
+    file.write_bytes(drawing.write_tree(columns, [dict.fromkeys(types)], "title"))
+    with uproot.open(file) as opened:
+        tree = opened["figure"].arrays(library="np")
+    assert (tree["site"][0], tree["jobs"][0], tree["plausible"][0]) == ("", -(2**63), 255)
+    assert math.isnan(tree["mean"][0])
 
 
 @pytest.mark.usefixtures("draw_in_process")

@@ -238,7 +238,10 @@ def test_permanent_link_has_all_parameters(filled_service: ServiceThread) -> Non
 
 
 def test_files_agree_with_table(
-    filled_service: ServiceThread, tmp_path: Path, request: pytest.FixtureRequest
+    filled_service: ServiceThread,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     query = f"metric=eff_job&by=site&color=axis_root&{ALL}"
     starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml", "root": b"root"}
@@ -252,6 +255,8 @@ def test_files_agree_with_table(
         if form == "svg":
             assert "<script" not in answer.text
             assert "error bars: RMS" in answer.text
+    monkeypatch.setattr(drawing_process, "_run_drawing", None)
+    assert filled_service.client.get(f"/explore/figure.pdf?{query}").status_code == 200, "kept"
     file = tmp_path / "figure.root"
     file.write_bytes(answer.content)
     with uproot.open(file) as opened:
