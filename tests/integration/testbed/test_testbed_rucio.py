@@ -248,11 +248,12 @@ def test_status_and_logs_include_rucio(rucio_grid: Grid) -> None:
 UP = """
 import sys
 from treehammer import config
-from treehammer.testbed import database, lifecycle, places, rucio, storage
-box = places.make_box(sys.argv[1], 1, config.load(), rucio=True)
-site = storage.StoragePart(box)
-server = database.DatabasePart(box)
-lifecycle.up(box, [site, server, rucio.RucioPart(box, site, server)], print)
+from treehammer.testbed.components import database_server, rucio_server, xrootd_storage
+from treehammer.testbed.core import lifecycle, workspace
+box = workspace.define_workspace(sys.argv[1], 1, config.load_settings(), rucio=True)
+storage = xrootd_storage.XrootdStorage(box)
+server = database_server.DatabaseServer(box, lambda: storage.all_ports)
+lifecycle.bring_up(box, [storage, server, rucio_server.RucioServer(box, storage, server)], print)
 """
 
 
