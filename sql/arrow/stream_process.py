@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 import adbc_driver_manager
@@ -93,25 +94,21 @@ def _send_stream(driver: AdbcDriver, order: StreamRequest) -> None:
     ((count,),) = driver.fetch_rows(order.count)
     columns = order.columns
     if columns is None:
-        columns = list_all_columns(
-            [row[0] for row in driver.fetch_rows(order.names)] if count else []
-        )
+        extra_names = driver.fetch_rows(order.names) if count else ()
+        columns = list_all_columns([name for (name,) in extra_names])
     names = [name for name in columns if name not in METRICS_BY_NAME]
     schema = build_schema(columns, order.metadata, lists_as_text=order.lists_as_text)
     schema = schema.with_metadata({**schema.metadata, COUNT_KEY: str(count)})
     with open_binary_stdout() as out, pa.ipc.new_stream(out, schema) as stream:
         if not count:
             return
-        extras = (
-            ExtraColumns(ExtraRow(*row) for row in driver.fetch_concurrently(order.extras))
-            if names
-            else None
-        )
+        extra_rows = driver.fetch_concurrently(order.extras) if names else ()
+        extras = ExtraColumns(starmap(ExtraRow, extra_rows))
         for batch in driver.fetch_batches(order.measurements, order.batch_rows):
             found: dict[str, Any] = dict(zip(order.fetched, batch.columns, strict=True))
             if PASSES_COLUMN in found:
                 found |= _unpack_passes(found[PASSES_COLUMN], as_text=order.lists_as_text)
-            if extras:
+            if names:
                 found |= extras.next_columns(found[ID_COLUMN].to_pylist(), names)
             arrays = [_convert_column(found[field.name], field.type) for field in schema]
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))

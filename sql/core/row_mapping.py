@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import islice
 from typing import Any, TypeVar, get_type_hints
@@ -100,14 +100,21 @@ def _write_chunk(
         identity = tuple(map(values.__getitem__, key))
         if replace or identity not in wanted:
             wanted[identity] = values
-    changed = [values for identity, values in wanted.items() if replace and identity in there]
-    missing = [values for identity, values in wanted.items() if identity not in there]
-    if changed:
-        # Parameters need distinct names, because SET uses those of the columns.
-        same = sa.and_(*(table.c[name] == sa.bindparam(f"key_{name}") for name in key))
-        parameters = [
-            {**values, **{f"key_{name}": values[name] for name in key}} for values in changed
-        ]
-        connection.execute(sa.update(table).where(same), parameters)
-    if missing:
+    if missing := [values for identity, values in wanted.items() if identity not in there]:
         connection.execute(sa.insert(table), missing)
+    if replace:
+        _update_rows(
+            connection, table, [wanted[identity] for identity in wanted if identity in there]
+        )
+
+
+def _update_rows(
+    connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    if not rows:
+        return
+    # Parameters need distinct names, because SET uses those of the columns.
+    key = {column.key: f"key_{column.key}" for column in table.primary_key}
+    same = sa.and_(*(table.c[name] == sa.bindparam(key[name]) for name in key))
+    parameters = [{**row, **{key[name]: row[name] for name in key}} for row in rows]
+    connection.execute(sa.update(table).where(same), parameters)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -167,6 +167,28 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
 
     The last measurement without a failure of each variant and day (UTC) is used.
     """
+    found: dict[ContextAspect, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    with store.connection() as connection:
+        for number, door, protocol, root, server, family, *software, system in connection.execute(
+            _history_query(store, site, first, last)
+        ):
+            thing = f"door {door or ''} ({protocol or 'unknown'})"
+            build = ", ".join(text for text in _shorten_commit(*software) if text)
+            for aspect, text in (
+                (ContextAspect(thing, "server version"), server),
+                (ContextAspect(thing, "address family"), family),
+                (ContextAspect(f"ROOT {root or ''}", "build"), build),
+                (ContextAspect("worker nodes", "operating system"), system),
+            ):
+                if text:
+                    found[aspect][int(number)].add(text)
+    return {
+        aspect: {number: frozenset(texts) for number, texts in sorted(days.items())}
+        for aspect, days in sorted(found.items())
+    }
+
+
+def _history_query(store: ResultsReader, site: str, first: int, last: int) -> sa.Select[Any]:
     table = measurement.c
     mine = sa.select(_SUBJECT.id).where(_is_site(site))
     latest = (
@@ -179,7 +201,7 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
         .group_by(table.subject_id, table.day)
         .subquery("latest")
     )
-    query = (
+    return (
         sa.select(
             latest.c.day,
             _SUBJECT.door,
@@ -206,25 +228,6 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
         .join(dimension_tables["software"], _SOFTWARE.id == table.software_id)
         .join(dimension_tables["node"], _NODE.id == table.node_id)
     )
-    found: dict[ContextAspect, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    with store.connection() as connection:
-        for number, door, protocol, root, server, family, *software, system in connection.execute(
-            query
-        ):
-            thing = f"door {door or ''} ({protocol or 'unknown'})"
-            build = ", ".join(text for text in _shorten_commit(*software) if text)
-            for aspect, text in (
-                (ContextAspect(thing, "server version"), server),
-                (ContextAspect(thing, "address family"), family),
-                (ContextAspect(f"ROOT {root or ''}", "build"), build),
-                (ContextAspect("worker nodes", "operating system"), system),
-            ):
-                if text:
-                    found[aspect][int(number)].add(text)
-    return {
-        aspect: {number: frozenset(texts) for number, texts in sorted(days.items())}
-        for aspect, days in sorted(found.items())
-    }
 
 
 def _is_same_day(store: ResultsReader, latest: sa.Subquery) -> sa.ColumnElement[bool]:

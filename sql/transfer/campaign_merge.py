@@ -39,20 +39,14 @@ def merge_companions(
         how many campaigns were not there.
     """
     here = {campaign.id for campaign in store.campaigns()} | (counted or set())
-    campaigns = chain.from_iterable(
-        parse_rows(CampaignRow, batch) for batch in incoming.companion("campaign")
-    )
-    new = {row.id: row for row in campaigns if row.id not in here}
+    batches = [parse_rows(CampaignRow, batch) for batch in incoming.companion("campaign")]
+    new = {row.id: row for row in chain.from_iterable(batches) if row.id not in here}
     if counted is not None:
         counted.update(new)
         return len(new)
     for campaign in new.values():
         store.add_campaign(campaign, [])
-    merger = _JobMerger(store)
-    for batch in incoming.companion("job"):
-        merger.add_jobs(parse_rows(JobRow, batch))
-    for batch in incoming.companion("attempt"):
-        merger.add_attempts(parse_rows(AttemptRow, batch))
+    _merge_jobs(_JobMerger(store), incoming)
     for batch in incoming.companion("replica"):
         store.add_replicas(parse_rows(ReplicaRow, batch))
     # Rows of two counts never mix: one that is here stays as it is.
@@ -61,6 +55,13 @@ def merge_companions(
         rows = parse_rows(InstructionRow, batch)
         store.add_instruction_counts(row for row in rows if row.count_id not in counted_here)
     return len(new)
+
+
+def _merge_jobs(merger: _JobMerger, incoming: MeasurementFile) -> None:
+    for batch in incoming.companion("job"):
+        merger.add_jobs(parse_rows(JobRow, batch))
+    for batch in incoming.companion("attempt"):
+        merger.add_attempts(parse_rows(AttemptRow, batch))
 
 
 class _JobMerger:
@@ -86,15 +87,13 @@ class _JobMerger:
         here = {job.id: job for job in self._store.jobs(campaign.id)}
         missing = [job for job in jobs if job.id not in here]
         self._store.add_campaign(campaign, missing)
-        known = [job for job in jobs if job.id in here and _is_updatable(here[job.id])]
+        known = [job for job in jobs if _is_updatable(here.get(job.id))]
         ended = [job.as_external() for job in known if _has_ended(job, here[job.id])]
         self._store.set_jobs(ended)
-        self._wanted |= {job.id for job in (*missing, *known)}
-        self._otherwise |= {
-            job.id: job.as_external() if here[job.id].is_external else job
-            for job in known
-            if job != here[job.id]
-        }
+        self._wanted.update(job.id for job in (*missing, *known))
+        for job in known:
+            if job != here[job.id]:
+                self._otherwise[job.id] = job.as_external() if here[job.id].is_external else job
 
     def add_attempts(self, attempts: Iterable[AttemptRow]) -> None:
         some = [attempt for attempt in attempts if attempt.job_id in self._wanted]
@@ -107,8 +106,8 @@ class _JobMerger:
         self._store.set_jobs(self._otherwise[id_] for id_ in later & self._otherwise.keys())
 
 
-def _is_updatable(here: JobRow) -> bool:
-    return here.state in FINAL_JOB_STATES or here.is_external
+def _is_updatable(here: JobRow | None) -> bool:
+    return here is not None and (here.state in FINAL_JOB_STATES or here.is_external)
 
 
 def _has_ended(job: JobRow, here: JobRow) -> bool:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
+from itertools import compress, count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_type_hints
 
@@ -135,11 +136,10 @@ def _parse_column(
     if hint is str:
         values = [value or "" for value in values]
         length = getattr(target.type, "length", None) or MAX_LONG_TEXT
-        wrong = [row for row, text in enumerate(values) if len(text) > length or "\0" in text]
+        wrong = [len(text) > length or "\0" in text for text in values]
     else:
-        required = hint in (int, bool)
-        wrong = [row for row, value in enumerate(values) if required and value is None]
-    for row in wrong:
+        wrong = [value is None and hint in (int, bool) for value in values]
+    for row in compress(count(), wrong):
         problems[row].append(f"{name} cannot be kept")
     return values
 

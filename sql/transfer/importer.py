@@ -191,8 +191,7 @@ def _select_columns(
     path: Path, names: Sequence[str], done: ImportResult, ignore_unknown: bool
 ) -> dict[str, str]:
     """Choose the columns to read; return name -> type."""
-    kinds = {name: METRICS_BY_NAME[name].type for name in names if name in METRICS_BY_NAME}
-    kinds |= {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
+    kinds = _column_types(names)
     done.ignored_columns = tuple(name for name in names if name not in kinds)
     done.missing_columns = tuple(metric.name for metric in CATALOGUE if metric.name not in kinds)
     if required := [name for name in done.missing_columns if METRICS_BY_NAME[name].required]:
@@ -209,6 +208,12 @@ def _select_columns(
             "--ignore-unknown.",
         )
     return kinds
+
+
+def _column_types(names: Iterable[str]) -> dict[str, str]:
+    """Type of each known column: those of the catalogue and of metrics that tests define."""
+    types = {name: metric.type for name in names if (metric := METRICS_BY_NAME.get(name))}
+    return types | {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
 
 
 def _join_names(names: Sequence[str]) -> str:

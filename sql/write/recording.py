@@ -207,6 +207,10 @@ def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementC
     connection.execute(sa.insert(measurement), rows)
     subjects = (row[SUBJECT.key] for row in rows)
     rollups.add_to_rollups(connection, zip(subjects, contents, strict=True))
+    _insert_extras(connection, new)
+
+
+def _insert_extras(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:
     extras = [
         {"measurement_id": id_, "name": name, "value": value}
         for id_, content in new.items()

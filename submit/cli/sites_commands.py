@@ -107,10 +107,9 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
         OutputColumn("server", "server"),
         OutputColumn("details", "finding"),
     )
-    rows = [
-        asdict(trial) | ({"details": _format_remedy(trial)} if form == TABLE else {})
-        for trial in trials
-    ]
+    rows = [asdict(trial) for trial in trials]
+    if form == TABLE:
+        rows = [{**asdict(trial), "details": _format_remedy(trial)} for trial in trials]
     print_rows(rows, columns, form=form)
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
     if form == TABLE:

@@ -87,9 +87,7 @@ def plan_request(
             else _locate_prepared_software(release, settings, notes)
             for text, release in releases.items()
         }
-    names = (definition.dataset, *definition.twins.values()) if definition.dataset else ()
-    manifest_bars = bars if fetch else None
-    manifests = [_find_manifest(name, definition, sites, settings, manifest_bars) for name in names]
+    manifests = _find_manifests(definition, sites, settings, bars if fetch else None)
     doors, _ = select_doors(definition, sites)
     timeout_s = request.options.replica_timeout_s if fetch else 0.0
     placement = find_placement(manifests, doors, settings, timeout_s=timeout_s, bars=bars)
@@ -108,6 +106,19 @@ def plan_request(
     violations = ceiling_checks.list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
     bounds = ceiling_checks.list_concurrency_bounds(plan)
     return replace(plan, notes=(*plan.notes, *notes, *bounds, *violations))
+
+
+def _find_manifests(
+    definition: TestDefinition,
+    sites: Iterable[Site],
+    settings: Settings,
+    bars: ProgressFactory | None,
+) -> list[Manifest]:
+    """Find the manifests of the dataset and its twins; see :func:`_find_manifest`."""
+    if not definition.dataset:
+        return []
+    names = (definition.dataset, *definition.twins.values())
+    return [_find_manifest(name, definition, sites, settings, bars) for name in names]
 
 
 def _find_manifest(

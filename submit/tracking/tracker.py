@@ -125,12 +125,7 @@ class CampaignTracker:
         jobs = {job.id: job for job in before}
         attempts: list[AttemptRow] = []
         recorded = self.store.count_by_attempt(campaign.id) if open_jobs else {}
-        answers = (
-            answer
-            for name, group in _group_by_batch_system(open_jobs)
-            for answer in self._query_jobs(name, group)
-        )
-        for job, status, batch in answers:
+        for job, status, batch in self._query_open_jobs(open_jobs):
             if status is not None:
                 now = _with_state(job, status.state.value)
                 rows = build_attempt_rows(job, status, batch, stored)
@@ -143,6 +138,13 @@ class CampaignTracker:
         self.store.set_jobs(set(jobs.values()) - set(before))
         self._require_answer(open_jobs)
         return list(jobs.values())
+
+    def _query_open_jobs(
+        self, open_jobs: Sequence[JobRow]
+    ) -> Iterator[tuple[JobRow, JobStatus | None, BatchSystem]]:
+        """Yield the jobs of every batch system that answers; see :meth:`_query_jobs`."""
+        for name, group in _group_by_batch_system(open_jobs):
+            yield from self._query_jobs(name, group)
 
     def _require_answer(self, open_jobs: Sequence[JobRow]) -> None:
         """Raise an error if none of the batch systems with open jobs answered."""

@@ -116,14 +116,19 @@ def count_aggregated(
         for column, count in total_counts.items()
         if count > 1 and column not in distinguishing
     ]
-    counts: dict[PointKey, dict[str, int]] = {}
-    if aggregated:
-        counts = {key: dict.fromkeys(aggregated, 0) for key in keys}
-    for column in aggregated:
-        # Every pair of point and value counts once.
-        for key, _ in set(zip(keys, values[column], strict=True)):
-            counts[key][column] += 1
+    counts = _count_by_point(keys, {column: values[column] for column in aggregated})
     return Aggregation(distinguishing, counts, total_counts)
+
+
+def _count_by_point(
+    keys: Sequence[PointKey], values: Mapping[str, Sequence[Scalar]]
+) -> dict[PointKey, dict[str, int]]:
+    """Count the distinct values of each column behind each point."""
+    counts = {key: dict.fromkeys(values, 0) for key in keys} if values else {}
+    for column, of_rows in values.items():
+        for key, _ in set(zip(keys, of_rows, strict=True)):
+            counts[key][column] += 1
+    return counts
 
 
 def _is_grouped_by(column: str, groups: Sequence[str]) -> bool:

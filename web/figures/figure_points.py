@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -123,20 +123,18 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
             _require_few_groups(figure_values.estimate_max_measurements(connection, figure))
         if figure.source == "roll-ups" and not _is_interval(query):
             groups: Sequence[FigureGroup] = snapshot.fetch_figure(figure, MAX_GROUPS).groups
-            stored_columns = tuple(
-                name for name in _stored_columns(figure.by) if name not in _OUTCOME_COLUMNS
-            )
+            stored_columns = _stored_columns(figure.by, without=_OUTCOME_COLUMNS)
             work = fetch_work(connection, figure, stored_columns)
         else:
             # Measurements are read once, grouped by all aggregated columns, and by job for intervals.
-            names = (*figure.by, *(["job_id"] if _is_interval(query) else []))
+            names = (*figure.by, "job_id") if _is_interval(query) else figure.by
             stored_columns = _stored_columns(names)
             parts = snapshot.fetch_figure(replace(figure, by=stored_columns)).groups
             groups = _merge_groups(parts, names)
             work = [tuple(part.by.values()) for part in parts if _is_drawn(part, query)]
-        values: Iterable[tuple[Key, float]] = ()
-        if query.view == DISTRIBUTION:
-            values = figure_values.fetch_values(connection, figure)
+        values = (
+            figure_values.fetch_values(connection, figure) if query.view == DISTRIBUTION else ()
+        )
         points = _build_points(groups, values, query)
     require_max_groups(len(points), MAX_GROUPS)
     source = "measurements" if reads_values else figure.source
@@ -162,8 +160,9 @@ def _campaign_names(
     return dict(sorted(names.items(), key=lambda one: natural_sort_key(one[1])))
 
 
-def _stored_columns(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*names, *AGGREGATED_COLUMNS)))
+def _stored_columns(names: Sequence[str], without: Collection[str] = ()) -> tuple[str, ...]:
+    columns = dict.fromkeys((*names, *AGGREGATED_COLUMNS))
+    return tuple(name for name in columns if name not in without)
 
 
 def _merge_groups(parts: Iterable[FigureGroup], names: Sequence[str]) -> list[FigureGroup]:

@@ -142,10 +142,7 @@ def build_report(
         created_us=made_us,
         executions=len(rows),
         usable=sum(cell.executions for cell in cells),
-        hosts=sum(
-            len(select_known_hosts(row["host"] for row in rows if row["site"] == site))
-            for site in sites
-        ),
+        hosts=sum(_count_hosts(rows, site) for site in sites),
         sites=sites,
         datasets=tuple(
             sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
@@ -202,6 +199,10 @@ def _comparison_sentence(comparison: Comparison) -> str:
         else ""
     )
     return f"{query.axis} {query.b} compared with {query.a}: {results}.{illustration}"
+
+
+def _count_hosts(rows: Iterable[Row], site: str) -> int:
+    return len(select_known_hosts(row["host"] for row in rows if row["site"] == site))
 
 
 def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:

@@ -83,12 +83,10 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         height = len(places) * (0.5 + 0.2 * len(style.variants) * max(len(style.releases), 2))
         figure = Figure(figsize=(9, height + 1.0), layout="constrained")
         grid = figure.subplots(len(places), 2, sharex="col", sharey=True, squeeze=False)
-        for row, place in zip(grid, places, strict=True):
-            here = [cell for cell in cells if cell.place == place]
-            for axes, (name, _) in zip(row, panels, strict=True):
-                _draw_times(axes, here, name, style)
-                _label_variant_axis(axes, style.variants, xml_text(place))
         for column, (name, title) in zip(grid.T, panels, strict=True):
+            for axes, place in zip(column, places, strict=True):
+                _draw_times(axes, [cell for cell in cells if cell.place == place], name, style)
+                _label_variant_axis(axes, style.variants, xml_text(place))
             column[-1].set_xlabel(f"{title} time of the loop per event (ms)")
             _scale_time_axis(column[0], [1e3 * cell.spreads[name].mean for cell in cells])
         style.draw_legend(figure)

@@ -65,10 +65,7 @@ def overview_view(store: Store, request: Request) -> PageView:
     )
     verdicts = _verdict_table(store, request)
     people = requested_format(request) == HTML
-    if last == today and count >= changes_since.LOOKBACK_DAYS:
-        recent = [replace(line, cells=line.cells[-changes_since.LOOKBACK_DAYS :]) for line in lines]
-    else:
-        recent = load_site_days(store, calendar_days.days_until(today, changes_since.LOOKBACK_DAYS))
+    recent = _load_recent_days(store, shown, lines, today)
     quiet = sorted({*overview_queries.list_sites(store)} - {line.site for line in lines})
     values = {
         "now": time.time_ns() // 1000,
@@ -97,6 +94,15 @@ def overview_view(store: Store, request: Request) -> PageView:
     }
     site_days = _site_day_table(() if people else lines)
     return PageView("overview.html.j2", "Overview", values, (site_days, running, verdicts))
+
+
+def _load_recent_days(
+    store: Store, shown: Sequence[date], lines: Sequence[SiteRow], today: date
+) -> list[SiteRow]:
+    """Return the days in which changes are searched, from the shown ones if they are among them."""
+    if shown[-1] == today and len(shown) >= changes_since.LOOKBACK_DAYS:
+        return [replace(line, cells=line.cells[-changes_since.LOOKBACK_DAYS :]) for line in lines]
+    return load_site_days(store, calendar_days.days_until(today, changes_since.LOOKBACK_DAYS))
 
 
 def _month_headers(shown: Sequence[date]) -> list[tuple[str, list[date]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -278,22 +278,30 @@ def tables_response(
     Raises:
         RequestRefusedError: the table does not exist.
     """
-    tables = {table.name: table for table in view.tables}
-    name = request.query_params.get("table")
-    if not tables or (name and name not in tables):
-        known = f"; it has {', '.join(tables)}" if tables else ""
-        raise RequestRefusedError(404, f"this page has no table {name or ''}{known}")
+    chosen = _select_tables(view, request.query_params.get("table"))
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
     if output_format == CSV:
-        table = tables[name] if name else view.tables[0]
-        headers["Content-Disposition"] = f'attachment; filename="{table.name}.csv"'
-        return Response(table.to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
-    chosen = [tables[name]] if name else view.tables
+        headers["Content-Disposition"] = f'attachment; filename="{chosen[0].name}.csv"'
+        return Response(chosen[0].to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
     plain_tables = {table.name: table.plain_rows() for table in chosen}
     body: dict[str, Any] = {"title": view.title, "tables": plain_tables}
     if about is not None:
         body["about"] = about
     return AsciiJSONResponse(json.loads(json.dumps(body, default=str)), headers=headers)
+
+
+def _select_tables(view: PageView, name: str | None) -> Sequence[DataTable]:
+    """Select the named table of a view, or all.
+
+    Raises:
+        RequestRefusedError: the view has no such table.
+    """
+    chosen = [table for table in view.tables if table.name == name] if name else view.tables
+    if not chosen:
+        known = ", ".join(table.name for table in view.tables)
+        had = f"; it has {known}" if known else ""
+        raise RequestRefusedError(404, f"this page has no table {name or ''}{had}")
+    return chosen
 
 
 def error_sentence(error: TreehammerError) -> str:
