@@ -20,7 +20,7 @@ from treehammer.collectors.job_state import JobState
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 
 #: Spooled -> rounds, and latest kill of a submitter in seconds after its start.
-ROUNDS = {False: (10, 0.6), True: (3, 2.0)}
+ROUNDS = {False: (6, 0.6), True: (2, 2.0)}
 
 SUBMITTER = """
 import sys
