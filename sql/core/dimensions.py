@@ -133,6 +133,7 @@ DIMENSIONS = (
             "os_name",
             "container",
             "worker_python",
+            "hw_counters_missing",
         ),
     ),
     # Storage that served the data.

@@ -111,6 +111,7 @@ class _PayloadExecution:
         self.phase = "compile"
         start = time.monotonic()
         format_ = root_engine.select_reader(root, task)
+        self.values.update(root_engine.open_hardware_counters(root))
         root_engine.warm_up(root, task, format_)
         root_engine.compile_loop(root, code, function, format_)
         if task.counting:

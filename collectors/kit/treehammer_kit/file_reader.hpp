@@ -4,6 +4,7 @@
 
 #include "accounts.hpp"
 #include "events.hpp"
+#include "hardware_counters.hpp"
 
 #include <TFile.h>
 #include <TKey.h>
@@ -138,9 +139,11 @@ protected:
       const LoopHooks hooks = TheLoopHooks();
       if (hooks.begin)
          hooks.begin();
+      TheHardwareCounters().Start();
       const Clock start = Clock::Now();
       const bool good = Guard(body);
       loop = Clock::Now() - start;
+      TheHardwareCounters().Stop();
       if (hooks.end)
          hooks.end();
       after.TakeQueue();
@@ -149,6 +152,9 @@ protected:
          return false;
       StartCounting();
       AccountKernel(before, after);
+      hw_instructions = TheHardwareCounters().Count(0);
+      hw_cycles = TheHardwareCounters().Count(1);
+      hw_cache_misses = TheHardwareCounters().Count(2);
       return true;
    }
 
@@ -239,6 +245,7 @@ public:
    double first_byte_s = -1;
    Long64_t file_size = 0, entries_total = 0;
    Long64_t kernel_read_chars = -1, kernel_read_bytes = -1, kernel_read_calls = -1;
+   Long64_t hw_instructions = -1, hw_cycles = -1, hw_cache_misses = -1;
    double run_queue_s = -1;
    Turn turn; // the last one
 

@@ -30,7 +30,14 @@ _CATALOGUE_NAMES: Mapping[str, str] = {
     "timeWallUnzip": "ntuple_unzip_wall_s",
     "timeCpuUnzip": "ntuple_unzip_cpu_s",
 }
-_KERNEL_COUNTERS = ("kernel_read_chars", "kernel_read_bytes", "kernel_read_calls")
+_KERNEL_COUNTERS = (
+    "kernel_read_chars",
+    "kernel_read_bytes",
+    "kernel_read_calls",
+    "hw_instructions",
+    "hw_cycles",
+    "hw_cache_misses",
+)
 _SECONDS_PER_NS = 1e-9
 
 

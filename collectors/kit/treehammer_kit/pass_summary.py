@@ -32,6 +32,9 @@ LOOP_COUNTERS = (
     "kernel_read_chars",
     "kernel_read_bytes",
     "kernel_read_calls",
+    "hw_instructions",
+    "hw_cycles",
+    "hw_cache_misses",
     "vector_calls",
     "vector_blocks",
 )

@@ -149,6 +149,14 @@ def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> 
         )
 
 
+def open_hardware_counters(root: Any) -> Dict[str, str]:
+    """Open the processor's counters; return the reason for missing ones by catalogue name."""
+    counters = root.treehammer.TheHardwareCounters()
+    counters.OpenHardwareEvents()
+    problems = str(counters.problems)
+    return {"hw_counters_missing": problems} if problems else {}
+
+
 def warm_up(root: Any, task: PayloadTask, format_: FormatReader) -> None:
     """Read a small file with the usual kinds of branches, before anything is timed.
 

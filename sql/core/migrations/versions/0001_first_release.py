@@ -44,7 +44,7 @@ _TABLES = {
     "node": """
         id:int host:text? cpu_model:text? cores_online:int? cores_allowed:int?
         cgroup_cpu_limit:real? cgroup_memory_limit_bytes:int? mem_total_bytes:int? kernel:text?
-        os_name:text? container:text? worker_python:text?
+        os_name:text? container:text? worker_python:text? hw_counters_missing:text?
     """,
     "origin": """
         id:int record_version:int instrument_version:int campaign_name:text? repository:text?
@@ -122,7 +122,7 @@ _TABLES = {
         ntuple_payload_bytes:int? ntuple_overhead_bytes:int? ntuple_unzipped_bytes:int?
         ntuple_read_wall_s:real? ntuple_read_cpu_s:real? ntuple_unzip_wall_s:real?
         ntuple_unzip_cpu_s:real? kernel_read_chars:int? kernel_read_bytes:int?
-        kernel_read_calls:int? first_byte_s:real? read_latency_hist:long? read_latency_p50_s:real?
+        kernel_read_calls:int? hw_instructions:int? hw_cycles:int? hw_cache_misses:int? first_byte_s:real? read_latency_hist:long? read_latency_p50_s:real?
         read_latency_p95_s:real? read_latency_p99_s:real? read_latency_max_s:real? retries:int?
         value_checksum:text? checksum_version:int? checksum_leaves:int?
         checksum_skipped_leaves:long? passes:bytes? subject_id:int origin_id:int software_id:int
