@@ -137,9 +137,10 @@ INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, rep
 ; -- many rows
 
 INSERT INTO node (id, host, cpu_model, cores_online, cores_allowed, cgroup_cpu_limit,
-    cgroup_memory_limit_bytes, mem_total_bytes, kernel, os_name, container, worker_python) VALUES
-    (:id, :host, :cpu_model, :cores_online, :cores_allowed, :cgroup_cpu_limit,
-    :cgroup_memory_limit_bytes, :mem_total_bytes, :kernel, :os_name, :container, :worker_python)
+    cgroup_memory_limit_bytes, mem_total_bytes, kernel, os_name, container, worker_python,
+    hw_counters_missing) VALUES (:id, :host, :cpu_model, :cores_online, :cores_allowed,
+    :cgroup_cpu_limit, :cgroup_memory_limit_bytes, :mem_total_bytes, :kernel, :os_name, :container,
+    :worker_python, :hw_counters_missing)
 ; -- many rows
 
 INSERT INTO origin (id, record_version, instrument_version, campaign_name, repository, ref,
