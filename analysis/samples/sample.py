@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from treehammer.collectors.job_spec import PAIRED
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.matrix import identity
 from treehammer.hctests.matrix.definition import Scalar, Variant
@@ -85,6 +86,8 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     "dirty",
     "plausible",
     "loop_wall_s",
+    "run_mode",
+    "passes_counted",
 )
 
 
@@ -93,7 +96,7 @@ class Sample:
     """One measurement as analysis sees it.
 
     Text that is not known is ``''``.  ``metrics`` holds the headline metrics that were recorded,
-    ``loop_wall_s`` is None where no loop was timed, ``build`` the facts of the ROOT build
+    ``loop_wall_s`` is None where no loop was timed, and the sum over all passes in paired mode, ``build`` the facts of the ROOT build
     (:data:`BUILD_FACTS` with version and commit).  ``launch_ratios`` holds ln(B/A) of a launch in
     paired mode by headline metric, on its side B alone.  ``side`` names the selection that it belongs to
     where two selections are compared.
@@ -143,7 +146,7 @@ class Sample:
             instrument_version=row["instrument_version"],
             dirty=bool(row["dirty"]),
             plausible=bool(row["plausible"]),
-            loop_wall_s=row.get("loop_wall_s"),
+            loop_wall_s=_sum_loop_time(row),
             metrics={name: row[name] for name in HEADLINE_METRICS if row.get(name) is not None},
             build=build,
             checksum_version=row.get("checksum_version") or 0,
@@ -172,6 +175,14 @@ class Sample:
         if not self.plausible:
             return "implausible"
         return "" if is_possible_time(self.metrics.get(metric)) else f"no {metric}"
+
+
+def _sum_loop_time(row: Mapping[str, Any]) -> float | None:
+    """Return the time of the median pass; a launch in paired mode is as long as all its passes."""
+    seconds: float | None = row.get("loop_wall_s")
+    if seconds is None or row.get("run_mode") != PAIRED:
+        return seconds
+    return seconds * (row.get("passes_counted") or 1)
 
 
 def is_possible_time(seconds: float | None) -> bool:

@@ -80,6 +80,16 @@ def test_hostile_campaign_name_stays_a_value(tmp_path: Path) -> None:
     assert "$$(y)" not in text.split("universe")[1]
 
 
+def test_paired_mode_requests_memory_for_two_processes(tmp_path: Path) -> None:
+    text = READING_TEST.replace("[matrix]", 'mode = "paired"\n[matrix]')
+    assert "request_memory = 3000 MB" in "".join(
+        _texts(make_grid_plan(tmp_path, text), tmp_path / "out")
+    )
+    small = text.replace("[matrix]", "memory_limit_mb = 700\n[matrix]")
+    plan = make_grid_plan(tmp_path / "small", small)
+    assert "request_memory = 1400 MB" in "".join(_texts(plan, tmp_path / "out2"))
+
+
 def test_site_template_extends_shipped_one(tmp_path: Path) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()

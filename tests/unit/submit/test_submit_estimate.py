@@ -82,3 +82,18 @@ def test_checksum_cost_is_not_used_for_timed_execution(tmp_path: Path) -> None:
 def test_cost_without_dataset_is_unknown(tmp_path: Path) -> None:
     (cost,) = cost_estimate.estimate_site_costs(make_local_plan(tmp_path, SHELL_TEST), {})
     assert (cost.wall_s, cost.cpu_s, cost.basis, cost.read_bytes) == (None, None, UNKNOWN_BASIS, 0)
+
+
+@pytest.mark.parametrize(("branches", "passes"), [(1.0, 2.025), (0.02, 26.0), (0.1, 6.25)])
+def test_paired_execution_reads_until_it_has_enough_cpu_time(
+    tmp_path: Path, branches: float, passes: float
+) -> None:
+    data = make_manifest(entries=1000, clusters=10)
+    launched = replace(execution(tmp_path, branches=branches), mode="paired", side="A")
+    expected = round(passes * branches * data.size)
+    assert cost_estimate.estimate_read_bytes(data, launched) == pytest.approx(expected, rel=0.05)
+    cost = cost_estimate.estimate_execution(launched, data, {})
+    assert cost
+    assert cost.cpu_s == pytest.approx(
+        cost_estimate.ROOT_STARTUP_S + passes * branches * 4, rel=0.05
+    )
