@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from simulated_campaign import SimulatedCampaign
 
+from treehammer.analysis.cli.compare_command import print_comparison
+from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.counter_changes import (
     FEWER,
     MORE,
@@ -28,6 +31,7 @@ from treehammer.collectors.record.exact_counters import (
     list_exact_modes,
 )
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.terminal import JSON
 
 A, B = "6.38.00", "6.40.00"
 COUNTERS = {"read_calls": 1000, "bytes_read": 5_000_000, "kernel_read_calls": 1000}
@@ -76,6 +80,22 @@ def test_counters_that_vary_on_one_side_decide_nothing() -> None:
     change = compare(iter(rows))["read_calls"]
     assert change.verdict == VARIES
     assert not change.is_regression(0.02)
+
+
+def test_changed_counters_are_printed_below_the_verdicts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changes = [*compare(build_rows(read_calls=1010)).values()]
+    found = compare_samples(SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1)
+    print_comparison(found, counters=changes)
+    printed = capsys.readouterr().out
+    assert "+1 % read calls" in printed
+    assert "1,010" in printed
+    assert "Exact counters of 1 variant: 2 same, 1 more." in printed
+    print_comparison(found, counters=changes, form=JSON)
+    rows = json.loads(capsys.readouterr().out)
+    counters = {row["metric"]: row["verdict"] for row in rows if row["scope"] == "counter"}
+    assert counters == {"read_calls": MORE, "bytes_read": SAME, "kernel_read_calls": SAME}
 
 
 @pytest.mark.parametrize("changes", [{"failure_class": "read"}, {"plausible": False}])
