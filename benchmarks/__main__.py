@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from benchmarks.analysis import aa_jobs, release_comparison, verdict_error_rates
+from benchmarks.analysis import aa_jobs, release_comparison, verdict_error_rates, verdict_simulation
 from benchmarks.harness import filled_databases
 from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, write_rows
 from benchmarks.service import export_cost, import_cost, ingest_cost, page_cost, query_cost, scaling
@@ -27,6 +27,7 @@ SIMPLE_BENCHMARKS = {
     "bytes": byte_account.measure,
     "export": export_cost.measure,
     "releases": release_comparison.measure,
+    "simulation": verdict_simulation.measure,
 }
 #: Benchmarks with options of their own.
 CONFIGURABLE_BENCHMARKS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,7 @@ from treehammer.analysis.comparison import counter_changes, instruction_changes,
 from treehammer.analysis.comparison.attribution import attribute_rows
 from treehammer.analysis.comparison.counter_changes import CountedSample, CounterChange
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis_value
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, RELEASE_SCOPE, SERIES_SCOPE
+from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, DEFAULT_DELTA
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, NothingToDoError
@@ -29,10 +28,13 @@ if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
     from treehammer.analysis.comparison.instruction_changes import CountPair
 
+#: Verdicts that are also said in a sentence, at most.
+MAX_SENTENCES = 6
+
 
 @click.command("compare")
 @click.argument("a")
-@click.argument("b")
+@click.argument("b", nargs=-1, required=True)
 @click.option("--axis", default="root", show_default=True, help="Axis of the values A and B.")
 @click.option("--campaign", metavar="ID|last", help="Only this campaign [default: all].")
 @click.option(
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 def compare_command(
     settings: Settings,
     a: str,
-    b: str,
+    b: tuple[str, ...],
     axis: str,
     campaign: str | None,
     wheres: tuple[str, ...],
@@ -61,15 +63,17 @@ def compare_command(
     """Say whether B is faster or slower than A, where, and how certain that is.
 
     A and B are ROOT releases, or values of another axis of the test; site, door and campaign (by
-    name, too) can be compared as well.  Leaves with 1 when something is slower, with 3 when
-    nothing can be compared.
+    name, too) can be compared as well.  Several B are each compared with A and share one correction
+    for the number of tests.  Leaves with 1 when something is slower by more than --delta, with 3
+    when nothing can be compared.
 
     \b
     Example: treehammer compare 6.38.00 6.40.00
+             treehammer compare 6.36.00 6.38.00 6.40.00
              treehammer compare 0 30 --axis cache_mb --campaign last
     """
     # scipy takes half a second to load, which no other command should pay for.
-    from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+    from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
 
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
@@ -78,65 +82,77 @@ def compare_command(
         samples = [sample for sample, _ in rows]
         if not samples:
             raise NothingToDoError("no measurement is selected", where=str(selection))
+        asked = [a, *b]
         if axis == "campaign":
-            a, b = (campaign_queries.resolve_campaign(store, one) for one in (a, b))
-        question = ComparisonQuery(
-            axis=axis,
-            a=find_axis_value(samples, axis, a),
-            b=find_axis_value(samples, axis, b),
-            delta=delta,
-            selection=selection,
+            asked = [campaign_queries.resolve_campaign(store, one) for one in asked]
+        values = [find_axis_value(samples, axis, one) for one in asked]
+        questions = compare_with_first(axis, values, delta=delta, selection=selection)
+        found = compare_together(samples, questions, now_us=time.time_ns() // 1000)
+        for one in found:
+            store.replace_comparison(one.query.id, one.pairs, one.verdicts)
+        counted = [instruction_changes.load_counted_work(store, one.verdicts) for one in found]
+        names = (
+            campaign_queries.fetch_distinct_names(store, set(asked)) if axis == "campaign" else {}
         )
-        found = compare_samples(samples, question, now_us=time.time_ns() // 1000)
-        counters = counter_changes.compare_counters(
-            (CountedSample.from_row(*pair) for pair in rows), axis, question.a, question.b
-        )
-        store.replace_comparison(question.id, found.pairs, found.verdicts)
-        counted = instruction_changes.load_counted_work(store, found.verdicts)
-        names = campaign_queries.fetch_distinct_names(store, {a, b}) if axis == "campaign" else {}
-    print_comparison(found, names, counters, form=form)
-    if counted and form == TABLE:
-        _print_counts(counted, found.query)
-    worse = any(one.is_regression(delta) for one in counters)
-    return ExitCode.REGRESSION if found.regressed or worse else ExitCode.DONE
+        counters = [
+            counter_changes.compare_counters(
+                (CountedSample.from_row(*pair) for pair in rows), axis, one.query.a, one.query.b
+            )
+            for one in found
+        ]
+    print_comparisons(found, names, counters, form=form)
+    if form == TABLE:
+        for one, of_one in zip(found, counted, strict=True):
+            _print_counts(of_one, one.query)
+    worse = any(change.is_regression(delta) for of_one in counters for change in of_one)
+    regressed = worse or any(one.regressed for one in found)
+    return ExitCode.REGRESSION if regressed else ExitCode.DONE
 
 
-def print_comparison(
-    found: Comparison,
-    names: Mapping[str, str] = MappingProxyType({}),
-    counters: Sequence[CounterChange] = (),
+def print_comparisons(
+    found: Sequence[Comparison],
+    names: Mapping[str, str],
+    counters: Sequence[Sequence[CounterChange]],
     *,
     form: str = TABLE,
 ) -> None:
-    """Print the comparison; with JSON and CSV the notes go to standard error.
+    """Print comparisons; with JSON and CSV the notes go to standard error.
 
     Args:
-        found: the comparison.
+        found: the comparisons.
         names: of the campaigns that are compared, by identity.
-        counters: changes of the exact counters.
+        counters: changes of the exact counters, by comparison.
         form: table, JSON or CSV.
     """
-    if form == TABLE:
-        first = found.verdicts[0]
-        title, columns = (
-            verdict_text.comparison_title(first, names),
-            _verdict_columns(*verdict_text.side_names(first, names)),
-        )
-        _print_verdicts(found.verdicts_of_scope(SERIES_SCOPE), columns, f"{title}, by site")
-        releases = found.verdicts_of_scope(RELEASE_SCOPE)
+    if form != TABLE:
+        rows = [verdict_text.flatten_verdict(row) for one in found for row in one.verdicts]
+        changes = [asdict(change) for of_one in counters for change in of_one]
+        print_rows([*rows, *changes], (), form=form)
+    for place, one in enumerate(found):
+        if form == TABLE:
+            click.echo("\n" if place else "", nl=False)
+            _print_tables(one, names)
+            _print_counters(counters[place], one.query)
+        for line in (*attribute_rows(one.verdicts, names), *one.notes):
+            click.echo(line, err=form != TABLE)
+
+
+def _print_tables(found: Comparison, names: Mapping[str, str]) -> None:
+    first = found.verdicts[0]
+    title = verdict_text.comparison_title(first, names)
+    columns = _verdict_columns(*verdict_text.side_names(first, names))
+    _print_verdicts(found.of_series, columns, f"{title}, by site")
+    click.echo()
+    if pooled := [row for row in found.over_sites if row.effect is not None]:
+        shown = [c for c in columns if c.key not in ("site", "a_value", "b_value")]
+        _print_verdicts(pooled, shown, f"{title}, all sites")
         click.echo()
-        if pooled := [row for row in releases if row.effect is not None]:
-            shown = [c for c in columns if c.key not in ("site", "a_value", "b_value")]
-            _print_verdicts(pooled, shown, f"{title}, all sites")
-            click.echo()
-        for line in verdict_text.explain_not_pooled(releases):
-            click.echo(line)
-        _print_counters(counters, found.query)
-    else:
-        rows = [verdict_text.flatten_verdict(row) for row in found.verdicts]
-        print_rows([*rows, *map(asdict, counters)], (), form=form)
-    for line in (*attribute_rows(found.verdicts, names), *found.notes):
-        click.echo(line, err=form != TABLE)
+    for line in verdict_text.explain_not_pooled(found.over_sites):
+        click.echo(line)
+    certain = [row for row in found.verdicts if row.verdict in CERTAIN_VERDICTS]
+    for row in certain[:MAX_SENTENCES]:
+        title = verdict_text.METRIC_TITLES[row.metric]
+        click.echo(f"{row.label}, {title}: {verdict_text.describe_verdict(row, names)}.")
 
 
 def _print_counters(counters: Sequence[CounterChange], query: ComparisonQuery) -> None:
@@ -159,6 +175,8 @@ def _print_counters(counters: Sequence[CounterChange], query: ComparisonQuery) -
 
 
 def _print_counts(counted: Sequence[CountPair], query: ComparisonQuery) -> None:
+    if not counted:
+        return
     columns = change_columns(str(query.a), str(query.b))
     rows = [instruction_changes.flatten_change(pair.total) for pair in counted]
     click.echo()
@@ -172,8 +190,7 @@ def _verdict_columns(a: str, b: str) -> list[OutputColumn]:
         OutputColumn("label", "variant"),
         OutputColumn("site", "site"),
         OutputColumn("metric", "time", verdict_text.METRIC_TITLES.__getitem__),
-        OutputColumn("jobs", "jobs", align_right=True),
-        OutputColumn("hosts", "hosts", align_right=True),
+        OutputColumn("holds_for", "holds"),
         OutputColumn("a_value", f"{a}\n{unit}", verdict_text.format_milliseconds, align_right=True),
         OutputColumn("b_value", f"{b}\n{unit}", verdict_text.format_milliseconds, align_right=True),
         OutputColumn("effect", "change", verdict_text.format_effect, align_right=True),
@@ -189,6 +206,7 @@ def _print_verdicts(
         shown = {
             "interval": verdict_text.format_interval(one) or None,
             "shown_verdict": verdict_text.format_verdict(one),
+            "holds_for": verdict_text.describe_scope(one),
         }
         return {**verdict_text.flatten_verdict(one), **shown}
 

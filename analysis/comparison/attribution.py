@@ -1,67 +1,34 @@
-"""Attribution of slowdowns to a site, to a release, or to neither."""
+"""Wording of the attribution of slowdowns to a site or to the compared value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from treehammer.analysis.comparison.verdict_text import METRIC_TITLES, side_names
-from treehammer.analysis.statistics.verdict import SERIES_SCOPE, Verdict
+from treehammer.analysis.comparison.verdict_text import (
+    METRIC_TITLES,
+    describe_change,
+    format_change_interval,
+    side_names,
+)
+from treehammer.analysis.statistics.verdict import (
+    SERIES_SCOPES,
+    Verdict,
+    VerdictEvidence,
+)
 from treehammer.sql.core.rows import VerdictRow
 
 #: More names than this make a sentence unreadable.
 MAX_NAMED = 6
 
 
-@dataclass(frozen=True)
-class SeriesVerdict:
-    """The part of a series' verdict that attribution needs."""
-
-    site: str
-    label: str
-    verdict: Verdict
-
-
-def attribute_findings(findings: Iterable[SeriesVerdict], changed: str) -> tuple[str, ...]:
-    """Say in sentences where slowdowns point; empty when nothing was found slower.
-
-    A test slower at every site that could judge it (at least two) points at ``changed`` (the
-    release); every test slower at one site (at least two tests) and not elsewhere points at
-    that site; anything else at neither.
-    """
-    judged = [finding for finding in findings if finding.verdict.is_statistical]
-    by_label = _group_findings(judged, lambda f: f.label, lambda f: f.site)
-    by_site = _group_findings(judged, lambda f: f.site, lambda f: f.label)
-    explained: set[tuple[str, str]] = set()
-    everywhere = [
-        label for label, sites in by_label.items() if len(sites) > 1 and all(sites.values())
-    ]
-    for label in everywhere:
-        explained |= {(site, label) for site in by_label[label]}
-    said = [f"slower at every site, which points at {changed}: {_join_names(everywhere)}"]
-    for site, labels in by_site.items():
-        rest = {(site, label) for label in labels} - explained
-        if len(rest) > 1 and all(labels.values()):
-            said.append(f"all {len(labels)} tests slower at {site}, which points at that site")
-            explained |= rest
-    slow = {(f.site, f.label) for f in judged if f.verdict is Verdict.SLOWER} - explained
-    if len(by_site) == len(by_label) == 1:
-        said += [
-            f"slower in the only test judged at the only site ({site}): whose doing it is "
-            "cannot be told"
-            for site, _ in slow
-        ]
-    elif slow:
-        named = _join_names([f"{label} at {site}" for site, label in sorted(slow)])
-        said.append(f"slower, but neither in every test of a site nor at every site: {named}")
-    return tuple(said if everywhere else said[1:])
-
-
 def attribute_rows(
     rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """The same for all verdicts of a comparison, each sentence with the times it holds for.
+    """Say in sentences where slowdowns point, each with the times it holds for.
+
+    A site that differs from the others over all variants points at that site; a variant that is
+    slower over the other sites points at the compared value.  Empty when neither was found.
 
     Args:
         rows: of the comparison.
@@ -69,43 +36,53 @@ def attribute_rows(
     """
     said: dict[str, list[str]] = {}
     for metric, title in METRIC_TITLES.items():
-        of_metric = [row for row in rows if row.scope == SERIES_SCOPE and row.metric == metric]
-        if not of_metric:
-            continue
-        one = of_metric[0]
-        changed = "the release" if one.axis == "root" else f"{one.axis}={side_names(one, names)[1]}"
-        findings = [SeriesVerdict(row.site, row.label, Verdict(row.verdict)) for row in of_metric]
-        for sentence in attribute_findings(findings, changed):
+        for sentence in _attribute_metric([row for row in rows if row.metric == metric], names):
             said.setdefault(sentence, []).append(title)
     return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
+
+
+def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
+    evidence = [(row, VerdictEvidence.from_json(row.evidence)) for row in rows]
+    apart = {row.site: one.site_shift for row, one in evidence if one.site_shift}
+    slower = [row.label for row, one in evidence if one.points_at_change]
+    if slower:
+        where = "at the other sites" if apart else "over the sites"
+        yield f"slower {where}, which points at {_name_change(rows, names)}: {_join_names(slower)}"
+    for site, (shift, low, high) in apart.items():
+        yield (
+            f"{site} is {describe_change(shift)} {format_change_interval(low, high)} than the other "
+            "sites, which points at that site"
+        )
+    slow = [row for row in rows if row.verdict == Verdict.SLOWER and row.scope in SERIES_SCOPES]
+    rest = [row for row in slow if row.site not in apart and row.label not in slower]
+    judged = {row.site for row in rows if row.site and Verdict(row.verdict).is_statistical}
+    if rest and len(judged) == 1:
+        yield (
+            f"slower at the only site that was judged ({rest[0].site}), which points at "
+            f"{_name_change(rows, names)} or at that site"
+        )
+    elif rest:
+        named = _join_names([f"{row.label} at {row.site}" for row in rest])
+        yield f"slower, but neither over the sites nor in all variants of a site: {named}"
 
 
 def summarize_attribution(
     rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """Findings of :func:`attribute_findings`, or one sentence that explains why there are none."""
+    """Findings of :func:`attribute_rows`, or one sentence that explains why there are none."""
     if said := attribute_rows(rows, names):
         return said
-    if not any(Verdict(row.verdict).is_statistical for row in rows if row.scope == SERIES_SCOPE):
+    if not any(Verdict(row.verdict).is_statistical for row in rows):
         return ("No verdict could be given, so nothing is attributed to a site or a cause.",)
     changed = "the release" if rows[0].axis == "root" else rows[0].axis
     return (f"Nothing slower was found that points at a site or at {changed}.",)
 
 
+def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
+    one = rows[0]
+    return "the release" if one.axis == "root" else f"{one.axis}={side_names(one, names)[1]}"
+
+
 def _join_names(names: Sequence[str]) -> str:
     shown = "; ".join(names[:MAX_NAMED])
     return shown if len(names) <= MAX_NAMED else f"{shown}; and {len(names) - MAX_NAMED} more"
-
-
-def _group_findings(
-    findings: Iterable[SeriesVerdict],
-    outer: Callable[[SeriesVerdict], str],
-    inner: Callable[[SeriesVerdict], str],
-) -> dict[str, dict[str, bool]]:
-    """Outer name -> inner name -> whether every verdict there is slower."""
-    groups: dict[str, dict[str, bool]] = {}
-    for finding in findings:
-        group = groups.setdefault(outer(finding), {})
-        slower = finding.verdict is Verdict.SLOWER
-        group[inner(finding)] = slower and group.get(inner(finding), True)
-    return groups

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from treehammer.analysis.comparison import comparison_notes
-from treehammer.analysis.comparison.comparability import collect_checksums
+from treehammer.analysis.comparison.comparability import ChecksumsBySlot, collect_checksums
 from treehammer.analysis.comparison.series_effects import (
-    MIN_HOSTS,
-    MIN_JOBS,
     SeriesEffect,
-    SeriesSides,
     common_values,
     measure_effect,
     split_sides,
 )
+from treehammer.analysis.comparison.site_contrasts import SiteContrasts, contrast_sites
 from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_over_sites
 from treehammer.analysis.samples.control_check import ControlCheck, check_controls
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.estimates import (
-    ALPHA,
-    AdjustedTest,
+    Adjustment,
     Estimate,
+    Judgement,
     adjust_benjamini_hochberg,
     adjust_holm,
-    decide_verdict,
-    estimate_jobs_needed,
+    judge_family,
+    plan_units,
 )
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
-    RELEASE_SCOPE,
+    MIN_SITES,
+    OPEN_VERDICTS,
     RULE_VERSION,
-    SERIES_SCOPE,
+    SERIES_SCOPES,
+    SITE_SCOPE,
+    SITES_SCOPE,
     Verdict,
     VerdictEvidence,
 )
@@ -50,7 +53,8 @@ class ComparisonQuery:
     """Is ``b`` faster or slower than ``a`` on ``axis``, effects within ±delta (in ln) aside?
 
     ``selection`` is of which measurements, ``where_a`` and ``where_b`` are conditions on one side
-    alone; they are part of the identity.
+    alone.  ``among`` holds all values that are asked together with ``b``, which share one correction
+    for their number.  All of it is part of the identity.
     """
 
     axis: str
@@ -60,6 +64,7 @@ class ComparisonQuery:
     selection: Selection = field(default_factory=Selection)
     where_a: tuple[Condition, ...] = ()
     where_b: tuple[Condition, ...] = ()
+    among: tuple[Scalar, ...] = ()
 
     def __post_init__(self) -> None:
         if self.a == self.b:
@@ -77,157 +82,221 @@ class ComparisonQuery:
         parts = [RULE_VERSION, self.axis, self.a, self.b, self.delta, str(self.selection)]
         if self.where_a or self.where_b:
             parts += [[str(where) for where in side] for side in (self.where_a, self.where_b)]
+        if self.among:
+            parts.append(sorted(str(value) for value in self.among))
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def compare_with_first(
+    axis: str, values: Sequence[Scalar], *, delta: float, selection: Selection
+) -> list[ComparisonQuery]:
+    """Compare each further value with the first; several share one correction."""
+    others = tuple(dict.fromkeys(values[1:]))
+    among = others if len(others) > 1 else ()
+    return [ComparisonQuery(axis, values[0], b, delta, selection, among=among) for b in others]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Result of a comparison: rows for the store, and notes.
 
-    ``verdicts`` holds the series rows first and then the release rows; ``one_host`` says that
-    everything compared ran on one and is no more than an illustration.  ``controls`` are the A/A
+    ``verdicts`` holds the rows of series first and then those over sites.  ``controls`` are the A/A
     launches of the same jobs, by metric.
     """
 
     query: ComparisonQuery
     pairs: tuple[PairRow, ...]
     verdicts: tuple[VerdictRow, ...]
-    one_host: bool
     notes: tuple[str, ...]
     controls: tuple[ControlCheck, ...] = ()
 
     @property
     def regressed(self) -> bool:
-        """Whether anything was found slower beyond doubt."""
+        """Whether anything was found slower by more than delta."""
         return any(row.verdict == Verdict.SLOWER for row in self.verdicts)
 
-    def verdicts_of_scope(self, scope: str) -> list[VerdictRow]:
-        """The verdicts of ``series`` or ``release``."""
-        return [row for row in self.verdicts if row.scope == scope]
+    @property
+    def of_series(self) -> list[VerdictRow]:
+        """The verdicts on hosts and single sites."""
+        return [row for row in self.verdicts if row.scope in SERIES_SCOPES]
+
+    @property
+    def over_sites(self) -> list[VerdictRow]:
+        """The verdicts over sites."""
+        return [row for row in self.verdicts if row.scope == SITES_SCOPE]
 
 
 def compare_samples(
     samples: Iterable[Sample], question: ComparisonQuery, *, now_us: int
 ) -> Comparison:
-    """Compare both sides of ``question``.
+    """Compare both sides of ``question`` (see :func:`compare_together`)."""
+    return compare_together(samples, [question], now_us=now_us)[0]
+
+
+def compare_together(
+    samples: Iterable[Sample], questions: Sequence[ComparisonQuery], *, now_us: int
+) -> list[Comparison]:
+    """Answer several questions that share one correction for the number of tests.
 
     Args:
-        samples: timed and checksum executions; others than the question's are ignored.
-        question: what is asked.
+        samples: timed and checksum executions; others than the questions' are ignored.
+        questions: what is asked, with one delta; at least one.
         now_us: time that the verdicts carry, microseconds since 1970 UTC.
 
+    Returns:
+        one comparison per question; without those for which nothing was recorded.
+
     Raises:
-        NothingToDo: no execution of either side recorded a headline metric or a failure.
+        NothingToDo: no execution of any side recorded a headline metric or a failure.
     """
     samples = list(samples)
     known = collect_checksums(samples)
+    found = [(one, _measure_effects(samples, one, known)) for one in questions]
+    answerable = [(question, effects) for question, effects in found if effects]
+    if not answerable:
+        values = " or ".join(str(one.b) for one in questions)
+        raise NothingToDoError(
+            f"no execution with {questions[0].axis}={questions[0].a} or {values} "
+            "recorded CPU or wall time per event",
+            where="compare",
+            hint="A payload without the kit reports cpu_per_event_s and wall_per_event_s itself.",
+        )
+    measured = [effects for _, effects in answerable]
+    pooled = [
+        [] if question.axis == "site" else pool_over_sites(effects)
+        for question, effects in answerable
+    ]
+    delta = questions[0].delta
+    judged = iter(_judge_effects([one for effects in measured for one in effects], delta))
+    over_sites = iter(_judge_pooled_effects([one for group in pooled for one in group], delta))
+    return [
+        _build_comparison(
+            samples,
+            _RowBuilder(question, now_us, contrast_sites(effects, group, delta)),
+            list(zip(effects, islice(judged, len(effects)), strict=True)),
+            list(zip(group, islice(over_sites, len(group)), strict=True)),
+        )
+        for (question, effects), group in zip(answerable, pooled, strict=True)
+    ]
+
+
+def _measure_effects(
+    samples: Sequence[Sample], question: ComparisonQuery, known: ChecksumsBySlot
+) -> list[SeriesEffect]:
     found = split_sides(samples, question.axis, question.a, question.b)
     executions = [one for series in found for one in (*series.a, *series.b)]
-    effects = [
+    return [
         measure_effect(series, metric, question.axis, known)
         for series in found
         for metric in HEADLINE_METRICS
         if any(one.failure_class or metric in one.metrics for one in executions)
     ]
-    if not effects:
-        raise NothingToDoError(
-            f"no execution with {question.axis}={question.a} or {question.b} "
-            "recorded CPU or wall time per event",
-            where="compare",
-            hint="A payload without the kit reports cpu_per_event_s and wall_per_event_s itself.",
-        )
-    rows = _RowBuilder(question, now_us)
-    judged = _judge_effects(effects, question.delta)
-    releases = [] if question.axis == "site" else pool_over_sites(effects)
-    over_sites = _judge_pooled_effects(releases, question.delta)
+
+
+def _build_comparison(
+    samples: Sequence[Sample],
+    rows: _RowBuilder,
+    series: Sequence[tuple[SeriesEffect, Judgement]],
+    pooled: Sequence[tuple[PooledEffect, Judgement]],
+) -> Comparison:
     verdicts = (
-        *(rows.build_series_row(*pair) for pair in zip(effects, judged, strict=True)),
-        *(rows.build_release_row(*pair) for pair in zip(releases, over_sites, strict=True)),
+        *(rows.build_series_row(*pair) for pair in series),
+        *(rows.build_pooled_row(*pair) for pair in pooled),
     )
-    one_host = comparison_notes.is_single_host(effects)
-    controls = check_controls(samples, {pair.job_id for one in effects for pair in one.pairs})
+    controls = check_controls(samples, {pair.job_id for one, _ in series for pair in one.pairs})
     return Comparison(
-        query=question,
-        pairs=tuple(row for one in effects for row in rows.build_pair_rows(one)),
+        query=rows.question,
+        pairs=tuple(row for one, _ in series for row in rows.build_pair_rows(one)),
         verdicts=verdicts,
-        one_host=one_host,
         notes=(
             *comparison_notes.control_notes(controls),
-            *comparison_notes.comparison_notes(verdicts, one_host=one_host),
+            *comparison_notes.comparison_notes(verdicts),
         ),
         controls=controls,
     )
 
 
-@dataclass(frozen=True)
-class _Judgement:
-    """A verdict; ``adjusted`` is None for a row that stands outside its family of tests.
-
-    ``more`` is the number of jobs (pooled: of sites) still needed, None where that is unknown.
-    """
-
-    verdict: Verdict
-    adjusted: AdjustedTest | None = None
-    more: int | None = None
+def _judge_effects(effects: Sequence[SeriesEffect], delta: float) -> list[Judgement]:
+    estimates = [one.estimate if one.refused is None else None for one in effects]
+    refused = [one.refused for one in effects]
+    return _judge_known(estimates, refused, delta, adjust_benjamini_hochberg)
 
 
-def _judge_effects(effects: Sequence[SeriesEffect], delta: float) -> list[_Judgement]:
-    family = [one.estimate.p for one in effects if one.refused is None and one.estimate]
-    adjusted = iter(adjust_benjamini_hochberg(family))
-    judged = []
-    for one in effects:
-        if one.refused is None and one.estimate:
-            judged.append(_judge_estimate(one.estimate, one.jobs, next(adjusted), delta))
-        else:
-            missing = max(MIN_JOBS - one.jobs, MIN_HOSTS - one.hosts)
-            counts = one.refused is Verdict.NOT_ENOUGH and missing > 0 and one.jobs > 0
-            refused = one.refused or Verdict.NOT_ENOUGH
-            judged.append(_Judgement(refused, more=missing if counts else None))
-    return judged
+def _judge_pooled_effects(pooled: Sequence[PooledEffect], delta: float) -> list[Judgement]:
+    estimates = [
+        one.pooled.estimate if one.pooled and one.refused is None else None for one in pooled
+    ]
+    return _judge_known(estimates, [one.refused for one in pooled], delta, adjust_holm)
 
 
-def _judge_pooled_effects(releases: Sequence[PooledEffect], delta: float) -> list[_Judgement]:
-    family = [one.pooled.estimate.p for one in releases if one.refused is None and one.pooled]
-    adjusted = iter(adjust_holm(family))
-    judged = []
-    for one in releases:
-        if one.refused is None and one.pooled:
-            judged.append(
-                _judge_estimate(one.pooled.estimate, one.pooled.sites, next(adjusted), delta)
-            )
-        else:
-            judged.append(_Judgement(one.refused or Verdict.NOT_ENOUGH))
-    return judged
-
-
-def _judge_estimate(estimate: Estimate, n: int, adjusted: AdjustedTest, delta: float) -> _Judgement:
-    verdict = decide_verdict(estimate, adjusted.level, delta)
-    undecided = verdict is Verdict.UNDECIDED
-    more = estimate_jobs_needed(estimate, n, adjusted.level, delta) if undecided else None
-    return _Judgement(verdict, adjusted, more)
+def _judge_known(
+    estimates: Sequence[Estimate | None],
+    refused: Sequence[Verdict | None],
+    delta: float,
+    adjust: Adjustment,
+) -> list[Judgement]:
+    """Judge the estimates together; a refused one stands outside the family."""
+    family = iter(judge_family([one for one in estimates if one is not None], delta, adjust))
+    return [
+        Judgement(verdict or Verdict.NOT_ENOUGH) if estimate is None else next(family)
+        for estimate, verdict in zip(estimates, refused, strict=True)
+    ]
 
 
 def _condition_texts(wheres: Sequence[Condition]) -> tuple[str, ...]:
     return tuple(text for where in wheres for text in where.texts)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """Size of a new campaign that is likely to decide; None where it is not known."""
+
+    jobs: int | None = None
+    hosts: int | None = None
+    sites: int | None = None
+
+
+def _plan_series(one: SeriesEffect, judged: Judgement, delta: float) -> _Plan:
+    if judged.verdict is Verdict.NOT_ENOUGH and one.jobs and one.missing_jobs:
+        return _Plan(jobs=one.jobs + one.missing_jobs)
+    if judged.verdict not in OPEN_VERDICTS or one.estimate is None:
+        return _Plan()
+    if one.scope == SITE_SCOPE:
+        hosts = plan_units(one.estimate, one.hosts, judged.planned_level, delta)
+        return _Plan(hosts and math.ceil(hosts * one.jobs / one.hosts), hosts)
+    return _Plan(plan_units(one.estimate, one.jobs, judged.planned_level, delta))
+
+
+def _plan_pooled(one: PooledEffect, judged: Judgement, delta: float) -> _Plan:
+    if judged.verdict not in OPEN_VERDICTS or one.pooled is None:
+        return _Plan()
+    estimate = one.pooled.estimate
+    if one.pooled.sites < MIN_SITES:
+        return _Plan(plan_units(estimate, one.jobs, judged.planned_level, delta))
+    sites = plan_units(estimate, one.pooled.sites, judged.planned_level, delta)
+    return _Plan(sites and sites * one.jobs_per_site, sites=sites)
+
+
 class _RowBuilder:
     """Makes the store's rows of one comparison."""
 
-    def __init__(self, question: ComparisonQuery, now_us: int) -> None:
-        self._question = question
+    def __init__(self, question: ComparisonQuery, now_us: int, contrasts: SiteContrasts) -> None:
+        self.question = question
         self._now_us = now_us
+        self._contrasts = contrasts
         self._asked: dict[str, Any] = {
             "campaigns": question.selection.campaigns,
             "where": _condition_texts(question.selection.conditions),
             "where_a": _condition_texts(question.where_a),
             "where_b": _condition_texts(question.where_b),
+            "among": tuple(str(value) for value in question.among),
+            "delta": question.delta,
         }
 
     def build_pair_rows(self, one: SeriesEffect) -> Iterator[PairRow]:
         for pair in one.pairs:
             yield PairRow(
-                comparison_id=self._question.id,
+                comparison_id=self.question.id,
                 job_id=pair.job_id,
                 campaign_id=pair.campaign_id,
                 site=one.series.site,
@@ -235,21 +304,21 @@ class _RowBuilder:
                 comparison_key=one.series.key,
                 label=one.series.label,
                 metric=one.metric,
-                axis=self._question.axis,
-                a=str(self._question.a),
-                b=str(self._question.b),
+                axis=self.question.axis,
+                a=str(self.question.a),
+                b=str(self.question.b),
                 rounds=pair.rounds,
                 a_value=pair.a,
                 b_value=pair.b,
                 log_ratio=pair.d,
             )
 
-    def build_series_row(self, one: SeriesEffect, judged: _Judgement) -> VerdictRow:
+    def build_series_row(self, one: SeriesEffect, judged: Judgement) -> VerdictRow:
         a_value, b_value = one.geometric_means
+        plan = _plan_series(one, judged, self.question.delta)
         evidence = VerdictEvidence(
             why=one.why,
             remedy=one.remedy or comparison_notes.REMEDIES.get(judged.verdict, ""),
-            power=comparison_notes.power_sentence(judged.verdict, one.metric, self._question.delta),
             test=one.test_name if one.estimate else "",
             unpaired=one.unpaired,
             a_value=a_value,
@@ -257,98 +326,94 @@ class _RowBuilder:
             jobs_a=len(one.pairs or one.a),
             jobs_b=len(one.pairs or one.b),
             p=one.estimate.p if one.estimate else None,
-            p_adjusted=judged.adjusted.p if judged.adjusted else None,
-            level=judged.adjusted.level if judged.adjusted else ALPHA,
-            delta=self._question.delta,
-            loop_s=one.loop_s,
+            p_adjusted=judged.p_adjusted,
+            level=judged.level,
+            cpu_s=one.cpu_s,
+            launches=one.launches if one.scope != SITE_SCOPE else 0,
             same_data=one.data_comparison.value,
             build=one.build.reasons,
             bundled=one.build.bundled,
             repackaged=one.build.repackaged,
             unknown=one.build.unknown,
             left_out=one.left_out,
-            **self._asked,
+            hosts_needed=plan.hosts,
+            site_shift=self._contrasts.shifts.get((one.metric, one.series.site), ()),
             of_a=common_values(one.series.a),
             of_b=common_values(one.series.b),
+            **self._asked,
         )
         return self._build_row(
-            SERIES_SCOPE,
-            one.series,
-            one.metric,
-            judged,
+            one,
             one.estimate,
+            judged,
             evidence,
+            scope=one.scope,
             site=one.series.site,
+            comparison_key=one.series.key,
             effect=one.mean,
-            jobs=one.jobs,
-            hosts=one.hosts,
+            jobs_needed=plan.jobs,
         )
 
-    def build_release_row(self, one: PooledEffect, judged: _Judgement) -> VerdictRow:
-        estimate = one.pooled.estimate if one.pooled else None
+    def build_pooled_row(self, one: PooledEffect, judged: Judgement) -> VerdictRow:
+        pooled = one.pooled
+        estimate = pooled.estimate if pooled else None
+        plan = _plan_pooled(one, judged, self.question.delta)
         evidence = VerdictEvidence(
             why=one.why,
-            test="random effects over sites, Hartung-Knapp" if estimate else "",
+            test=_name_pooled_test(pooled.sites) if pooled else "",
             jobs_a=one.jobs,
             jobs_b=one.jobs,
             p=estimate.p if estimate else None,
-            p_adjusted=judged.adjusted.p if judged.adjusted else None,
-            level=judged.adjusted.level if judged.adjusted else ALPHA,
-            delta=self._question.delta,
+            p_adjusted=judged.p_adjusted,
+            level=judged.level,
             sites=one.sites,
-            tau=one.pooled.tau if one.pooled else None,
-            sites_needed=judged.more,
-            **self._asked,
+            tau=pooled.tau if pooled else None,
+            prediction=(pooled.prediction or ()) if pooled else (),
+            sites_needed=plan.sites,
+            points_at_change=(one.series.release, one.metric) in self._contrasts.slower,
             of_a=one.of_a,
             of_b=one.of_b,
+            **self._asked,
         )
-        more = judged.more
         return self._build_row(
-            RELEASE_SCOPE,
-            one.series,
-            one.metric,
-            replace(judged, more=None if more is None else more * max(one.jobs_per_site, MIN_JOBS)),
+            one,
             estimate,
+            judged,
             evidence,
+            scope=SITES_SCOPE,
             site="",
+            comparison_key=one.series.release,
             effect=estimate.mean if estimate else None,
-            jobs=one.jobs,
-            hosts=one.hosts,
+            jobs_needed=plan.jobs,
         )
 
     def _build_row(
         self,
-        scope: str,
-        series: SeriesSides,
-        metric: str,
-        judged: _Judgement,
+        one: SeriesEffect | PooledEffect,
         estimate: Estimate | None,
+        judged: Judgement,
         evidence: VerdictEvidence,
-        *,
-        site: str,
-        effect: float | None,
-        jobs: int,
-        hosts: int,
+        **columns: Any,
     ) -> VerdictRow:
-        low, high = estimate.interval(evidence.level or ALPHA) if estimate else (None, None)
+        low, high = estimate.interval(judged.level) if estimate else (None, None)
         return VerdictRow(
-            comparison_id=self._question.id,
+            comparison_id=self.question.id,
             created_us=self._now_us,
             rule_version=RULE_VERSION,
-            scope=scope,
-            site=site,
-            comparison_key=series.key if scope == SERIES_SCOPE else series.release,
-            label=series.label,
-            metric=metric,
-            axis=self._question.axis,
-            a=str(self._question.a),
-            b=str(self._question.b),
+            label=one.series.label,
+            metric=one.metric,
+            axis=self.question.axis,
+            a=str(self.question.a),
+            b=str(self.question.b),
             verdict=judged.verdict.value,
-            effect=effect,
             low=low,
             high=high,
-            jobs=jobs,
-            hosts=hosts,
-            jobs_needed=judged.more,
+            jobs=one.jobs,
+            hosts=one.hosts,
             evidence=evidence.to_json(),
+            **columns,
         )
+
+
+def _name_pooled_test(sites: int) -> str:
+    return "mean of these sites" if sites < MIN_SITES else "Hartung-Knapp, equal weights"

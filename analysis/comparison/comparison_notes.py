@@ -7,88 +7,76 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.series_effects import (
-    MIN_HOSTS,
-    MIN_JOBS,
-    MIN_LOOP_S,
-    SeriesEffect,
-)
+from treehammer.analysis.comparison.series_effects import MIN_CPU_S
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
 from treehammer.analysis.samples.control_check import ControlCheck
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
-from treehammer.analysis.statistics import power_table
 from treehammer.analysis.statistics.verdict import (
+    HOST_SCOPE,
+    MIN_HOSTS,
+    MIN_SITES,
     ONE_SIDED_VERDICTS,
-    SERIES_SCOPE,
+    SERIES_SCOPES,
     Verdict,
     VerdictEvidence,
 )
 from treehammer.sql.core.rows import VerdictRow
 
+_PLAN = (
+    "submit a new campaign of the size named (-S repeats=N) and compare it alone (--campaign); "
+    "to look again as jobs come in would double the false verdicts"
+)
 #: Suggested action for each statistical verdict; refused series have their own remedy.
-REMEDIES: Mapping[Verdict, str] = {
-    Verdict.UNDECIDED: "submit the jobs named as needed (-S repeats=N); "
-    "jobs of several campaigns count together",
-}
-#: Verdicts that more jobs can change.
-HELPED_BY_MORE_JOBS = (Verdict.UNDECIDED, Verdict.NOT_ENOUGH)
+REMEDIES: Mapping[Verdict, str] = {Verdict.UNDECIDED: _PLAN, Verdict.DIFFERENT: _PLAN}
 #: Verdicts that have a sentence of their own.
-_EXPLAINED = (Verdict.BUILD_DIFFERS, Verdict.TOO_SHORT)
+_EXPLAINED = (Verdict.BUILD_DIFFERS, Verdict.TOO_LITTLE)
+
+#: A row of a series with its evidence.
+_Evidenced = tuple[VerdictRow, VerdictEvidence]
 
 
-def power_sentence(verdict: Verdict, metric: str, delta: float) -> str:
-    """Describe the power of recorded A/A jobs, where more jobs could decide."""
-    return power_table.describe_power(metric, delta) if verdict in HELPED_BY_MORE_JOBS else ""
-
-
-def comparison_notes(rows: Sequence[VerdictRow], *, one_host: bool) -> Iterator[str]:
-    """The sentences that stand below a comparison.
-
-    Args:
-        rows: its verdicts; those of series are spoken of.
-        one_host: whether everything that was compared ran on one.
-    """
+def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
+    """The sentences that stand below a comparison; those of series are spoken of."""
     series = [
-        (row, VerdictEvidence.from_json(row.evidence)) for row in rows if row.scope == SERIES_SCOPE
+        (row, VerdictEvidence.from_json(row.evidence)) for row in rows if row.scope in SERIES_SCOPES
     ]
-    compared = [row for row, _ in series if row.jobs]
-    if one_host:
+    notes = [*_scope_notes(rows), *_build_notes(series), *_exclusion_notes(series)]
+    notes += _remedy_notes(series)
+    notes.append(_data_note({row.comparison_key: one.same_data for row, one in series}))
+    if left_out := _count_left_out(
+        [one for row, one in series if row.metric == HEADLINE_METRICS[0]]
+    ):
+        notes.append(f"Left out of the comparison: {left_out}.")
+    if any(row.jobs for row, _ in series):
+        notes += _reading_notes(series[0][1])
+    return notes
+
+
+def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
+    if any(row.scope == HOST_SCOPE and row.effect is not None for row in rows):
         yield (
-            "One host: these passes are an illustration, not a verdict. "
-            f"A verdict needs at least {MIN_JOBS} jobs on {MIN_HOSTS} hosts of a site."
+            f"Series on fewer than {MIN_HOSTS} hosts are judged on just these hosts; "
+            "other hosts of the site may differ."
         )
-    found = {row.verdict for row, _ in series}
-    both = [one for row, one in series if row.verdict not in ONE_SIDED_VERDICTS]
-    yield from _build_notes(both, differ=Verdict.BUILD_DIFFERS in found)
-    if Verdict.TOO_SHORT in found:
+    sites = [len(VerdictEvidence.from_json(row.evidence).sites) for row in rows if not row.site]
+    if any(1 < count < MIN_SITES for count in sites):
         yield (
-            f"Loop too short: loops under {MIN_LOOP_S:g} s are start-up and clock noise "
-            "and enter no verdict; read more events."
+            f"Means over fewer than {MIN_SITES} sites speak of just these sites; "
+            "other sites may differ."
+        )
+
+
+def _exclusion_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+    if any(row.verdict == Verdict.TOO_LITTLE for row, _ in series):
+        yield (
+            f"Too little read: less than {MIN_CPU_S:g} s of CPU per side in a job is mostly clock "
+            "steps and start-up, and enters no verdict; read more passes, rounds or events."
         )
     if any(one.unpaired for _, one in series):
         yield (
             "Unpaired: no job holds both sides, so separate jobs are compared (Welch's t on ln of "
             "the jobs' values). Other nodes and other times are part of such an effect."
         )
-    for verdict, remedy in dict.fromkeys((Verdict(row.verdict), one.remedy) for row, one in series):
-        if remedy and verdict not in _EXPLAINED:
-            yield f"{verdict.value[0].upper()}{verdict.value[1:]}: {remedy}."
-    for metric, sentence in dict.fromkeys((row.metric, one.power) for row, one in series):
-        if sentence:
-            yield f"{METRIC_TITLES[metric]}, by recorded A/A jobs: {sentence}."
-    yield _data_note({row.comparison_key: one.same_data for row, one in series})
-    if left_out := _count_left_out(
-        [one for row, one in series if row.metric == HEADLINE_METRICS[0]]
-    ):
-        yield f"Left out of the comparison: {left_out}."
-    if compared:
-        first = series[0][1]
-        yield (
-            f"Effects are means of ln(B/A), shown in per cent; within {verdict_text.format_delta(first.delta)} they "
-            "count as none. Intervals of verdicts have 95 % coverage within their family of tests, "
-            "others stand alone."
-        )
-        yield _describe_times(first)
 
 
 def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
@@ -111,8 +99,32 @@ def _format_ratio(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %".replace("-", "−")
 
 
-def _build_notes(series: Sequence[VerdictEvidence], *, differ: bool) -> Iterator[str]:
-    if differ:
+def _remedy_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+    found: dict[str, list[Verdict]] = {}
+    for row, one in series:
+        verdict = Verdict(row.verdict)
+        if one.remedy and verdict not in _EXPLAINED:
+            verdicts = found.setdefault(one.remedy, [])
+            verdicts += [verdict] if verdict not in verdicts else []
+    for remedy, verdicts in found.items():
+        said = " or ".join(verdicts)
+        yield f"{said[0].upper()}{said[1:]}: {remedy}."
+
+
+def _reading_notes(first: VerdictEvidence) -> Iterator[str]:
+    """How effects, intervals and times are to be read."""
+    yield (
+        "Effects are means of ln(B/A), shown in per cent; within "
+        f"{verdict_text.format_delta(first.delta)} they count as none. Each claim (slower or faster, "
+        "same, different) is wrong in at most 5 % of comparisons; the interval is the one at which "
+        "a row's claim was judged, 95 % alone where none was."
+    )
+    yield _describe_times(first)
+
+
+def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
+    series = [one for row, one in rows if row.verdict not in ONE_SIDED_VERDICTS]
+    if any(row.verdict == Verdict.BUILD_DIFFERS for row, _ in rows):
         differences = dict.fromkeys(reason for one in series for reason in one.build)
         yield (
             f"Build differs ({'; '.join(differences)}): by more than version and commit, "
@@ -137,11 +149,6 @@ def _describe_times(one: VerdictEvidence) -> str:
             "not be the effect, which is a mean of ratios within jobs."
         )
     return "Times of either side are geometric means over jobs; their ratio is the effect."
-
-
-def is_single_host(effects: Sequence[SeriesEffect]) -> bool:
-    """Whether everything that was compared ran on one host."""
-    return len({(one.series.site, host) for one in effects for host in one.host_names}) == 1
 
 
 def _data_note(found: Mapping[str, str]) -> str:

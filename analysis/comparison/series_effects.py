@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from treehammer.analysis.comparison.comparability import (
     BuildDifference,
@@ -27,21 +27,36 @@ from treehammer.analysis.samples.sample import (
     Sample,
     comparison_key,
     find_varying_axes,
+    is_exact,
     natural_sort_key,
     release_key,
     select_known_hosts,
 )
-from treehammer.analysis.statistics.estimates import Estimate, estimate_paired, estimate_unpaired
-from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.analysis.statistics.estimates import (
+    Estimate,
+    combine_estimates,
+    estimate_over_hosts,
+    has_enough_jobs,
+)
+from treehammer.analysis.statistics.verdict import (
+    HOST_SCOPE,
+    MIN_HOSTS,
+    MIN_JOBS,
+    SITE_SCOPE,
+    Verdict,
+)
 from treehammer.collectors.job_spec import TIMED
 from treehammer.hctests.matrix.definition import Scalar
 from treehammer.text_formatting import pluralize
 
-#: A series needs this many jobs on this many hosts, on each side where they are unpaired.
-MIN_JOBS = 6
-MIN_HOSTS = 3
-#: Loops shorter than this are start-up and clock noise (seconds of wall time).
-MIN_LOOP_S = 2.0
+Job = TypeVar("Job", JobPair, JobValue)
+
+#: CPU seconds that a job must collect on each side, over all rounds and passes.  Below, the steps
+#: of the clocks and the start of each loop weigh too much; the spread of A/A jobs with 1 s of CPU on
+#: a side is 1.7 % and falls to 0.6 % at 4 s.
+MIN_CPU_S = 2.0
+#: Reasons for excluding a job, in addition to those of :mod:`job_pairs`.
+UNKNOWN_HOST, ONLY_JOB_OF_HOST = "host unknown", "only job of its host"
 
 
 @dataclass(frozen=True)
@@ -173,6 +188,25 @@ class SeriesEffect:
         return _collect_hosts((*self.pairs, *self.a, *self.b))
 
     @property
+    def scope(self) -> str:
+        """What the verdict speaks of: the hosts that took part, or the site."""
+        return SITE_SCOPE if self.hosts >= MIN_HOSTS else HOST_SCOPE
+
+    @property
+    def launches(self) -> int:
+        """Launches that are the units of a host's verdict; 0 where jobs are."""
+        return sum(len(pair.launches) for pair in self.pairs)
+
+    @property
+    def missing_jobs(self) -> int:
+        """Jobs that a verdict still lacks, at least; 0 where it has enough."""
+        sides = [self.pairs] if self.pairs else [self.a, self.b]
+        counts = [_count_per_host(side) for side in sides]
+        if all(has_enough_jobs(count.values()) for count in counts):
+            return 0
+        return max(MIN_JOBS - self.jobs, 1)
+
+    @property
     def unpaired(self) -> bool:
         """Whether separate jobs are compared, for want of jobs that hold both sides."""
         return bool(self.a and self.b)
@@ -180,47 +214,91 @@ class SeriesEffect:
     @property
     def test_name(self) -> str:
         """The statistical test, for people."""
-        return "paired t" if self.pairs else "Welch t on unpaired jobs (weaker)"
+        unit = "host means" if self.scope == SITE_SCOPE else "launches" if self.launches else "jobs"
+        return f"t over {unit}" if self.pairs else f"Welch t over {unit}, unpaired (weaker)"
 
     @property
     def geometric_means(self) -> tuple[float | None, float | None]:
         """Geometric means over jobs of both sides, in the metric's unit; B ÷ A is the effect.
 
-        Of pairs, what both sides have in common is the mean of their logarithms, and the effect
-        lies half on either side of it: over rounds a ratio of medians is not the median of ratios.
+        Each host counts once.  Of pairs, what both sides have in common is the mean of their
+        logarithms, and the effect lies half on either side of it: over rounds a ratio of medians is
+        not the median of ratios.
         """
         if self.pairs:
-            middle = fmean((math.log(pair.a) + math.log(pair.b)) / 2 for pair in self.pairs)
-            half = fmean(pair.d for pair in self.pairs) / 2
+            common = {job: (math.log(job.a) + math.log(job.b)) / 2 for job in self.pairs}
+            middle = _mean_over_hosts(self.pairs, common.__getitem__)
+            half = _mean_over_hosts(self.pairs, lambda pair: pair.d) / 2
             return math.exp(middle - half), math.exp(middle + half)
-        sides = [[math.log(job.value) for job in side] for side in (self.a, self.b)]
-        a, b = (math.exp(fmean(side)) if side else None for side in sides)
+        a, b = (
+            math.exp(_mean_over_hosts(side, lambda job: math.log(job.value))) if side else None
+            for side in (self.a, self.b)
+        )
         return a, b
 
     @property
     def mean(self) -> float | None:
-        """Mean effect in ln, also of a single job or without any spread; None without jobs."""
-        if self.pairs:
-            return fmean(pair.d for pair in self.pairs)
-        if not (self.a and self.b):
-            return None
-        logs = [fmean(math.log(job.value) for job in side) for side in (self.a, self.b)]
-        return logs[1] - logs[0]
+        """Mean effect in ln, also of a single job or without any spread; None without jobs.
+
+        A judged effect is the mean over hosts, of which each counts once.
+        """
+        if self.estimate:
+            return self.estimate.mean
+        a, b = self.geometric_means
+        return math.log(b) - math.log(a) if a and b else None
 
     @property
-    def loop_s(self) -> float | None:
-        """Median over jobs of the shorter side's loop, in seconds; None where it was not timed."""
+    def cpu_s(self) -> float | None:
+        """Median over jobs of the CPU on the side with less; None where it was not measured."""
         if self.pairs:
-            loops = [p.loop_s for p in self.pairs if p.loop_s is not None]
-            return median(loops) if loops else None
-        sides = [
-            [job.loop_s for job in side if job.loop_s is not None] for side in (self.a, self.b)
-        ]
+            found = [pair.cpu_s for pair in self.pairs if pair.cpu_s is not None]
+            return median(found) if found else None
+        sides = [[job.cpu_s for job in side if job.cpu_s is not None] for side in (self.a, self.b)]
         return min(median(side) for side in sides) if all(sides) else None
 
 
 def _collect_hosts(jobs: Iterable[JobPair | JobValue]) -> set[str]:
     return select_known_hosts(job.host for job in jobs)
+
+
+def group_by_host(
+    jobs: Iterable[Job], effects: Callable[[Job], Iterable[float]]
+) -> dict[str, list[float]]:
+    """Group the effects of jobs by their host."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for job in jobs:
+        groups[job.host].extend(effects(job))
+    return groups
+
+
+def _count_per_host(jobs: Iterable[JobPair | JobValue]) -> Counter[str]:
+    """Independent units of each known host: its launches or jobs."""
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        counts[job.host] += max(len(job.launches), 1) if isinstance(job, JobPair) else 1
+    del counts[""]
+    return counts
+
+
+def _mean_over_hosts(jobs: Iterable[Job], effect: Callable[[Job], float]) -> float:
+    return fmean(fmean(values) for values in group_by_host(jobs, lambda j: [effect(j)]).values())
+
+
+def select_jobs(jobs: Sequence[Job]) -> tuple[list[Job], Counter[str]]:
+    """Select the jobs whose hosts are known, and of two hosts those with two jobs at least.
+
+    Returns:
+        the jobs that count, and how many were left out for which reason.  All count where no host
+        is known, or where nothing could be judged.
+    """
+    counts = _count_per_host(jobs)
+    known = [job for job in jobs if job.host] if counts else list(jobs)
+    left_out = Counter({UNKNOWN_HOST: len(jobs) - len(known)})
+    if len(counts) == 2 and min(counts.values()) == 1 and max(counts.values()) >= MIN_JOBS:
+        several = [job for job in known if counts[job.host] > 1]
+        left_out[ONLY_JOB_OF_HOST] = len(known) - len(several)
+        known = several
+    return known, +left_out
 
 
 def measure_effect(
@@ -231,10 +309,15 @@ def measure_effect(
     pairs, left_out = pair_jobs(a, b, metric)
     values_a: list[JobValue] = []
     values_b: list[JobValue] = []
-    if not pairs:
+    if pairs:
+        pairs, unused = select_jobs(pairs)
+        left_out += unused
+    else:
         values_a, left_a = collect_job_values(a, metric)
         values_b, left_b = collect_job_values(b, metric)
-        left_out = left_a + left_b
+        values_a, unused_a = select_jobs(values_a)
+        values_b, unused_b = select_jobs(values_b)
+        left_out = left_a + left_b + unused_a + unused_b
     bare = SeriesEffect(
         series=series,
         metric=metric,
@@ -257,14 +340,32 @@ def _select_valid_samples(side: Sequence[Sample], metric: str) -> Sequence[Sampl
 
 
 def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
-    """One estimate of the jobs of several series taken together (the doors of one site)."""
-    pairs = [pair.d for one in effects for pair in one.pairs]
+    """Estimate one effect from the jobs of several series together (the doors of one site).
+
+    Unpaired sides are estimated apart, and subtracted by Welch's method.
+    """
+    if is_exact(effects[0].metric) and (found := _estimate_exact(effects)):
+        return found
+    pairs = [pair for one in effects for pair in one.pairs]
     if pairs:
-        return estimate_paired(pairs)
-    return estimate_unpaired(
-        [job.value for one in effects for job in one.a],
-        [job.value for one in effects for job in one.b],
-    )
+        return estimate_over_hosts(group_by_host(pairs, lambda pair: pair.launches or [pair.d]))
+    sides = [
+        estimate_over_hosts(group_by_host(side, lambda job: [math.log(job.value)]))
+        for side in (
+            [job for one in effects for job in one.a],
+            [job for one in effects for job in one.b],
+        )
+    ]
+    known = [side for side in sides if side is not None]
+    return combine_estimates(known, (-1.0, 1.0)) if len(known) == 2 else None
+
+
+def _estimate_exact(effects: Sequence[SeriesEffect]) -> Estimate | None:
+    """The one value of a counter that repeats exactly; None where it does not."""
+    found = {pair.d for one in effects for pair in one.pairs}
+    if len(found) != 1:
+        return None
+    return Estimate(found.pop(), 0.0, math.inf)
 
 
 def _apply_refusals(bare: SeriesEffect) -> SeriesEffect:
@@ -318,19 +419,24 @@ def _find_refusal_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
             f"other {', '.join(one.build.differing)}",
             "compare builds made alike, or select one with --where",
         )
-    if one.loop_s is None:
-        remedy = "time the loop with the kit, or report loop_wall_s"
-        yield RefusalReason(Verdict.TOO_SHORT, "the loop was not timed", remedy)
-    elif one.loop_s < MIN_LOOP_S:
-        why = f"loop of {one.loop_s:.2g} s, at least {MIN_LOOP_S:g} s needed"
-        yield RefusalReason(Verdict.TOO_SHORT, why, "read more events")
-    if one.jobs < MIN_JOBS or one.hosts < MIN_HOSTS:
+    if not is_exact(one.metric):
+        yield from _find_amount_reasons(one)
+
+
+def _find_amount_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
+    """Whether a noisy metric has too little reading, too few jobs or no spread."""
+    if one.cpu_s is None:
+        remedy = "time the loop with the kit, or report loop_cpu_s"
+        yield RefusalReason(Verdict.TOO_LITTLE, "the loop's CPU time was not measured", remedy)
+    elif one.cpu_s < MIN_CPU_S:
+        why = f"{one.cpu_s:.2g} s of CPU per side in a job, at least {MIN_CPU_S:g} s needed"
+        yield RefusalReason(Verdict.TOO_LITTLE, why, "read more passes, rounds or events per job")
+    if one.missing_jobs:
         yield RefusalReason(
             Verdict.NOT_ENOUGH,
-            f"{pluralize(one.jobs, 'job')} on {_pluralize_hosts(one.hosts)}, "
-            f"{MIN_JOBS} on {MIN_HOSTS} needed",
-            f"submit more repeats (-S repeats={MIN_JOBS}) where at least {MIN_HOSTS} hosts take them; "
-            "jobs of several campaigns count together",
+            f"{pluralize(one.jobs, 'job')} on {_pluralize_hosts(one.hosts)}; needed are {MIN_JOBS} "
+            f"on one host, 2 on each of two, or {MIN_HOSTS} hosts",
+            f"submit more repeats (-S repeats={2 * MIN_JOBS})",
         )
     elif one.estimate is None:
         yield RefusalReason(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -13,7 +13,7 @@ from treehammer.analysis.comparison.series_effects import (
     common_values,
     estimate_effect,
 )
-from treehammer.analysis.statistics.estimates import PooledEstimate, pool_estimates
+from treehammer.analysis.statistics.estimates import Estimate, PooledEstimate, pool_estimates
 from treehammer.analysis.statistics.verdict import ONE_SIDED_VERDICTS, Verdict
 
 
@@ -23,12 +23,13 @@ class PooledEffect:
 
     ``series`` is one of its series, for its name.  ``refused`` stands instead of a statistical
     verdict, with ``why``; None where the rule applies.  ``pooled`` is None with fewer than two
-    sites.  Only the jobs of ``sites`` are counted.  ``of_a`` and ``of_b`` are columns in which the
+    sites.  Only the jobs of ``sites`` are counted; ``estimates`` are theirs.  ``of_a`` and ``of_b`` are columns in which the
     executions of a side agree at all sites, with their values.
     """
 
     series: SeriesSides
     metric: str
+    estimates: Mapping[str, Estimate]
     sites: tuple[str, ...]
     jobs: int
     hosts: int
@@ -44,7 +45,7 @@ def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
     """Pool the series of each release key and metric over sites, in order of label.
 
     One that no site measured on both sides has no row.
-    Series without enough data, with loops too short or with other values stay outside.  Where no
+    Series without enough data, that read too little or with other values stay outside.  Where no
     series may enter a verdict, those whose builds differ are pooled for information.
     """
     groups: dict[tuple[str, str], list[SeriesEffect]] = defaultdict(list)
@@ -63,22 +64,28 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
     chosen = entering or [one for one in group if one.refused is Verdict.BUILD_DIFFERS]
     sites = _group_by_site(chosen)
     # The doors of one site share its nodes: together they are one site's answer.
-    estimates = [found for one in sites.values() if (found := estimate_effect(one)) is not None]
+    estimates = {
+        site: found for site, one in sites.items() if (found := estimate_effect(one)) is not None
+    }
+    jobs = [sum(one.jobs for one in of_site) for of_site in sites.values()]
     return PooledEffect(
         series=group[0].series,
         metric=group[0].metric,
+        estimates=estimates,
         sites=tuple(sites),
-        jobs=sum(one.jobs for one in chosen),
-        hosts=sum(len(set[str]().union(*(e.host_names for e in one))) for one in sites.values()),
-        jobs_per_site=int(median(sum(e.jobs for e in one) for one in sites.values()))
-        if sites
-        else 0,
-        pooled=pool_estimates(estimates),
+        jobs=sum(jobs),
+        hosts=sum(map(_count_hosts, sites.values())),
+        jobs_per_site=int(median(jobs or [0])),
+        pooled=pool_estimates(list(estimates.values())),
         refused=refused,
         why=why,
         of_a=common_values([sample for one in group for sample in one.series.a]),
         of_b=common_values([sample for one in group for sample in one.series.b]),
     )
+
+
+def _count_hosts(effects: Iterable[SeriesEffect]) -> int:
+    return len(set[str]().union(*(one.host_names for one in effects)))
 
 
 def _find_refusal(

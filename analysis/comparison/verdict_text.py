@@ -10,13 +10,18 @@ from typing import Any
 from treehammer.analysis.samples.sample import SELECTION_AXIS
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
+    HOST_SCOPE,
     MAX_JOBS_NAMED,
+    MIN_SITES,
+    OPEN_VERDICTS,
+    SITES_SCOPE,
     Verdict,
     VerdictEvidence,
 )
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.measurement_selection import parse_alternatives
+from treehammer.text_formatting import pluralize
 
 #: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
 MAX_SHOWN_EFFECT = math.log(1e4)
@@ -42,6 +47,8 @@ def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
     what = f"{b} against {a}"
     words = [what if row.axis == SELECTION_AXIS else f"{row.axis} {what}"]
     words.append(describe_selection(evidence, names, sides=row.axis != SELECTION_AXIS))
+    if evidence.among:
+        words.append(f"among {len(evidence.among)} asked together")
     if evidence.delta not in (None, DEFAULT_DELTA):
         words.append(format_delta(evidence.delta))
     return ", ".join(words)
@@ -94,6 +101,17 @@ def format_interval(row: VerdictRow) -> str:
     return f"{_format_change(row.low)} … {_format_change(row.high)} %"
 
 
+def describe_change(effect: float) -> str:
+    """An effect in words, e.g. ``3.1 % slower``."""
+    word = "slower" if effect > 0 else "faster"
+    return f"{_format_change(effect).lstrip('+−')} % {word}"
+
+
+def format_change_interval(low: float, high: float) -> str:
+    """The ends of an interval in per cent, e.g. ``[2.2, 4.0]``."""
+    return f"[{', '.join(_format_change(end).removeprefix('+') for end in (low, high))}]"
+
+
 def _format_change(effect: float) -> str:
     if effect > MAX_SHOWN_EFFECT:
         return f">+{100 * math.expm1(MAX_SHOWN_EFFECT):.0f}"
@@ -129,25 +147,66 @@ def format_ratio(value: float, low: float | None, high: float | None) -> str:
     return f"{value:.2f} ({low:.2f} … {high:.2f})"
 
 
+def describe_scope(row: VerdictRow) -> str:
+    """Say what a verdict holds for, e.g. ``on this host (6 launches)``."""
+    evidence = VerdictEvidence.from_json(row.evidence)
+    units = f"{evidence.launches} launches" if evidence.launches else pluralize(row.jobs, "job")
+    if row.scope == SITES_SCOPE:
+        count = len(evidence.sites)
+        return f"{'on average at these' if count < MIN_SITES else 'over'} {count} sites ({units})"
+    if row.scope == HOST_SCOPE:
+        hosts = "this host" if row.hosts == 1 else f"these {row.hosts} hosts"
+        return f"on {hosts} ({units})"
+    return f"at {row.site} ({units} on {row.hosts} hosts)"
+
+
+def describe_verdict(row: VerdictRow, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Say a verdict in one sentence, e.g. ``6.40.00 is 3.1 % slower [2.2, 4.0] on this host (…)``.
+
+    Args:
+        row: with any verdict; '' without an effect and its interval.
+        names: of campaigns, by identity.
+    """
+    if row.effect is None or row.low is None or row.high is None:
+        return ""
+    a, b = side_names(row, names)
+    evidence = VerdictEvidence.from_json(row.evidence)
+    where = f"{format_change_interval(row.low, row.high)} {describe_scope(row)}"
+    change = _format_change(row.effect)
+    within = format_delta(evidence.delta)
+    if evidence.prediction:
+        where += f", at one more site {format_change_interval(*evidence.prediction)}"
+    if row.verdict in (Verdict.SLOWER, Verdict.FASTER):
+        return f"{b} is {describe_change(row.effect)} {where}"
+    if row.verdict == Verdict.SAME:
+        return f"{b} is the same as {a} within {within} {where}"
+    if row.verdict == Verdict.DIFFERENT:
+        return f"{b} differs by {change} % {where}, perhaps by less than {within}"
+    return f"{row.verdict}: {b} against {a} {change} % {where}"
+
+
 def format_verdict(row: VerdictRow) -> str:
-    """Format the verdict with the missing jobs or sites, e.g. ``undecided, 4 more jobs needed``."""
+    """Format the verdict with the campaign that would decide, e.g. ``undecided, 24 jobs planned``."""
     words = [row.verdict]
     evidence = VerdictEvidence.from_json(row.evidence)
-    if row.verdict == Verdict.NOT_ENOUGH and row.hosts == 1:
-        words.append("one host")
-    elif evidence.sites_needed is not None:
-        words.append(f"{_format_more(evidence.sites_needed, 'site')} needed")
-    elif row.jobs_needed is not None:
-        words.append(f"{_format_more(row.jobs_needed, 'job')} needed")
-    elif row.verdict == Verdict.UNDECIDED:
-        words.append(f"more than {MAX_JOBS_NAMED} needed")
+    if row.verdict == Verdict.NOT_ENOUGH and row.jobs_needed is not None:
+        words.append(f"{pluralize(row.jobs_needed, 'job')} needed")
+    elif row.verdict in OPEN_VERDICTS:
+        words.append(_describe_plan(row, evidence))
     if evidence.unpaired:
         words.append("unpaired")
     return ", ".join(words)
 
 
-def _format_more(count: int, what: str) -> str:
-    return f"{count} more {what}{'' if count == 1 else 's'}"
+def _describe_plan(row: VerdictRow, evidence: VerdictEvidence) -> str:
+    if row.jobs_needed is None:
+        return f"more than {MAX_JOBS_NAMED} jobs would decide"
+    jobs = pluralize(row.jobs_needed, "new job")
+    plans = ((evidence.sites_needed, "at", "site"), (evidence.hosts_needed, "on", "host"))
+    for count, place, unit in plans:
+        if count is not None:
+            return f"{jobs} {place} {pluralize(count, unit)} would decide"
+    return f"{jobs} would decide"
 
 
 def explain_not_pooled(rows: Sequence[VerdictRow]) -> list[str]:
@@ -160,4 +219,4 @@ def flatten_verdict(row: VerdictRow) -> dict[str, Any]:
     """The row with its evidence as one level of plain values, for tables, JSON and CSV."""
     values = dict(vars(row))
     evidence = VerdictEvidence.from_json(values.pop("evidence"))
-    return {**values, **vars(evidence)}
+    return {**values, **vars(evidence), "sentence": describe_verdict(row)}

@@ -19,7 +19,7 @@ from treehammer.analysis.samples.sample import (
     parse_variant,
     select_known_hosts,
 )
-from treehammer.analysis.statistics.estimates import estimate_paired, estimate_unpaired
+from treehammer.analysis.statistics.estimates import estimate_mean, estimate_unpaired
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.hctests.matrix.definition import Scalar
@@ -89,7 +89,7 @@ class ExecutionGroup:
         values = self.job_values(metric)
         if not values:
             return None
-        estimate = estimate_paired(values)
+        estimate = estimate_mean(values)
         if estimate is None:
             return MeanWithInterval(len(values), math.fsum(values) / len(values))
         return MeanWithInterval(len(values), estimate.mean, *estimate.interval())

@@ -24,8 +24,9 @@ class JobPair:
     """One job's paired effect: ``d`` is the median over its rounds of ln(B/A).
 
     ``a`` and ``b`` are the medians of the metric itself over the same rounds, in its unit.  In paired
-    mode ``d`` is the mean over its launches of their recorded ln(B/A), and ``b / a`` is exp(d);
-    ``loop_s`` is the wall time of the shorter side's loop, None where it was not timed.
+    mode ``launches`` holds the recorded ln(B/A) of each launch, ``d`` is their mean, and ``b / a`` is
+    exp(d).  ``cpu_s`` is the CPU of the loops on the side with less, over all its rounds and passes;
+    None where it was not measured.
     """
 
     job_id: str
@@ -35,7 +36,8 @@ class JobPair:
     a: float
     b: float
     d: float
-    loop_s: float | None
+    cpu_s: float | None
+    launches: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class JobValue:
     job_id: str
     host: str
     value: float
-    loop_s: float | None
+    cpu_s: float | None
 
 
 def drop_dirty(
@@ -113,7 +115,7 @@ def collect_job_values(
             job_id=job,
             host=_first_host(counted),
             value=median(sample.metrics[metric] for sample in counted),
-            loop_s=_median_loop_time(counted),
+            cpu_s=_sum_loop_cpu(counted),
         )
         for job, counted in jobs.items()
     ]
@@ -154,7 +156,7 @@ def _make_pair(rounds: Sequence[tuple[list[Sample], list[Sample]]], metric: str)
     everything = [sample for pair in rounds for half in pair for sample in half]
     a = [median(s.metrics[metric] for s in half) for half, _ in rounds]
     b = [median(s.metrics[metric] for s in half) for _, half in rounds]
-    loops = [_median_loop_time([s for pair in rounds for s in pair[side]]) for side in (0, 1)]
+    sides = [_sum_loop_cpu([s for pair in rounds for s in pair[side]]) for side in (0, 1)]
     ratios = [_find_launch_ratio(halves, metric) for halves in rounds]
     recorded = [ratio for ratio in ratios if ratio is not None]
     if recorded:
@@ -172,7 +174,8 @@ def _make_pair(rounds: Sequence[tuple[list[Sample], list[Sample]]], metric: str)
         a=a_value,
         b=b_value,
         d=d,
-        loop_s=None if None in loops else min(loop for loop in loops if loop is not None),
+        cpu_s=None if None in sides else min(side for side in sides if side is not None),
+        launches=tuple(recorded),
     )
 
 
@@ -192,7 +195,8 @@ def _first_host(samples: Sequence[Sample]) -> str:
     return min(sample.host for sample in samples)
 
 
-def _median_loop_time(samples: Sequence[Sample]) -> float | None:
-    found = (sample.loop_wall_s for sample in samples)
+def _sum_loop_cpu(samples: Sequence[Sample]) -> float | None:
+    """CPU seconds of all loops; None where one of them is missing or impossible."""
+    found = [sample.loop_cpu_s for sample in samples]
     times = [seconds for seconds in found if seconds is not None and is_possible_time(seconds)]
-    return median(times) if times else None
+    return sum(times) if len(times) == len(found) else None

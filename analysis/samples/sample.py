@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from treehammer.collectors.job_spec import PAIRED
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.matrix import identity
 from treehammer.hctests.matrix.definition import Scalar, Variant
@@ -21,6 +20,9 @@ LAUNCH_RATIOS: Mapping[str, str] = {
     "cpu_per_event_s": "segment_cpu_log_ratio",
     "wall_per_event_s": "segment_wall_log_ratio",
 }
+
+#: Counters that repeat exactly: one job decides, and no spread is no fault.
+EXACT_METRICS: frozenset[str] = frozenset()
 
 #: Plausible times of an event or a loop (seconds: a picosecond to eleven days).  Ratios and powers
 #: of numbers outside would overflow.
@@ -85,8 +87,7 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     "content_hash",
     "dirty",
     "plausible",
-    "loop_wall_s",
-    "run_mode",
+    "loop_cpu_s",
     "passes_counted",
 )
 
@@ -96,9 +97,10 @@ class Sample:
     """One measurement as analysis sees it.
 
     Text that is not known is ``''``.  ``metrics`` holds the headline metrics that were recorded,
-    ``loop_wall_s`` is None where no loop was timed, and the sum over all passes in paired mode, ``build`` the facts of the ROOT build
-    (:data:`BUILD_FACTS` with version and commit).  ``launch_ratios`` holds ln(B/A) of a launch in
-    paired mode by headline metric, on its side B alone.  ``side`` names the selection that it belongs to
+    ``loop_cpu_s`` sums the loop's CPU over all counted passes (None where it was not measured),
+    ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
+    ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
+    alone.  ``side`` names the selection that it belongs to
     where two selections are compared.
     """
 
@@ -124,7 +126,7 @@ class Sample:
     instrument_version: int
     dirty: bool
     plausible: bool
-    loop_wall_s: float | None
+    loop_cpu_s: float | None
     metrics: Mapping[str, float]
     build: Mapping[str, str]
     checksum_version: int = 0
@@ -146,7 +148,7 @@ class Sample:
             instrument_version=row["instrument_version"],
             dirty=bool(row["dirty"]),
             plausible=bool(row["plausible"]),
-            loop_wall_s=_sum_loop_time(row),
+            loop_cpu_s=_sum_pass_cpu(row),
             metrics={name: row[name] for name in HEADLINE_METRICS if row.get(name) is not None},
             build=build,
             checksum_version=row.get("checksum_version") or 0,
@@ -177,12 +179,15 @@ class Sample:
         return "" if is_possible_time(self.metrics.get(metric)) else f"no {metric}"
 
 
-def _sum_loop_time(row: Mapping[str, Any]) -> float | None:
-    """Return the time of the median pass; a launch in paired mode is as long as all its passes."""
-    seconds: float | None = row.get("loop_wall_s")
-    if seconds is None or row.get("run_mode") != PAIRED:
-        return seconds
-    return seconds * (row.get("passes_counted") or 1)
+def _sum_pass_cpu(row: Mapping[str, Any]) -> float | None:
+    """CPU seconds of the loop over all counted passes; the record holds the median of one pass."""
+    one_pass: float | None = row.get("loop_cpu_s")
+    return None if one_pass is None else one_pass * (row.get("passes_counted") or 1)
+
+
+def is_exact(metric: str) -> bool:
+    """Whether repetitions of the same work give the same value, so that no test is needed."""
+    return metric in EXACT_METRICS
 
 
 def is_possible_time(seconds: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""Intervals, pooling, multiplicity and verdicts; effects are d = ln(B/A), so +0.01 is 1 % slower.
+"""Estimates, multiplicity, verdicts and plans; effects are d = ln(B/A), so +0.01 is 1 % slower.
 
 Each docstring names its method and the reason for choosing it.
 """
@@ -6,24 +6,33 @@ Each docstring names its method and the reason for choosing it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special, stats
+from scipy import special, stats
 
-from treehammer.analysis.statistics.verdict import MAX_JOBS_NAMED, Verdict
+from treehammer.analysis.statistics.verdict import (
+    ALPHA,
+    MAX_JOBS_NAMED,
+    MIN_HOSTS,
+    MIN_JOBS,
+    MIN_SITES,
+    Verdict,
+)
 
-#: Error rate of a family of tests.
-ALPHA = 0.05
-#: Probability of a decision for which the number of additional jobs is computed.
+#: Probability of a decision for which a new campaign is planned.
 TARGET_POWER = 0.8
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean effect with its standard error and the degrees of freedom of its t distribution."""
+    """A mean effect with its standard error and the degrees of freedom of its t distribution.
+
+    The error is 0 for exact counters alone.
+    """
 
     mean: float
     se: float
@@ -32,89 +41,134 @@ class Estimate:
     @property
     def p(self) -> float:
         """Two-sided p-value of the null hypothesis of no effect."""
-        return 2 * float(special.stdtr(self.df, -abs(self.mean) / self.se))
+        return self.p_beyond(0.0)
+
+    def p_beyond(self, delta: float) -> float:
+        """Compute the p-value of 'the effect lies within ±delta', against 'beyond'.
+
+        It is at most a level exactly when the whole interval of that level lies beyond.
+        """
+        return min(2 * self._tail(abs(self.mean) - delta), 1.0)
+
+    def p_within(self, delta: float) -> float:
+        """Compute the p-value of 'the effect lies beyond ±delta': two one-sided tests.
+
+        It is at most a level exactly when the interval of twice that level lies within.
+        """
+        return self._tail(delta - abs(self.mean))
 
     def interval(self, level: float = ALPHA) -> tuple[float, float]:
         """Compute the interval that misses the true mean with probability ``level``."""
-        half_width = -float(special.stdtrit(self.df, level / 2)) * self.se
+        half_width = -float(special.stdtrit(self.df, level / 2)) * self.se if self.se else 0.0
         return self.mean - half_width, self.mean + half_width
 
+    def _tail(self, distance: float) -> float:
+        if not self.se:
+            return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
+        return float(special.stdtr(self.df, -distance / self.se))
 
-def estimate_paired(d: Sequence[float]) -> Estimate | None:
-    """Estimate the mean of paired effects, one per job; None with fewer than two or no spread.
+
+def estimate_mean(values: Collection[float]) -> Estimate | None:
+    """Estimate a mean by Student's t; None with fewer than two values or no spread.
 
     Identical ratios from several jobs indicate a clock that is too coarse, not certainty.
     """
-    effects = np.asarray(d, dtype=float)
-    if len(effects) < 2 or _has_no_spread(effects):
+    effects = np.asarray(list(values), dtype=float)
+    if len(effects) < 2 or np.ptp(effects) <= 1e-12:
         return None
-    return Estimate(float(effects.mean()), math.sqrt(_squared_error(effects)), len(effects) - 1)
+    error = math.sqrt(float(effects.var(ddof=1)) / len(effects))
+    return Estimate(float(effects.mean()), error, len(effects) - 1)
+
+
+def combine_estimates(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
+    """Combine independent estimates linearly, with Welch's and Satterthwaite's degrees of freedom.
+
+    Equal spread cannot be assumed between nodes or sites.
+    """
+    mean = sum(weight * part.mean for part, weight in zip(parts, weights, strict=True))
+    squares = [(weight * part.se) ** 2 for part, weight in zip(parts, weights, strict=True)]
+    total = sum(squares)
+    if not total:
+        return Estimate(mean, 0.0, math.inf)
+    df = total**2 / sum(square**2 / part.df for square, part in zip(squares, parts, strict=True))
+    return Estimate(mean, math.sqrt(total), df)
+
+
+def average_estimates(parts: Sequence[Estimate]) -> Estimate:
+    """Estimate the plain mean of just these hosts or sites; it holds for no other ones."""
+    return combine_estimates(parts, [1 / len(parts)] * len(parts))
 
 
 def estimate_unpaired(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
-    """Estimate the difference of mean ln(value) of unpaired jobs, with Welch's degrees of freedom.
+    """Estimate the difference of mean ln(value) of unpaired jobs by Welch's t.
 
     Weaker than pairs: any other difference between the two sets of jobs is part of the effect.
-    Welch rather than Mann-Whitney because a verdict needs an interval, and equal spread cannot be
-    assumed between nodes.  Values are positive, in any one unit.
+    Welch rather than Mann-Whitney because a verdict needs an interval.  Values are positive, in
+    any one unit.
     """
-    if min(len(a), len(b)) < 2:
+    sides = [estimate_mean([math.log(value) for value in side]) for side in (a, b)]
+    known = [side for side in sides if side is not None]
+    return combine_estimates(known, (-1.0, 1.0)) if len(known) == len(sides) else None
+
+
+def has_enough_jobs(jobs_per_host: Collection[int]) -> bool:
+    """Whether :func:`estimate_over_hosts` can answer.
+
+    Three jobs on one host, two on each of two hosts, or one on each of three hosts: fewer leave
+    less than two degrees of freedom, where an interval is six times as wide as the spread.
+    """
+    if len(jobs_per_host) >= MIN_HOSTS:
+        return True
+    needed = MIN_JOBS if len(jobs_per_host) == 1 else 2
+    return bool(jobs_per_host) and min(jobs_per_host) >= needed
+
+
+def estimate_over_hosts(by_host: Mapping[str, Sequence[float]]) -> Estimate | None:
+    """Estimate the mean effect of a site's hosts, of which each counts once.
+
+    Jobs on one host are not independent: from three hosts on, Student's t is taken over the host
+    means.  With one or two hosts the jobs are independent for a claim about just these hosts.
+    """
+    if not has_enough_jobs([len(values) for values in by_host.values()]):
         return None
-    log_a, log_b = np.log(a), np.log(b)
-    if _has_no_spread(log_a) or _has_no_spread(log_b):
-        return None
-    error_a, error_b = _squared_error(log_a), _squared_error(log_b)
-    df = (error_a + error_b) ** 2 / (error_a**2 / (len(a) - 1) + error_b**2 / (len(b) - 1))
-    return Estimate(float(log_b.mean() - log_a.mean()), math.sqrt(error_a + error_b), df)
-
-
-def _squared_error(values: npt.NDArray[np.float64]) -> float:
-    """Squared standard error of the mean."""
-    return float(values.var(ddof=1)) / len(values)
-
-
-def _has_no_spread(values: npt.NDArray[np.float64]) -> bool:
-    return bool(np.ptp(values) <= 1e-12)
+    if len(by_host) >= MIN_HOSTS:
+        return estimate_mean([fmean(values) for values in by_host.values()])
+    parts = [estimate_mean(values) for values in by_host.values()]
+    known = [part for part in parts if part is not None]
+    return average_estimates(known) if len(known) == len(parts) else None
 
 
 @dataclass(frozen=True)
 class PooledEstimate:
-    """A random-effects mean over sites: ``tau`` is the standard deviation between sites, in ln."""
+    """A mean over ``sites`` sites.
+
+    From four sites on it speaks of sites like these: ``tau`` is the standard deviation between
+    them (ln), ``prediction`` the 95 % interval of the effect at one more site.  Both are None
+    below, where it speaks of just these sites.
+    """
 
     estimate: Estimate
-    tau: float
     sites: int
+    tau: float | None = None
+    prediction: tuple[float, float] | None = None
 
 
 def pool_estimates(sites: Sequence[Estimate]) -> PooledEstimate | None:
-    """Compute the random-effects mean over sites (Paule-Mandel, Hartung-Knapp).
+    """Compute the mean over sites; None with fewer than two.
 
-    Where sites agree better than their errors allow, Hartung and Knapp's interval becomes too
-    narrow; it is then replaced by the plain one with the same t quantile (Röver, Knapp and Friede,
-    BMC Med Res Methodol 15:99, 2015).
-
-    Returns:
-        The pooled estimate; None with fewer than two sites.
+    From four sites on it is Hartung and Knapp's interval with equal weights, which is Student's t
+    over the site means.  Weights by inverse variance are worse here: with three hosts a site they
+    are themselves so uncertain that the nominal 5 % become 6 to 11 % (see decision 0022).
     """
     if len(sites) < 2:
         return None
-    means = np.array([site.mean for site in sites])
-    variances = np.array([site.se**2 for site in sites])
-
-    def weighted_mean(tau2: float) -> tuple[float, float, float]:
-        """Mean, sum of weights, and weighted squared deviations divided by their expectation."""
-        weights = 1 / (variances + tau2)
-        total = float(weights.sum())
-        mean = float(weights @ means) / total
-        return mean, total, float(weights @ (means - mean) ** 2) / (len(sites) - 1)
-
-    tau2 = 0.0
-    if weighted_mean(0.0)[2] > 1:
-        # The deviations fall as tau² grows, and are below their expectation at the plain variance.
-        tau2 = optimize.brentq(lambda value: weighted_mean(value)[2] - 1, 0, means.var(ddof=1))
-    mean, total, dispersion = weighted_mean(tau2)
-    estimate = Estimate(mean, math.sqrt(max(dispersion, 1.0) / total), len(sites) - 1)
-    return PooledEstimate(estimate, math.sqrt(tau2), len(sites))
+    over_sites = estimate_mean([site.mean for site in sites])
+    if len(sites) < MIN_SITES or over_sites is None:
+        return PooledEstimate(average_estimates(sites), len(sites))
+    between = len(sites) * over_sites.se**2
+    tau = math.sqrt(max(between - fmean(site.se**2 for site in sites), 0.0))
+    one_more = Estimate(over_sites.mean, math.hypot(tau, over_sites.se), over_sites.df)
+    return PooledEstimate(over_sites, len(sites), tau, one_more.interval())
 
 
 @dataclass(frozen=True)
@@ -162,39 +216,91 @@ def adjust_benjamini_hochberg(
     return [AdjustedTest(float(p), level) for p in stats.false_discovery_control(p_values)]
 
 
-def decide_verdict(estimate: Estimate, level: float, delta: float) -> Verdict:
-    """Derive a verdict from the adjusted interval and the equivalence margin ±delta."""
-    low, high = estimate.interval(level)
-    if abs(estimate.mean) > delta and not low <= 0 <= high:
-        return Verdict.FASTER if estimate.mean < 0 else Verdict.SLOWER
-    return Verdict.SAME if -delta < low and high < delta else Verdict.UNDECIDED
+#: Adjusts the p-values of one family of tests.
+Adjustment = Callable[[Sequence[float]], list[AdjustedTest]]
 
 
-def estimate_jobs_needed(estimate: Estimate, n: int, level: float, delta: float) -> int | None:
-    """Compute how many more units (jobs or sites) make a decision likely.
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict with the level of its interval.
 
-    Assumes that mean and spread stay as they are.  An effect beyond ±delta must be distinguished
-    from 0, a smaller one from the nearer edge of ±delta.  ``n`` is the present number of units.
+    ``p`` and ``p_adjusted`` belong to 'no effect'.  ``planned_level`` is the level at which the
+    same family would judge a new campaign.
+    """
+
+    verdict: Verdict
+    level: float = ALPHA
+    p: float | None = None
+    p_adjusted: float | None = None
+    planned_level: float = ALPHA
+
+
+def judge_family(
+    estimates: Sequence[Estimate], delta: float, adjust: Adjustment
+) -> list[Judgement]:
+    """Judge estimates together; each of three claims has a family of its own.
+
+    Relevant: the whole interval lies beyond ±delta.  Same: two one-sided tests place it within.
+    Different: it excludes 0.  The first claim that holds is the verdict.
+    """
+    relevant = adjust([one.p_beyond(delta) for one in estimates])
+    same = adjust([one.p_within(delta) for one in estimates])
+    different = adjust([one.p for one in estimates])
+    return [
+        _judge_estimate(*tests) for tests in zip(estimates, relevant, same, different, strict=True)
+    ]
+
+
+def _judge_estimate(
+    estimate: Estimate, relevant: AdjustedTest, same: AdjustedTest, different: AdjustedTest
+) -> Judgement:
+    if relevant.p <= ALPHA:
+        verdict = Verdict.FASTER if estimate.mean < 0 else Verdict.SLOWER
+        level = relevant.level
+    elif same.p <= ALPHA:
+        verdict, level = Verdict.SAME, 2 * same.level
+    else:
+        verdict = Verdict.DIFFERENT if different.p <= ALPHA else Verdict.UNDECIDED
+        level = different.level
+    return Judgement(verdict, level, estimate.p, different.p, min(relevant.level, same.level))
+
+
+def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | None:
+    """Compute how many units (jobs, hosts or sites) a new campaign needs for a likely decision.
+
+    Planned for a true effect of 0 ('same') and of 2 delta ('slower'), whatever was observed: to
+    plan for the observed effect and to look again as jobs come in would double the false verdicts.
+    The spread is taken at its upper 80 % limit, since few units estimate it badly (Browne,
+    Statistics in Medicine 14:1933, 1995).
+
+    Args:
+        estimate: of the present units.
+        n: number of present units.
+        level: error rate at which the family will judge each claim.
+        delta: margin of effects that count as none.
 
     Returns:
         Units that reach :data:`TARGET_POWER`; None beyond :data:`MAX_JOBS_NAMED`.
     """
-    beyond = abs(estimate.mean) > delta
-    gap = abs(estimate.mean) if beyond else delta - abs(estimate.mean)
-    effect_size = gap / (estimate.se * math.sqrt(n))
+    if not estimate.se:
+        return None
+    sum_of_squares = estimate.se**2 * n * estimate.df
+    spread = math.sqrt(sum_of_squares / float(special.chdtri(estimate.df, TARGET_POWER)))
+    # 'Same' must hold at both edges, and each may take half of the remaining risk.
+    power = (1 + TARGET_POWER) / 2
 
     def first(units: npt.NDArray[np.int64]) -> int | None:
         """Index of the first number of units, in rising order, at which a decision is likely."""
-        # Only the tail on the side of the effect: the other one is negligible, and NaN far out.
-        limit = -special.stdtrit(units - 1, level / 2)
-        power = stats.nct.sf(limit, units - 1, effect_size * np.sqrt(units))
-        reached = np.flatnonzero(power >= TARGET_POWER)
+        reach = delta / spread * np.sqrt(units)
+        relevant = stats.nct.sf(-special.stdtrit(units - 1, level / 2), units - 1, reach)
+        within = stats.nct.sf(-special.stdtrit(units - 1, level), units - 1, reach)
+        reached = np.flatnonzero((relevant >= TARGET_POWER) & (within >= power))
         return int(reached[0]) if len(reached) else None
 
     low, grid = 1, np.append(2 ** np.arange(1, int(math.log2(MAX_JOBS_NAMED)) + 1), MAX_JOBS_NAMED)
     while (place := first(grid)) is not None:
         low, high = int(grid[place - 1]) if place else low, int(grid[place])
         if high - low == 1:
-            return max(high - n, 1)
+            return high
         grid = np.unique(np.linspace(low + 1, high, 32).astype(np.int64))
     return None

@@ -8,14 +8,23 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-#: Scopes of a verdict: one series at one site, or a release pooled over sites.
-SERIES_SCOPE, RELEASE_SCOPE = "series", "release"
+#: Scopes of a verdict: the hosts that took part (one or two), a site (three hosts and more), or
+#: several sites.
+HOST_SCOPE, SITE_SCOPE, SITES_SCOPE = "host", "site", "sites"
+#: Scopes of a single series.
+SERIES_SCOPES = (HOST_SCOPE, SITE_SCOPE)
+#: Error rate of a family of tests.
+ALPHA = 0.05
+#: Jobs that a claim about one host needs.
+MIN_JOBS = 3
+#: Hosts that a claim about a site needs, and sites that a claim about sites in general needs.
+MIN_HOSTS, MIN_SITES = 3, 4
 #: Effects within ±DELTA (in ln, so about 2 %) are too small to matter.
 DEFAULT_DELTA = 0.02
-#: More jobs than this are not worth naming.
+#: Larger campaigns are not worth naming.
 MAX_JOBS_NAMED = 10_000
 #: Raised when a rule changes: a verdict is only as good as the rule that gave it.
-RULE_VERSION = 1
+RULE_VERSION = 2
 
 
 class Verdict(StrEnum):
@@ -24,9 +33,10 @@ class Verdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     SAME = "same"
+    DIFFERENT = "different"
     UNDECIDED = "undecided"
     NOT_ENOUGH = "not enough data"
-    TOO_SHORT = "loop too short"
+    TOO_LITTLE = "too little read"
     BUILD_DIFFERS = "build differs"
     VALUES_DIFFER = "values differ"
     ONLY_IN_A = "only in A"
@@ -36,9 +46,21 @@ class Verdict(StrEnum):
     @property
     def is_statistical(self) -> bool:
         """Whether the statistical rule was applied, rather than refused."""
-        return self in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNDECIDED)
+        return self in STATISTICAL_VERDICTS
 
 
+#: Verdicts of the statistical rule; :func:`judge_family` defines them.
+STATISTICAL_VERDICTS = (
+    Verdict.FASTER,
+    Verdict.SLOWER,
+    Verdict.SAME,
+    Verdict.DIFFERENT,
+    Verdict.UNDECIDED,
+)
+#: Verdicts that the whole interval proves relevant.
+CERTAIN_VERDICTS = (Verdict.FASTER, Verdict.SLOWER)
+#: Verdicts that a larger campaign can change.
+OPEN_VERDICTS = (Verdict.DIFFERENT, Verdict.UNDECIDED)
 #: Verdicts that say one side has nothing to compare.
 ONE_SIDED_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B, Verdict.FAILED)
 
@@ -50,16 +72,17 @@ class VerdictEvidence:
     Attributes:
         why: the reason in words, where it is not the numbers alone.
         remedy: the suggested action.
-        power: how many jobs found a slowdown among recorded A/A jobs, where more could decide.
         test: the statistical test, '' where none was made.
         unpaired: whether separate jobs were compared, for want of jobs that hold both sides.
         a_value, b_value: the metric on either side, in its unit: geometric means over jobs, whose
             ratio is the effect.
         jobs_a, jobs_b: jobs on either side (equal for pairs).
         p, p_adjusted: of 'no effect', alone and within the family.
-        level: error rate of the row's interval; 0.05 where it stands outside every family.
+        level: error rate of the row's interval, the one at which its claim was judged; 0.05 where
+            it stands outside every family.
         delta: effects within ±delta (in ln) count as none.
-        loop_s: median wall time of the shorter side's loop.
+        cpu_s: CPU seconds of a job's loops on the side with fewer, over all passes; median.
+        launches: launches that are the units of a host's verdict, in paired mode; 0 where jobs are.
         same_data: result of comparing the value checksums.
         build: other differences between the builds.
         bundled: libraries that changed with the release because ROOT brings them along.
@@ -67,7 +90,12 @@ class VerdictEvidence:
         unknown: build facts that one side did not record.
         left_out: executions that were not used, by reason.
         sites: sites that were pooled, and tau, the spread between them (ln).
-        sites_needed: more sites that make a decision likely.
+        prediction: interval of the effect at one more site, 95 %; from four sites on.
+        hosts_needed, sites_needed: size of the planned campaign (see ``jobs_needed`` of the row).
+        site_shift: difference between the site's effect and the median of the other sites, over
+            all variants, with its interval; empty unless the site stands apart.
+        points_at_change: whether the sites that do not stand apart are slower together.
+        among: all values that were asked together with B and share its correction.
         campaigns: identities of the campaigns that were asked, of all when empty.
         where: conditions on the measurements of both sides, as ``export --where`` takes them; of
             several ``=`` on one column any one will do.
@@ -80,7 +108,6 @@ class VerdictEvidence:
 
     why: str = ""
     remedy: str = ""
-    power: str = ""
     test: str = ""
     unpaired: bool = False
     a_value: float | None = None
@@ -91,7 +118,8 @@ class VerdictEvidence:
     p_adjusted: float | None = None
     level: float | None = None
     delta: float | None = None
-    loop_s: float | None = None
+    cpu_s: float | None = None
+    launches: int = 0
     same_data: str = ""
     build: tuple[str, ...] = ()
     bundled: tuple[str, ...] = ()
@@ -100,7 +128,12 @@ class VerdictEvidence:
     left_out: Mapping[str, int] = field(default_factory=dict)
     sites: tuple[str, ...] = ()
     tau: float | None = None
+    prediction: tuple[float, ...] = ()
+    hosts_needed: int | None = None
     sites_needed: int | None = None
+    site_shift: tuple[float, ...] = ()
+    points_at_change: bool = False
+    among: tuple[str, ...] = ()
     campaigns: tuple[str, ...] | None = None
     where: tuple[str, ...] | None = None
     where_a: tuple[str, ...] | None = None

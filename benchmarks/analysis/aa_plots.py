@@ -10,9 +10,6 @@ from matplotlib.figure import Figure as Canvas
 from scipy import stats
 
 from benchmarks.harness.ratio_figures import RESULTS_FOLDER
-from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
-from treehammer.analysis.statistics.estimates import TARGET_POWER
-from treehammer.analysis.statistics.power_table import PowerCell
 
 #: Largest distance of jobs in the autocorrelation.
 MAX_LAG = 20
@@ -78,42 +75,3 @@ def plot_error_rates(shares: Mapping[str, tuple[float, float, float]], at_most: 
     axes.set_xlabel("% of comparisons, with 95 % intervals; the line is the limit")
     axes.set_title("False verdicts where nothing differs", loc="left", fontsize="medium")
     save_plot(canvas, "verdicts")
-
-
-def plot_power(table: Sequence[PowerCell]) -> None:
-    """Plot the share of detected slowdowns against the number of jobs: ``power.svg``."""
-    metrics = list(dict.fromkeys(cell.metric for cell in table))
-    canvas = Canvas(figsize=(4.5 * len(metrics), 3.4), layout="constrained")
-    for axes, metric in zip(
-        canvas.subplots(1, len(metrics), squeeze=False, sharey=True)[0], metrics, strict=True
-    ):
-        mine = [cell for cell in table if cell.metric == metric]
-        for slowdown in sorted({cell.slowdown for cell in mine}):
-            line = [cell for cell in mine if cell.slowdown == slowdown]
-            jobs = [cell.jobs for cell in line]
-            (drawn,) = axes.plot(
-                jobs,
-                [100 * cell.detection_rate for cell in line],
-                "o-",
-                label=f"{100 * slowdown:g} %",
-            )
-            axes.fill_between(
-                jobs,
-                [100 * cell.low for cell in line],
-                [100 * cell.high for cell in line],
-                color=drawn.get_color(),
-                alpha=0.2,
-            )
-        axes.axhline(100 * TARGET_POWER, color="0.6", linewidth=1)
-        axes.set_xscale("log")
-        axes.set_xticks(jobs, [str(count) for count in jobs])
-        axes.set_xticks([], minor=True)
-        axes.set_xlabel("jobs of a series")
-        axes.set_title(
-            f"{METRIC_TITLES[metric]}, spread {100 * mine[0].spread:.2g} %",
-            loc="left",
-            fontsize="medium",
-        )
-        axes.legend(title="slower by", frameon=False)
-    canvas.axes[0].set_ylabel("% found")
-    save_plot(canvas, "power")

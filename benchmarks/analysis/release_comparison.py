@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.harness.ratio_figures import RESULTS_FOLDER, RatioFigure, write_rows
 from benchmarks.harness.worker_runs import REPOSITORY, TREEHAMMER
 from treehammer import config
-from treehammer.analysis.statistics.verdict import SERIES_SCOPE
+from treehammer.analysis.statistics.verdict import SERIES_SCOPES
 from treehammer.collectors.software.providers import WHEELS
 from treehammer.errors import ExitCode
 
@@ -27,7 +27,7 @@ OTHER_RELEASES = sorted(set(WHEELS) - {REFERENCE_RELEASE})
 #: Columns of a comparison that are kept, and those of the figure.
 KEPT_COLUMNS = (
     *("label", "metric", "a", "b", "a_value", "b_value", "effect", "low", "high"),
-    *("jobs", "hosts", "loop_s", "verdict", "why", "same_data"),
+    *("jobs", "hosts", "cpu_s", "verdict", "why", "same_data"),
 )
 #: Campaign -> the test and its changed settings.
 CAMPAIGNS: dict[str, tuple[str, ...]] = {
@@ -72,7 +72,7 @@ def _compare_campaign(campaign: str) -> list[RatioFigure]:
         printed = _run_treehammer(
             "compare", REFERENCE_RELEASE, other, "--campaign", campaign, "--json"
         )
-        rows += [row for row in json.loads(printed) if row["scope"] == SERIES_SCOPE]
+        rows += [row for row in json.loads(printed) if row["scope"] in SERIES_SCOPES]
     write_rows(f"releases-{campaign}", [{name: row[name] for name in KEPT_COLUMNS} for row in rows])
     return [_build_figure(campaign, row) for row in rows]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.analysis.aa_jobs import TWIN_COMPARISON, TwinJob
 from treehammer.analysis.comparison.comparison import Comparison, compare_samples
-from treehammer.analysis.comparison.series_effects import MIN_HOSTS
 from treehammer.analysis.samples.sample import BUILD_FACTS, HEADLINE_METRICS, Sample
+from treehammer.analysis.statistics.verdict import MIN_HOSTS
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
 from treehammer.hctests.matrix.definition import Variant
@@ -106,7 +106,7 @@ def _build_executions(
                 instrument_version=INSTRUMENT_VERSION,
                 dirty=False,
                 plausible=True,
-                loop_wall_s=job.loop_s,
+                loop_cpu_s=job.loop_s,
                 metrics={
                     metric: values[side] * times
                     for metric, values in zip(HEADLINE_METRICS, both, strict=True)

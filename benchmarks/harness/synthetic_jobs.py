@@ -168,7 +168,7 @@ def _build_sample(
         instrument_version=1,
         dirty=False,
         plausible=True,
-        loop_wall_s=60.0,
+        loop_cpu_s=60.0,
         metrics={
             metric: 0.01 * factor * values.lognormvariate(0, 0.01) for metric in HEADLINE_METRICS
         },

@@ -135,9 +135,11 @@ class PairRow:
 class VerdictRow:
     """Conclusion of a verdict rule, with its evidence; effects are means of d = ln(B/A).
 
-    ``scope`` is ``series`` (one comparison key at one site) or ``release`` (pooled over sites).
+    ``scope`` is ``host`` (one comparison key on one or two hosts), ``site`` (on three hosts and
+    more) or ``sites`` (pooled over sites).
     ``verdict`` is a value of :class:`treehammer.analysis.statistics.verdict.Verdict`.
     ``low`` and ``high`` bound the adjusted interval; None where there are too few data.
+    ``jobs_needed`` is the size of a new campaign that would probably decide.
     ``evidence`` is the JSON of :class:`treehammer.analysis.statistics.verdict.VerdictEvidence`.
     """
 

@@ -58,6 +58,7 @@ TEMPLATE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "per_cent": verdict_text.format_effect,
     "interval": verdict_text.format_interval,
     "milliseconds": verdict_text.format_milliseconds,
+    "scope": verdict_text.describe_scope,
     "verdict": verdict_text.format_verdict,
     "within": verdict_text.format_delta,
     "flat": verdict_text.flatten_verdict,

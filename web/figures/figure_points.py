@@ -252,7 +252,7 @@ def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
 def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[FigurePoint]:
     """Means over the jobs' means, with t intervals."""
     # scipy takes a second to load and is needed for intervals only.
-    from treehammer.analysis.statistics.estimates import estimate_paired
+    from treehammer.analysis.statistics.estimates import estimate_mean
 
     groups_by_key: dict[Key, list[FigureGroup]] = defaultdict(list)
     for group in groups:
@@ -261,7 +261,7 @@ def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[
     for key, of_key in groups_by_key.items():
         moments = [group.metrics[query.metric] for group in of_key]
         means = [one.mean for one in moments if one.mean is not None]
-        estimate = estimate_paired(means)
+        estimate = estimate_mean(means)
         low, high = estimate.interval() if estimate else (None, None)
         points.append(
             FigurePoint(

@@ -5,10 +5,15 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    compare_together,
+    compare_with_first,
+)
 from treehammer.analysis.descriptive.group_summary import Row
 from treehammer.analysis.samples.sample import (
     BUILD_FACTS,
@@ -173,32 +178,22 @@ def _compare_axes(
     varying = find_varying_axes(sample.variant for sample in timed)
     for axis in find_bundled_axes(timed) or ("root",):
         values = varying.get(axis, [])
-        for other in values[1:]:
-            try:
-                yield compare_samples(
-                    samples,
-                    ComparisonQuery(axis, values[0], other, delta, selection),
-                    now_us=made_us,
-                )
-            except NothingToDoError:
-                continue
+        questions = compare_with_first(axis, values, delta=delta, selection=selection)
+        if questions:
+            with suppress(NothingToDoError):
+                yield from compare_together(samples, questions, now_us=made_us)
 
 
 def _comparison_sentence(comparison: Comparison) -> str:
     query = comparison.query
-    rows = comparison.verdicts_of_scope("series")
+    rows = comparison.of_series
     counts = Counter(row.verdict for row in rows).most_common()
     if len(counts) == 1:
         results = f"all {len(rows)} results are “{counts[0][0]}”"
     else:
         results = ", ".join(f"{count} “{verdict}”" for verdict, count in counts)
         results = f"{results} of {len(rows)} results"
-    illustration = (
-        " All measurements ran on one host: an illustration, not a verdict."
-        if comparison.one_host
-        else ""
-    )
-    return f"{query.axis} {query.b} compared with {query.a}: {results}.{illustration}"
+    return f"{query.axis} {query.b} compared with {query.a}: {results}."
 
 
 def _count_hosts(rows: Iterable[Row], site: str) -> int:

@@ -7,7 +7,7 @@ and campaigns alone; middleware versions, which only measurements record, are on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, timedelta
 from enum import IntEnum
@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.day_status import DayOutcomes, DayStatus
-from treehammer.analysis.statistics.verdict import RELEASE_SCOPE, SERIES_SCOPE, Verdict
+from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.read.reader import MAX_IN_LIST
@@ -202,6 +202,11 @@ def _join_parts(parts: Sequence[TextPart], max_named: int | None) -> Iterator[Te
     yield TextPart(f" and {more} more." if more else ".")
 
 
+def _count_verdicts(scopes: Mapping[str, Mapping[str, int]]) -> str:
+    of_series, over_sites = comparison_columns.split_by_scope(scopes)
+    return format_counts(over_sites) if over_sites else f"{format_counts(of_series)} by site"
+
+
 def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[Change]:
     """Stored comparisons with their verdicts over all sites, or by site if there are none."""
     comparisons = overview_queries.list_latest_comparisons(store, MAX_IN_LIST, since_us=since_us)
@@ -210,8 +215,7 @@ def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterat
     )
     for comparison in comparisons:
         counts = [
-            f"{verdict_text.METRIC_TITLES.get(metric, metric)} {format_counts(scopes.get(RELEASE_SCOPE) or scopes[SERIES_SCOPE])}"
-            + ("" if scopes.get(RELEASE_SCOPE) else " by site")
+            f"{verdict_text.METRIC_TITLES.get(metric, metric)} {_count_verdicts(scopes)}"
             for metric, scopes in comparison.verdict_counts.items()
         ]
         slower = any(

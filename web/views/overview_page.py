@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayStatus
-from treehammer.analysis.statistics.verdict import RELEASE_SCOPE, SERIES_SCOPE, Verdict
+from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.job_state import JobState
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import overview_queries
@@ -161,12 +161,13 @@ def _verdict_row(
     names: Mapping[str, str],
     largest: Mapping[tuple[str, str], VerdictRow],
 ) -> dict[str, Any]:
-    first, counts = comparison.first_verdict, comparison.verdict_counts[metric]
+    first = comparison.first_verdict
+    by_site, over_sites = comparison_columns.split_by_scope(comparison.verdict_counts[metric])
     return {
         **comparison_columns.describe_comparison(first, names),
         "metric": metric,
-        "over_sites": dict(counts.get(RELEASE_SCOPE, {})),
-        "by_site": dict(counts.get(SERIES_SCOPE, {})),
+        "over_sites": over_sites,
+        "by_site": by_site,
         "largest": _format_verdict(largest.get((first.comparison_id, metric))),
     }
 
@@ -174,9 +175,7 @@ def _verdict_row(
 def _format_verdict(row: VerdictRow | None) -> str:
     if row is None:
         return "none"
-    where = row.site if row.scope == SERIES_SCOPE else "all sites"
-    effect = verdict_text.format_effect(row.effect or 0.0)
-    return f"{row.verdict} by {effect} ({verdict_text.format_interval(row)}): {row.label}, {where}"
+    return f"{row.label}: {verdict_text.describe_verdict(row)}"
 
 
 def _name_sites(sites: Sequence[str]) -> str:

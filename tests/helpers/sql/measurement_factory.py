@@ -175,7 +175,7 @@ def build_pair(comparison: str, log_ratio: float) -> PairRow:
 
 def build_verdict(comparison: str, **changes: object) -> VerdictRow:
     row: dict[str, Any] = {
-        "comparison_id": comparison, "created_us": 1, "rule_version": 1, "scope": "release",
+        "comparison_id": comparison, "created_us": 1, "rule_version": 1, "scope": "sites",
         "site": "", "comparison_key": "", "label": "all", "metric": "cpu_per_event_s",
         "axis": "root", "a": "6.38.00", "b": "6.40.00", "verdict": "undecided", "effect": None,
         "low": None, "high": None, "jobs": 3, "hosts": 1, "jobs_needed": None, "evidence": "{}",

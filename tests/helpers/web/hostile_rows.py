@@ -44,7 +44,7 @@ FIXED_VALUES = {
     "measurement.kind": "timed",
     "pair.comparison_id": "comparison {}",
     "verdict.comparison_id": "comparison {}",
-    "verdict.scope": "series",
+    "verdict.scope": "site",
     "verdict.verdict": "slower",
     "verdict.metric": "cpu_per_event_s",
     "pair.metric": "cpu_per_event_s",

@@ -113,7 +113,7 @@ def _build_verdicts(now_us: int) -> Iterator[VerdictRow]:
             for metric in ("cpu_per_event_s", "wall_per_event_s"):
                 effect = dice.gauss(0, 0.05)
                 yield VerdictRow(
-                    "comparison", now_us, RULE_VERSION, "series" if site else "release", site,
+                    "comparison", now_us, RULE_VERSION, "site" if site else "sites", site,
                     f"key {variant}", f"ttree-read {variant}", metric, "root", *RELEASES,
                     "slower" if effect > 0.05 else "same", effect, effect - 0.02, effect + 0.02,
                     12, 4, None, VerdictEvidence(why="both sides were measured within an hour").to_json(),

@@ -136,8 +136,8 @@ def _add_campaigns(store: Store) -> None:
 
 def _build_verdicts() -> Iterator[VerdictRow]:
     now_us = int(datetime.now(UTC).timestamp() * 1e6)
-    of_sites = [(site, "series") for site in SITES[:3]]
-    for number, (site, scope) in enumerate([*of_sites, ("", "release")]):
+    of_sites = [(site, "site") for site in SITES[:3]]
+    for number, (site, scope) in enumerate([*of_sites, ("", "sites")]):
         for metric in ("cpu_per_event_s", "wall_per_event_s"):
             yield VerdictRow(
                 comparison_id="comparison",

@@ -72,7 +72,7 @@ def test_regression_exits_with_1_and_is_stored(settings: Settings) -> None:
     (identity,) = {row["comparison_id"] for row in json.loads(again.stdout)}
     with Store.open(settings.database) as store:
         assert len(store.pairs(identity)) == 2 * 2 * 8
-        assert [v.verdict for v in store.verdicts(identity) if v.scope == "series"] == [
+        assert [v.verdict for v in store.verdicts(identity) if v.scope in ("host", "site")] == [
             "slower"
         ] * 4
 
@@ -84,18 +84,35 @@ def test_no_regression_exits_with_0(settings: Settings) -> None:
     assert "faster" in result.stdout
 
 
-def test_single_host_is_reported_as_illustration(settings: Settings) -> None:
-    remember(settings, SimulatedCampaign(hosts=1, jobs=1, effect=0.5))
+def test_single_host_is_judged_for_itself(settings: Settings) -> None:
+    remember(settings, SimulatedCampaign(hosts=1, jobs=6, effect=0.05))
     code, result = run(settings, A, B)
-    assert code == ExitCode.DONE
-    assert "an illustration, not a verdict" in " ".join(result.stdout.split())
+    assert code == ExitCode.REGRESSION
+    said = " ".join(result.stdout.split())
+    assert f"CPU: {B} is 5." in said
+    assert "on this host (6 jobs)." in said
+    assert "just these hosts" in said
+
+
+def test_several_values_are_compared_with_the_first(settings: Settings) -> None:
+    releases = ("6.36.00", A, B)
+    remember(settings, SimulatedCampaign(roots=releases, effect=0.2))
+    code, result = run(settings, *releases, "--json")
+    assert code == ExitCode.REGRESSION
+    rows = json.loads(result.stdout)
+    assert {row["b"] for row in rows} == {A, B}
+    assert all(row["a"] == "6.36.00" and row["among"] == [A, B] for row in rows)
+    assert len({row["comparison_id"] for row in rows}) == 2
+    assert all(row["comparison_id"] for row in rows)
+    _, result = run(settings, *releases)
+    assert "among 2 asked together" in result.stdout
 
 
 def test_json_has_rows_and_terminal_has_notes(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(effect=0.08))
     _, as_json = run(settings, A, B, "--json")
     rows = json.loads(as_json.stdout)
-    assert {row["scope"] for row in rows} == {"series", "release"}
+    assert {row["scope"] for row in rows} == {"site", "sites"}
     assert rows[0]["effect"] == pytest.approx(0.08, abs=0.02)
     assert rows[0]["a_value"] > 0
     _, as_csv = run(settings, A, B, "--csv")
@@ -108,9 +125,13 @@ def test_compare_accepts_axis_campaign_and_condition(settings: Settings) -> None
     first = remember(settings, SimulatedCampaign(name="first", cache_mb=(0.0, 30.0)))
     remember(settings, SimulatedCampaign(name="second", seed=2, cache_mb=(0.0, 30.0)))
     _, result = run(settings, "0", "30", "--axis", "cache_mb", "--where", "site=T2_A", "--json")
-    assert {row["jobs"] for row in json.loads(result.stdout) if row["scope"] == "series"} == {16}
+    assert {
+        row["jobs"] for row in json.loads(result.stdout) if row["scope"] in ("host", "site")
+    } == {16}
     _, result = run(settings, A, B, "--campaign", "last", "--json")
-    assert {row["jobs"] for row in json.loads(result.stdout) if row["scope"] == "series"} == {8}
+    assert {
+        row["jobs"] for row in json.loads(result.stdout) if row["scope"] in ("host", "site")
+    } == {8}
     _, result = run(settings, A, B, "--campaign", first, "--delta", "0.5", "--json")
     assert {row["verdict"] for row in json.loads(result.stdout) if row["site"]} == {"same"}
 
@@ -177,8 +198,8 @@ def test_empty_and_invalid_comparisons_are_refused(settings: Settings) -> None:
         ({"cpu_per_event_s": None, "wall_per_event_s": None}, "", "kit reports"),
         ({"failure_class": "open"}, "failed", "treehammer status"),
         ({"plausible": False}, "failed", "mend it"),
-        ({"host": "one"}, "not enough data", "an illustration"),
-        ({"loop_wall_s": 0.5}, "loop too short", "read more events"),
+        ({"host": None}, "not enough data", "-S repeats=6"),
+        ({"loop_cpu_s": 0.5}, "too little read", "more passes, rounds or events"),
     ],
 )
 def test_bad_data_give_verdict_and_remedy(
@@ -196,7 +217,7 @@ def test_bad_data_give_verdict_and_remedy(
     assert verdict in result.stdout
     assert said in " ".join(result.stdout.split())
     _, as_json = run(settings, A, B, "--json")
-    series = [row for row in json.loads(as_json.stdout) if row["scope"] == "series"]
+    series = [row for row in json.loads(as_json.stdout) if row["scope"] in ("host", "site")]
     assert all(row["remedy"] for row in series)
 
 

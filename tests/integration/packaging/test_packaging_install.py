@@ -75,11 +75,3 @@ def test_installed_package_is_whole(packages: Path, tmp_path: Path) -> None:
     assert (folder / "results.root").stat().st_size > 5000
     assert (folder / "results.csv").read_text(encoding="utf-8").count("\n") > 2
     assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
-    table = (REPOSITORY / "analysis" / "statistics" / "power_table.csv").read_text(encoding="utf-8")
-    code = (
-        "from treehammer import demo\n"
-        "from treehammer.analysis.statistics.power_table import load_shipped_table as load\n"
-        "print(demo.find_demo_test(), len(load()))"
-    )
-    found = run(programs / "python", "-c", code, folder=folder).split()
-    assert found == [demo.DEMO_TEST, str(len(table.splitlines()) - 1)]

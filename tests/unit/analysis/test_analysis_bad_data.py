@@ -16,11 +16,13 @@ from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.series_effects import MIN_HOSTS, MIN_JOBS, MIN_LOOP_S
+from treehammer.analysis.comparison.series_effects import MIN_CPU_S
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import (
-    RELEASE_SCOPE,
-    SERIES_SCOPE,
+    MIN_HOSTS,
+    MIN_JOBS,
+    SERIES_SCOPES,
+    SITE_SCOPE,
     Verdict,
     VerdictEvidence,
 )
@@ -92,20 +94,19 @@ class Case:
 
 
 CASES = {
-    "every other half is missing": Case(
-        kept(lambda s: is_b(s) != even(s)), Verdict.NOT_ENOUGH, "4 jobs on 2 hosts", "more repeats"
-    ),
-    "one host": Case(
-        edited(lambda _: True, host="one"), Verdict.NOT_ENOUGH, "8 jobs on one host", "3 hosts"
+    "no job holds both sides": Case(
+        kept(lambda s: is_b(s) != even(s)), Verdict.UNDECIDED, "", "new campaign",
+        replace(SLOWED, effect=0.0),
     ),
     "no host is known": Case(
-        edited(lambda _: True, host=""), Verdict.NOT_ENOUGH, "no known host", "3 hosts"
+        edited(lambda _: True, host=""), Verdict.NOT_ENOUGH, "8 jobs on no known host", "more repeats"
     ),
-    "unknown hosts beside two known": Case(
-        edited(lambda x: x.host in ("t2_a-02", "t2_a-03"), host=""),
+    "two jobs on one host": Case(
+        lambda s: s,
         Verdict.NOT_ENOUGH,
-        "8 jobs on 2 hosts",
-        "3 hosts",
+        "2 jobs on one host; needed are 3",
+        "-S repeats=6",
+        SimulatedCampaign(jobs=2, hosts=1),
     ),
     "one job": Case(
         lambda s: s, Verdict.NOT_ENOUGH, "1 job on one host", "-S repeats=6", SimulatedCampaign(jobs=1)
@@ -160,22 +161,22 @@ CASES = {
     "too small to be a time": Case(times(5e-324), Verdict.NOT_ENOUGH, "side B", "have the payload"),
     "one side says nothing": Case(times(None), Verdict.NOT_ENOUGH, "side B", "have the payload"),
     "a short loop": Case(
-        edited(lambda _: True, loop_wall_s=1.0), Verdict.TOO_SHORT, "loop of 1 s", "more events"
+        edited(lambda _: True, loop_cpu_s=0.5), Verdict.TOO_LITTLE, "1 s of CPU per side", "more passes"
     ),
     "a loop of NaN seconds": Case(
-        edited(lambda _: True, loop_wall_s=math.nan), Verdict.TOO_SHORT, "not timed", "loop_wall_s"
+        edited(lambda _: True, loop_cpu_s=math.nan), Verdict.TOO_LITTLE, "was not measured", "loop_cpu_s"
     ),
     "a loop of endless seconds": Case(
-        edited(lambda _: True, loop_wall_s=math.inf), Verdict.TOO_SHORT, "not timed", "loop_wall_s"
+        edited(lambda _: True, loop_cpu_s=math.inf), Verdict.TOO_LITTLE, "was not measured", "loop_cpu_s"
     ),
     "a loop that ended before it began": Case(
-        edited(lambda _: True, loop_wall_s=-3.0), Verdict.TOO_SHORT, "not timed", "loop_wall_s"
+        edited(lambda _: True, loop_cpu_s=-3.0), Verdict.TOO_LITTLE, "was not measured", "loop_cpu_s"
     ),
     "noise": Case(
         lambda s: s,
         Verdict.UNDECIDED,
         "",
-        "jobs named as needed",
+        "new campaign",
         SimulatedCampaign(execution_noise=0.3, seed=4),
     ),
 }  # fmt: skip
@@ -184,7 +185,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_bad_data_have_defined_verdict(case: Case) -> None:
     found = ask(case.edit(case.campaign.samples()))
-    for row in found.verdicts_of_scope(SERIES_SCOPE):
+    for row in found.of_series:
         assert row.verdict == case.verdict
         said = evidence(row)
         why = case.why.replace("cpu_per_event_s", row.metric)
@@ -198,9 +199,9 @@ def test_bad_data_have_defined_verdict(case: Case) -> None:
 def test_absent_side_at_one_site_keeps_other_verdicts() -> None:
     samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
     found = ask([s for s in samples if not (s.site == "T2_B" and is_b(s))])
-    verdicts = {row.site: row.verdict for row in found.verdicts_of_scope(SERIES_SCOPE)}
+    verdicts = {row.site: row.verdict for row in found.of_series}
     assert verdicts == {"T2_A": "slower", "T2_B": "only in A", "T2_C": "slower"}
-    for row in found.verdicts_of_scope(RELEASE_SCOPE):
+    for row in found.over_sites:
         assert evidence(row).sites == ("T2_A", "T2_C")
         assert evidence(row).why == "outside: 1 × only in A"
 
@@ -208,7 +209,7 @@ def test_absent_side_at_one_site_keeps_other_verdicts() -> None:
 def test_site_with_one_job_is_excluded_from_release() -> None:
     samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
     found = ask([s for s in samples if s.site != "T2_C" or s.job_id.endswith("-1")])
-    for row in found.verdicts_of_scope(RELEASE_SCOPE):
+    for row in found.over_sites:
         assert row.verdict in ("slower", "undecided")
         assert evidence(row).why == "outside: 1 × not enough data"
         assert row.jobs == 16
@@ -221,13 +222,13 @@ def test_sites_with_one_job_each_give_no_release_verdict() -> None:
 
 def test_unpaired_test_has_no_release_verdict() -> None:
     samples = SimulatedCampaign(sites=THREE).samples()
-    assert ask([s for s in samples if not is_b(s)]).verdicts_of_scope(RELEASE_SCOPE) == []
+    assert ask([s for s in samples if not is_b(s)]).over_sites == []
 
 
 def test_series_without_values_is_listed() -> None:
     samples = SimulatedCampaign(branches=(1.0, 0.5)).samples()
     silent = [replace(s, metrics={}) if s.axis_value("branches") == 0.5 else s for s in samples]
-    verdicts = {(row.label, row.verdict) for row in ask(silent).verdicts_of_scope(SERIES_SCOPE)}
+    verdicts = {(row.label, row.verdict) for row in ask(silent).of_series}
     assert verdicts == {("branches=50%", "not enough data"), ("branches=100%", "same")}
 
 
@@ -248,7 +249,7 @@ def test_failed_execution_does_not_define_build() -> None:
     samples = SimulatedCampaign(effect=0.06).samples()
     other = build(lambda s: s.job_id.endswith("-1"), root_compiler="clang18")(samples)
     failed = edited(lambda s: s.job_id.endswith("-1"), failure_class="data-check")(other)
-    assert {row.verdict for row in ask(failed).verdicts_of_scope(SERIES_SCOPE)} == {"slower"}
+    assert {row.verdict for row in ask(failed).of_series} == {"slower"}
 
 
 def test_comparison_ignores_dates() -> None:
@@ -275,7 +276,7 @@ def test_comparison_time_is_linear_in_series() -> None:
     one = time.monotonic() - start
     start = time.monotonic()
     found = ask(samples)
-    assert len(found.verdicts_of_scope(SERIES_SCOPE)) == 400
+    assert len(found.of_series) == 400
     # The time grows linearly, not quadratically.
     assert time.monotonic() - start < 4 * 200 * max(one, 0.005)
 
@@ -294,7 +295,7 @@ SPOILAGES: dict[str, st.SearchStrategy[Any]] = {
     "failure_class": st.sampled_from(["open", "lost"]),
     "plausible": st.just(False),
     "dirty": st.just(True),
-    "loop_wall_s": st.sampled_from([None, math.nan, math.inf, -1.0, 0.0, 1e308]),
+    "loop_cpu_s": st.sampled_from([None, math.nan, math.inf, -1.0, 0.0, 1e308]),
     "value_checksum": st.sampled_from(["1" * 64, "2" * 64]),
     "metrics": st.dictionaries(st.sampled_from(HEADLINE_METRICS), VALUES),
     "build": st.sampled_from([{}, {"root_compiler": "gcc13"}, {"root_commit": "x"}]),
@@ -311,7 +312,7 @@ def spoilt(draw: st.DrawFn) -> list[Sample]:
         rounds=draw(st.integers(1, 2)),
         effect=draw(st.floats(-0.3, 0.3)),
         execution_noise=draw(st.floats(0, 0.5)),
-        loop_s=draw(st.sampled_from([1.0, 10.0, 10.0])),
+        loop_s=draw(st.sampled_from([0.5, 10.0, 10.0])),
         bundled=draw(st.booleans()),
     ).samples()
     for name in draw(st.lists(st.sampled_from(["lost", "doubled", *SPOILAGES]), max_size=5)):
@@ -344,15 +345,15 @@ def well_formed(found: Comparison) -> None:
             assert "nan" not in show(row)
         if row.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
             assert row.jobs >= MIN_JOBS
-            assert row.hosts >= MIN_HOSTS
+            assert row.hosts >= (MIN_HOSTS if row.scope == SITE_SCOPE else 1)
             assert said.build == ()
-            if row.scope == SERIES_SCOPE:
-                assert said.loop_s is not None
-                assert said.loop_s >= MIN_LOOP_S
+            if row.scope in SERIES_SCOPES:
+                assert said.cpu_s is not None
+                assert said.cpu_s >= MIN_CPU_S
                 assert said.same_data != "values differ"
             else:
                 assert len(said.sites) > 1
-        if row.scope == SERIES_SCOPE and row.verdict not in (
+        if row.scope in SERIES_SCOPES and row.verdict not in (
             Verdict.FASTER,
             Verdict.SLOWER,
             Verdict.SAME,

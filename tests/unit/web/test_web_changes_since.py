@@ -113,7 +113,7 @@ def test_new_comparisons_are_listed(service: ServiceThread) -> None:
             ("worse", "slower", NOW_US),
             ("old", "slower", two_days_ago),
         ):
-            row = build_verdict(name, created_us=us, verdict=judged, scope="series")
+            row = build_verdict(name, created_us=us, verdict=judged, scope="site")
             store.replace_comparison(name, [], [row])
     (worse, new) = load_changes(service)
     assert "1 slower by site" in worse

@@ -27,7 +27,7 @@ from measurement_factory import make_campaign_row, make_measurement
 from page_database import HOSTILE_TEXTS, SITES
 from service_thread import ServiceThread, run_service
 
-from treehammer.analysis.statistics.estimates import estimate_paired
+from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.figures import drawing_process, figure_points
@@ -128,7 +128,7 @@ def test_interval_is_computed_over_jobs(filled_service: ServiceThread) -> None:
         if good(row, "eff_job"):
             jobs[row["site"]][row["job_id"]].append(row["eff_job"])
     for site, of_site in jobs.items():
-        estimate = estimate_paired([fmean(values) for values in of_site.values()])
+        estimate = estimate_mean([fmean(values) for values in of_site.values()])
         assert estimate is not None
         line = found[site]
         assert int(line["jobs"]) == len(of_site)

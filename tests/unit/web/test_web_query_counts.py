@@ -218,6 +218,6 @@ def test_list_of_comparisons_is_paginated(tmp_path: Path, monkeypatch: pytest.Mo
 
 def _verdict(comparison: str, judged_us: int) -> VerdictRow:
     return VerdictRow(
-        comparison, judged_us, 1, "series", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
+        comparison, judged_us, 1, "site", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
         "same", 0.0, -0.01, 0.01, 6, 3, None, "{}",
     )  # fmt: skip

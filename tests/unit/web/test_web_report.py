@@ -141,12 +141,12 @@ def test_report_has_results_provenance_and_failures() -> None:
         assert expected in page
 
 
-def test_single_host_is_called_an_illustration() -> None:
-    rows = list(SimulatedCampaign(hosts=1, jobs=1).rows())
+def test_single_host_is_judged_for_itself() -> None:
+    rows = list(SimulatedCampaign(hosts=1, effect=0.1).rows())
     assert report_of([*rows, {**rows[0], "host": None}]).hosts == report_of(rows).hosts
     report = report_of(rows)
-    assert "illustration, not a verdict" in report.headline_sentences[0]
-    assert "illustration, not a verdict" in Page(render_report(report)).text
+    assert "all 2 results are “slower”" in report.headline_sentences[0]
+    assert "on this host (8 jobs)" in Page(render_report(report)).text
 
 
 def test_single_release_has_no_comparison() -> None:

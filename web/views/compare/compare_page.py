@@ -16,8 +16,8 @@ from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS, nat
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     ONE_SIDED_VERDICTS,
-    RELEASE_SCOPE,
-    SERIES_SCOPE,
+    SERIES_SCOPES,
+    SITES_SCOPE,
 )
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
@@ -120,11 +120,11 @@ def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -
         TableColumn(
             "over_sites",
             "over all sites",
-            format_row=_write_scope_counts(RELEASE_SCOPE),
+            format_row=_write_scope_counts(over_sites=True),
             is_long=True,
         ),
         TableColumn(
-            "by_site", "by site", format_row=_write_scope_counts(SERIES_SCOPE), is_long=True
+            "by_site", "by site", format_row=_write_scope_counts(over_sites=False), is_long=True
         ),
         TableColumn("verdicts", hidden=True),
     )
@@ -146,22 +146,25 @@ def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -
 
 
 def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> dict[str, Any]:
-    counts: dict[str, Counter[str]] = {RELEASE_SCOPE: Counter(), SERIES_SCOPE: Counter()}
-    for counts_by_scope in comparison.verdict_counts.values():
-        for scope, verdicts in counts_by_scope.items():
-            counts[scope].update(verdicts)
+    counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
+    for scopes in comparison.verdict_counts.values():
+        by_site, over_sites = comparison_columns.split_by_scope(scopes)
+        counts["by_site"].update(by_site)
+        counts["over_sites"].update(over_sites)
     return {
         **comparison_columns.describe_comparison(comparison.first_verdict, names),
-        "over_sites": dict(counts[RELEASE_SCOPE].most_common()),
-        "by_site": dict(counts[SERIES_SCOPE].most_common()),
+        **{name: dict(verdicts.most_common()) for name, verdicts in counts.items()},
         "verdicts": comparison.verdict_counts,
     }
 
 
-def _write_scope_counts(scope: str) -> Callable[[Row], str]:
+def _write_scope_counts(*, over_sites: bool) -> Callable[[Row], str]:
     def write(row: Row) -> str:
         return _format_metric_counts(
-            {metric: by_scope.get(scope, {}) for metric, by_scope in row["verdicts"].items()}
+            {
+                metric: comparison_columns.split_by_scope(scopes)[over_sites]
+                for metric, scopes in row["verdicts"].items()
+            }
         )
 
     return write
@@ -197,20 +200,12 @@ class _VerdictRows:
     @classmethod
     def split(cls, rows: Sequence[VerdictRow]) -> _VerdictRows:
         """Distribute rows over the tables."""
-        series = [row for row in rows if row.scope == SERIES_SCOPE]
+        series = [row for row in rows if row.scope in SERIES_SCOPES]
         return cls(
             series,
-            _sort_by_weight(row for row in rows if row.scope == RELEASE_SCOPE),
+            _sort_by_weight(row for row in rows if row.scope == SITES_SCOPE),
             _sort_by_weight(row for row in series if row.verdict not in ONE_SIDED_VERDICTS),
             [row for row in series if row.verdict in ONE_SIDED_VERDICTS],
-        )
-
-    @property
-    def is_one_host(self) -> bool:
-        """Whether all series were measured on a single host."""
-        return (
-            len({row.site for row in self.series}) == 1
-            and max(row.hosts for row in self.series) <= 1
         )
 
 
@@ -251,7 +246,7 @@ def _comparison_view(
     pairs = [] if live or limit else [effect_tables.pair_table(store, first.comparison_id)]
     notes = live_notes
     if notes is None:
-        notes = list(comparison_notes.comparison_notes(rows, one_host=split.is_one_host))
+        notes = comparison_notes.comparison_notes(rows)
     description = comparison_columns.describe_comparison(first, names)
     reach = _axis_reach(rows)
     values = {

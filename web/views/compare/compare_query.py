@@ -19,7 +19,7 @@ from treehammer.analysis.samples.sample import (
     find_axis_value,
     possible_values,
 )
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SERIES_SCOPE, Verdict
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, figure_values
@@ -193,7 +193,7 @@ def compare_now(store: Store, query: CompareQuery) -> tuple[list[VerdictRow], Se
     label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
     comparison_query, samples = label_sides(query, loaded)
     comparison = compare_samples(samples, comparison_query, now_us=time.time_ns() // 1000)
-    verdicts = {row.verdict for row in comparison.verdicts_of_scope(SERIES_SCOPE)}
+    verdicts = {row.verdict for row in comparison.of_series}
     if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
         _require_other_axis(comparison_query, samples)
     return list(comparison.verdicts), comparison.notes

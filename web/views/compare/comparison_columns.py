@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.write.store import Store
@@ -16,7 +17,7 @@ from treehammer.web.display.data_tables import TableColumn
 from treehammer.web.views.shared.page_context import link_to
 
 #: Fields that distinguish comparisons of the same two values.
-SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "delta")
+SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "among", "delta")
 
 
 def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:
@@ -26,6 +27,16 @@ def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, s
         ids.update(VerdictEvidence.from_json(row.evidence).campaigns or ())
         ids.update((row.a, row.b) if row.axis == "campaign" else ())
     return campaign_queries.fetch_distinct_names(store, ids)
+
+
+def split_by_scope(
+    counts: Mapping[str, Mapping[str, int]],
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Split counts of verdicts by scope into those of series and those over sites."""
+    series: Counter[str] = Counter()
+    for scope in SERIES_SCOPES:
+        series.update(counts.get(scope, {}))
+    return dict(series.most_common()), dict(counts.get(SITES_SCOPE, {}))
 
 
 def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, Any]:

@@ -119,6 +119,7 @@ def _flatten(row: VerdictRow) -> dict[str, Any]:
         "change": verdict_text.format_effect(row.effect) if row.effect is not None else "",
         "interval": verdict_text.format_interval(row),
         "shown_verdict": verdict_text.format_verdict(row),
+        "holds_for": verdict_text.describe_scope(row),
     }
 
 
@@ -132,10 +133,8 @@ def _effect_columns() -> tuple[TableColumn, ...]:
             css_class=lambda row: f"{str(row['verdict']).replace(' ', '-')} folded",
         ),
         TableColumn(
-            "jobs",
-            "jobs on hosts",
-            format_row=lambda row: f"{row['jobs']} on {row['hosts']}",
-            is_number=True,
+            "holds_for",
+            "holds",
         ),
     )
 

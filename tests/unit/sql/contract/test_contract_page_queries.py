@@ -201,11 +201,11 @@ def test_latest_comparisons(filled: Store) -> None:
                 verdict, effect, -0.01, 0.01, 6, 3, None, VerdictEvidence().to_json(),
             )
             for place, (scope, metric, verdict, effect) in enumerate((
-                ("series", "wall_per_event_s", "slower", 0.2),
-                ("series", "cpu_per_event_s", "same", 0.9),
-                ("series", "cpu_per_event_s", "faster", -0.3),
-                ("release", "cpu_per_event_s", "slower", 0.1),
-                ("series", "cpu_per_event_s", "faster", None),
+                ("site", "wall_per_event_s", "slower", 0.2),
+                ("site", "cpu_per_event_s", "same", 0.9),
+                ("site", "cpu_per_event_s", "faster", -0.3),
+                ("sites", "cpu_per_event_s", "slower", 0.1),
+                ("site", "cpu_per_event_s", "faster", None),
             ))
         ]  # fmt: skip
         filled.replace_comparison(name, [], rows)
@@ -213,11 +213,11 @@ def test_latest_comparisons(filled: Store) -> None:
     assert [one.first_verdict.comparison_id for one in found] == ["second", "third"]
     assert [one.first_verdict.label for one in found] == ["x0", "x0"]
     assert found[0].verdict_counts == {
-        "wall_per_event_s": {"series": {"slower": 1}},
-        "cpu_per_event_s": {"release": {"slower": 1}, "series": {"faster": 2, "same": 1}},
+        "wall_per_event_s": {"site": {"slower": 1}},
+        "cpu_per_event_s": {"sites": {"slower": 1}, "site": {"faster": 2, "same": 1}},
     }
     assert list(found[0].verdict_counts) == ["wall_per_event_s", "cpu_per_event_s"]
-    assert list(found[0].verdict_counts["cpu_per_event_s"]["series"]) == ["faster", "same"]
+    assert list(found[0].verdict_counts["cpu_per_event_s"]["site"]) == ["faster", "same"]
     last = overview_queries.list_latest_comparisons(filled, 2, 2)
     assert [one.first_verdict.comparison_id for one in last] == ["first"]
     assert overview_queries.count_comparisons(filled) == 3

@@ -370,7 +370,7 @@ def test_comparison_replaces_only_itself(store: Store) -> None:
     pairs = [build_pair("one", 0.3), build_pair("one", 0.2)]
     verdicts = [
         build_verdict("one", effect=0.25, jobs_needed=4),
-        build_verdict("one", scope="series"),
+        build_verdict("one", scope="site"),
     ]
     store.replace_comparison("one", pairs, verdicts)
     assert store.pairs("one") == pairs

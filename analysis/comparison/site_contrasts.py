@@ -1,0 +1,155 @@
+"""Attribution from pooled evidence: sites that stand apart, then variants over the other sites."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, variance
+
+from treehammer.analysis.comparison.series_effects import SeriesEffect, group_by_host
+from treehammer.analysis.comparison.site_pooling import PooledEffect
+from treehammer.analysis.statistics.estimates import Estimate, adjust_holm, pool_estimates
+from treehammer.analysis.statistics.verdict import ALPHA, MIN_HOSTS
+
+#: Sites that can be told apart: of two that differ, neither is known to be the odd one.
+MIN_CONTRASTED_SITES = 3
+#: Variance of a median of normal values, relative to that of their mean.
+_MEDIAN_VARIANCE = math.pi / 2
+
+
+@dataclass(frozen=True)
+class SiteContrasts:
+    """Findings of one comparison.
+
+    ``shifts`` maps metric and site to (shift, low, high) in ln, of the sites that stand apart.
+    ``slower`` holds release key and metric of the variants that are slower over the other sites.
+    """
+
+    shifts: Mapping[tuple[str, str], tuple[float, float, float]] = field(default_factory=dict)
+    slower: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Residuals:
+    """A site's effects, less the median of the other sites, by variant and by independent unit."""
+
+    by_variant: Sequence[float]
+    by_unit: Sequence[float]
+
+
+def contrast_sites(
+    effects: Sequence[SeriesEffect], pooled: Sequence[PooledEffect], delta: float
+) -> SiteContrasts:
+    """Contrast each site with the median of the others, then pool variants over the rest.
+
+    A site stands apart, or a variant is slower, if the effect is not 0 by Holm and its estimate
+    lies beyond delta.  An undecided series contradicts nothing.
+    """
+    shifts = {
+        (metric, site): shift
+        for metric in dict.fromkeys(one.metric for one in effects)
+        for site, shift in _find_odd_sites(
+            [one for one in effects if one.metric == metric and one.refused is None], delta
+        ).items()
+    }
+    judged = []
+    for one in pooled:
+        rest = [found for site, found in one.estimates.items() if (one.metric, site) not in shifts]
+        if one.refused is None and (over_rest := pool_estimates(rest)):
+            judged.append((one, over_rest.estimate))
+    tests = adjust_holm([estimate.p for _, estimate in judged])
+    slower = frozenset(
+        (one.series.release, one.metric)
+        for (one, estimate), test in zip(judged, tests, strict=True)
+        if test.p <= ALPHA and estimate.mean > delta
+    )
+    return SiteContrasts(shifts, slower)
+
+
+def _find_odd_sites(
+    effects: Sequence[SeriesEffect], delta: float
+) -> dict[str, tuple[float, float, float]]:
+    """Set sites apart one by one, the most certain first, while at least three are left."""
+    sites: dict[str, list[SeriesEffect]] = defaultdict(list)
+    for one in effects:
+        sites[one.series.site].append(one)
+    level = ALPHA / max(len(sites), 1)
+    odd: dict[str, tuple[float, float, float]] = {}
+    while len(sites) >= MIN_CONTRASTED_SITES:
+        shifts = _estimate_shifts(sites)
+        apart = [site for site, one in shifts.items() if one.p <= level and abs(one.mean) > delta]
+        if not apart:
+            break
+        site = max(apart, key=lambda name: abs(shifts[name].mean) / shifts[name].se)
+        odd[site] = (shifts[site].mean, *shifts[site].interval(level))
+        del sites[site]
+    return odd
+
+
+def _estimate_shifts(sites: Mapping[str, Sequence[SeriesEffect]]) -> dict[str, Estimate]:
+    """Estimate how each site differs from the median of the others.
+
+    The error is the larger one of two: over variants, so that one slow variant is no slow site,
+    and over hosts (jobs where a site has fewer than three hosts), so that one slow host is none
+    either.  Each is the site's own or that pooled over all sites, whichever is larger.
+    """
+    means: dict[str, dict[str, float]] = {
+        site: {one.series.release: one.mean for one in of_site if one.mean is not None}
+        for site, of_site in sites.items()
+    }
+    residuals = {site: _collect_residuals(site, of_site, means) for site, of_site in sites.items()}
+    inflation = 1 + _MEDIAN_VARIANCE / (len(sites) - 1)
+    by_variant = _pool_errors({site: one.by_variant for site, one in residuals.items()}, 1.0)
+    by_unit = _pool_errors({site: one.by_unit for site, one in residuals.items()}, inflation)
+    shifts = {}
+    for site, one in residuals.items():
+        errors = [found[site] for found in (by_variant, by_unit) if site in found]
+        if site in by_unit and len(errors) == (2 if len(one.by_variant) > 1 else 1):
+            se, df = max(errors)
+            shifts[site] = Estimate(fmean(one.by_variant), se, df)
+    return {site: one for site, one in shifts.items() if one.se > 0}
+
+
+def _collect_residuals(
+    site: str, effects: Sequence[SeriesEffect], means: Mapping[str, Mapping[str, float]]
+) -> _Residuals:
+    by_variant: dict[str, float] = {}
+    by_unit: dict[str, list[float]] = defaultdict(list)
+    hosts = set[str]().union(*(one.host_names for one in effects))
+    for one in effects:
+        release = one.series.release
+        others = [of[release] for name, of in means.items() if name != site and release in of]
+        if not others or one.mean is None:
+            continue
+        center = median(others)
+        by_variant[release] = one.mean - center
+        for host, values in group_by_host(one.pairs, lambda pair: [pair.d]).items():
+            by_unit[host].extend(value - center for value in values)
+    if len(hosts) >= MIN_HOSTS:
+        units = [fmean(values) for values in by_unit.values()]
+    else:
+        units = [value for values in by_unit.values() for value in values]
+    return _Residuals(list(by_variant.values()), units)
+
+
+def _pool_errors(
+    groups: Mapping[str, Sequence[float]], inflation: float
+) -> dict[str, tuple[float, float]]:
+    """Standard error of each group's mean, and degrees of freedom; groups of one value have none.
+
+    Args:
+        groups: values by site.
+        inflation: factor on the variance.
+    """
+    several = {site: values for site, values in groups.items() if len(values) > 1}
+    df = sum(len(values) - 1 for values in several.values())
+    if not df:
+        return {}
+    own = {site: variance(values) for site, values in several.items()}
+    common = sum((len(values) - 1) * own[site] for site, values in several.items()) / df
+    return {
+        site: (math.sqrt(inflation * max(own[site], common) / len(values)), df)
+        for site, values in several.items()
+    }

@@ -1,0 +1,406 @@
+"""Simulated campaigns with known effects, judged by ``compare``: false verdicts, power, attribution.
+
+Each scenario states what is true; a row is wrong if it claims something else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.harness.ratio_figures import SEED, RatioFigure, write_rows
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    compare_together,
+    compare_with_first,
+)
+from treehammer.analysis.samples.sample import BUILD_FACTS, HEADLINE_METRICS, Sample
+from treehammer.analysis.statistics.estimates import Estimate, adjust_holm, judge_family
+from treehammer.analysis.statistics.verdict import (
+    CERTAIN_VERDICTS,
+    DEFAULT_DELTA,
+    HOST_SCOPE,
+    OPEN_VERDICTS,
+    SITES_SCOPE,
+    Verdict,
+    VerdictEvidence,
+)
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
+from treehammer.hctests.matrix.definition import Variant
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.measurement_selection import Selection
+
+#: Claimed error rate of each kind of claim in one comparison.
+CLAIMED_RATE = 0.05
+#: Share of attributions that must be right where the spread of a job is at most 3 %.
+RIGHT_ATTRIBUTIONS = 0.95
+TRIAL_COUNT = 200
+#: Variants: fraction of branches, cache in MB.
+VARIANTS = tuple((branches, cache) for branches in (1.0, 0.02) for cache in (0, 30, 300))
+
+#: True ln(B/A) of a release, at a site, of a variant.
+Effect = Callable[[int, int, int], float]
+
+
+def no_effect(_release: int, _site: int, _variant: int) -> float:
+    """Nothing differs."""
+    return 0.0
+
+
+def everywhere(slowdown: float) -> Effect:
+    """Everything is slower."""
+    return lambda _release, _site, _variant: math.log1p(slowdown)
+
+
+def at_first_site(slowdown: float) -> Effect:
+    """The first site is slower."""
+    return lambda _release, site, _variant: math.log1p(slowdown) if site == 0 else 0.0
+
+
+def without_cache(slowdown: float) -> Effect:
+    """Variants without a cache are slower."""
+    return lambda _release, _site, variant: (
+        math.log1p(slowdown) if VARIANTS[variant][1] == 0 else 0.0
+    )
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A campaign and its truth.
+
+    ``spread`` is the standard deviation of a job's ln(B/A), ``host_spread`` that of a host's own
+    effect.  ``unequal`` multiplies the spread on every first host, ``slow_host`` is the effect of
+    the first host of the first site.
+    """
+
+    title: str
+    effect: Effect = no_effect
+    sites: int = 6
+    variants: int = 6
+    hosts: int = 3
+    jobs: int = 6
+    spread: float = 0.03
+    host_spread: float = 0.0
+    unequal: float = 1.0
+    slow_host: float = 0.0
+    releases: int = 1
+
+
+#: Scenarios of false verdicts, with the audit's rate for the rule before.
+FALSE_SCENARIOS: Mapping[Scenario, str] = {
+    Scenario("one host, 6 launches", sites=1, hosts=1, spread=0.01): "refused",
+    Scenario("one host, 3 launches", sites=1, hosts=1, jobs=3, spread=0.01): "refused",
+    Scenario(
+        "one host, true +2 % (at delta)", everywhere(0.0202), sites=1, hosts=1, spread=0.007
+    ): "refused",
+    Scenario("two hosts, 3 jobs each, unequal", sites=1, hosts=2, unequal=4): "refused",
+    Scenario(
+        "two hosts of other effects", sites=1, hosts=2, host_spread=0.03, jobs=12, spread=0.01
+    ): "refused",
+    Scenario("6 sites, 6 jobs on 3 hosts"): "0-7 %",
+    Scenario("host effects of 3 %, 6 jobs on 3 hosts", host_spread=0.03): "25 %",
+    Scenario("host effects of 3 %, 24 jobs on 3 hosts", jobs=24, host_spread=0.03): "100 %",
+    Scenario("true +1 % everywhere, sd 1.2 %", everywhere(0.01), spread=0.012): "40 %",
+    Scenario("3 sites, host effects of 3 %", sites=3, host_spread=0.03): "",
+    Scenario("20 sites, unequal hosts", sites=20, variants=2, unequal=4): "",
+    Scenario("12 releases together", releases=12, variants=3): "40 %",
+}  # fmt: skip
+
+#: Scenarios of attribution with the expected finding, and how often the rule before found it.
+ATTRIBUTIONS: Sequence[tuple[str, Effect, str, Mapping[float, str]]] = (
+    ("nothing", no_effect, "", {}),
+    ("all +5 %", everywhere(0.05), "release", {0.08: "0/60", 0.03: "0/60", 0.01: "60/60 at 1.2 %"}),
+    ("one site +10 %", at_first_site(0.1), "site", {0.08: "0/60", 0.03: "47/60", 0.01: "60/60 at 1.2 %"}),
+    ("cache=0 +10 %", without_cache(0.1), "cache", {0.08: "0/60", 0.03: "54/60", 0.01: "60/60 at 1.2 %"}),
+)  # fmt: skip
+#: Of a job: of paired mode, of a quiet and of a busy host.
+SPREADS = (0.01, 0.03, 0.08)
+
+
+def build_samples(scenario: Scenario, dice: np.random.Generator) -> list[Sample]:
+    """Draw the executions of a campaign: one round a job, both metrics with half their noise alike."""
+    samples: list[Sample] = []
+    for site in range(scenario.sites):
+        hosts = dice.normal(0, scenario.host_spread, (scenario.releases, scenario.hosts))
+        if site == 0:
+            hosts[:, 0] += scenario.slow_host
+        for variant in range(scenario.variants):
+            for job in range(scenario.jobs):
+                host = job % scenario.hosts
+                own = scenario.unequal if host == 0 else 1.0
+                noise = dice.normal(0, own * scenario.spread / math.sqrt(2), scenario.releases + 1)
+                waits = dice.normal(0, 0.5 * own * scenario.spread, scenario.releases + 1)
+                effects = [
+                    scenario.effect(release, site, variant) + hosts[release, host]
+                    for release in range(scenario.releases)
+                ]
+                for side, effect in enumerate((0.0, *effects)):
+                    cpu = 1e-3 * math.exp(effect + noise[side])
+                    wall = cpu * math.exp(waits[side])
+                    samples.append(_build_execution((site, variant, job, host, side), cpu, wall))
+    return samples
+
+
+def _build_execution(place: tuple[int, int, int, int, int], cpu: float, wall: float) -> Sample:
+    site, variant, job, host, side = place
+    branches, cache = VARIANTS[variant]
+    identity = f"{site}-{variant}-{job}"
+    return Sample(
+        measurement_id=f"{identity}-{side}",
+        kind=TIMED,
+        job_id=identity,
+        campaign_id="simulated",
+        test_name="simulated",
+        test_hash="simulated",
+        dataset="simulated",
+        dataset_hash="",
+        site=f"s{site:02d}",
+        door="file",
+        door_protocol="file",
+        host=f"s{site:02d}-host{host}",
+        failure_class="",
+        implausible_reasons="",
+        value_checksum="",
+        checksum_skipped_leaves="",
+        variant=Variant((("root", f"6.{side:02d}"), ("branches", branches), ("cache_mb", cache))),
+        attempt=1,
+        round=1,
+        instrument_version=INSTRUMENT_VERSION,
+        dirty=False,
+        plausible=True,
+        loop_cpu_s=5.0,
+        metrics=dict(zip(HEADLINE_METRICS, (cpu, wall), strict=True)),
+        build=dict.fromkeys(("root_version", "root_commit", *BUILD_FACTS), ""),
+    )
+
+
+def compare_scenario(scenario: Scenario, dice: np.random.Generator) -> list[Comparison]:
+    """Draw a campaign and compare all of its releases with the first together."""
+    releases = [f"6.{side:02d}" for side in range(scenario.releases + 1)]
+    questions = compare_with_first("root", releases, delta=DEFAULT_DELTA, selection=Selection())
+    return compare_together(build_samples(scenario, dice), questions, now_us=0)
+
+
+@dataclass
+class Tally:
+    """Counts of comparisons by name, over ``trials``."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of another tally."""
+        self.counts.update(other.counts)
+
+
+def false_verdict_trial(scenario: Scenario, trial: int) -> Tally:
+    """Count wrong claims in one campaign, by claim and scope."""
+    seed = (SEED, trial, list(FALSE_SCENARIOS).index(scenario))
+    found = compare_scenario(scenario, np.random.default_rng(seed))
+    truths = _host_truths(scenario, np.random.default_rng(seed))
+    tally = Tally()
+    for claim in ("slower or faster", "same", "different"):
+        for scope in ("series", "sites"):
+            tally.counts[f"{claim}, {scope}"] += any(
+                _is_wrong(row, claim, scenario, truths)
+                for one in found
+                for row in (one.of_series if scope == "series" else one.over_sites)
+            )
+    return tally
+
+
+def _host_truths(scenario: Scenario, dice: np.random.Generator) -> list[float]:
+    """True mean effects of the hosts of the only site, by release; the first draw of a campaign."""
+    hosts = dice.normal(0, scenario.host_spread, (scenario.releases, scenario.hosts))
+    return [fmean(effects) for effects in hosts.tolist()]
+
+
+def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[float]) -> bool:
+    release = int(row.b.partition(".")[2]) - 1
+    true = scenario.effect(release, int(row.site[1:] or 0) if row.site else 0, 0)
+    if row.scope == HOST_SCOPE:
+        true += hosts[release]
+    if claim == "slower or faster":
+        beyond = true > DEFAULT_DELTA if row.verdict == Verdict.SLOWER else true < -DEFAULT_DELTA
+        return row.verdict in CERTAIN_VERDICTS and not beyond
+    if claim == "same":
+        return row.verdict == Verdict.SAME and abs(true) >= DEFAULT_DELTA
+    return row.verdict == Verdict.DIFFERENT and true * (row.effect or 0.0) <= 0
+
+
+def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) -> Tally:
+    """Whether one campaign at six sites is attributed rightly (by CPU), and what was found."""
+    dice = np.random.default_rng((SEED, trial, round(1e4 * spread)))
+    (found,) = compare_scenario(Scenario("attribution", effect, spread=spread), dice)
+    rows = [row for row in found.verdicts if row.metric == HEADLINE_METRICS[0]]
+    sites = {
+        row.site for row in found.of_series if VerdictEvidence.from_json(row.evidence).site_shift
+    }
+    slower = [
+        row.label
+        for row in rows
+        if row.scope == SITES_SCOPE and VerdictEvidence.from_json(row.evidence).points_at_change
+    ]
+    uncached = bool(slower) and all("cache_mb=0" in label.split() for label in slower)
+    right = {
+        "": not sites and not slower,
+        "release": not sites and len(slower) >= len(VARIANTS) - 1,
+        "site": sites == {"s00"} and not slower,
+        "cache": not sites and uncached,
+    }
+    tally = Tally(Counter(right=right[expected]))
+    true = [row for row in rows if _true_effect(effect, row) > 0]
+    for scope in ("series", "sites"):
+        of_scope = [row for row in true if (row.scope == SITES_SCOPE) == (scope == "sites")]
+        tally.counts[f"rows {scope}"] += len(of_scope)
+        tally.counts[f"slower {scope}"] += sum(row.verdict == Verdict.SLOWER for row in of_scope)
+    return tally
+
+
+def _true_effect(effect: Effect, row: VerdictRow) -> float:
+    """True effect of a row; over sites that of a site like the others."""
+    variant = 0 if "cache_mb=0" in row.label.split() else 1
+    return effect(0, int(row.site[1:]) if row.site else 1, variant)
+
+
+def planning_trial(scenario: Scenario, trial: int) -> Tally:
+    """Judge a campaign; where it is undecided, run the planned one and judge it alone."""
+    dice = np.random.default_rng((SEED, trial, round(1e4 * scenario.spread)))
+    row = compare_scenario(scenario, dice)[0].of_series[0]
+    tally = Tally()
+    wrong = _is_wrong(row, "slower or faster", scenario, [0.0])
+    if row.verdict in OPEN_VERDICTS and row.jobs_needed and row.jobs_needed <= 500:
+        planned = replace(scenario, jobs=row.jobs_needed)
+        row = compare_scenario(planned, dice)[0].of_series[0]
+        tally.counts["planned"] += 1
+        tally.counts["decided"] += row.verdict not in OPEN_VERDICTS
+        wrong |= _is_wrong(row, "slower or faster", scenario, [0.0])
+    tally.counts["wrong"] += wrong
+    return tally
+
+
+def exact_counter_trial(_trial: int) -> Tally:
+    """Judge exact counters: 36 that are equal, and one that grew by 0.19 %."""
+    equal = [Estimate(0.0, 0.0, math.inf)] * 36
+    found = judge_family([*equal, Estimate(0.0019, 0.0, math.inf)], DEFAULT_DELTA, adjust_holm)
+    wrong = any(one.verdict is not Verdict.SAME for one in found)
+    return Tally(Counter(wrong=wrong))
+
+
+@dataclass(frozen=True)
+class SimulationRow:
+    """One line of the table: ``count`` of ``total``; ``before`` is the audit of the rule before."""
+
+    table: str
+    scenario: str
+    what: str
+    count: int
+    total: int
+    limit: float | None = None
+    at_least: float | None = None
+    before: str = ""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The 95 % Clopper-Pearson interval."""
+        interval = stats.binomtest(self.count, self.total).proportion_ci(0.95, method="exact")
+        return float(interval.low), float(interval.high)
+
+    def to_figure(self) -> RatioFigure:
+        """Convert to a figure for the summary; the limit applies to the lower bound."""
+        low, high = self.bounds
+        title = f"{self.table}: {self.scenario}, {self.what}"
+        return RatioFigure(title, self.count / self.total, low, high, self.total)
+
+
+def measure() -> list[RatioFigure]:
+    """Simulate all scenarios and write ``results/simulation.csv``."""
+    with ProcessPoolExecutor() as pool:
+        rows = [*_false_rows(pool), *_attribution_rows(pool), *_planning_rows(pool)]
+    write_rows("simulation", [asdict(row) for row in rows])
+    return [row.to_figure() for row in rows]
+
+
+def _run_trials(pool: ProcessPoolExecutor, trial: Callable[[int], Tally], count: int) -> Tally:
+    total = Tally()
+    for one in pool.map(trial, range(count), chunksize=10):
+        total.add(one)
+    return total
+
+
+def _false_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
+    for scenario, before in FALSE_SCENARIOS.items():
+        total = _run_trials(pool, partial(_false_by_place, scenario.title), TRIAL_COUNT)
+        for what, count in total.counts.items():
+            if "sites" in what and scenario.sites == 1:
+                continue
+            old = before if what.startswith("slower") else ""
+            yield SimulationRow(
+                "false verdicts", scenario.title, what, count, TRIAL_COUNT, CLAIMED_RATE, before=old
+            )
+    exact = exact_counter_trial(0).counts["wrong"]
+    yield SimulationRow("false verdicts", "exact counters", "any claim", exact, 1, CLAIMED_RATE)
+
+
+def _attribution_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
+    for title, _, _, before in ATTRIBUTIONS:
+        for spread in SPREADS:
+            total = _run_trials(pool, partial(_attribution_by_title, title, spread), TRIAL_COUNT)
+            scenario = f"{title}, sd {100 * spread:g} %"
+            required = RIGHT_ATTRIBUTIONS if spread <= 0.03 else None
+            yield SimulationRow(
+                "attribution", scenario, "right", total.counts["right"], TRIAL_COUNT,
+                at_least=required, before=before.get(spread, ""),
+            )  # fmt: skip
+            for scope in ("series", "sites"):
+                if rows := total.counts[f"rows {scope}"]:
+                    found = total.counts[f"slower {scope}"]
+                    yield SimulationRow("power", scenario, f"slower, {scope}", found, rows)
+
+
+#: Plans for a lone row on one host; the rule before said 'n more jobs, look again'.
+PLANNING_SCENARIOS = (
+    Scenario("no effect", sites=1, variants=1, hosts=1, spread=0.03),
+    Scenario("true +4 %", everywhere(0.0408), sites=1, variants=1, hosts=1, spread=0.03),
+    Scenario("true +2 % (at delta)", everywhere(0.0202), sites=1, variants=1, hosts=1, spread=0.03),
+)
+
+
+def _planning_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
+    for scenario in PLANNING_SCENARIOS:
+        total = _run_trials(pool, partial(_planning_by_title, scenario.title), 2 * TRIAL_COUNT)
+        planned, decided = total.counts["planned"], total.counts["decided"]
+        at_delta = "delta" in scenario.title
+        yield SimulationRow(
+            "plan", scenario.title, "slower or faster, both looks", total.counts["wrong"],
+            2 * TRIAL_COUNT, CLAIMED_RATE, before="11 %" if scenario.effect is no_effect else "",
+        )  # fmt: skip
+        if not at_delta:
+            yield SimulationRow(
+                "plan", scenario.title, "planned campaigns that decide", decided, planned,
+                at_least=0.8, before="44 %",
+            )  # fmt: skip
+
+
+# Lambdas cannot be sent to processes, titles can.
+
+
+def _false_by_place(title: str, trial: int) -> Tally:
+    return false_verdict_trial(next(one for one in FALSE_SCENARIOS if one.title == title), trial)
+
+
+def _attribution_by_title(title: str, spread: float, trial: int) -> Tally:
+    effect, expected = next((one[1], one[2]) for one in ATTRIBUTIONS if one[0] == title)
+    return attribution_trial(effect, expected, spread, trial)
+
+
+def _planning_by_title(title: str, trial: int) -> Tally:
+    return planning_trial(next(one for one in PLANNING_SCENARIOS if one.title == title), trial)
