@@ -158,7 +158,7 @@ def pool_estimates(sites: Sequence[Estimate]) -> PooledEstimate | None:
 
     From four sites on it is Hartung and Knapp's interval with equal weights, which is Student's t
     over the site means.  Weights by inverse variance are worse here: with three hosts a site they
-    are themselves so uncertain that the nominal 5 % become 6 to 11 % (see decision 0022).
+    are themselves so uncertain that the nominal 5 % become 6 to 11 % (see decision 0023).
     """
     if len(sites) < 2:
         return None

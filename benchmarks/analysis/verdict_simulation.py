@@ -43,7 +43,7 @@ from treehammer.sql.read.measurement_selection import Selection
 CLAIMED_RATE = 0.05
 #: Share of attributions that must be right where the spread of a job is at most 3 %.
 RIGHT_ATTRIBUTIONS = 0.95
-TRIAL_COUNT = 200
+TRIAL_COUNT = 100
 #: Variants: fraction of branches, cache in MB.
 VARIANTS = tuple((branches, cache) for branches in (1.0, 0.02) for cache in (0, 30, 300))
 
