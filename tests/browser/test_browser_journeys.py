@@ -251,8 +251,8 @@ def test_releases_and_sites_are_compared(results: GridCampaigns, open_tab: Visit
     expect(tab.page.get_by_role("heading", name="Over all sites")).to_be_visible()
     by_site = tab.page.locator("h2#by-site ~ div table tbody tr")
     assert by_site.count() > 0
-    # Loops of milliseconds are too short for a verdict.
-    expect(tab.page.get_by_text("loop too short").first).to_be_visible()
+    # Loops of milliseconds read too little for a verdict.
+    expect(tab.page.get_by_text("too little read").first).to_be_visible()
     tab.check_page()
     said = json.loads(tab.context.request.get(f"{tab.page.url}?format=json").text())
     ranks = [
