@@ -115,9 +115,9 @@ def _reading_notes(first: VerdictEvidence) -> Iterator[str]:
     """How effects, intervals and times are to be read."""
     yield (
         "Effects are means of ln(B/A), shown in per cent; within "
-        f"{verdict_text.format_delta(first.delta)} they count as none. Each claim (slower or faster, "
-        "same, different) is wrong in at most 5 % of comparisons; the interval is the one at which "
-        "a row's claim was judged, 95 % alone where none was."
+        f"{verdict_text.format_delta(first.delta)} they count as none. Each kind of claim is "
+        "wrong in at most 5 % of comparisons; a row's interval is the one at which its claim was "
+        "judged, 95 % alone where none was."
     )
     yield _describe_times(first)
 

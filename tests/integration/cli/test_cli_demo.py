@@ -92,7 +92,7 @@ def test_both_releases_read_equal_values(demo_run: DemoRun) -> None:
     assert sums[0][2] == 400
 
 
-def test_demo_comparison_is_marked_as_illustration(demo_run: DemoRun) -> None:
+def test_demo_comparison_gives_no_verdict(demo_run: DemoRun) -> None:
     assert "Too little read" in demo_run.output
     assert not re.search(r"\b(faster|slower)\b", demo_run.output)
     assert "same data proven" in demo_run.output
