@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.compare_command import print_comparison
+from treehammer.analysis.cli.compare_command import print_comparisons
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.counter_changes import (
     FEWER,
@@ -87,12 +87,12 @@ def test_changed_counters_are_printed_below_the_verdicts(
 ) -> None:
     changes = [*compare(build_rows(read_calls=1010)).values()]
     found = compare_samples(SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1)
-    print_comparison(found, counters=changes)
+    print_comparisons([found], {}, [changes])
     printed = capsys.readouterr().out
     assert "+1 % read calls" in printed
     assert "1,010" in printed
     assert "Exact counters of 1 variant: 2 same, 1 more." in printed
-    print_comparison(found, counters=changes, form=JSON)
+    print_comparisons([found], {}, [changes], form=JSON)
     rows = json.loads(capsys.readouterr().out)
     counters = {row["metric"]: row["verdict"] for row in rows if row["scope"] == "counter"}
     assert counters == {"read_calls": MORE, "bytes_read": SAME, "kernel_read_calls": SAME}
