@@ -199,4 +199,4 @@ def _sum_loop_cpu(samples: Sequence[Sample]) -> float | None:
     """CPU seconds of all loops; None where one of them is missing or impossible."""
     found = [sample.loop_cpu_s for sample in samples]
     times = [seconds for seconds in found if seconds is not None and is_possible_time(seconds)]
-    return sum(times) if len(times) == len(found) else None
+    return math.fsum(times) if len(times) == len(found) else None

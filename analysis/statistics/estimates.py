@@ -73,7 +73,7 @@ def estimate_mean(values: Collection[float]) -> Estimate | None:
 
     Identical ratios from several jobs indicate a clock that is too coarse, not certainty.
     """
-    effects = np.asarray(list(values), dtype=float)
+    effects = np.sort(np.asarray(list(values), dtype=float))
     if len(effects) < 2 or np.ptp(effects) <= 1e-12:
         return None
     error = math.sqrt(float(effects.var(ddof=1)) / len(effects))
@@ -133,7 +133,7 @@ def estimate_over_hosts(by_host: Mapping[str, Sequence[float]]) -> Estimate | No
         return None
     if len(by_host) >= MIN_HOSTS:
         return estimate_mean([fmean(values) for values in by_host.values()])
-    parts = [estimate_mean(values) for values in by_host.values()]
+    parts = [estimate_mean(values) for _, values in sorted(by_host.items())]
     known = [part for part in parts if part is not None]
     return average_estimates(known) if len(known) == len(parts) else None
 
