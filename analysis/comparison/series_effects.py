@@ -27,7 +27,6 @@ from treehammer.analysis.samples.sample import (
     Sample,
     comparison_key,
     find_varying_axes,
-    is_exact,
     natural_sort_key,
     release_key,
     select_known_hosts,
@@ -344,8 +343,6 @@ def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
 
     Unpaired sides are estimated apart, and subtracted by Welch's method.
     """
-    if is_exact(effects[0].metric) and (found := _estimate_exact(effects)):
-        return found
     pairs = [pair for one in effects for pair in one.pairs]
     if pairs:
         return estimate_over_hosts(group_by_host(pairs, lambda pair: pair.launches or [pair.d]))
@@ -358,14 +355,6 @@ def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
     ]
     known = [side for side in sides if side is not None]
     return combine_estimates(known, (-1.0, 1.0)) if len(known) == 2 else None
-
-
-def _estimate_exact(effects: Sequence[SeriesEffect]) -> Estimate | None:
-    """The one value of a counter that repeats exactly; None where it does not."""
-    found = {pair.d for one in effects for pair in one.pairs}
-    if len(found) != 1:
-        return None
-    return Estimate(found.pop(), 0.0, math.inf)
 
 
 def _apply_refusals(bare: SeriesEffect) -> SeriesEffect:
@@ -419,12 +408,11 @@ def _find_refusal_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
             f"other {', '.join(one.build.differing)}",
             "compare builds made alike, or select one with --where",
         )
-    if not is_exact(one.metric):
-        yield from _find_amount_reasons(one)
+    yield from _find_amount_reasons(one)
 
 
 def _find_amount_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
-    """Whether a noisy metric has too little reading, too few jobs or no spread."""
+    """Whether there is too little reading, too few jobs or no spread."""
     if one.cpu_s is None:
         remedy = "time the loop with the kit, or report loop_cpu_s"
         yield RefusalReason(Verdict.TOO_LITTLE, "the loop's CPU time was not measured", remedy)

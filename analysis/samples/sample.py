@@ -21,9 +21,6 @@ LAUNCH_RATIOS: Mapping[str, str] = {
     "wall_per_event_s": "segment_wall_log_ratio",
 }
 
-#: Counters that repeat exactly: one job decides, and no spread is no fault.
-EXACT_METRICS: frozenset[str] = frozenset()
-
 #: Plausible times of an event or a loop (seconds: a picosecond to eleven days).  Ratios and powers
 #: of numbers outside would overflow.
 POSSIBLE_RANGE_S = (1e-12, 1e6)
@@ -183,11 +180,6 @@ def _sum_pass_cpu(row: Mapping[str, Any]) -> float | None:
     """CPU seconds of the loop over all counted passes; the record holds the median of one pass."""
     one_pass: float | None = row.get("loop_cpu_s")
     return None if one_pass is None else one_pass * (row.get("passes_counted") or 1)
-
-
-def is_exact(metric: str) -> bool:
-    """Whether repetitions of the same work give the same value, so that no test is needed."""
-    return metric in EXACT_METRICS
 
 
 def is_possible_time(seconds: float | None) -> bool:

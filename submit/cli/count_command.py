@@ -15,9 +15,9 @@ from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli.definition_options import definition_options
 from treehammer.sql.core.rows import InstructionRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.counting import instruction_counting
+from treehammer.submit.counting import count_runner
 from treehammer.submit.counting.callgrind_run import find_valgrind
-from treehammer.submit.counting.instruction_counting import CountResult
+from treehammer.submit.counting.count_runner import CountResult
 from treehammer.submit.lifecycle.campaign_request import CampaignRequest, plan_request
 from treehammer.terminal import (
     TABLE,
@@ -82,10 +82,10 @@ def count(
     with on_interrupt("nothing was stored"):
         request = CampaignRequest(spec, {**axes, "root": (a, b)}, overrides)
         plan = plan_request(request, settings, fetch=True, bars=progress_bar)
-        found = instruction_counting.count_plan(
+        found = count_runner.count_plan(
             plan, valgrind, settings, progress_bar, events=events, repeats=repeats
         )
-        counts = [instruction_counting.build_rows(one.reads[0], valgrind) for one in found.counts]
+        counts = [count_runner.build_rows(one.reads[0], valgrind) for one in found.counts]
         if counts and not no_store:
             with Store.open(settings.database) as store:
                 for rows in counts:

@@ -24,7 +24,6 @@ from treehammer.analysis.comparison.series_effects import (
     measure_effect,
     split_sides,
 )
-from treehammer.analysis.samples import sample as sample_module
 from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
@@ -234,16 +233,6 @@ def test_releases_asked_together_share_one_correction() -> None:
     assert (evidence(one).p_adjusted or 0) >= (evidence(other).p_adjusted or 0)
     assert one.comparison_id != other.comparison_id
     assert "among 12 asked together" in verdict_text.comparison_title(one)
-
-
-def test_exact_counters_need_no_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_module, "EXACT_METRICS", frozenset({"cpu_per_event_s"}))
-    quiet = SimulatedCampaign(execution_noise=0, job_noise=0, effect=0.1, jobs=1)
-    found = ask(quiet.samples())
-    (row,) = rows(found)
-    assert (row.verdict, row.low, row.high) == (Verdict.SLOWER, row.effect, row.effect)
-    (noisy,) = rows(found, metric="wall_per_event_s")
-    assert noisy.verdict == Verdict.NOT_ENOUGH
 
 
 def test_noisy_effect_is_undecided_with_jobs_needed() -> None:
