@@ -161,8 +161,8 @@ def _print_counters(counters: Sequence[CounterChange], query: ComparisonQuery) -
         columns = (
             OutputColumn("label", "variant"),
             OutputColumn("site", "site"),
-            OutputColumn("a_value", str(query.a), "{:,.6g}".format, True),
-            OutputColumn("b_value", str(query.b), "{:,.6g}".format, True),
+            OutputColumn("a_value", str(query.a), "{:,.0f}".format, True),
+            OutputColumn("b_value", str(query.b), "{:,.0f}".format, True),
             OutputColumn("shown_verdict", "verdict"),
         )
         rows = [

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treehammer.analysis.samples.sample import Sample, comparison_key
+from treehammer.analysis.samples.sample import Sample, comparison_key, find_varying_axes
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.exact_counters import (
     COUNTER_NAMES,
@@ -25,6 +25,8 @@ from treehammer.text_formatting import pluralize
 
 COUNTER_SCOPE = "counter"
 SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
+#: Changes by at least this factor are shown as a ratio, smaller ones in per cent.
+SHOWN_AS_RATIO = 2
 
 
 @dataclass(frozen=True)
@@ -76,16 +78,20 @@ def compare_counters(
     sides: dict[str, tuple[list[CountedSample], list[CountedSample]]] = defaultdict(
         lambda: ([], [])
     )
-    for one in counted:
-        value = one.sample.axis_value(axis)
-        if value in (a, b) and _is_usable(one.sample):
-            key = f"{comparison_key(one.sample, axis)} {one.sample.site if axis != 'site' else ''}"
-            sides[key][value == b].append(one)
+    usable = [
+        one for one in counted if one.sample.axis_value(axis) in (a, b) and _is_usable(one.sample)
+    ]
+    shown_axes = tuple(
+        name for name in find_varying_axes(one.sample.variant for one in usable) if name != axis
+    )
+    for one in usable:
+        key = f"{comparison_key(one.sample, axis)} {one.sample.site if axis != 'site' else ''}"
+        sides[key][one.sample.axis_value(axis) == b].append(one)
     changes = [
         change
         for of_a, of_b in sides.values()
         if of_a and of_b
-        for change in _compare_sides(of_a, of_b, axis)
+        for change in _compare_sides(of_a, of_b, axis, shown_axes)
     ]
     return sorted(changes, key=lambda one: (one.label, one.site))
 
@@ -95,10 +101,13 @@ def _is_usable(sample: Sample) -> bool:
 
 
 def _compare_sides(
-    of_a: Sequence[CountedSample], of_b: Sequence[CountedSample], axis: str
+    of_a: Sequence[CountedSample],
+    of_b: Sequence[CountedSample],
+    axis: str,
+    shown_axes: tuple[str, ...],
 ) -> Iterator[CounterChange]:
     first = of_a[0].sample
-    label = first.variant.label(tuple(n for n, _ in first.variant.values if n != axis))
+    label = first.variant.label(shown_axes) if shown_axes else first.test_name
     for name in COUNTER_NAMES:
         values_a, values_b = (
             {one.counters[name] for one in side if name in one.counters} for side in (of_a, of_b)
@@ -126,12 +135,18 @@ def _decide(a: set[float], b: set[float]) -> str:
 
 
 def format_counter_verdict(change: CounterChange) -> str:
-    """Format a verdict, e.g. ``+1.0 % read calls``."""
+    """Format a verdict, e.g. ``+1.0 % read calls`` or ``372.0 × the read calls``."""
     words = change.metric.replace("_", " ")
     if change.verdict in (SAME, VARIES) or change.effect is None:
         return f"{change.verdict} {words}"
-    percent = f"{100 * math.expm1(change.effect):+.2g}".replace("-", "−")
-    return f"{percent} % {words}"
+    ratio = math.exp(change.effect)
+    if ratio >= SHOWN_AS_RATIO:
+        return f"{ratio:,.1f} × the {words}"
+    if ratio <= 1 / SHOWN_AS_RATIO:
+        return f"1/{1 / ratio:,.1f} of the {words}"
+    per_cent = 100 * (ratio - 1)
+    number = f"{per_cent:+.1f}" if abs(per_cent) >= 1 else f"{per_cent:+.2g}"
+    return f"{number.replace('-', '−')} % {words}"
 
 
 def summarize_counters(changes: Sequence[CounterChange]) -> str:

@@ -61,9 +61,11 @@ def test_one_job_with_equal_counters_is_the_same() -> None:
 @pytest.mark.parametrize(
     "calls, verdict, text, regressed",
     [
-        (1010, MORE, "+1 % read calls", False),
-        (372_000, MORE, "+3.7e+04 % read calls", True),
-        (990, FEWER, "−1 % read calls", False),
+        (1010, MORE, "+1.0 % read calls", False),
+        (372_000, MORE, "372.0 × the read calls", True),
+        (990, FEWER, "−1.0 % read calls", False),
+        (1001, MORE, "+0.1 % read calls", False),
+        (4, FEWER, "1/250.0 of the read calls", False),
         (0, FEWER, "fewer read calls", False),
     ],
 )
@@ -89,7 +91,7 @@ def test_changed_counters_are_printed_below_the_verdicts(
     found = compare_samples(SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1)
     print_comparisons([found], {}, [changes])
     printed = capsys.readouterr().out
-    assert "+1 % read calls" in printed
+    assert "+1.0 % read calls" in printed
     assert "1,010" in printed
     assert "Exact counters of 1 variant: 2 same, 1 more." in printed
     print_comparisons([found], {}, [changes], form=JSON)
