@@ -190,7 +190,7 @@ def _verdict_columns(a: str, b: str) -> list[OutputColumn]:
         OutputColumn("label", "variant"),
         OutputColumn("site", "site"),
         OutputColumn("metric", "time", verdict_text.METRIC_TITLES.__getitem__),
-        OutputColumn("holds_for", "holds"),
+        OutputColumn("holds_for", "holds for", lambda text: text.removeprefix("on ")),
         OutputColumn("a_value", f"{a}\n{unit}", verdict_text.format_milliseconds, align_right=True),
         OutputColumn("b_value", f"{b}\n{unit}", verdict_text.format_milliseconds, align_right=True),
         OutputColumn("effect", "change", verdict_text.format_effect, align_right=True),

@@ -26,7 +26,7 @@ from treehammer.text_formatting import pluralize
 COUNTER_SCOPE = "counter"
 SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
 #: Changes by at least this factor are shown as a ratio, smaller ones in per cent.
-SHOWN_AS_RATIO = 2
+SHOWN_AS_RATIO = 10
 
 
 @dataclass(frozen=True)

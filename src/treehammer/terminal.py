@@ -39,7 +39,7 @@ R = TypeVar("R")
 MIN_LINE_INTERVAL_S = 2.0
 
 #: Width up to which a table's values are not folded, and width of folded ones.
-UNFOLDED_WIDTH, FOLDED_WIDTH = 24, 12
+UNFOLDED_WIDTH, FOLDED_WIDTH = 26, 12
 
 TABLE, JSON, CSV = "table", "json", "csv"
 
