@@ -104,6 +104,7 @@ class WatchedTab:
 
     def check_page(self) -> None:
         """Check that a page has no errors, fits the window and passes axe-core."""
+        self.page.wait_for_load_state()
         assert not self.bad, self.bad
         wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0, f"{self.page.url} is {wide} pixels too wide"

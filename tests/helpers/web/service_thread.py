@@ -184,7 +184,7 @@ def draw_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def draw(form: str, text: bytes) -> bytes:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            warnings.filterwarnings("ignore", "Glyph .* missing from")
             return drawing.draw_file(form, json.loads(text))
 
     monkeypatch.setattr(drawing_process, "_run_drawing", draw)

@@ -59,7 +59,7 @@ def test_two_releases_are_counted_and_stored(counting_user: LocalUser) -> None:
 @pytest.mark.root
 def test_payload_without_root_cannot_be_counted(counting_user: LocalUser) -> None:
     result = counting_user.invoke_command(
-        "count", A, B, str(counting_user.test), "-P", "mode=one", "--no-store"
+        "count", A, B, str(counting_user.test), "-P", "style=one", "--no-store"
     )
     assert result.return_value == CountingError.exit_code
     assert "neither executables nor" in result.output

@@ -253,6 +253,8 @@ FLOAT = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def values_of(metric: Metric) -> st.SearchStrategy[Any]:
+    if metric.choices:
+        return st.sampled_from(metric.choices)
     if metric.type == "text":
         limit = metric.max_length
         longest = st.sampled_from(["x", "é", "\U0001f600"]).map(lambda c: c * min(limit, 4000))

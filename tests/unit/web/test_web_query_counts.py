@@ -89,7 +89,8 @@ def _record_queries(service: ServiceThread) -> Iterator[list[tuple[str, list[str
         connection: Connection, _cursor: object, text: str, parameters: object, *_: object
     ) -> None:
         asked = str(connection.engine.url) == service.url and text.startswith(("SELECT", "WITH"))
-        if asked and "FROM access_" not in text:  # periodic refresh of keys
+        # The service refreshes keys and looks for bad replicas from time to time.
+        if asked and not re.search(r"FROM (access_|replica\b)", text):
             driver = connection.connection.driver_connection
             assert driver is not None
             plan = driver.execute(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
