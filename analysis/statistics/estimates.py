@@ -212,7 +212,7 @@ def adjust_benjamini_hochberg(
         return []
     m = len(p_values)
     passed = np.flatnonzero(np.sort(p_values) <= alpha * np.arange(1, m + 1) / m)
-    level = alpha * (int(passed[-1]) + 1 if len(passed) else 1) / m
+    level = alpha * ((int(passed[-1]) + 1 if len(passed) else 1) / m)
     return [AdjustedTest(float(p), level) for p in stats.false_discovery_control(p_values)]
 
 

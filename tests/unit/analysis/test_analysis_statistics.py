@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -192,6 +192,7 @@ def test_swapping_sides_swaps_verdicts(estimates: list[Estimate]) -> None:
 
 
 @given(ESTIMATES)
+@example([Estimate(0.0, 1 / 256, 2)] * 3)
 @settings(max_examples=60, deadline=None)
 def test_shown_interval_supports_the_claim(estimates: list[Estimate]) -> None:
     """Compare each verdict with the interval at its level, except on the edge of rounding."""
