@@ -210,7 +210,7 @@ def test_federation_finds_replica(placed: Grid) -> None:
             if xrdfs(placed, federation, "cat", path, patience_s=4) == f"{site}\n".encode()
         ]
 
-    assert signs() == ["SITE_A", "SITE_B", "SITE_C"]
+    placed.wait_until(lambda: signs() == ["SITE_A", "SITE_B", "SITE_C"], "all sites are found")
     with fault_injection.stop_daemon(placed.box, placed.parts, "xrootd-SITE_B"):
         # The redirector may have clients wait some seconds when it loses a server.
         placed.wait_until(lambda: signs() == ["SITE_A", "SITE_C"], "the others are found")
