@@ -10,4 +10,4 @@ if [ -z "${TREEHAMMER_SHARED_DATA:-}" ] && [ -d ../shared/data ]; then
     TREEHAMMER_SHARED_DATA=$(cd ../shared/data && pwd)
     export TREEHAMMER_SHARED_DATA
 fi
-exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-4}" --dist loadgroup --no-loadscope-reorder "$@"
+exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-3}" --dist loadgroup --no-loadscope-reorder "$@"
