@@ -65,6 +65,8 @@ def rewrite_dataset(
             values or another order than requested, or ``name`` is in use.
         SoftwareError: This ROOT cannot be used.
     """
+    if source.is_raw:
+        raise DatasetError("holds raw files, which have no tree to write anew", where=source.name)
     if source.files[0].layout.format == RNTUPLE:
         raise DatasetError(
             "is of RNTuples; only what is of TTrees can be made anew",

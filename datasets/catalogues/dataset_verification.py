@@ -8,6 +8,7 @@ from pathlib import Path
 from treehammer.datasets.model.file_digest import FileDigest, digest_file
 from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest, ManifestFile
 from treehammer.datasets.specs import generated_spec, spec_schema
+from treehammer.datasets.specs.raw_spec import RawSpec
 from treehammer.errors import DatasetError
 
 
@@ -27,6 +28,20 @@ def check_pinned_checksum(
             # ROOT's wheels use the zlib of the machine.
             hint=f"Only equal files may bear the name: make it with ROOT {plan.root} on a machine "
             "whose zlib is the original (zlib-ng writes other bytes), and copy the folder.",
+        )
+
+
+def check_pinned_hash(spec: RawSpec, manifest: Manifest) -> None:
+    """Refuse raw files that differ from the pinned ones.
+
+    Raises:
+        DatasetError: The files differ.
+    """
+    if spec.hash and manifest.hash != spec.hash:
+        raise DatasetError(
+            f"the files made have the identity {manifest.hash}; pinned is {spec.hash}",
+            where=spec.name,
+            hint="Correct hash, seed, files or size in the spec.",
         )
 
 
@@ -61,7 +76,12 @@ def find_checksum_mismatches(
 def find_spec_mismatch(manifest: Manifest) -> Iterator[str]:
     """Report a difference between the manifest and the shipped spec of that name."""
     plan = generated_spec.load_shipped_spec(manifest.name)
-    if plan and plan.sha256 and [f.sha256 for f in manifest.files] != [plan.sha256]:
+    if isinstance(plan, RawSpec):
+        differs = bool(plan.hash) and manifest.hash != plan.hash
+    else:
+        pinned = plan.sha256 if plan else ""
+        differs = bool(pinned) and [f.sha256 for f in manifest.files] != [pinned]
+    if differs:
         yield "it was made by another version of treehammer, from another spec"
 
 

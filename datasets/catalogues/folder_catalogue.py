@@ -20,16 +20,39 @@ from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.datasets.catalogues import dataset_verification
 from treehammer.datasets.model.file_digest import FileDigest, digest_file
-from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest, ManifestFile, TreeLayout
+from treehammer.datasets.model.manifest import (
+    BRANCHES,
+    MANIFEST_NAME,
+    OTHER_TREES,
+    RAW_LAYOUT,
+    UNREADABLE_BRANCHES,
+    Manifest,
+    ManifestFile,
+    TreeLayout,
+)
 from treehammer.datasets.model.replica import Replica
-from treehammer.datasets.production import dataset_writers, layout_measurement, root_process
-from treehammer.datasets.specs import generated_spec, merged_spec, rewrite_options, spec_schema
+from treehammer.datasets.production import (
+    dataset_writers,
+    layout_measurement,
+    raw_files,
+    root_process,
+)
+from treehammer.datasets.specs import (
+    generated_spec,
+    merged_spec,
+    raw_spec,
+    rewrite_options,
+    spec_schema,
+)
 from treehammer.errors import DatasetError, suggest_word
 from treehammer.progress import ProgressCallback, ProgressFactory, byte_progress, no_progress
 from treehammer.text_formatting import MEGABYTE
 from treehammer.version import __version__
 
 GENERATED, MERGED, ADDED, REWRITTEN = "generated", "merged", "added", "rewritten"
+RAW_KIND = "raw"
+#: Kinds of datasets that are made from a spec.
+MADE_KINDS = (GENERATED, MERGED, RAW_KIND)
 #: Name of this machine as a site.
 LOCAL_SITE = "local"
 CACHE_DIR_HINT = "Make room there, or choose another place with --cache-dir."
@@ -51,6 +74,8 @@ def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_pro
     plan = generated_spec.load_shipped_spec(name)
     if plan is None:
         raise catalogue.unknown_dataset_error(name)
+    if isinstance(plan, raw_spec.RawSpec):
+        return catalogue.make_raw(plan, bars=bars)
     software = root_process.prepare_dataset_root(plan.root, settings.software_dir, bars)
     return catalogue.make(plan, software, source=settings.sources_dir, bars=bars)
 
@@ -141,7 +166,7 @@ class FolderCatalogue:
                     problems += dataset_verification.find_checksum_mismatches(
                         file, folder / file.name, advance
                     )
-        made = manifest.origin.get("kind") in (GENERATED, MERGED)
+        made = manifest.origin.get("kind") in MADE_KINDS
         if made and not problems:
             problems += dataset_verification.find_spec_mismatch(manifest)
         if problems:
@@ -155,8 +180,10 @@ class FolderCatalogue:
     def _recreate_hint(self, manifest: Manifest) -> str:
         """Build the remedy for a dataset that has changed."""
         name, origin = manifest.name, manifest.origin
-        if origin.get("kind") in (GENERATED, MERGED):
-            return f"Make it again: treehammer datasets make {name} --replace"
+        if origin.get("kind") in MADE_KINDS:
+            own = origin["kind"] == RAW_KIND and name not in generated_spec.list_shipped_specs()
+            spec = f"{name}.toml" if own else name
+            return f"Make it again: treehammer datasets make {spec} --replace"
         if origin.get("kind") == REWRITTEN:
             command = rewrite_options.parse_rewrite_options(origin["options"]).to_command(
                 origin["from"]["name"], name
@@ -166,7 +193,7 @@ class FolderCatalogue:
 
     def make(
         self,
-        plan: generated_spec.AnySpec,
+        plan: generated_spec.RootSpec,
         software: SoftwareRequest,
         *,
         source: Path | None = None,
@@ -211,6 +238,44 @@ class FolderCatalogue:
                 files = (describe_file(plan.file_name, content, layout),)
                 return self._publish(folder, Manifest(plan.name, files, origin))
 
+    def make_raw(
+        self,
+        spec: raw_spec.RawSpec,
+        *,
+        bars: ProgressFactory = no_progress,
+        replace_existing: bool = False,
+    ) -> Manifest:
+        """Make a dataset of raw files, or verify an existing one; needs no ROOT.
+
+        Raises:
+            DatasetError: It cannot be written, or differs from the pinned identity.
+        """
+        with self._lock_dataset(spec.name, bars):
+            if self.has(spec.name) and not replace_existing:
+                return self.verify(spec.name, bars=bars)
+            with self._staging_folder(spec.name, spec.size) as folder:
+                with byte_progress(bars, f"Making {spec.name}", spec.size) as advance:
+                    files = tuple(
+                        describe_file(
+                            spec.file_name(index),
+                            raw_files.write_raw_file(
+                                spec, index, folder / spec.file_name(index), advance
+                            ),
+                            RAW_LAYOUT,
+                        )
+                        for index in range(spec.file_count)
+                    )
+                origin = {
+                    "kind": RAW_KIND,
+                    "description": spec.description,
+                    "spec_sha256": spec.text_hash,
+                    "seed": spec.seed,
+                    "treehammer": __version__,
+                }
+                manifest = Manifest(spec.name, files, origin)
+                dataset_verification.check_pinned_hash(spec, manifest)
+                return self._publish(folder, manifest)
+
     def add(
         self,
         name: str,
@@ -244,11 +309,15 @@ class FolderCatalogue:
                 layouts = layout_measurement.measure_layouts(paths, software, tree=tree, bars=bars)
                 with byte_progress(bars, f"Copying {name}", size) as advance:
                     contents = [digest_file(p, advance, copy_to=folder / p.name) for p in paths]
+                probe = layout_measurement.probe_file(paths[0], layouts[0], software, bars=bars)
                 origin = {
                     "kind": ADDED,
                     "description": "",
                     "sources": [str(path.resolve()) for path in paths],
                     "measured_with": software.request,
+                    UNREADABLE_BRANCHES: probe.unreadable,
+                    OTHER_TREES: probe.other_trees,
+                    BRANCHES: probe.branches,
                     "treehammer": __version__,
                 }
                 files = tuple(
@@ -370,7 +439,7 @@ class FolderCatalogue:
 
 
 def _choose_writer(
-    plan: generated_spec.AnySpec, software: SoftwareRequest, source: Path | None
+    plan: generated_spec.RootSpec, software: SoftwareRequest, source: Path | None
 ) -> Callable[[Path, ProgressCallback], dict[str, Any]]:
     """Choose the writer for a spec, after finding its source file."""
     if isinstance(plan, merged_spec.MergedSpec):

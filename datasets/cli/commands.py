@@ -10,18 +10,22 @@ import click
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.cli.dataset_names import complete_datasets
 from treehammer.datasets.cli.dataset_output import (
     file_facts,
     flatten_file,
     flatten_layout,
     format_origin_value,
     print_dataset,
+    print_findings,
     print_layout_comparison,
 )
 from treehammer.datasets.cli.make_command import make
-from treehammer.datasets.model.manifest import Manifest, TreeLayout
+from treehammer.datasets.model.manifest import BRANCHES, UNREADABLE_BRANCHES, Manifest, TreeLayout
 from treehammer.datasets.production import layout_measurement, root_process
 from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs.raw_spec import RawSpec
+from treehammer.errors import DatasetError
 from treehammer.terminal import (
     TABLE,
     OutputColumn,
@@ -68,7 +72,7 @@ def list_(settings: Settings, form: str) -> None:
 
 
 @datasets.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_datasets)
 @click.option(
     "--compare",
     "compared",
@@ -99,9 +103,11 @@ def show(settings: Settings, name: str, compared: Path | None, form: str) -> Non
         *(
             (key, format_origin_value(value))
             for key, value in manifest.origin.items()
-            if key != "source"
+            # Names of branches are for programs; a reason is as long as a line.
+            if key not in ("source", BRANCHES, UNREADABLE_BRANCHES)
         ),
     ]
+    facts += [(f"unreadable: {name}", text) for name, text in manifest.unreadable_branches.items()]
     for file in manifest.files:
         facts += [("", ""), *file_facts(file)]
     rows = [
@@ -133,11 +139,16 @@ def show(settings: Settings, name: str, compared: Path | None, form: str) -> Non
 def add(settings: Settings, name: str, files: tuple[Path, ...], tree: str, root: str) -> None:
     """Copy existing ROOT files in as a dataset.
 
+    Each branch is read once in a process of its own: those that ROOT cannot read are listed, and
+    left out by tests with branches = "readable".
+
     Example: treehammer datasets add nanoaod ttbar.root --tree Events
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
     software = root_process.prepare_dataset_root(root, settings.software_dir, progress_bar)
-    print_dataset(catalogue, catalogue.add(name, files, software, tree=tree, bars=progress_bar))
+    manifest = catalogue.add(name, files, software, tree=tree, bars=progress_bar)
+    print_dataset(catalogue, manifest)
+    print_findings(manifest)
 
 
 def _manifest_row(manifest: Manifest) -> dict[str, Any]:
@@ -158,7 +169,7 @@ def _planned_row(plan: generated_spec.AnySpec) -> dict[str, Any]:
         "name": plan.name,
         "state": "not made",
         "size": plan.size,
-        "files": 1,
+        "files": plan.file_count if isinstance(plan, RawSpec) else 1,
         "tree": plan.tree,
         "entries": plan.entries,
         "branches": plan.branch_count,
@@ -180,7 +191,17 @@ def _print_facts(
 def _layouts_to_compare(
     manifest: Manifest, compared: Path | None, settings: Settings
 ) -> dict[str, TreeLayout]:
-    """Layouts to compare with a dataset: a merged one's source, and the file given."""
+    """Layouts to compare with a dataset: a merged one's source, and the file given.
+
+    Raises:
+        DatasetError: the dataset holds no tree.
+    """
+    if compared and manifest.is_raw:
+        raise DatasetError(
+            "holds raw files, which have no tree to compare",
+            where=manifest.name,
+            hint="Leave out --compare.",
+        )
     source = manifest.origin.get("source")
     found = {str(source["file"]): TreeLayout.from_document(source["layout"])} if source else {}
     if compared:

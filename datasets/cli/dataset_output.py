@@ -11,6 +11,8 @@ import click
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.model.manifest import (
     MANIFEST_NAME,
+    OTHER_TREES,
+    RAW,
     RNTUPLE,
     TTREE,
     Distribution,
@@ -30,10 +32,28 @@ MAX_LISTED_ITEMS = 8
 
 def print_dataset(catalogue: FolderCatalogue, manifest: Manifest) -> None:
     """Print name, size and folder of a dataset."""
+    kind = "raw bytes" if manifest.is_raw else f"tree {manifest.tree!r}"
     click.echo(
         f"{manifest.name}: {pluralize(len(manifest.files), 'file')}, {format_size(manifest.size)}, "
-        f"tree {manifest.tree!r}, in {catalogue.folder(manifest.name)}"
+        f"{kind}, in {catalogue.folder(manifest.name)}"
     )
+
+
+def print_findings(manifest: Manifest) -> None:
+    """Print other trees that could have been meant, and branches that ROOT cannot read."""
+    others = manifest.origin.get(OTHER_TREES, [])
+    if others:
+        click.echo(f"Other trees: {format_origin_value(others)}; choose one with --tree.")
+    unreadable = manifest.unreadable_branches
+    if not unreadable:
+        return
+    branches = manifest.files[0].layout.branches
+    click.echo(f"ROOT cannot read {len(unreadable)} of {branches} branches:")
+    for name, reason in list(unreadable.items())[:MAX_LISTED_ITEMS]:
+        click.echo(f"  {name}: {reason}")
+    if len(unreadable) > MAX_LISTED_ITEMS:
+        click.echo(f"  and {len(unreadable) - MAX_LISTED_ITEMS} more: see treehammer datasets show")
+    click.echo('Read the others with branches = "readable".')
 
 
 def print_layout_comparison(layouts: Mapping[str, TreeLayout]) -> None:
@@ -75,7 +95,7 @@ def file_facts(file: ManifestFile) -> list[tuple[str, str]]:
         ("size", format_size(file.size)),
         ("adler32", file.adler32),
         ("sha256", file.sha256),
-        *_layout_facts(layout),
+        *([] if layout.format == RAW else _layout_facts(layout)),
     ]
 
 

@@ -11,16 +11,21 @@ from typing import Any
 import click
 
 from treehammer.config import Settings
-from treehammer.datasets.catalogues import dataset_rewriting
+from treehammer.datasets.catalogues import dataset_rewriting, dataset_verification
 from treehammer.datasets.catalogues import folder_catalogue as catalogues
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.cli.dataset_names import complete_datasets
 from treehammer.datasets.cli.dataset_output import print_dataset
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.datasets.production import layout_measurement, root_process
 from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs.raw_spec import RawSpec
 from treehammer.datasets.specs.rewrite_options import FORMATS, ORDERS, RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.terminal import on_interrupt, progress_bar
+
+#: Suffix of a spec of the user's own.
+SPEC_SUFFIX = ".toml"
 
 #: Options of :class:`RewriteOptions`.
 REWRITE_OPTIONS = (
@@ -79,7 +84,7 @@ def rewrite_option_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("make")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_datasets)
 @rewrite_option_flags
 @click.option("--as", "new", default="", metavar="NEW", help="Name of a dataset that is made anew.")
 @click.option(
@@ -107,6 +112,8 @@ def make(
 ) -> None:
     """Make a shipped dataset; one that is there already is verified.
 
+    NAME may also be a file NAME.toml with a table [raw], which describes files of seeded bytes.
+
     With options that ask for another layout, or with --as, any dataset's content is written anew
     as a dataset of its own: a shipped one's, one that was added, or another that was made so.
     --root alone makes a shipped dataset with that release.
@@ -118,6 +125,9 @@ def make(
     asked = RewriteOptions(**options)
     given = replace(settings, sources_dir=source or settings.sources_dir)
     catalogue = FolderCatalogue(settings.datasets_dir)
+    if name.endswith(SPEC_SUFFIX):
+        print_dataset(catalogue, _make_own(catalogue, Path(name), asked, new, replace_existing))
+        return
     plan = generated_spec.load_shipped_spec(name)
     if asked.changes_layout or new or (asked.root and not plan):
         print_dataset(catalogue, _rewrite_dataset(given, name, asked, new, replace_existing))
@@ -127,6 +137,12 @@ def make(
         if catalogue.has(name):
             hint += " To rewrite it, give options such as --compression, --order or --format."
         raise DatasetError("is not a shipped dataset", where=name, hint=hint)
+    if isinstance(plan, RawSpec):
+        print_dataset(
+            catalogue,
+            catalogue.make_raw(plan, bars=progress_bar, replace_existing=replace_existing),
+        )
+        return
     software = root_process.prepare_dataset_root(
         asked.root or plan.root, settings.software_dir, progress_bar
     )
@@ -138,6 +154,29 @@ def make(
         replace_existing=replace_existing,
     )
     print_dataset(catalogue, manifest)
+
+
+def _make_own(
+    catalogue: FolderCatalogue, path: Path, asked: RewriteOptions, new: str, replace_existing: bool
+) -> Manifest:
+    """Make a dataset from a spec of the user's own.
+
+    Raises:
+        DatasetError: it is not a spec of raw files, or has a name or options that it cannot have.
+    """
+    spec = generated_spec.load_spec(path)
+    if not isinstance(spec, RawSpec):
+        raise DatasetError(
+            "is not a spec of raw files", where=str(path), hint="It needs a table [raw]."
+        )
+    if asked != RewriteOptions() or new:
+        raise DatasetError(
+            "raw files have no layout",
+            where=str(path),
+            hint="Options other than --replace do not apply.",
+        )
+    dataset_verification.check_new_name(spec.name)
+    return catalogue.make_raw(spec, bars=progress_bar, replace_existing=replace_existing)
 
 
 def _rewrite_dataset(

@@ -5,7 +5,9 @@ Problems are reported in the results within seconds.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
@@ -19,7 +21,18 @@ from treehammer.datasets.doors.file_observation import (
 from treehammer.datasets.doors.probe import ProbeResult, ProbeTarget
 from treehammer.progress import ByteCallback
 
-__all__ = ["FileObservation", "ProbeResult", "ProbeTarget", "probe_door", "read_file", "stat_file"]
+__all__ = [
+    "FileObservation",
+    "ProbeResult",
+    "ProbeTarget",
+    "probe_door",
+    "probe_writing",
+    "read_file",
+    "stat_file",
+]
+
+#: Bytes of the file that is written to probe an area.
+PROBE_BYTES = 1024
 
 
 def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, here: bool) -> ProbeResult:
@@ -82,6 +95,30 @@ def read_file(
     if scheme:
         return http.read_file(url, advance, copy_to)
     return folder.read_file(Path(url), advance, copy_to)
+
+
+def probe_writing(url: str) -> FileObservation:
+    """Write a small file to a URL or path, and remove it; its folder is made if it is missing."""
+    scheme = urlsplit(url).scheme
+    if trouble := _precheck_url(url, here=True):
+        return trouble
+    with NamedTemporaryFile(prefix="treehammer-") as source:
+        source.write(os.urandom(PROBE_BYTES))
+        source.flush()
+        written = _write_file(scheme, Path(source.name), url)
+    return written if written.failure else _remove_file(scheme, url)
+
+
+def _write_file(scheme: str, source: Path, url: str) -> FileObservation:
+    if scheme == "root":
+        return xrootd.write_file(source, url)
+    return http.write_file(source, url) if scheme else folder.write_file(source, Path(url))
+
+
+def _remove_file(scheme: str, url: str) -> FileObservation:
+    if scheme == "root":
+        return xrootd.remove_file(url)
+    return http.remove_file(url) if scheme else folder.remove_file(Path(url))
 
 
 def _precheck_url(url: str, *, here: bool) -> FileObservation | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 from treehammer.datasets.doors.file_observation import (
@@ -40,6 +41,25 @@ def read_file(
     except OSError as error:
         return _describe_failure(error)
     return FileObservation(found.size, found.adler32, found.sha256)
+
+
+def write_file(source: Path, path: Path) -> FileObservation:
+    """Copy a file to a path, whose folder is made if it is missing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, path)
+    except OSError as error:
+        return _describe_failure(error)
+    return stat_file(path)
+
+
+def remove_file(path: Path) -> FileObservation:
+    """Remove a file."""
+    try:
+        path.unlink()
+    except OSError as error:
+        return _describe_failure(error)
+    return FileObservation()
 
 
 def _describe_failure(error: OSError) -> FileObservation:

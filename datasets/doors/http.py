@@ -13,7 +13,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import HTTPSHandler, Request, build_opener
 
 from treehammer.datasets.doors.file_observation import (
@@ -42,6 +42,8 @@ RESPONSE_TIMEOUT_S = 10.0
 CHECKSUM_TIMEOUT_S = 600.0
 #: Maximum number of bytes read of a folder's listing.
 MAX_LISTING_BYTES = 1_000_000
+#: Redirections of one request.
+MAX_REDIRECTIONS = 8
 #: Bytes of each read.
 READ_BLOCK_BYTES = 1 << 20
 
@@ -115,6 +117,27 @@ def read_file(
     return _observe_file(url, get)
 
 
+def write_file(source: Path, url: str) -> FileObservation:
+    """Copy a small file to the server, replacing any file there."""
+    content = source.read_bytes()
+
+    def put(session: _HttpSession) -> FileObservation:
+        session.send_anywhere("PUT", url, content)
+        return FileObservation(len(content))
+
+    return _observe_file(url, put)
+
+
+def remove_file(url: str) -> FileObservation:
+    """Remove a file."""
+
+    def delete(session: _HttpSession) -> FileObservation:
+        session.send_anywhere("DELETE", url)
+        return FileObservation()
+
+    return _observe_file(url, delete)
+
+
 def _observe_file(url: str, ask: Callable[[_HttpSession], FileObservation]) -> FileObservation:
     try:
         return ask(_HttpSession(url))
@@ -182,16 +205,36 @@ class _HttpSession:
         return f"{self.prefix}/{quote(path)}"
 
     def request(
-        self, method: str, url: str, headers: Mapping[str, str], limit_s: float | None = None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        limit_s: float | None = None,
+        content: bytes | None = None,
     ) -> Any:
         request = Request(  # noqa: S310  # the sites file accepts no other schemes
             url,
+            data=content,
             method=method,
             headers={"User-Agent": f"treehammer/{__version__}", **headers},
         )
         if self.token:
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         return self.opener.open(request, timeout=limit_s or RESPONSE_TIMEOUT_S)
+
+    def send_anywhere(self, method: str, url: str, content: bytes | None = None) -> None:
+        """Send a request that changes a file, and follow redirections to the data server."""
+        for _ in range(MAX_REDIRECTIONS):
+            try:
+                self.request(method, url, {}, content=content).close()
+                return
+            except HTTPError as error:
+                target = error.headers.get("Location", "")
+                if error.code not in (307, 308) or not target:
+                    raise
+                error.close()
+                url = urljoin(url, target)
+        raise ValueError("too many redirections")
 
     @staticmethod
     def server_name(headers: Any) -> str:

@@ -12,8 +12,14 @@ from typing import Any
 from treehammer.errors import DatasetError
 
 MANIFEST_NAME = "manifest.json"
-#: Formats of the main tree.
-TTREE, RNTUPLE = "ttree", "rntuple"
+#: Formats of the main tree, and of files without any.
+TTREE, RNTUPLE, RAW = "ttree", "rntuple", "raw"
+#: Key of an added dataset's origin: branch that ROOT cannot read -> reason.
+UNREADABLE_BRANCHES = "unreadable_branches"
+#: Key of an added dataset's origin: trees and RNTuples of the first file beside the main one.
+OTHER_TREES = "other_trees"
+#: Key of an added dataset's origin: top-level branches of the main tree.
+BRANCHES = "branches"
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class TreeLayout:
     lie in the file once and count each time, so that a small file can be smaller than its parts.
 
     Attributes:
-        format: :data:`TTREE` or :data:`RNTUPLE`.
+        format: :data:`TTREE` or :data:`RNTUPLE`; :data:`RAW` for a file without a tree, of which
+            all other values are empty.
         branches: top-level ones.
         top2_share: share of the compressed bytes in the largest 2 % of the branches.
         embedded_bytes: of the compressed bytes, how many lie inside the tree's own record, as the
@@ -79,6 +86,11 @@ class TreeLayout:
         return self.unzipped_bytes / self.zipped_bytes
 
 
+_NO_VALUES = Distribution(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+#: Layout of files without a tree.
+RAW_LAYOUT = TreeLayout("", RAW, 0, 0, 0, 0, 0, 0.0, 0, _NO_VALUES, _NO_VALUES, _NO_VALUES)
+
+
 @dataclass(frozen=True)
 class ManifestFile:
     """One file: ``adler32`` as 8 hex digits, ``sha256`` as 64."""
@@ -105,13 +117,34 @@ class Manifest:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @property
+    def unreadable_branches(self) -> Mapping[str, str]:
+        """Branches that ROOT cannot read, with the reason; those of shipped datasets all can."""
+        return dict(self.origin.get(UNREADABLE_BRANCHES, {}))
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """Top-level branches of the main tree; empty where the manifest does not list them."""
+        return tuple(self.origin.get(BRANCHES, ()))
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """All trees and RNTuples of the first file; empty where the manifest does not list them."""
+        others = self.origin.get(OTHER_TREES)
+        return () if others is None else (self.tree, *others)
+
+    @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(f.size for f in self.files)
 
     @property
+    def is_raw(self) -> bool:
+        """Whether its files hold no tree."""
+        return self.files[0].layout.format == RAW
+
+    @property
     def tree(self) -> str:
-        """Name of the main tree."""
+        """Name of the main tree, '' for raw files."""
         return self.files[0].layout.tree
 
     def to_json(self) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.worker.run.crash_report import describe_crash
 from treehammer.datasets.model.manifest import TTREE, Distribution, TreeLayout
 from treehammer.datasets.production import root_process
 from treehammer.progress import ProgressFactory, no_progress
@@ -30,8 +32,7 @@ def measure_layouts(
     Args:
         paths: ROOT files that all hold it.
         software: the ROOT to do it with, from :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
-        tree: its name; by default the first file's tree of most entries times branches.  RNTuples
-            are chosen among only where there is no tree.
+        tree: its name; by default the first file's tree or RNTuple of most entries times branches.
         bars: opens progress bars.
 
     Raises:
@@ -42,6 +43,48 @@ def measure_layouts(
     with bars("Measuring files", len(paths)) as step:
         answer = root_process.run_action("measure", request, software, step)
     return tuple(_build_layout(item) for item in answer["layouts"])
+
+
+@dataclass(frozen=True)
+class FileProbe:
+    """Findings about a file beside its layout.
+
+    Attributes:
+        unreadable: branch that ROOT cannot read -> reason.
+        other_trees: trees and RNTuples beside the main one.
+        branches: top-level branches of the main tree; none of an RNTuple.
+    """
+
+    unreadable: Mapping[str, str]
+    other_trees: Sequence[str]
+    branches: Sequence[str]
+
+
+def probe_file(
+    path: Path,
+    layout: TreeLayout,
+    software: SoftwareRequest,
+    *,
+    bars: ProgressFactory = no_progress,
+) -> FileProbe:
+    """Read all branches of a TTree in processes that may crash, and list the file's other trees.
+
+    All entries are read, of trees above 100 MB the first 2000. RNTuples are not read.
+
+    Raises:
+        DatasetError: the file cannot be read, or holds no such tree.
+        SoftwareError: this ROOT cannot be used.
+    """
+    request = {"path": str(path), "tree": layout.tree}
+    with bars("Reading branches", layout.branches) as step:
+        answer = root_process.run_action("probe", request, software, step)
+    unreadable = {item["name"]: _describe_unreadable(item) for item in answer["unreadable"]}
+    return FileProbe(unreadable, answer["others"], answer["branches"])
+
+
+def _describe_unreadable(item: Mapping[str, str]) -> str:
+    cause = describe_crash(item["log"]) or f"Reading it {item['end']}."
+    return f"{item['class']}: {cause}" if item["class"] else cause
 
 
 def _build_layout(item: dict[str, Any]) -> TreeLayout:

@@ -34,8 +34,10 @@ def prepare_dataset_root(root: str, software_dir: Path, bars: ProgressFactory) -
         request = providers.parse_software_request(root)
     except ValueError as error:
         raise ConfigError(str(error), where="ROOT release") from error
-    if request.provider == "none":
-        raise ConfigError("datasets are made and measured with ROOT", where="ROOT release 'none'")
+    if request.provider in providers.WITHOUT_ROOT:
+        raise ConfigError(
+            "datasets are made and measured with ROOT", where=f"ROOT release {root!r}"
+        )
     return prepare_root(request, software_dir, bars)
 
 

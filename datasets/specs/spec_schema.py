@@ -50,7 +50,12 @@ class DatasetSpecBase:
         raise NotImplementedError
 
 
-def _check_dataset_name(value: str) -> str:
+def check_dataset_name(value: str) -> str:
+    """Return a valid name of a dataset.
+
+    Raises:
+        ValueError: it is not valid.
+    """
     if not DATASET_NAME.fullmatch(value):
         raise ValueError("lower-case letters, digits, '.', '_' and '-' expected")
     return value
@@ -81,7 +86,7 @@ class SpecTable(BaseModel):
 class DatasetTable(SpecTable):
     """The [dataset] table."""
 
-    name: Annotated[str, AfterValidator(_check_dataset_name)]
+    name: Annotated[str, AfterValidator(check_dataset_name)]
     description: str
     root: str
     seed: Annotated[int, Field(ge=0)]

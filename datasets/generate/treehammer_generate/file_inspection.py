@@ -19,6 +19,7 @@ from .root_files import (
     open_file,
     run_with_progress,
     send_message,
+    tree_extent,
     writer_versions,
 )
 
@@ -45,6 +46,8 @@ def hash_values(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         values, lines = value_checksum.compute_value_hashes(ROOT, task)
     except PayloadError as trouble:
         raise RequestError(request["paths"][0], str(trouble)) from trouble
+    if not lines:
+        raise RequestError(request["paths"][0], f"no leaf of {request['tree']!r} can be hashed")
     return {
         "root": str(ROOT.gROOT.GetVersion()),
         "checksum": values["value_checksum"],
@@ -73,20 +76,31 @@ def compare_objects(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """Measure the main tree or RNTuple of every file; its name is the same in all files."""
     layouts: list[dict[str, Any]] = []
-    tree = request["tree"]
+    tree = request["tree"] or find_largest(request["paths"][0])
     for done, path in enumerate(request["paths"], 1):
         layouts.append(measure_file(path, tree))
-        tree = layouts[0]["tree"]
         send_message(channel, {"done": done})
     return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts}
 
 
-def measure_file(path: str, name: str) -> dict[str, Any]:
-    """Measure the layout of the tree ``name``, or of the largest tree if it is empty."""
+def find_largest(path: str) -> str:
+    """Find the tree or RNTuple of most entries times branches, then bytes; '' where there is none."""
     file = open_file(path)
-    ntuples = list_ntuples(file)
-    if name in ntuples or (not name and ntuples and not list_trees(file)):
-        return measure_ntuple(path, [name] if name else ntuples)
+    extents = {
+        name: (tree_extent(tree), int(tree.GetZipBytes()))
+        for name, tree in list_trees(file).items()
+    }
+    for name in list_ntuples(file):
+        layout = read_ntuple_layout(path, name)
+        extents[name] = (layout["entries"] * len(layout["zipped"]), sum(layout["zipped"]))
+    return max(sorted(extents), key=lambda name: extents[name], default="")
+
+
+def measure_file(path: str, name: str) -> dict[str, Any]:
+    """Measure the layout of the tree or RNTuple ``name``."""
+    file = open_file(path)
+    if name in list_ntuples(file):
+        return measure_ntuple(path, name)
     declare_header("layout.hpp")
     name, tree = find_tree(file, path, name)
     folder, _, key_name = name.rpartition("/")
@@ -100,19 +114,10 @@ def measure_file(path: str, name: str) -> dict[str, Any]:
     }
 
 
-def measure_ntuple(path: str, names: list[str]) -> dict[str, Any]:
-    """Measure the layout of the largest RNTuple."""
-    try:
-        root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
-    except PayloadError as trouble:
-        raise RequestError(path, str(trouble)) from trouble
-    declare_header("ntuple_layout.hpp")
-    try:
-        found = {name: layout_to_json(ROOT.treehammer.measureNTuple(name, path)) for name in names}
-    except ROOT.std.exception as error:
-        raise RequestError(path, exception_text(error)) from error
-    name = max(found, key=lambda key: int(found[key]["entries"]) * len(found[key]["zipped"]))
-    if not found[name]["entries"] or not found[name]["zipped"]:
+def measure_ntuple(path: str, name: str) -> dict[str, Any]:
+    """Measure the layout of the RNTuple ``name``."""
+    layout = read_ntuple_layout(path, name)
+    if not layout["entries"] or not layout["zipped"]:
         raise RequestError(path, f"the RNTuple {name!r} is empty")
     # The record of its name holds no data.
     return {
@@ -120,8 +125,21 @@ def measure_ntuple(path: str, names: list[str]) -> dict[str, Any]:
         "format": RNTUPLE_FORMAT,
         "record_zipped": 0,
         "record_unzipped": 1,
-        **found[name],
+        **layout,
     }
+
+
+def read_ntuple_layout(path: str, name: str) -> dict[str, Any]:
+    """Read the layout of the RNTuple ``name``."""
+    try:
+        root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
+    except PayloadError as trouble:
+        raise RequestError(path, str(trouble)) from trouble
+    declare_header("ntuple_layout.hpp")
+    try:
+        return layout_to_json(ROOT.treehammer.measureNTuple(name, path))
+    except ROOT.std.exception as error:
+        raise RequestError(path, exception_text(error)) from error
 
 
 def layout_to_json(layout: Any) -> dict[str, Any]:

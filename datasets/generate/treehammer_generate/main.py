@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 import ROOT
 
+from .branch_probe import probe_branches
 from .file_inspection import compare_objects, hash_values, measure_files
 from .file_writing import (
     write_generated,
@@ -35,6 +36,7 @@ ACTIONS: dict[str, Action] = {
     "hashes": hash_values,
     "compare": compare_objects,
     "measure": measure_files,
+    "probe": probe_branches,
 }
 
 

@@ -85,7 +85,7 @@ def list_ntuples(file: Any) -> list[str]:
 def find_tree(file: Any, path: str, name: str) -> tuple[str, Any]:
     """Find the named tree, or the largest one, which must not be empty; return its name too."""
     trees, ntuples = list_trees(file), list_ntuples(file)
-    if not name and not ntuples:
+    if not name:
         name = max(trees, key=lambda key: tree_extent(trees[key]), default="")
     if name not in trees:
         raise RequestError(path, describe_missing_tree(name, sorted(trees), ntuples))

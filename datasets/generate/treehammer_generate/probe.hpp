@@ -1,0 +1,42 @@
+// Reads branches one after the other, entry by entry, as TTree::GetEntry does. The kit's header must be
+// compiled before.
+#ifndef TREEHAMMER_PROBE
+#define TREEHAMMER_PROBE
+
+#include <TBranch.h>
+#include <TObjArray.h>
+#include <TTree.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+namespace treehammer {
+
+/// Read the first entries of top-level branches. The int at the address `current` is the position of
+/// the one that is being read. False, with a message, where an entry fails.
+inline bool
+ReadBranches(TTree *tree, const std::vector<int> &positions, Long64_t entries, std::uintptr_t current)
+{
+   WatchErrors();
+   auto position = reinterpret_cast<volatile int *>(current);
+   // The second pass finds memory that the first one has damaged.
+   for (Long64_t step = 0; step < 2 * entries; ++step) {
+      const Long64_t entry = step % entries;
+      tree->LoadTree(entry);
+      for (int at : positions) {
+         *position = at;
+         auto branch = static_cast<TBranch *>(tree->GetListOfBranches()->At(at));
+         if (branch->GetEntry(entry) < 0 || !FirstError().empty()) {
+            std::fprintf(stderr, "ReadError: entry %lld of %s cannot be read (%s)\n", entry,
+                         branch->GetName(), FirstError().c_str());
+            return false;
+         }
+      }
+   }
+   return true;
+}
+
+} // namespace treehammer
+
+#endif
