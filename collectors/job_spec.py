@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List, Mapping, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 #: Version of the layout of ``job.json``; the worker refuses others.
 JOB_FORMAT = 1
@@ -23,6 +23,12 @@ RUN_MODES = SOLO, PAIRED, SEQUENTIAL = "solo", "paired", "sequential"
 
 #: Sides of a launch; the first is the base.
 SIDES = BASE_SIDE, OTHER_SIDE = "A", "B"
+
+#: How a job's load began: at the common start, after it, or without one.
+START_STATES = TOGETHER, LATE, ALONE = "together", "late", "alone"
+
+#: Seconds within which all jobs should really start, as in study S4; a later job is late.
+MAX_START_SPREAD_S = 0.25
 
 #: Variable that every process of a job inherits; the batch system finds the processes by its value.
 JOB_MARK_VARIABLE = "TREEHAMMER_BATCH_JOB"
@@ -73,6 +79,8 @@ class ExecutionSpec:
 
     Two executions of one round with ``mode`` ``paired`` form a launch.  The one at position 1 begins;
     ``side`` is ``A`` for the base and ``B`` for the other.
+
+    ``unreadable_branches`` are those that ROOT cannot read, as the dataset's manifest lists them.
     """
 
     round: int
@@ -87,6 +95,7 @@ class ExecutionSpec:
     identity: Mapping[str, Any]
     mode: str = SOLO
     side: str = ""
+    unreadable_branches: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,8 +123,41 @@ class ExecutionLimits:
 
 
 @dataclass(frozen=True)
+class LoadSpec:
+    """The part of a job in the load that several jobs bring about together.
+
+    ``index`` counts the ``jobs`` jobs from 0.  ``barrier`` names the start that they share, '' if
+    each starts at once.  They meet in ``folder``, relative to job.json, or at the results service
+    if it is ''.  ``wait_s`` bounds the wait for jobs that are missing.  The payload is launched
+    ``lead_s`` before its start, which is ``level_start_s`` after the common one.  Operations count
+    in steps of ``step_s`` from the common start; the load ends ``duration_s`` after it.
+    ``writable`` is the URL of an area for writing, '' for none.
+    """
+
+    index: int
+    jobs: int
+    barrier: str
+    folder: str
+    wait_s: float
+    lead_s: float
+    level_start_s: float
+    step_s: float
+    duration_s: float
+    writable: str = ""
+
+    @property
+    def first_step(self) -> int:
+        """Step at which this job's level of the ramp begins."""
+        return round(self.level_start_s / self.step_s)
+
+
+@dataclass(frozen=True)
 class JobSpec:
-    """One job: executions that run one after the other on the same slot."""
+    """One job: executions that run one after the other on the same slot.
+
+    The door belongs to ``storage_site``, '' for ``site`` itself.  ``door_url`` is the door's own
+    address, '' if only those of files are known.
+    """
 
     campaign_id: str
     job_id: str
@@ -124,7 +166,10 @@ class JobSpec:
     payload: PayloadSpec
     limits: ExecutionLimits
     executions: Tuple[ExecutionSpec, ...]
+    load: Optional[LoadSpec] = None
     format: int = JOB_FORMAT
+    storage_site: str = ""
+    door_url: str = ""
 
     def to_json(self) -> str:
         """Serialize to the text of ``job.json``."""
@@ -144,7 +189,14 @@ class JobSpec:
             executions = tuple(_parse_execution(item) for item in document.pop("executions"))
             payload = PayloadSpec(**document.pop("payload"))
             limits = ExecutionLimits(**document.pop("limits"))
-            return cls(payload=payload, limits=limits, executions=executions, **document)
+            load = document.pop("load", None)
+            return cls(
+                payload=payload,
+                limits=limits,
+                executions=executions,
+                load=None if load is None else LoadSpec(**load),
+                **document,
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"job.json: {error}") from error
 
@@ -152,6 +204,10 @@ class JobSpec:
 def _parse_execution(document: Dict[str, Any]) -> ExecutionSpec:
     files: List[Dict[str, Any]] = document.pop("files")
     software = SoftwareRequest(**document.pop("software"))
+    unreadable = tuple(document.pop("unreadable_branches", ()))
     return ExecutionSpec(
-        files=tuple(InputFile(**item) for item in files), software=software, **document
+        unreadable_branches=unreadable,
+        files=tuple(InputFile(**item) for item in files),
+        software=software,
+        **document,
     )

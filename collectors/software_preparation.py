@@ -31,11 +31,10 @@ def prepare_root(
         SoftwareError: the preparation failed; the message names cause and remedy.
     """
     try:
-        if request.provider != "wheel" or request.version in providers.list_prepared_releases(
-            software_dir
-        ):
+        missing = providers.find_missing_release(request, software_dir)
+        if not missing:
             return providers.prepare_software(request, software_dir)
-        with bars(f"Fetching ROOT {request.version}", 1) as step:
+        with bars(f"Fetching {missing}", 1) as step:
             return providers.prepare_software(request, software_dir, lambda note: step(0, note))
     except ExecutionError as fault:
         error = ConfigError if request.provider in USER_PROVIDERS else SoftwareError

@@ -1,7 +1,8 @@
-"""The measurement record: values and test-defined metrics of one execution, and their validation.
+"""The measurement record: all that one execution measured, and its validation.
 
 On disk a record is one JSON object:
-``{"values": {catalogue name: value}, "extras": {name: number}}``.
+``{"values": {catalogue name: value}, "extras": {name: number}, "operations": [row, …]}``;
+only load tests have operations.
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
 
@@ -11,11 +12,12 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 from .day_numbers import DAY_US, epoch_day_to_number
-from .metric_catalogue import CATALOGUE, INT64_LIMIT, Metric, Value
+from .metric_catalogue import CATALOGUE, Metric, Value
+from .operation_steps import MAX_OPERATION_STEPS, OPERATION_METRICS, find_operation_problems
+from .value_checks import Check, is_number, make_check
 
 #: Names of metrics that a test defines; they become names of branches and columns.
 EXTRA_NAME = "^[A-Za-z_][A-Za-z0-9_]{0,63}$"
@@ -40,13 +42,17 @@ class Measurement:
     Attributes:
         values: catalogue name -> value; absent and ``None`` mean the same.
         extras: metrics that the test defines.
+        operations: rows of a load test, see :data:`OPERATION_METRICS`.
     """
 
     values: Mapping[str, Value]
     extras: Mapping[str, float] = field(default_factory=dict)
+    operations: Sequence[Mapping[str, Value]] = ()
 
     def __post_init__(self) -> None:
         _raise_problems(_find_field_problems(self.values, self.extras))
+        if self.operations:
+            _raise_problems(find_operation_problems(self.operations))
 
     @property
     def id(self) -> str:
@@ -55,7 +61,9 @@ class Measurement:
 
     def to_json(self) -> str:
         """Write the record as one line of JSON without NaN."""
-        document = {"values": dict(self.values), "extras": dict(self.extras)}
+        document: Dict[str, Any] = {"values": dict(self.values), "extras": dict(self.extras)}
+        if self.operations:
+            document["operations"] = list(self.operations)
         return json.dumps(document, sort_keys=True, allow_nan=False)
 
     @classmethod
@@ -78,11 +86,16 @@ class Measurement:
         Raises:
             RecordError: not a valid record, or its fields contradict each other.
         """
-        if not isinstance(document, dict) or set(document) != {"values", "extras"}:
-            raise RecordError("an object with exactly 'values' and 'extras' is expected")
+        if not isinstance(document, dict) or set(document) - {"operations"} != {"values", "extras"}:
+            raise RecordError(
+                "an object with 'values', 'extras' and possibly 'operations' is expected"
+            )
         if not isinstance(document["values"], dict) or not isinstance(document["extras"], dict):
             raise RecordError("'values' and 'extras' must be objects")
-        measurement = cls(document["values"], document["extras"])
+        operations = document.get("operations", [])
+        if not isinstance(operations, list):
+            raise RecordError("'operations' must be a list")
+        measurement = cls(document["values"], document["extras"], operations)
         _raise_problems(_find_contradictions(measurement.values))
         return measurement
 
@@ -91,51 +104,6 @@ def make_measurement_id(job_id: str, attempt: int, round_: int, position: int) -
     """Derive the identity of a measurement: the same execution always has the same one."""
     text = f"{job_id}/{attempt}/{round_}/{position}"
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def is_variant(text: str) -> bool:
-    """Check that a text is the JSON object of a variant's axes and their values."""
-    try:
-        axes = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(axes, dict) and all(
-        is_storable(axis)
-        and (
-            is_storable(value)
-            if isinstance(value, str)
-            else isinstance(value, bool) or is_number(value)
-        )
-        for axis, value in axes.items()
-    )
-
-
-def is_storable(text: str) -> bool:
-    """Check that databases can hold a text: it contains neither NUL nor a lone surrogate."""
-    if "\0" in text:
-        return False
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def is_number(value: Any) -> bool:
-    """Check that ``value`` is a finite number that fits a column; a bool is not one."""
-    if type(value) is float:
-        return isfinite(value)
-    return _is_int(value) or (isinstance(value, float) and isfinite(value))
-
-
-def _is_int(value: Any) -> bool:
-    return (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and -INT64_LIMIT <= value < INT64_LIMIT
-    )
 
 
 # Validation, driven by the catalogue
@@ -189,106 +157,7 @@ def _find_contradictions(values: Mapping[str, Any]) -> List[str]:
     return problems
 
 
-_Check = Callable[[Any], str]
-
-
-def _make_check(metric: Metric) -> _Check:
-    """Build the validator of a metric's values; it describes a violation."""
-    check = _CHECK_MAKERS[metric.type](metric)
-    if metric.name == "variant":
-        return lambda value: check(value) or _check_variant(value)
-    if not metric.choices:
-        return check
-    choices = metric.choices
-    listed = ", ".join(map(str, filter(None, choices)))
-    reason = f"must be one of {listed}" if len(choices) > 1 else f"must be {listed}"
-    return lambda value: check(value) or ("" if value in choices else reason)
-
-
-def _make_text_check(metric: Metric) -> _Check:
-    limit, may_be_empty = metric.max_length, not metric.is_identity
-
-    def check(value: Any) -> str:
-        if not isinstance(value, str):
-            return "must be text"
-        if "\0" in value or not (value.isascii() or is_storable(value)):
-            return "must not contain NUL or lone surrogates"
-        if len(value) > limit:
-            return f"is longer than {limit} characters"
-        return "" if value or may_be_empty else "must not be empty"
-
-    return check
-
-
-def _make_int_check(metric: Metric) -> _Check:
-    low, high = metric.minimum, metric.maximum
-
-    def check(value: Any) -> str:
-        if type(value) is int and low <= value <= high:
-            return ""
-        if not _is_int(value):
-            return "must be a 64-bit whole number"
-        return "" if low <= value <= high else f"must be {_describe_range(metric)}"
-
-    return check
-
-
-def _make_list_check(metric: Metric) -> _Check:
-    """Build the validator of a list whose items have the metric's range."""
-    is_item = _is_int if metric.type == "ints" else is_number
-    low = metric.minimum if metric.minimum > -INT64_LIMIT else None
-    floats = {float}
-
-    def check(value: Any) -> str:
-        if not isinstance(value, list):
-            return "must be a list"
-        if set(map(type, value)) == floats:
-            are_items = is_item is is_number and all(map(isfinite, value))
-        else:
-            are_items = all(map(is_item, value))
-        if not are_items:
-            return "must hold finite numbers only"
-        if low is not None and min(value, default=low) < low:
-            return f"must hold numbers of {_describe_range(metric)} only"
-        return ""
-
-    return check
-
-
-def _check_float(value: Any) -> str:
-    if type(value) is float and isfinite(value):  # most, and a record has a hundred of them
-        return ""
-    return "" if is_number(value) else "must be a finite number"
-
-
-def _check_bool(value: Any) -> str:
-    return "" if isinstance(value, bool) else "must be true or false"
-
-
-def _check_variant(text: str) -> str:
-    if is_variant(text):
-        return ""
-    return (
-        "must be a JSON object of texts (without NUL or lone surrogates), true, false and numbers "
-        "(whole ones within 64 bits)"
-    )
-
-
-def _describe_range(metric: Metric) -> str:
-    if metric.maximum == INT64_LIMIT - 1:
-        return f"at least {metric.minimum}"
-    return f"between {metric.minimum} and {metric.maximum}"
-
-
-_CHECK_MAKERS: Dict[str, Callable[[Metric], _Check]] = {
-    "int": _make_int_check,
-    "float": lambda _: _check_float,
-    "text": _make_text_check,
-    "bool": lambda _: _check_bool,
-    "ints": _make_list_check,
-    "floats": _make_list_check,
-}
-_CHECKS = {metric.name: _make_check(metric) for metric in CATALOGUE}
+_CHECKS: Dict[str, Check] = {metric.name: make_check(metric) for metric in CATALOGUE}
 _REQUIRED = tuple(metric.name for metric in CATALOGUE if metric.required)
 
 
@@ -315,6 +184,18 @@ def build_record_schema() -> Dict[str, Any]:
                 "propertyNames": {"pattern": EXTRA_NAME},
                 "additionalProperties": {"type": "number"},
             },
+            "operations": {
+                "type": "array",
+                "maxItems": MAX_OPERATION_STEPS,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": [metric.name for metric in OPERATION_METRICS],
+                    "properties": {
+                        metric.name: _build_metric_schema(metric) for metric in OPERATION_METRICS
+                    },
+                },
+            },
         },
     }
 
@@ -339,9 +220,11 @@ def _build_metric_schema(metric: Metric) -> Dict[str, Any]:
         if metric.is_identity:
             schema["minLength"] = 1
     elif metric.type == "ints":
-        schema["items"] = {"type": "integer"}
-        if metric.minimum > -INT64_LIMIT:
-            schema["items"]["minimum"] = metric.minimum
+        schema["items"] = {
+            "type": "integer",
+            "minimum": metric.minimum,
+            "maximum": metric.maximum,
+        }
     elif metric.type == "floats":
         schema["items"] = {"type": "number"}
     if metric.choices:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Tuple, Union
 
-from ..job_spec import EXECUTION_KINDS, RUN_MODES
+from ..job_spec import EXECUTION_KINDS, RUN_MODES, START_STATES
 from .day_numbers import CALENDAR_DAYS, DAY_US
 from .exact_counters import list_exact_modes
 from .failures import FAILURE_CLASSES
@@ -126,6 +126,7 @@ def _plan_metrics() -> List[Metric]:
         text("variant", "The variant as canonical JSON: every axis and its value."),
         text("variant_label", "The variant for people."),
         text("site", "Site the job was sent to."),
+        text("storage_site", "Site whose storage was read; the job's own, unless it was sent elsewhere.", False),
         text("door", "Name of the door the data were read through."),
         text("door_protocol", "Protocol of that door (file, root, https)."),
         text("dataset", "Name of the dataset.", False),
@@ -188,6 +189,15 @@ def _worker_metrics() -> List[Metric]:
         m("processes", "int", "1", "", "Processes of the tree that were seen.", "/proc, sampled"),
         m("exit_code", "int", "1", "", "Exit code of the payload.", "wait4"),
         m("exit_signal", "int", "1", "", "Signal that ended the payload, if any.", "wait4"),
+        m("load_index", "int", "1", "", "Number of this job among those that load together, from 0.", "job"),
+        m("load_jobs", "int", "1", "", "Jobs planned to load together.", "job"),
+        m("start_state", "text", "", "", "'together' for a load that began at the common start, 'late' for one that began more than 0.25 s after it, 'alone' for one without a common start.", "worker"),
+        m("start_planned_us", "int", "us", "", "Common start of the jobs, microseconds since 1970 UTC, by the clock of the results service or of the machine that ran all jobs.", "results service or shared folder"),
+        m("start_present_jobs", "int", "1", "higher", "Jobs that had arrived when the common start was set.", "results service or shared folder"),
+        m("start_offset_s", "float", "s", "", "Real start of the load minus the common start, or minus the start of its level of a ramp, by the node's clock.", "load_started_us, or the launch of a payload that began at once"),
+        m("start_wait_s", "float", "s", "lower", "Wait for the other jobs and for the level of a ramp, before the payload.", "monotonic clock"),
+        m("clock_offset_s", "float", "s", "", "The node's clock minus that of the results service.", "shortest round trip to the service"),
+        m("clock_error_s", "float", "s", "lower", "Bound of the error of that offset, half of the round trip.", "shortest round trip to the service"),
         m("root_provider", "text", "", "", "Provider that set up ROOT.", "software provider"),
         m("host", "text", "", "", "Name of the node.", node),
         m("cpu_model", "text", "", "", "CPU model.", "/proc/cpuinfo"),
@@ -329,6 +339,7 @@ def _payload_metrics() -> List[Metric]:
         m("read_latency_p95_s", "float", "s", "lower", "95th percentile of read latency, to within 6 %.", "read events"),
         m("read_latency_p99_s", "float", "s", "lower", "99th percentile of read latency, to within 6 %.", "read events"),
         m("read_latency_max_s", "float", "s", "lower", "Longest read of all counted passes.", "read events"),
+        m("load_started_us", "int", "us", "", "Start of the load by the node's clock, microseconds since 1970 UTC.", "payload"),
         m("retries", "int", "1", "lower", "Reads that were tried again, as a payload counts them; ROOT and its XRootD client report none to the kit.", "payload"),
         m("inventory", "text", "", "", "JSON: loaded libraries, relevant environment, packages; to diff two runs by cause.", "/proc/self/maps, environment"),
         m("value_checksum", "text", "", "", "SHA-256 of all covered values, branch by branch (checksum executions only); equal for a TTree and an RNTuple of the same values.", "payload"),
@@ -359,6 +370,9 @@ _CONSTRAINTS: Dict[str, Dict[str, Any]] = {
     "kind": {"max_length": MAX_WORD, "choices": EXECUTION_KINDS},
     "run_mode": {"max_length": MAX_WORD, "choices": ("", *RUN_MODES)},
     "launch_order": {"max_length": MAX_WORD, "choices": ("", "AB", "BA")},
+    "start_state": {"max_length": MAX_WORD, "choices": ("", *START_STATES)},
+    "start_offset_s": {"signed": True},
+    "clock_offset_s": {"signed": True},
     "segment_cpu_log_ratio": {"signed": True},
     "segment_wall_log_ratio": {"signed": True},
     "failure_class": {"max_length": MAX_WORD, "choices": ("", *FAILURE_CLASSES)},

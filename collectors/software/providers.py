@@ -11,6 +11,9 @@
     a ROOT behind a command prefix such as ``apptainer exec IMAGE``.
 ``current``
     the ROOT in the worker's own environment.
+``xrootd``
+    the XRootD client and aiohttp, for load tests: a release from PyPI in a cached environment, or
+    the folder of a Python environment that has both.  No ROOT: the two do not share a process.
 ``none``
     no ROOT, for payloads that bring their own software.
 
@@ -30,16 +33,33 @@ from typing import Callable, Dict, List, Mapping, Optional, Tuple
 from ..job_spec import SoftwareRequest
 from ..record.failures import ExecutionError
 from ..shared_files import PathLike, hold_lock
-from . import command_wrapper, setup_scripts, wheel_environments, wheel_installation
-from .provider_tools import check_root_importable, raise_setup_error
+from . import (
+    command_wrapper,
+    setup_scripts,
+    wheel_environments,
+    wheel_installation,
+    wheel_releases,
+)
+from .provider_tools import (
+    check_root_importable,
+    drop_foreign_python,
+    raise_setup_error,
+    run_tool,
+)
+from .wheel_releases import XROOTD, Release, find_release, make_root_release
 
 #: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
-WHEELS = wheel_environments.WHEELS
+WHEELS = wheel_releases.WHEELS
+#: Providers without ROOT.
+WITHOUT_ROOT = ("none", XROOTD)
+#: Providers whose releases are installed on the submitting side.
+_INSTALLED = ("wheel", XROOTD)
 
 RUNNABLE_PAYLOAD_KINDS = ("python", "macro", "executable")
 
 _RELEASE_PATTERN = re.compile(r"\d+\.\d+[./]\d+")
-_PROVIDER_PREFIXES = ("wheel", "path", "cvmfs", "wrap")
+_PROVIDER_PREFIXES = ("wheel", "path", "cvmfs", "wrap", XROOTD)
+_XROOTD_VERSION = re.compile(r"\d+\.\d+\.\d+")
 _VERSIONED_REQUEST = re.compile(r"(?P<rest>.+?)(?:@(?P<version>\d+\.\d+[./]\d+))?")
 
 Progress = Callable[[str], None]
@@ -51,7 +71,7 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     Args:
         text: ``6.40.00`` or ``wheel:6.40.00``; ``path:FOLDER``, ``cvmfs:VIEW/PLATFORM`` or
             ``wrap:COMMAND``, each optionally with ``@6.40.01`` for the version it must report;
-            ``current``; ``none``.
+            ``xrootd:VERSION`` or ``xrootd:FOLDER``; ``current``; ``none``.
         base: folder that a relative ``path:`` starts from.
 
     Raises:
@@ -61,6 +81,8 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     provider, _, rest = text.partition(":")
     if text in ("current", "none"):
         return SoftwareRequest(text, text, "", "")
+    if provider == XROOTD and rest:
+        return _parse_xrootd(text, rest, base)
     if provider in _PROVIDER_PREFIXES[1:] and rest:
         match = _VERSIONED_REQUEST.fullmatch(rest)
         assert match is not None  # any non-empty text matches
@@ -75,6 +97,18 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     if release in WHEELS:
         return SoftwareRequest(text, "wheel", release, "")
     raise ValueError(_describe_unknown_request(text, release))
+
+
+def _parse_xrootd(text: str, rest: str, base: PathLike) -> SoftwareRequest:
+    if _XROOTD_VERSION.fullmatch(rest):
+        return SoftwareRequest(text, XROOTD, rest, "")
+    if os.sep not in rest:
+        raise ValueError(
+            f"{text!r} is neither a version such as 'xrootd:6.2.1' nor a folder such as "
+            "'xrootd:/opt/xrootd-client'"
+        )
+    folder = os.path.join(os.fspath(base), os.path.expanduser(rest))
+    return SoftwareRequest(text, XROOTD, "", os.path.abspath(folder))
 
 
 def _describe_unknown_request(text: str, release: str) -> str:
@@ -93,8 +127,8 @@ def _describe_unknown_request(text: str, release: str) -> str:
         )
     return (
         f"{text!r} names no ROOT; {hint}known: a release ({known}), 'path:/folder' "
-        "of an installation or build tree, 'cvmfs:VIEW/PLATFORM', 'wrap:COMMAND', 'current' or "
-        "'none'"
+        "of an installation or build tree, 'cvmfs:VIEW/PLATFORM', 'wrap:COMMAND', "
+        "'xrootd:VERSION' (without ROOT), 'current' or 'none'"
     )
 
 
@@ -129,34 +163,59 @@ def prepare_software(
         setup_scripts.find_cvmfs_script(request.location)
     elif request.provider == "wrap":
         command_wrapper.check_wrap(request)
-    elif request.provider == "wheel":
-        return replace(request, location=_prepare_wheel(request.version, software_dir, say))
+    elif is_installed_release(request):
+        release = find_release(request)
+        return replace(request, location=_prepare_release(release, software_dir, say))
     return request
 
 
-def _prepare_wheel(version: str, software_dir: PathLike, say: Progress) -> str:
-    folder = wheel_environments.environment_folder(version, os.fspath(software_dir))
-    if wheel_environments.is_usable(folder, version):
+def _prepare_release(release: Release, software_dir: PathLike, say: Progress) -> str:
+    folder = wheel_environments.environment_folder(release, os.fspath(software_dir))
+    if wheel_environments.is_usable(folder, release):
         return folder
     try:
-        with hold_lock(f"{folder}.lock", lambda: say(f"waiting for ROOT {version}")) as lock:
-            if not wheel_environments.is_usable(folder, version):
-                if wheel_environments.is_installed(folder, version):
+        with hold_lock(f"{folder}.lock", lambda: say(f"waiting for {release.title}")) as lock:
+            if not wheel_environments.is_usable(folder, release):
+                if wheel_environments.is_installed(folder, release):
                     say(
-                        f"ROOT {version} is damaged: {wheel_environments.find_damage(folder, version)}"
+                        f"{release.title} is damaged: "
+                        f"{wheel_environments.find_damage(folder, release)}"
                     )
-                wheel_installation.install_release(folder, version, say, lock)
+                wheel_installation.install_release(folder, release, say, lock)
     except OSError as error:
-        raise_setup_error("broken", f"cannot install ROOT {version} in {folder}: {error}")
+        raise_setup_error("broken", f"cannot install {release.title} in {folder}: {error}")
     return folder
 
 
 def list_prepared_releases(software_dir: PathLike) -> Dict[str, str]:
-    """List the usable releases in ``software_dir``: version -> folder, oldest first."""
-    folders = {
-        v: wheel_environments.environment_folder(v, os.fspath(software_dir)) for v in sorted(WHEELS)
-    }
-    return {v: folder for v, folder in folders.items() if wheel_environments.is_usable(folder, v)}
+    """List the usable releases of ROOT in ``software_dir``: version -> folder, oldest first."""
+    found = {v: _find_prepared_folder(make_root_release(v), software_dir) for v in sorted(WHEELS)}
+    return {version: folder for version, folder in found.items() if folder}
+
+
+def is_installed_release(request: SoftwareRequest) -> bool:
+    """Whether a request names a release that :func:`prepare_software` installs if it is missing."""
+    return request.provider in _INSTALLED and bool(request.version)
+
+
+def find_missing_release(request: SoftwareRequest, software_dir: PathLike) -> str:
+    """Name the release that :func:`prepare_software` would have to install; '' for none."""
+    if not is_installed_release(request):
+        return ""
+    release = find_release(request)
+    return "" if _find_prepared_folder(release, software_dir) else release.title
+
+
+def locate_prepared_software(request: SoftwareRequest, software_dir: PathLike) -> SoftwareRequest:
+    """Return a request with its location, unless that is not installed yet."""
+    if not is_installed_release(request):
+        return request
+    return replace(request, location=_find_prepared_folder(find_release(request), software_dir))
+
+
+def _find_prepared_folder(release: Release, software_dir: PathLike) -> str:
+    folder = wheel_environments.environment_folder(release, os.fspath(software_dir))
+    return folder if wheel_environments.is_usable(folder, release) else ""
 
 
 # --- Setting up: on the node ---------------------------------------------------------------
@@ -198,9 +257,10 @@ class SoftwareSetup:
         if kind == "python":
             return [self.python, entry]
         if kind == "macro":
-            if self.provider == "none":
+            if self.provider in WITHOUT_ROOT:
                 raise_setup_error(
-                    "missing", f"{entry} is a ROOT macro, but the test requests root = 'none'"
+                    "missing",
+                    f"{entry} is a ROOT macro, but the test requests root = '{self.provider}'",
                 )
             return [self.python, "-m", "treehammer_kit.macro", entry]
         if kind == "executable":
@@ -265,10 +325,26 @@ def _setup_none(
     return sys.executable, dict(base_env)
 
 
+def _setup_xrootd(
+    request: SoftwareRequest, base_env: Mapping[str, str]
+) -> Tuple[str, Dict[str, str]]:
+    if request.version:
+        return wheel_environments.setup_wheel(request, base_env)
+    python, env = wheel_environments.environment_python(request.location), dict(base_env)
+    env = drop_foreign_python(env)
+    query = "import importlib.util as u; print(u.find_spec('XRootD') is not None)"
+    if run_tool([python, "-c", query], env, f"the Python of {request.location}").strip() != "True":
+        raise_setup_error(
+            "missing", f"{python} finds no module XRootD; install the package 'xrootd' there"
+        )
+    return python, env
+
+
 _PROVIDERS = {
     "wheel": wheel_environments.setup_wheel,
     "path": setup_scripts.setup_path,
     "cvmfs": setup_scripts.setup_cvmfs,
     "current": _setup_current,
     "none": _setup_none,
+    XROOTD: _setup_xrootd,
 }

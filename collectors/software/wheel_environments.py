@@ -1,4 +1,4 @@
-"""Cached environments of released ROOTs from PyPI; a damaged environment is never used."""
+"""Cached environments of released programs from PyPI; a damaged environment is never used."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from typing import Dict, Mapping, Tuple
 from ..job_spec import SoftwareRequest
 from ..shared_files import write_atomically
 from .provider_tools import drop_foreign_root, raise_setup_error, run_tool
-
-#: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
-WHEELS: Dict[str, str] = {
-    "6.37.01": "0.1a8",
-    "6.38.00": "0.1a10",
-    "6.39.01": "0.1a9",
-    "6.40.00": "0.1a12",
-}
+from .wheel_releases import Release, find_release
 
 MARKER_NAME = ".treehammer.json"
 
@@ -27,9 +20,9 @@ MARKER_NAME = ".treehammer.json"
 _CHECKED_SUFFIXES = (".so", ".pcm", ".pch", ".rootmap")
 
 
-def environment_folder(version: str, software_dir: str) -> str:
+def environment_folder(release: Release, software_dir: str) -> str:
     """Return the folder of a release's environment, installed or not."""
-    return os.path.abspath(os.path.join(software_dir, f"root-{version}"))
+    return os.path.abspath(os.path.join(software_dir, release.folder_name))
 
 
 def environment_python(folder: str) -> str:
@@ -37,16 +30,12 @@ def environment_python(folder: str) -> str:
     return os.path.join(folder, "bin", "python")
 
 
-def write_marker(folder: str, version: str) -> None:
+def write_marker(folder: str, release: Release) -> None:
     """Mark an environment as complete, the last step of its installation."""
-    write_atomically(os.path.join(folder, MARKER_NAME), json.dumps(_marker_document(version)))
+    write_atomically(os.path.join(folder, MARKER_NAME), json.dumps(release.marker))
 
 
-def _marker_document(version: str) -> Dict[str, str]:
-    return {"root": version, "wheel": WHEELS.get(version, "")}
-
-
-def is_installed(folder: str, version: str) -> bool:
+def is_installed(folder: str, release: Release) -> bool:
     """Whether the environment was completed and its interpreter still exists."""
     try:
         with open(os.path.join(folder, MARKER_NAME), encoding="utf-8") as stream:
@@ -54,16 +43,16 @@ def is_installed(folder: str, version: str) -> bool:
     except (OSError, ValueError):
         return False
     # The interpreter is a link to the Python that created the environment, which can disappear.
-    return document == _marker_document(version) and os.access(environment_python(folder), os.X_OK)
+    return document == release.marker and os.access(environment_python(folder), os.X_OK)
 
 
-def find_damage(folder: str, version: str) -> str:
+def find_damage(folder: str, release: Release) -> str:
     """Describe the first installed file that is missing or changed; '' for none.
 
     Compares sizes with the wheel's own list of files: hashing 670 MB before each job would take
     longer than many jobs.
     """
-    record = _find_record_file(folder, version)
+    record = _find_record_file(folder, release)
     if not record:
         return "the list of installed files is missing"
     try:
@@ -82,35 +71,35 @@ def find_damage(folder: str, version: str) -> str:
     return ""
 
 
-def _find_record_file(folder: str, version: str) -> str:
+def _find_record_file(folder: str, release: Release) -> str:
     """Find the wheel's list of installed files; '' when missing."""
     pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
-    name = f"root-{WHEELS.get(version, '')}.dist-info"
+    name = f"{release.package.lower()}-{release.wheel}.dist-info"
     for record in glob.glob(pattern):
         if os.path.basename(os.path.dirname(record)).lower() == name:
             return record
     return ""
 
 
-def is_usable(folder: str, version: str) -> bool:
+def is_usable(folder: str, release: Release) -> bool:
     """Whether a job can use the environment."""
-    return is_installed(folder, version) and not find_damage(folder, version)
+    return is_installed(folder, release) and not find_damage(folder, release)
 
 
 def setup_wheel(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
     """Set up an installed release; return interpreter and environment."""
-    folder, version = request.location, request.version
-    if not is_installed(folder, version):
+    folder, release = request.location, find_release(request)
+    if not is_installed(folder, release):
         raise_setup_error(
             "missing",
-            f"ROOT {version} is not installed in {folder or 'any folder'}; "
+            f"{release.title} is not installed in {folder or 'any folder'}; "
             "planning installs it, a job never does",
         )
-    damage = find_damage(folder, version)
+    damage = find_damage(folder, release)
     if damage:
         raise_setup_error(
             "broken",
-            f"ROOT {version} in {folder} is damaged ({damage}); submit again: planning "
+            f"{release.title} in {folder} is damaged ({damage}); submit again: planning "
             "reinstalls it, a job never does",
         )
     env = drop_foreign_root(base)

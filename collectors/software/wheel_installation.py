@@ -1,4 +1,4 @@
-"""Installation of a released ROOT on the submitting side; never in a job.
+"""Installation of a released program on the submitting side; never in a job.
 
 Downloads are verified against :mod:`.wheel_pins`, or, for a wheel that is not listed, against the
 hash that the index states.  An interrupted or corrupt download is repeated without pip's cache,
@@ -19,17 +19,18 @@ from typing import Callable, List, NoReturn, Tuple
 
 from . import wheel_environments
 from .provider_tools import drop_foreign_python, extract_error_line, raise_setup_error
-from .wheel_pins import find_wheel_sha256
+from .wheel_releases import Release
 
 #: Maximum number of download attempts, and the pauses in seconds between them.
 MAX_TRIES = 3
 BACK_OFF_S: Tuple[float, ...] = (5.0, 20.0)
-#: Bytes on disk during an installation: 240 MB of archive, 670 MB of ROOT, Python and numpy.
-NEEDED_BYTES = 1_050_000_000
 #: Upper bound in bytes of an environment without packages.
 _ENVIRONMENT_BYTES = 40_000_000
 
-_PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
+_PIP_INSTALL = (
+    *("-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"),
+    "--only-binary=:all:",  # nothing is compiled
+)
 _DISK_FULL_PATTERN = re.compile(r"No space left on device|Disk quota exceeded|Errno (28|122)\b")
 _HASH_MISMATCH_PATTERN = re.compile(r"DO NOT MATCH THE HASHES")
 _CONNECTION_LOST_PATTERN = re.compile(
@@ -45,12 +46,12 @@ _NO_DISTRIBUTION_TEXT = "No matching distribution"
 Progress = Callable[[str], None]
 
 
-def install_release(folder: str, version: str, say: Progress, lock: int) -> None:
+def install_release(folder: str, release: Release, say: Progress, lock: int) -> None:
     """Install a release into ``folder``, in place since an environment is bound to its path.
 
     Args:
         folder: folder of the environment, replaced when it exists.
-        version: ROOT release.
+        release: release to install.
         say: receives one short sentence at a time.
         lock: descriptor of the lock held.  Tools inherit it, so that no other process installs
             here while one of them outlives this process.
@@ -62,30 +63,30 @@ def install_release(folder: str, version: str, say: Progress, lock: int) -> None
     try:
         temporary = os.path.join(folder, "tmp")
         os.makedirs(temporary)  # on the same disk, and removed with the folder
-        _check_disk_space(folder, version)
-        WheelInstaller(folder, version, say, lock, temporary).install()
+        _check_disk_space(folder, release)
+        WheelInstaller(folder, release, say, lock, temporary).install()
         shutil.rmtree(temporary)
-        wheel_environments.write_marker(folder, version)
+        wheel_environments.write_marker(folder, release)
     except BaseException as error:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         try:
             if full:
-                _raise_disk_full(folder, version)
+                _raise_disk_full(folder, release)
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_disk_space(folder: str, version: str) -> None:
-    if shutil.disk_usage(folder).free < NEEDED_BYTES:
-        _raise_disk_full(folder, version)
+def _check_disk_space(folder: str, release: Release) -> None:
+    if shutil.disk_usage(folder).free < release.needed_bytes:
+        _raise_disk_full(folder, release)
 
 
-def _raise_disk_full(folder: str, version: str) -> NoReturn:
+def _raise_disk_full(folder: str, release: Release) -> NoReturn:
     free = shutil.disk_usage(os.path.dirname(folder)).free // 1_000_000
     raise_setup_error(
         "disk",
-        f"the disk of {folder} is full: ROOT {version} needs {NEEDED_BYTES // 1_000_000} MB while "
+        f"the disk of {folder} is full: {release.title} needs {release.needed_bytes // 1_000_000} MB while "
         f"it is installed, {free} MB are free; make room there, or set another cache_dir",
     )
 
@@ -95,35 +96,31 @@ class WheelInstaller:
     """Installation of one environment, step by step."""
 
     folder: str
-    version: str
+    release: Release
     say: Progress
     lock: int
     temporary: str
 
     def install(self) -> None:
-        """Run every step, including a first start of ROOT."""
-        self.say(f"ROOT {self.version}: new environment")
+        """Run every step, including a first start of the program."""
+        release = self.release
+        self.say(f"{release.title}: new environment")
         self.create_environment()
-        self.say(f"ROOT {self.version}: installing (240 MB to fetch, 670 MB on disk)")
-        self._install_package(
-            f"ROOT=={wheel_environments.WHEELS[self.version]}", find_wheel_sha256(self.version)
-        )
-        self._install_package("numpy", "")
-        self.say(f"ROOT {self.version}: first start")
+        self.say(f"{release.title}: installing ({release.size})")
+        self._install_package(f"{release.package}=={release.wheel}", "--no-deps")
+        for package in release.others:
+            self._install_package(package, "" if release.dependencies else "--no-deps")
+        self.say(f"{release.title}: first start")
         output = self._run_step(
-            [
-                wheel_environments.environment_python(self.folder),
-                "-c",
-                "import ROOT; print('version', ROOT.gROOT.GetVersion())",
-            ],
-            f"ROOT {self.version} is installed in {self.folder} but does not start",
-            "its wheel may need another system; use 'path:' with your own ROOT",
+            [wheel_environments.environment_python(self.folder), "-c", release.query],
+            f"{release.title} is installed in {self.folder} but does not start",
+            f"its wheel may need another system; {release.remedy}",
         )
         reported = output.split()[-1] if output.split() else "nothing"
-        if reported != self.version:
-            wheel = f"ROOT=={wheel_environments.WHEELS[self.version]}"
+        if reported != release.version:
+            wheel = f"{release.package}=={release.wheel}"
             raise_setup_error(
-                "version", f"the wheel {wheel} reports {reported}, not {self.version}"
+                "version", f"the wheel {wheel} reports {reported}, not {release.version}"
             )
 
     def create_environment(self) -> None:
@@ -134,10 +131,12 @@ class WheelInstaller:
             "Python's venv module must be installed (Debian: python3-venv)",
         )
 
-    def _install_package(self, package: str, sha256: str) -> None:
+    def _install_package(self, package: str, option: str) -> None:
         """Download and install a package, with retries."""
-        command = [wheel_environments.environment_python(self.folder), *_PIP_INSTALL, "--no-deps"]
-        if sha256:
+        command = [wheel_environments.environment_python(self.folder), *_PIP_INSTALL]
+        command += [option] if option else []
+        sha256 = self.release.sha256
+        if sha256 and package.startswith(f"{self.release.package}=="):
             listed = os.path.join(self.temporary, "wanted.txt")
             with open(listed, "w", encoding="utf-8") as stream:
                 stream.write(f"{package} --hash=sha256:{sha256}\n")
@@ -150,7 +149,7 @@ class WheelInstaller:
                 return
             output = done.stdout + done.stderr
             if _DISK_FULL_PATTERN.search(output):
-                _raise_disk_full(self.folder, self.version)
+                _raise_disk_full(self.folder, self.release)
             reason = _describe_download_failure(output)
             if number == MAX_TRIES or (
                 _NO_DISTRIBUTION_TEXT in output and not _CONNECTION_LOST_PATTERN.search(output)
@@ -158,7 +157,7 @@ class WheelInstaller:
                 self._raise_download_error(package, number, reason)
             wait = BACK_OFF_S[number - 1]
             self.say(
-                f"ROOT {self.version}: {reason}; try {number + 1} of {MAX_TRIES} in {wait:g} s"
+                f"{self.release.title}: {reason}; try {number + 1} of {MAX_TRIES} in {wait:g} s"
             )
             time.sleep(wait)
 
@@ -167,8 +166,8 @@ class WheelInstaller:
         attempts = f" in {tries} tries" if tries > 1 else ""
         raise_setup_error(
             "download",
-            f"pip could not install ROOT {self.version} ({package}) for {python}{attempts}: {reason}; "
-            "check the network and pip's configuration, or use 'path:' with your own ROOT",
+            f"pip could not install {self.release.title} ({package}) for {python}{attempts}: {reason}; "
+            f"check the network and pip's configuration, or {self.release.remedy}",
             transient=True,
         )
 
@@ -179,7 +178,7 @@ class WheelInstaller:
             # venv hides the output of its tools, which remove what they could not finish.
             short = shutil.disk_usage(self.folder).free < _ENVIRONMENT_BYTES
             if short or _DISK_FULL_PATTERN.search(done.stdout + done.stderr):
-                _raise_disk_full(self.folder, self.version)
+                _raise_disk_full(self.folder, self.release)
             raise_setup_error(
                 "broken", f"{problem}: {extract_error_line(done.stderr or done.stdout)}; {remedy}"
             )

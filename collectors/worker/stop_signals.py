@@ -22,6 +22,16 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def enter_helper_process() -> None:
+    """Prepare a newly forked child that works for the worker: the worker decides when it ends."""
+    die_with_parent()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Process groups receive these as well.
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class StopSignals:
     """Context that notes the first stop signal and makes ``fd`` readable at each signal.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -13,10 +14,12 @@ from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, ExitCode, NothingToDoError, TreehammerError
 from treehammer.hctests.cli.definition_options import definition_options, load_pinned_test
+from treehammer.hctests.cli.shipped_test_names import complete_tests
 from treehammer.hctests.git import pinned_tests
 from treehammer.hctests.git.repository_address import mask_credentials
 from treehammer.hctests.matrix import execution_order, identity, variant_expansion
 from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, Variant
+from treehammer.hctests.matrix.load_settings import LoadSettings
 from treehammer.hctests.schema import toml_models
 from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
 
@@ -85,7 +88,7 @@ def _display_doors(definition: TestDefinition) -> tuple[str, ...]:
 
 
 @tests.command()
-@click.argument("spec")
+@click.argument("spec", shell_complete=complete_tests)
 @definition_options
 @output_options
 @click.pass_obj
@@ -112,7 +115,7 @@ def show(
     columns = [OutputColumn("job", "job", align_right=True), OutputColumn("letter", "letter")]
     columns += [OutputColumn(axis, axis, align_right=axis == "cache_mb") for axis in shown]
     if form == TABLE:
-        _print_facts(facts)
+        _print_facts(facts, pinned.definition.load)
     print_rows(rows, columns, form=form)
     if form == TABLE:
         click.echo()
@@ -194,10 +197,11 @@ def _collect_facts(
         "jobs": groups * definition.repeats,
         "executions": executions * definition.repeats,
         "settings": dict(definition.settings),
+        **({"load": asdict(definition.load)} if definition.load else {}),
     }
 
 
-def _print_facts(facts: dict[str, Any]) -> None:
+def _print_facts(facts: dict[str, Any], load: LoadSettings | None) -> None:
     state = ", modified in the working tree" if facts["dirty"] else ""
     paired = "in paired mode, " if facts["mode"] == PAIRED else ""
     commit = f"commit {facts['commit'][:12]}{state}" if facts["commit"] else "not in Git"
@@ -211,37 +215,70 @@ def _print_facts(facts: dict[str, Any]) -> None:
         f"{facts['executions']} for each site and door ({paired}"
         f"repeats {facts['repeats']}, rounds {facts['rounds']}, passes {facts['passes']})",
     }
+    if load:
+        lines["load"] = load.describe()
     for name, text in lines.items():
         click.echo(f"{name:8} {text}")
     click.echo()
 
 
 @tests.command()
-@click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
+@click.argument("specs", nargs=-1, required=True, metavar="SPEC...", shell_complete=complete_tests)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 @click.pass_context
-def check(context: click.Context, settings: Settings, specs: tuple[str, ...]) -> None:
+def check(
+    context: click.Context, settings: Settings, specs: tuple[str, ...], as_json: bool
+) -> None:
     """Report all mistakes in tests with file, line, key and the expected value.
 
-    Exits with code 2 if there are any.
+    Python files are compiled, too. Exits with code 2 if there are any mistakes.
 
     Example: treehammer tests check my-test ./tests/another
     """
-    worst = ExitCode.DONE
-    for spec in specs:
-        try:
-            pinned = pinned_tests.pin_test(spec, settings)
-        except DefinitionError as error:
-            click.echo("\n".join(error.problems) if error.problems else str(error))
-            worst = max(worst, error.exit_code)
-        except TreehammerError as error:
-            click.echo(str(error))
-            worst = max(worst, error.exit_code)
-        else:
-            dirty = ", modified in the working tree" if pinned.dirty else ""
-            at = f" at {pinned.commit[:12]}{dirty}" if pinned.commit else ""
-            click.echo(f"ok {mask_credentials(spec)}: {pinned.definition.name}{at}")
-    context.exit(worst)
+    found = [_check_test(spec, settings) for spec in specs]
+    if as_json:
+        click.echo(json.dumps([checked.document for checked in found], indent=1))
+    else:
+        for checked in found:
+            click.echo(checked.describe())
+    context.exit(max(checked.exit_code for checked in found))
+
+
+@dataclass(frozen=True)
+class _CheckedTest:
+    """Result of checking one test; ``pinned`` is None if it has problems."""
+
+    spec: str
+    pinned: PinnedTest | None
+    problems: tuple[str, ...] = ()
+    exit_code: ExitCode = ExitCode.DONE
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The result for programs."""
+        facts = {}
+        if self.pinned:
+            name, commit = self.pinned.definition.name, self.pinned.commit
+            facts = {"name": name, "commit": commit, "dirty": self.pinned.dirty}
+        return {"test": self.spec, "ok": not self.problems, **facts, "problems": self.problems}
+
+    def describe(self) -> str:
+        """Describe the result in one line, or each problem in one."""
+        if self.pinned is None:
+            return "\n".join(self.problems)
+        dirty = ", modified in the working tree" if self.pinned.dirty else ""
+        at = f" at {self.pinned.commit[:12]}{dirty}" if self.pinned.commit else ""
+        return f"ok {self.spec}: {self.pinned.definition.name}{at}"
+
+
+def _check_test(spec: str, settings: Settings) -> _CheckedTest:
+    shown = mask_credentials(spec)
+    try:
+        return _CheckedTest(shown, pinned_tests.pin_test(spec, settings))
+    except TreehammerError as error:
+        problems = error.problems if isinstance(error, DefinitionError) else ()
+        return _CheckedTest(shown, None, problems or (str(error),), error.exit_code)
 
 
 @tests.command()

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treehammer.collectors.record.measurement_record import is_number
 from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES
+from treehammer.collectors.record.value_checks import is_number
 from treehammer.collectors.software import providers
 from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar
 
@@ -135,13 +135,13 @@ AXES_BY_NAME: Mapping[str, Axis] = {
     "root": Axis(
         ("current",),
         'a ROOT release in quotes, "path:/folder", "cvmfs:VIEW/PLATFORM", "wrap:COMMAND", '
-        '"current" or "none"',
+        '"xrootd:VERSION", "current" or "none"',
         _TEXT_SCHEMA,
         _normalize_root,
     ),
     "branches": Axis(
         (1.0,),
-        'a fraction in (0, 1], patterns such as "Muon_*,Jet_pt", or "@file" with a list',
+        'a fraction in (0, 1], patterns such as "Muon_*,!Muon_eta", "readable", or "@file" with a list',
         {"anyOf": [_FRACTION_SCHEMA, _TEXT_SCHEMA]},
         _normalize_branches,
         numeric=True,

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from treehammer.collectors.job_spec import SOLO
+from treehammer.hctests.matrix.load_settings import LoadSettings
 
 Scalar = str | int | float | bool
 
@@ -76,6 +77,11 @@ class VariantGroup:
 
     variants: tuple[Variant, ...]
 
+    @property
+    def key(self) -> str:
+        """The variants as text, the group's identity."""
+        return "|".join(variant.canonical_json for variant in self.variants)
+
 
 @dataclass(frozen=True)
 class MetricDeclaration:
@@ -95,7 +101,7 @@ class TestDefinition:
     test.toml names it, otherwise every site's first door is used.
     ``files`` are relative to the test's folder and include ``test.toml`` and the payload.
     ``twins`` maps values of the axis ``format`` to datasets with the same content as ``dataset``,
-    which is read for all other values.
+    which is read for all other values.  ``load`` is None except for load tests.
     """
 
     name: str
@@ -118,6 +124,7 @@ class TestDefinition:
     files: tuple[str, ...]
     twins: Mapping[str, str] = field(default_factory=dict)
     mode: str = SOLO
+    load: LoadSettings | None = None
 
     __test__ = False  # not a pytest class
 

@@ -1,7 +1,7 @@
 """Content hashes that identify tests, series and comparisons, independent of names.
 
-A series is defined by six columns of every measurement, :data:`SERIES_COLUMNS`, so that analysis can
-group stored rows.
+A series is defined by columns of every measurement, :data:`SERIES_COLUMNS`, so that analysis can
+group stored rows.  The storage site counts only where it is not the job's own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from treehammer.hctests.matrix.definition import (
     Scalar,
     Variant,
 )
+from treehammer.hctests.matrix.load_settings import LoadSettings
 
 #: Columns of a measurement that define its series.
 SERIES_COLUMNS: Final = (
@@ -28,6 +30,7 @@ SERIES_COLUMNS: Final = (
     "variant",
     "dataset_hash",
     "site",
+    "storage_site",
     "door",
     "instrument_version",
 )
@@ -39,7 +42,7 @@ def compute_test_hash(pinned: PinnedTest) -> str:
     """Hash the parts of a test that determine a single measurement (SHA-256, hex).
 
     These are the content of every file except test.toml, and from test.toml payload, tree, seed,
-    settings and the units of its own metrics.  Matrix, numbers of repeats, rounds and passes, limits,
+    settings, the shape of its load and the units of its own metrics.  Matrix, numbers of repeats, rounds and passes, limits,
     name and description may change within a series; the dataset enters the series by its own hash.
     """
     definition = pinned.definition
@@ -53,6 +56,7 @@ def compute_test_hash(pinned: PinnedTest) -> str:
             "metrics": {name: metric.unit for name, metric in definition.metrics.items()},
             # Executions that take turns form other series than undisturbed ones.
             **({} if definition.mode == SOLO else {"mode": definition.mode}),
+            **({"load": _measured_load(definition.load)} if definition.load else {}),
         }
     )
 
@@ -60,12 +64,20 @@ def compute_test_hash(pinned: PinnedTest) -> str:
 compute_test_hash.__test__ = False  # type: ignore[attr-defined]  # not a pytest function
 
 
+def _measured_load(load: LoadSettings) -> dict[str, Any]:
+    """Return the part of a load that determines measurements; waits and ceilings do not."""
+    shape = asdict(load)
+    return {name: shape[name] for name in ("together", "ramp", "step_s", "duration_s", "writes")}
+
+
 def get_payload_hash(pinned: PinnedTest) -> str:
     """Return the SHA-256 (hex) of the payload file alone."""
     return pinned.hashes[pinned.definition.payload]
 
 
-def compute_series(test: str, variant: Variant, dataset_hash: str, site: str, door: str) -> str:
+def compute_series(
+    test: str, variant: Variant, dataset_hash: str, site: str, door: str, storage_site: str = ""
+) -> str:
     """Compute the fingerprint (SHA-256, hex) of a measurement's series.
 
     Args:
@@ -74,6 +86,7 @@ def compute_series(test: str, variant: Variant, dataset_hash: str, site: str, do
         dataset_hash: ``Manifest.hash``; '' for a test that reads no dataset.
         site: name of the site.
         door: name of the door.
+        storage_site: name of the site whose door is read; '' for the same site.
     """
     return compute_comparison_key(
         {
@@ -81,6 +94,7 @@ def compute_series(test: str, variant: Variant, dataset_hash: str, site: str, do
             "variant": variant.canonical_json,
             "dataset_hash": dataset_hash,
             "site": site,
+            "storage_site": storage_site,
             "door": door,
             "instrument_version": INSTRUMENT_VERSION,
         },
@@ -94,7 +108,8 @@ def compute_comparison_key(measurement: Mapping[str, Any], *, without: Collectio
     Args:
         measurement: contains :data:`SERIES_COLUMNS`, and ``content_hash``, which replaces the
             dataset's own hash when formats are compared, since each has its dataset.
-        without: axes of the variant, ``site``, ``door`` or ``dataset``; empty for the series.
+        without: axes of the variant, ``site``, ``storage_site``, ``door`` or ``dataset``; empty for
+            the series.
     """
     row = {name: measurement.get(name) for name in SERIES_COLUMNS}
     # The database stores empty text as NULL: "no dataset" is NULL there and '' in a plan.
@@ -104,9 +119,11 @@ def compute_comparison_key(measurement: Mapping[str, Any], *, without: Collectio
     elif FORMAT_AXIS in without:
         row["dataset_hash"] = measurement.get("content_hash") or row["dataset_hash"]
     row["axes"] = parse_axes(str(row.pop("variant")), without=without)
-    for name in ("site", "door"):
+    if row["storage_site"] in (None, "", row["site"]):
+        del row["storage_site"]
+    for name in ("site", "storage_site", "door"):
         if name in without:
-            del row[name]
+            row.pop(name, None)
     return _hash_document(row)
 
 

@@ -12,14 +12,21 @@ from typing import Any
 
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.durations import JobRamp
+from treehammer.errors import ConfigError
 from treehammer.hctests.matrix import axes, variant_expansion
-from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar, TestDefinition, Variant
+from treehammer.hctests.matrix.definition import (
+    FORMAT_AXIS,
+    Scalar,
+    TestDefinition,
+    Variant,
+)
 from treehammer.hctests.schema.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
     suggest_nearest,
 )
-from treehammer.hctests.schema.toml_models import TEST_TABLE_KEYS
+from treehammer.hctests.schema.toml_models import TEST_TABLE_KEYS, LoadTable, TestTable
 from treehammer.hctests.schema.toml_positions import KeyPath
 
 #: Upper bound of a test's variants; more are taken for an oversight.
@@ -134,8 +141,8 @@ def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
 def _check_passes(
     definition: TestDefinition, variants: Sequence[Variant]
 ) -> Iterator[DocumentProblem]:
-    """Check that warm variants have a pass to count; executables count their passes themselves."""
-    if definition.payload_kind == "executable" or definition.passes >= 2:
+    """Check that warm variants have a pass to count; executables and load tests need none."""
+    if definition.payload_kind == "executable" or definition.load or definition.passes >= 2:
         return
     if any(variant["cache"] == "warm" for variant in variants):
         yield DocumentProblem(
@@ -191,6 +198,36 @@ def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
             )
 
 
+def check_load(load: LoadTable, test: TestTable) -> Iterator[DocumentProblem]:
+    """Check that a load test starts together if it has a ramp, and ends before its wall limit."""
+    if load.duration_s > test.wall_limit_s:
+        yield DocumentProblem(
+            ("load", "duration_s"),
+            f"is longer than wall_limit_s = {test.wall_limit_s:g} of [test]",
+        )
+    if test.mode == PAIRED:
+        yield DocumentProblem(
+            ("test", "mode"), "'paired' executions take turns; a load test needs 'solo'"
+        )
+    if not load.ramp:
+        return
+    path: KeyPath = ("load", "ramp")
+    if not load.together:
+        yield DocumentProblem(path, "needs a common start: together = true")
+    try:
+        ramp = JobRamp.parse(load.ramp, "")
+    except ConfigError:
+        yield DocumentProblem(
+            path,
+            f"{load.ramp!r} is not a ramp (expected like 10/5m: ten more jobs every 5 minutes)",
+        )
+        return
+    if ramp.every_s % load.step_s:
+        yield DocumentProblem(
+            path, f"levels of {ramp.every_s} s are no multiple of step_s = {load.step_s:g}"
+        )
+
+
 def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[DocumentProblem]:
     """Check that the settings can be passed to the payload as JSON."""
     if isinstance(value, dict):
@@ -232,6 +269,17 @@ def _find_file_problem(folder: FilePath, name: str) -> str:
             f"{name!r} is a Git LFS pointer (expected the file itself: run 'git lfs pull' in a "
             "working tree; LFS files of commits are not supported)"
         )
+    return _find_syntax_error(target) if pure.suffix == ".py" else ""
+
+
+def _find_syntax_error(file: FilePath) -> str:
+    """Describe a syntax error of a Python file, which would fail every job; '' without one."""
+    try:
+        compile(file.read_bytes(), file.name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"{file.name}:{error.lineno or 1}: {error.msg} (expected valid Python)"
+    except ValueError as error:  # NUL bytes
+        return f"{file.name}: {error} (expected valid Python)"
     return ""
 
 

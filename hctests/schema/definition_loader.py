@@ -22,11 +22,13 @@ from treehammer.hctests.matrix.definition import (
     TestDefinition,
     detect_payload_kind,
 )
+from treehammer.hctests.matrix.load_settings import LoadCeiling, LoadSettings
 from treehammer.hctests.schema import definition_checks, document_problems, toml_positions
 from treehammer.hctests.schema.document_problems import DocumentProblem, suggest_nearest
 from treehammer.hctests.schema.toml_models import (
     TEST_TABLE_KEYS,
     DefinitionDocument,
+    LoadTable,
     validate_definition,
 )
 
@@ -77,7 +79,7 @@ def override_definition(
             return 0, f"-P {keys[1]}"
         if keys[0] == "test" and len(keys) > 1:
             return 1, f"-S {keys[1]}"
-        option = "-S " if keys[0] == "settings" else ""
+        option = "-S " if keys[0] in ("settings", "load") else ""
         return 2, option + document_problems.format_key_path(keys)
 
     return _check_definition(
@@ -148,6 +150,8 @@ def _check_across_keys(
     yield from definition_checks.check_twins(document.twins, document.test.dataset, matrix)
     yield from definition_checks.check_metrics(tuple(document.metrics))
     yield from definition_checks.check_settings(dict(document.settings))
+    if document.load:
+        yield from definition_checks.check_load(document.load, document.test)
 
 
 def _check_files(
@@ -236,7 +240,13 @@ def _build_definition(
         files=tuple(files),
         twins=dict(document.twins),
         mode=test.mode,
+        load=_build_load(document.load) if document.load else None,
     )
+
+
+def _build_load(table: LoadTable) -> LoadSettings:
+    ceiling = LoadCeiling(**table.ceiling.model_dump())
+    return LoadSettings(**{**table.model_dump(), "ceiling": ceiling})
 
 
 def _normalize_rule(rule: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -257,6 +267,7 @@ def _build_document(definition: TestDefinition) -> dict[str, Any]:
         "settings": values["settings"],
         "twins": values["twins"],
         "metrics": values["metrics"],
+        **({"load": values["load"]} if definition.load else {}),
     }
 
 
@@ -292,6 +303,9 @@ def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[Document
     if table in ("settings", "twins") and table != key:
         yield from _override_setting(raw[table], tuple(key.split(".")), text)
         return
+    if table == "load" and table != key:
+        yield from _override_load(raw, tuple(key.split(".")), text)
+        return
     known = [name for name in raw["test"] if name not in FIXED_KEYS]
     if key in FIXED_KEYS:
         yield DocumentProblem(("test", key), "cannot be replaced here; change test.toml")
@@ -299,10 +313,24 @@ def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[Document
         listed = ", ".join(known)
         yield DocumentProblem(
             ("test", key),
-            f"unknown key (known: {listed}, settings.KEY, twins.FORMAT){suggest_nearest(key, known)}",
+            f"unknown key (known: {listed}, settings.KEY, load.KEY, twins.FORMAT){suggest_nearest(key, known)}",
         )
     else:
         raw["test"][key] = text if isinstance(raw["test"][key], str) else _parse_toml_value(text)
+
+
+def _override_load(
+    raw: dict[str, Any], path: tuple[str, ...], text: str
+) -> Iterator[DocumentProblem]:
+    """Replace a key of [load]; the model checks its name and value."""
+    if "load" not in raw:
+        yield DocumentProblem(path, "test.toml has no table [load]")
+        return
+    table = raw["load"]
+    if path[1] == "ceiling" and len(path) == 3:
+        table = table["ceiling"]
+    name = path[-1] if len(path) == 2 or table is not raw["load"] else ".".join(path[1:])
+    table[name] = text if isinstance(table.get(name), str) else _parse_toml_value(text)
 
 
 def _override_setting(

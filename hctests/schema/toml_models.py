@@ -138,6 +138,51 @@ class MetricTable(StrictModel):
     description: str = Field("", max_length=500, description="One sentence.")
 
 
+class CeilingTable(StrictModel):
+    """Key ``ceiling`` of [load]: the most that all jobs together ask of one door at a time."""
+
+    opens_per_s: float = Field(0.0, ge=0, description="Files opened per second.")
+    clients: int = Field(0, ge=0, description="Clients connected at a time.")
+    mb_per_s: float = Field(0.0, ge=0, description="Traffic in 10^6 bytes per second.")
+
+
+class LoadTable(StrictModel):
+    """The [load] table, which makes a test a load test."""
+
+    together: bool = Field(
+        False, description="All jobs with the same variant wait for a common start."
+    )
+    ramp: str = Field(
+        "",
+        max_length=40,
+        description="Jobs that begin at each level after the common start, and time between two "
+        "levels, e.g. 10/5m; empty for all at once.",
+    )
+    wait_s: float = Field(
+        600.0,
+        ge=1,
+        le=86_400,
+        description="Seconds after the arrival of the first job at which the others start without "
+        "those that are missing.",
+    )
+    lead_s: float = Field(
+        5.0,
+        ge=0,
+        le=300,
+        description="Seconds before its start at which the payload is launched and waits for it; 0 "
+        "for a payload that begins at once.",
+    )
+    step_s: float = Field(10.0, gt=0, le=3600, description="Time step of operations in seconds.")
+    duration_s: float = Field(
+        60.0, gt=0, le=604_800, description="Length of the load in seconds, from the common start."
+    )
+    writes: bool = Field(False, description="The payload needs a writable area.")
+    ceiling: CeilingTable = Field(
+        default_factory=lambda: CeilingTable.model_validate({}),
+        description="The most that all jobs together ask of one door at a time.",
+    )
+
+
 class DefinitionDocument(StrictModel):
     """The whole document test.toml."""
 
@@ -160,12 +205,15 @@ class DefinitionDocument(StrictModel):
     metrics: dict[str, MetricTable] = Field(
         default_factory=dict, description="Counters the payload reports beyond the catalogue."
     )
+    load: LoadTable | None = Field(None, description="Makes the test a load test.")
 
 
 TEST_TABLE_KEYS = tuple(TestTable.model_fields)
 
 
 def _find_table(path: KeyPath) -> str:
+    if path[:2] == ("load", "ceiling") and len(path) > 2:
+        return "load.ceiling"
     return str(path[0]) if len(path) > 1 else ""
 
 
@@ -175,6 +223,8 @@ _DEFINITION_TABLES = DocumentTables(
         "test": TEST_TABLE_KEYS,
         "matrix": tuple(MatrixTable.model_fields),
         "metrics": tuple(MetricTable.model_fields),
+        "load": tuple(LoadTable.model_fields),
+        "load.ceiling": tuple(CeilingTable.model_fields),
     },
     _find_table,
 )

@@ -98,7 +98,7 @@ class _PayloadExecution:
         try:
             if task.kind == "checksum":
                 self.phase = "checksum"
-                root_engine.compile_header(root, "kit.hpp")
+                root_engine.compile_kit(root)
                 self.values.update(value_checksum.compute_checksum(root, task))
             else:
                 self._run_timed(root, task, code, function)

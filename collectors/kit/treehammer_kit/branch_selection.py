@@ -11,6 +11,9 @@ from typing import Dict, List, Mapping, Sequence, Union
 
 from .payload_task import PayloadError
 
+#: Value of the axis ``branches``: all branches that ROOT can read.
+READABLE = "readable"
+
 
 def select_branches(
     names: Sequence[str],
@@ -19,6 +22,7 @@ def select_branches(
     *,
     seed: int,
     folder: str,
+    unreadable: Sequence[str] = (),
 ) -> List[int]:
     """Select the branches to read; return their positions, ascending.
 
@@ -26,17 +30,26 @@ def select_branches(
         names: top-level branches in the tree's order.
         counters: branch -> branches with the sizes of its arrays, which are read as well.
         request: fraction in (0, 1], patterns (``Muon_*,Jet_pt``) or ``@file`` with one pattern
-            per line.
+            per line, or ``readable``. A pattern after ``!`` excludes branches; if all do, all other
+            branches are read.
         seed: seed of a fraction.
         folder: base of ``@file``.
+        unreadable: branches that ``readable`` leaves out.
 
     Raises:
         PayloadError: a pattern matches nothing, or the list cannot be read (class ``open``).
     """
-    if isinstance(request, str):
+    if request == READABLE:
+        without = set(unreadable)
+        chosen = dict.fromkeys(name for name in names if name not in without)
+    elif isinstance(request, str):
         chosen = _match_patterns(names, _load_patterns(request, folder))
     else:
         chosen = select_fraction(names, request, seed)
+    if not chosen:
+        raise PayloadError(
+            "open", "branch", "prepare", f"branches = {request!r} leaves none to read"
+        )
     for name in list(chosen):
         chosen.update(dict.fromkeys(counters.get(name, ())))
     return [position for position, name in enumerate(names) if name in chosen]
@@ -70,18 +83,23 @@ def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> Dict[str, 
     if not patterns:
         raise PayloadError("open", "branch", "prepare", "the list of branches is empty")
     chosen: Dict[str, None] = {}
-    known = set(names)
+    if all(pattern.startswith("!") for pattern in patterns):
+        chosen = dict.fromkeys(names)
     for pattern in patterns:
-        # A literal name takes precedence: names may contain brackets.
-        matches = [pattern] if pattern in known else fnmatch.filter(names, pattern)
-        if not matches:
-            near = difflib.get_close_matches(pattern, names, n=3)
-            hint = f"; near: {', '.join(near)}" if near else ""
-            raise PayloadError(
-                "open",
-                "branch",
-                "prepare",
-                f"no branch matches {pattern!r}{hint} (the tree has {len(names)})",
-            )
-        chosen.update(dict.fromkeys(matches))
+        if pattern.startswith("!"):
+            for name in _match_pattern(names, pattern[1:]):
+                chosen.pop(name, None)
+        else:
+            chosen.update(dict.fromkeys(_match_pattern(names, pattern)))
     return chosen
+
+
+def _match_pattern(names: Sequence[str], pattern: str) -> List[str]:
+    # A literal name takes precedence: names may contain brackets.
+    matches = [pattern] if pattern in names else fnmatch.filter(names, pattern)
+    if matches:
+        return matches
+    near = difflib.get_close_matches(pattern, names, n=3)
+    hint = f"; near: {', '.join(near)}" if near else ""
+    message = f"no branch matches {pattern!r}{hint} (the tree has {len(names)})"
+    raise PayloadError("open", "branch", "prepare", message)

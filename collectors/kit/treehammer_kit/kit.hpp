@@ -6,6 +6,7 @@
 #define TREEHAMMER_KIT
 #pragma cling optimize(2)
 
+#include "crash_frames.hpp"
 #include "file_reader.hpp"
 
 #include <TBranch.h>

@@ -5,7 +5,14 @@ from __future__ import annotations
 import difflib
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from .pass_summary import FileRead, PassRead, drop_warm_up, median_counter, summarize_times
+from .pass_summary import (
+    KERNEL_COUNTERS,
+    FileRead,
+    PassRead,
+    drop_warm_up,
+    median_counter,
+    summarize_times,
+)
 from .payload_task import PayloadError
 from .read_passes import (
     BranchChoice,
@@ -30,14 +37,6 @@ _CATALOGUE_NAMES: Mapping[str, str] = {
     "timeWallUnzip": "ntuple_unzip_wall_s",
     "timeCpuUnzip": "ntuple_unzip_cpu_s",
 }
-_KERNEL_COUNTERS = (
-    "kernel_read_chars",
-    "kernel_read_bytes",
-    "kernel_read_calls",
-    "hw_instructions",
-    "hw_cycles",
-    "hw_cache_misses",
-)
 _SECONDS_PER_NS = 1e-9
 
 
@@ -64,7 +63,7 @@ class NTuplePasses(ReadPasses):
         return bool(reader.Prepare(choice.positions))
 
     def _collect_figures(self, reader: Any) -> FileRead:
-        counters: Dict[str, float] = {name: getattr(reader, name) for name in _KERNEL_COUNTERS}
+        counters: Dict[str, float] = {name: getattr(reader, name) for name in KERNEL_COUNTERS}
         for item in reader.counters:
             amount, name = int(item.second), _CATALOGUE_NAMES[str(item.first)]
             counters[name] = (
@@ -102,7 +101,7 @@ def summarize_ntuple_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
 
 
 def _summarize_ntuple_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
-    names = (*_CATALOGUE_NAMES.values(), *_KERNEL_COUNTERS)
+    names = (*_CATALOGUE_NAMES.values(), *KERNEL_COUNTERS)
     values: Dict[str, Any] = {name: median_counter(kept, name) for name in names}
     payload, overhead = values["ntuple_payload_bytes"], values["ntuple_overhead_bytes"]
     values.update(bytes_read=payload, bytes_read_extra=overhead)

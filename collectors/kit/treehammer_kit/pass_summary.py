@@ -14,7 +14,16 @@ PASS_PHASES = ("open", "get_tree", "prepare", "loop", "close")
 #: otherwise be wrong by up to a factor of 2, the width of a bin.
 LATENCY_PARTS = 16
 
-#: Counters of the loop, by the reader's names; -1 if the kernel does not provide them.
+#: Counters of kernel and processor, for readers of any format; -1 where they are not provided.
+KERNEL_COUNTERS = (
+    "kernel_read_chars",
+    "kernel_read_bytes",
+    "kernel_read_calls",
+    "hw_instructions",
+    "hw_cycles",
+    "hw_cache_misses",
+)
+#: Counters of the loop, by the reader's names.
 LOOP_COUNTERS = (
     "bytes_read",
     "bytes_read_extra",
@@ -29,12 +38,7 @@ LOOP_COUNTERS = (
     "perfstats_unzip_s",
     "perfstats_wall_s",
     "perfstats_cpu_s",
-    "kernel_read_chars",
-    "kernel_read_bytes",
-    "kernel_read_calls",
-    "hw_instructions",
-    "hw_cycles",
-    "hw_cache_misses",
+    *KERNEL_COUNTERS,
     "vector_calls",
     "vector_blocks",
 )
@@ -200,19 +204,30 @@ def _ratio(numerator: float, denominator: Optional[float]) -> Optional[float]:
 
 def _summarize_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
     files = [file for item in kept for file in item.files]
-    cached = files[0].cached
-    undefined = _TERMS if cached else (*_TERMS, *_CACHE_COUNTERS)
+    undefined = _TERMS if files[0].cached else (*_TERMS, *_CACHE_COUNTERS)
     names = [name for name in LOOP_COUNTERS if name not in undefined]
     values: Dict[str, Any] = {name: median_counter(kept, name) for name in names}
     fetched = values["bytes_read"] + values["bytes_read_extra"]
     values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in kept[0].files))
-    values["read_calls_prefetch"] = None if any(file.prefetching for file in files) else 0
+    values["read_calls_prefetch"] = _count_prefetches(files)
     values.update(_split_read_calls(kept, files, values["read_calls"]))
-    # ROOT provides the ratio without its terms, so ratios of several files cannot be combined.
-    if cached and len(kept[0].files) == 1:
-        values["cache_efficiency"] = statistics.median(f.cache_efficiency for f in files)
-        values["cache_efficiency_rel"] = statistics.median(f.cache_efficiency_rel for f in files)
+    values.update(_summarize_cache(files) if len(kept[0].files) == 1 else {})
     return values
+
+
+def _count_prefetches(files: Sequence[FileRead]) -> Optional[int]:
+    """Return 0 without prefetching; with it, the number of its reads is unknown."""
+    return None if any(file.prefetching for file in files) else 0
+
+
+def _summarize_cache(reads: Sequence[FileRead]) -> Dict[str, float]:
+    """Summarize reads of one file; ROOT's ratios come without terms, so files cannot be combined."""
+    if not reads[0].cached:
+        return {}
+    return {
+        "cache_efficiency": statistics.median(one.cache_efficiency for one in reads),
+        "cache_efficiency_rel": statistics.median(one.cache_efficiency_rel for one in reads),
+    }
 
 
 def median_counter(kept: Sequence[PassRead], name: str) -> Optional[float]:

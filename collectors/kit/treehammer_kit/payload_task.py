@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 TASK_FORMAT = 1
 
@@ -51,7 +51,7 @@ class PayloadTask:
         urls: addresses that ROOT opens, in order.
         adler32s: adler32 of each file, 8 hex digits, '' if unknown.
         passes: number of passes; a cold execution has exactly one.
-        branches: fraction (a number), or patterns or ``@file`` (text).
+        branches: fraction (a number), or patterns, ``@file`` or ``readable`` (text).
         cache_bytes: size of the TTreeCache; 0 is off.  The cluster cache of an RNTuple has no
             size: any other value turns it on.
         events: fraction of the events.
@@ -59,6 +59,7 @@ class PayloadTask:
         format: ``ttree`` or ``rntuple``, the value of the test's axis ``format``.
         folder: the payload's folder, base of ``@file``.
         counting: count of instructions, None for a plain execution.
+        unreadable: branches that ``readable`` leaves out, and the checksum does not cover.
     """
 
     kind: str
@@ -74,6 +75,7 @@ class PayloadTask:
     folder: str
     format: str = TTREE
     counting: Optional[CountingTask] = None
+    unreadable: Sequence[str] = ()
 
     @classmethod
     def read(cls, path: str, folder: str) -> PayloadTask:
@@ -104,6 +106,7 @@ class PayloadTask:
                 folder=folder,
                 format=_parse_format(variant.get("format", TTREE)),
                 counting=CountingTask(**document["counting"]) if "counting" in document else None,
+                unreadable=execution.get("unreadable_branches", ()),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
@@ -121,9 +124,16 @@ def write_result(
     values: Mapping[str, Any],
     extras: Mapping[str, float],
     failure: Optional[Mapping[str, Any]],
+    operations: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write ``result.json`` so that readers see either nothing or the whole file."""
-    document = {"format": TASK_FORMAT, "values": values, "extras": extras, "failure": failure}
+    document = {
+        "format": TASK_FORMAT,
+        "values": values,
+        "extras": extras,
+        "failure": failure,
+        "operations": list(operations),
+    }
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "w", encoding="utf-8") as stream:
         json.dump(document, stream, allow_nan=False)

@@ -106,7 +106,12 @@ class ReadPasses:
         positions = list(range(len(names)))
         if not everything:
             positions = branch_selection.select_branches(
-                names, dict(branches), task.branches, seed=task.seed, folder=task.folder
+                names,
+                dict(branches),
+                task.branches,
+                seed=task.seed,
+                folder=task.folder,
+                unreadable=task.unreadable,
             )
         return BranchChoice(
             len(names), everything, positions, self._sum_zip_bytes(reader, positions)

@@ -38,7 +38,7 @@ def load_root() -> Tuple[Any, Dict[str, Any]]:
             # ROOT 6.40 is loaded lazily, at the first use of an attribute.
             ROOT.gROOT.SetBatch(True)
             ROOT.gErrorIgnoreLevel = ROOT.kWarning
-            _configure_crash_handling()
+            configure_crash_handling()
     except ImportError as error:
         raise PayloadError(
             "software-setup", "broken", "import", f"cannot import ROOT: {error}"
@@ -51,7 +51,7 @@ def load_root() -> Tuple[Any, Dict[str, Any]]:
     }
 
 
-def _configure_crash_handling() -> None:
+def configure_crash_handling() -> None:
     """Make a crash end the process by its signal, after a Python traceback.
 
     ROOT's own handlers start a debugger, which takes long on a node, and exit with a code that
@@ -60,6 +60,16 @@ def _configure_crash_handling() -> None:
     for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
         signal.signal(number, signal.SIG_DFL)
     faulthandler.enable()
+
+
+def compile_kit(root: Any) -> None:
+    """Compile the kit's main header; from now on a crash prints its C++ frames.
+
+    Raises:
+        PayloadError: this ROOT cannot compile it.
+    """
+    compile_header(root, "kit.hpp")
+    root.treehammer.PrintFramesOfCrashes()
 
 
 def compile_header(root: Any, name: str) -> None:
@@ -116,7 +126,7 @@ def select_reader(root: Any, task: PayloadTask) -> FormatReader:
     Raises:
         PayloadError: this ROOT cannot read the format, or cannot compile the headers.
     """
-    compile_header(root, "kit.hpp")
+    compile_kit(root)
     if task.format == RNTUPLE:
         compile_ntuple_header(root, "ntuple_reader.hpp")
     return _FORMATS[task.format]

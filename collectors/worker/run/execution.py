@@ -14,6 +14,7 @@ from ...job_spec import (
     JOB_MARK_VARIABLE,
     SEQUENTIAL,
     SOLO,
+    ExecutionLimits,
     ExecutionSpec,
     InputFile,
     JobSpec,
@@ -28,13 +29,22 @@ from ...software import providers
 from ..bounded_log import BoundedLog
 from ..probes import credential_checks, node_facts, page_cache, storage_door
 from ..probes.cgroup import Cgroup
+from ..start.common_start import CommonStart, LoadStart
 from ..stop_signals import StopSignals
 from . import derived_metrics, input_files, payload_process, payload_result, remote_copy
-from .payload_failures import attribute_to_full_disk, check_root_version, classify_failure
+from .payload_failures import (
+    attribute_to_full_disk,
+    check_root_version,
+    classify_failure,
+    name_crash,
+)
 from .payload_process import LaunchedPayload
 
 #: Version of the layout of the payload's own ``job.json``.
 PAYLOAD_JOB_FORMAT = 1
+
+#: Failure class of an operating system's error in a phase, where it is not the phase's own name.
+_CLASS_BY_PHASE = {"setup": "software-setup", "start": "submission"}
 
 #: Characters of the payload's output that a record of a failed execution keeps.
 LOG_EXCERPT_CHARACTERS = 2000
@@ -49,6 +59,8 @@ class JobContext:
         output: absolute folder for ``work/``, ``logs/`` and ``records/``.
         kit: absolute folder of the payload kit.
         attempt: number of the attempt, from 1.
+        signals: the worker's signals.
+        common_start: lets executions of a load test start together; None for other tests.
     """
 
     def __init__(
@@ -59,7 +71,9 @@ class JobContext:
         kit: str,
         attempt: int,
         signals: StopSignals,
+        common_start: Optional[CommonStart] = None,
     ) -> None:
+        self.common_start = common_start
         self.job = job
         self.job_folder = job_folder
         self.output = output
@@ -81,10 +95,11 @@ class JobContext:
 
 
 class PayloadRun(NamedTuple):
-    """End of a payload: its outcome, the end of its output, and a kill by the OOM killer."""
+    """End of a payload: its outcome, the end of its output, its log, and an OOM kill."""
 
     outcome: payload_process.ProcessOutcome
     excerpt: str
+    log_path: str
     out_of_memory: bool
 
 
@@ -99,6 +114,7 @@ class Execution:
         self._spec = spec
         self._values: Dict[str, Any] = {"run_mode": SOLO if spec.mode == SOLO else SEQUENTIAL}
         self._extras: Mapping[str, float] = {}
+        self._operations: Sequence[Mapping[str, Any]] = ()
         self._failure: Optional[Failure] = None
         self._phase = "setup"
         self._name = f"{spec.round}-{spec.position}"
@@ -107,6 +123,7 @@ class Execution:
         self._command: List[str] = []
         self._environment: Dict[str, str] = {}
         self._files: Sequence[InputFile] = ()
+        self._load_start: Optional[LoadStart] = None
         self._started_us, self._start = 0, 0.0
 
     @property
@@ -135,7 +152,8 @@ class Execution:
     def run(self) -> None:
         """Run the execution alone; a failure becomes part of the measurement."""
         self.start()
-        self.attempt(self.prepare)
+        if not self.attempt(self.prepare):
+            self._withdraw_from_start()
         self.attempt(lambda: self.evaluate(self.run_payload()))
         self.finish()
 
@@ -157,7 +175,7 @@ class Execution:
             self._failure = error.failure
         except OSError as error:
             message = f"An operation failed on the node: {error}."
-            failure_class = "software-setup" if self._phase == "setup" else self._phase
+            failure_class = _CLASS_BY_PHASE.get(self._phase, self._phase)
             kind = "disk-full" if error.errno in DISK_FULL_ERRNOS else "node"
             self._failure = Failure(failure_class, kind, self._phase, message, transient=True)
         return not self._failure
@@ -176,7 +194,7 @@ class Execution:
         self._clean_folder()
 
     def prepare(self) -> None:
-        """Perform all steps before the payload: set-up, input, page cache.
+        """Perform all steps before the payload: set-up, input, page cache, common start.
 
         Raises:
             ExecutionError: a step failed.
@@ -191,6 +209,7 @@ class Execution:
         self._probe_door(spec)
         self._prepare_page_cache(spec)
         context.signals.raise_if_stopped(self._phase)
+        self._await_common_start()
         self._phase = "payload"
         entry = os.path.join(context.payload_folder, context.job.payload.entry)
         variables = self._payload_environment(spec)
@@ -258,24 +277,22 @@ class Execution:
             credential_checks.check_credentials(self._context.base_env)
 
     def _probe_door(self, spec: ExecutionSpec) -> None:
-        if not spec.files:
-            return
-        first = spec.files[0]
+        if spec.files:
+            first = spec.files[0]
+            self._values.update(
+                file_name=first.name,
+                file_url=first.url,
+                file_size_bytes=sum(file.size for file in spec.files),
+            )
         # Probe the original door, also when the payload reads a staged copy.
-        reach = storage_door.measure_reachability(self._spec.files[0].url)
-        self._values.update(
-            file_name=first.name,
-            file_url=first.url,
-            file_size_bytes=sum(file.size for file in spec.files),
-            address_family=reach.address_family,
-            door_rtt_s=reach.rtt_s,
-            # A door that does not answer is not queried.
-            **(
-                storage_door.identify_door_server(self._spec.files[0].url)
-                if reach.rtt_s is not None
-                else {}
-            ),
-        )
+        files, door_url = self._spec.files, self._context.job.door_url
+        address = files[0].url if files else door_url
+        if not address:
+            return
+        reach = storage_door.measure_reachability(address)
+        self._values.update(address_family=reach.address_family, door_rtt_s=reach.rtt_s)
+        if reach.rtt_s is not None:  # a door that does not answer is not queried
+            self._values.update(storage_door.identify_door_server(address))
         if reach.address_family != "local":
             self._values.update(
                 server_cache_state="unknown", server_cache_method="not controlled by the worker"
@@ -289,6 +306,22 @@ class Execution:
             client_cache_method=state.method,
             client_cached_fraction=state.fraction,
         )
+
+    def _withdraw_from_start(self) -> None:
+        """Let no other job wait for this one, unless it failed later."""
+        common_start = self._context.common_start
+        if common_start is not None and self._phase != "start":
+            common_start.withdraw(self._name)
+
+    def _await_common_start(self) -> None:
+        if self._context.common_start is None:
+            return
+        self._phase = "start"
+        self._load_start = self._context.common_start.wait(
+            self._name, is_first=self._spec == self._context.job.executions[0]
+        )
+        self._values.update(self._load_start.values())
+        self._load_start.require_rest_of_load()
 
     # -- the payload
 
@@ -306,6 +339,13 @@ class Execution:
         }
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
+        if self._load_start is not None:
+            load = self._load_start.describe_for_payload()
+            env.update(
+                TREEHAMMER_LOAD_INDEX=str(load["index"]),
+                TREEHAMMER_LOAD_JOBS=str(load["jobs"]),
+                TREEHAMMER_LOAD_START_US=str(load["start_us"] or ""),
+            )
         for axis, value in spec.variant.items():
             env[f"TREEHAMMER_AXIS_{axis.upper()}"] = _decode_text(value)
         return env
@@ -317,6 +357,11 @@ class Execution:
             "settings": dict(self._context.job.payload.settings),
             "kit": self._context.kit,
         }
+        if self._load_start is not None:
+            document["load"] = {
+                **self._load_start.describe_for_payload(),
+                "folder": f"treehammer-{self._context.job.job_id}-{self._context.attempt}-{self._name}",
+            }
         path = os.path.join(self._folder, "job.json")
         write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
 
@@ -341,7 +386,7 @@ class Execution:
                 self._command,
                 self._environment,
                 self._folder,
-                context.job.limits,
+                self._limits(),
                 signals or context.signals,
                 out,
                 err,
@@ -350,7 +395,13 @@ class Execution:
             excerpt = err.read_tail(LOG_EXCERPT_CHARACTERS) or out.read_tail(LOG_EXCERPT_CHARACTERS)
             if outcome.survivors:
                 err.write(f"\n[{outcome.survivors} processes outlived the payload]\n".encode())
-        return PayloadRun(outcome, excerpt, context.cgroup.oom_kills() > kills)
+        return PayloadRun(outcome, excerpt, f"{log}.err", context.cgroup.oom_kills() > kills)
+
+    def _limits(self) -> ExecutionLimits:
+        """Return the payload's limits; a load's lead before its start is added to its wall time."""
+        limits, load = self._context.job.limits, self._context.job.load
+        lead_s = load.lead_s if load and limits.wall_s else 0.0
+        return replace(limits, wall_s=limits.wall_s + lead_s)
 
     def evaluate(self, run: PayloadRun) -> None:
         """Take over the payload's outcome and report."""
@@ -361,11 +412,16 @@ class Execution:
         )
         self._values.update(reported.values)
         self._values.update(derived_metrics.derive_metrics(self._values))
+        if self._load_start is not None:
+            began_us = reported.values.get("load_started_us")
+            self._values.update(self._load_start.values(began_us))
         self._extras = reported.extras
+        self._operations = reported.operations
         self._failure = classify_failure(
-            outcome, reported, context.job.limits, run.out_of_memory
+            outcome, reported, self._limits(), run.out_of_memory
         ) or check_root_version(self._spec.software.version, reported.values.get("root_version"))
         if self._failure:
+            self._failure = name_crash(self._failure, run.log_path)
             self._failure = attribute_to_full_disk(self._failure, self._folder)
             self._values["log_excerpt"] = run.excerpt
 
@@ -407,7 +463,7 @@ class Execution:
         values["plausible"] = not reasons
         values["implausible_reasons"] = "; ".join(reasons)
         present = {name: _clean_text(name, v) for name, v in values.items() if _has_value(name, v)}
-        return Measurement(present, self._extras)
+        return Measurement(present, self._extras, self._operations)
 
 
 def _has_value(name: str, value: Any) -> bool:

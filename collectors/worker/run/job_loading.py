@@ -71,11 +71,16 @@ def _find_type_errors(item: Any, where: str) -> List[str]:
     problems: List[str] = []
     for field in fields(item):
         value, key = getattr(item, field.name), f"{where}{field.name}"
+        if value is None and str(field.type).startswith("Optional["):
+            continue
         if is_dataclass(value):
             problems += _find_type_errors(value, f"{key}.")
         elif isinstance(value, tuple):
             for index, member in enumerate(value):
-                problems += _find_type_errors(member, f"{key}[{index}].")
+                if is_dataclass(member):
+                    problems += _find_type_errors(member, f"{key}[{index}].")
+                elif not isinstance(member, str):
+                    problems.append(f"{key}[{index}]: expected text, not {member!r}")
         else:
             name = str(field.type).partition("[")[0]
             if not isinstance(value, _JSON_TYPES[name]) or isinstance(value, bool):
@@ -92,6 +97,8 @@ def _find_value_errors(job: JobSpec) -> List[str]:
         )
     if not job.executions:
         problems.append("executions: must not be empty")
+    if job.load and not (0 <= job.load.index < job.load.jobs and job.load.step_s > 0):
+        problems.append("load: index must be below jobs, and step_s above 0")
     names = dict.fromkeys(job.payload.metrics, 0.0)
     problems += [
         f"payload.metrics: {text}" for text in find_record_problems({}, names) if "extra" in text

@@ -19,6 +19,7 @@ from ..bounded_log import print_line
 from ..probes import node_facts
 from ..probes.cpu_calibration import measure_calibration
 from ..probes.storage_door import DoorLock
+from ..start.common_start import CommonStart
 from ..stop_signals import StopSignals
 from ..upload.outbox import describe_upload_problems
 from ..upload.uploader import Uploader
@@ -28,6 +29,9 @@ from .launch import Launch
 
 #: Version of the layout of ``attempt.json``.
 ATTEMPT_FORMAT = 1
+
+#: Modules and packages of the worker that the load generator of the kit uses.
+_SHARED_WITH_KIT = ("record", "job_spec.py", "shared_files.py")
 
 
 def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
@@ -42,12 +46,16 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
     output = os.path.abspath(output)
     os.makedirs(output, exist_ok=True)
     payload_process.become_subreaper()
-    with StopSignals() as signals, DoorLock(job.site, job.door) as lock:
+    with StopSignals() as signals, DoorLock(job.storage_site or job.site, job.door) as lock:
         kit = locate_kit(os.path.join(output, "work", "kit"))
-        context = JobContext(job, os.path.abspath(job_folder), output, kit, attempt, signals)
+        job_folder = os.path.abspath(job_folder)
+        uploader = Uploader(job_folder, output, signals)
+        common_start = None
+        if job.load is not None:
+            common_start = CommonStart(job.load, job_folder, uploader.endpoint, signals)
+        context = JobContext(job, job_folder, output, kit, attempt, signals, common_start)
         report = AttemptReport(context)
         report.write()
-        uploader = Uploader(context.job_folder, output, signals)
         labels = [
             execution_table.execution_label({**spec.identity, "kind": spec.kind})
             for spec in job.executions
@@ -124,24 +132,29 @@ def _group_launches(specs: Sequence[ExecutionSpec]) -> Iterator[Tuple[ExecutionS
 
 
 def locate_kit(target: str) -> str:
-    """Return the payload kit's folder: the installed one, or a copy from the zipapp in ``target``."""
+    """Return the payload kit's folder: the installed one, or a copy from the zipapp in ``target``.
+
+    What the kit shares with the worker lies beside it.
+    """
     package = __package__.rsplit(".", 2)[0]
-    kit = importlib.resources.files(package).joinpath("kit")
+    source = importlib.resources.files(package)
+    kit = source.joinpath("kit")
     if isinstance(kit, Path):
         return os.path.abspath(kit)
-    _extract_folder(kit, target)
+    _extract(kit, target)
+    for name in _SHARED_WITH_KIT:
+        _extract(source.joinpath(name), os.path.join(os.path.dirname(target), name))
     return target
 
 
-def _extract_folder(source: Any, target: str) -> None:
-    os.makedirs(target, exist_ok=True)
-    for item in source.iterdir():
-        path = os.path.join(target, item.name)
-        if item.is_dir():
-            _extract_folder(item, path)
-        else:
-            with open(path, "wb") as stream:
-                stream.write(item.read_bytes())
+def _extract(source: Any, target: str) -> None:
+    if source.is_dir():
+        os.makedirs(target, exist_ok=True)
+        for item in source.iterdir():
+            _extract(item, os.path.join(target, item.name))
+    else:
+        with open(target, "wb") as stream:
+            stream.write(source.read_bytes())
 
 
 def _write_record(measurement: Measurement, output: str) -> None:

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ...job_spec import BASE_SIDE, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...record.failures import NOT_SUPPORTED, ExecutionError, Failure
@@ -162,21 +162,23 @@ class Launch:
     def _stop_payloads(self, message: str) -> None:
         """End the launch early: payloads that ended by themselves keep their failure."""
         ended, _, _ = select.select(self._ended_fds(), [], [], 0)
-        stopped = [side for side, call in self._calls.items() if call.fd not in ended]
+        stopped = {side for side, call in self._calls.items() if call.fd not in ended}
         for side in stopped:
             self._calls[side].stop()
         for side in tuple(self._calls):
             self._collect(side)
-        if self._context.signals.stopped_by:
-            return
-        by_itself = [self._by_side[side] for side in self._by_side if side not in stopped]
-        for execution in by_itself or self.executions:
-            if not execution.failure or not by_itself:
-                execution.fail(Failure("payload", "turns", "loop", message))
-        cause = next((e.failure for e in by_itself if e.failure), None)
+        if not self._context.signals.stopped_by:
+            self._fail_halves(stopped, Failure("payload", "turns", "loop", message))
+
+    def _fail_halves(self, stopped: Set[str], early_end: Failure) -> None:
+        """Fail both halves: a payload that ended by itself explains why the other was stopped."""
+        by_itself = [half for side, half in self._by_side.items() if side not in stopped]
+        for execution in by_itself:
+            if not execution.failure:
+                execution.fail(early_end)
+        cause = by_itself[0].failure if by_itself else None
         for side in stopped:
-            if cause:
-                self._by_side[side].fail(_describe_other_half(cause))
+            self._by_side[side].fail(_describe_other_half(cause) if cause else early_end)
 
     def _fail_other_half(self) -> None:
         """Fail the good half of a launch whose other half failed: it measured nothing to compare."""

@@ -10,7 +10,7 @@ from typing import Optional
 
 from ...job_spec import ExecutionLimits
 from ...record.failures import Failure
-from . import payload_process, payload_result
+from . import crash_report, payload_process, payload_result
 
 #: A disk with less free bytes is full: some are reserved, and files take whole blocks.
 MIN_FREE_BYTES = 65536
@@ -72,6 +72,15 @@ def _forced_end(reason: str, limits: ExecutionLimits) -> Failure:
 
 def _payload_failure(kind: str, message: str, *, transient: bool = False) -> Failure:
     return Failure("payload", kind, "payload", message, transient)
+
+
+def name_crash(failure: Failure, log_path: str) -> Failure:
+    """Add the cause that a payload's log names to the failure of one that crashed or exited."""
+    if failure.failure_class != "payload" or failure.kind not in ("signal", "exit"):
+        return failure
+    with open(log_path, encoding="utf-8", errors="replace") as log:
+        cause = crash_report.describe_crash(log.read())
+    return replace(failure, message=f"{failure.message} {cause}".rstrip())
 
 
 def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...record.failures import FAILURE_CLASSES, Failure
-from ...record.measurement_record import describe_value_error, is_number
+from ...record.measurement_record import describe_value_error
 from ...record.metric_catalogue import METRICS_BY_NAME
+from ...record.operation_steps import find_operation_problems
+from ...record.value_checks import is_number
 
 #: Version of the layout of ``result.json``.
 RESULT_FORMAT = 1
 
 _OBJECT_KEYS = ("values", "extras", "failure")
+_KEYS = ("format", *_OBJECT_KEYS, "operations")
 
 _MAX_BYTES = 16 * 1024 * 1024
 _DOCUMENTATION_HINT = "See 'Write your own test' in the documentation."
@@ -29,6 +32,7 @@ class PayloadResult:
 
     values: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, float] = field(default_factory=dict)
+    operations: Sequence[Mapping[str, Any]] = ()
     failure: Optional[Failure] = None
     problem: Optional[Failure] = None
 
@@ -55,6 +59,7 @@ def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult
     return PayloadResult(
         values={k: v for k, v in (document.get("values") or {}).items() if v is not None},
         extras=document.get("extras") or {},
+        operations=document.get("operations") or (),
         failure=Failure(**failure) if failure else None,
     )
 
@@ -67,12 +72,13 @@ def find_result_problems(document: Any, declared: Mapping[str, Any]) -> List[str
     if not problems:
         problems += _find_value_errors(document.get("values") or {})
         problems += _find_extra_errors(document.get("extras") or {}, declared)
+        problems += find_operation_problems(document.get("operations") or [])
         problems += _find_failure_errors(document.get("failure"))
     return problems
 
 
 def _find_key_errors(document: Mapping[str, Any]) -> List[str]:
-    problems = [f"unknown key {key!r}" for key in document if key not in ("format", *_OBJECT_KEYS)]
+    problems = [f"unknown key {key!r}" for key in document if key not in _KEYS]
     if document.get("format") != RESULT_FORMAT:
         problems.append(f"'format' must be {RESULT_FORMAT}")
     for key in _OBJECT_KEYS:

@@ -13,7 +13,7 @@ from typing import List, Mapping
 from urllib.parse import urlsplit
 
 from ...record.failures import NOT_SUPPORTED, ExecutionError, Failure
-from ...software.providers import SoftwareSetup
+from ...software.providers import WITHOUT_ROOT, SoftwareSetup
 from ..probes.credential_checks import PROXY_VARIABLE, TOKEN_FILE_VARIABLE
 from ..stop_signals import StopSignals
 from .input_files import TimeSpent
@@ -66,8 +66,10 @@ def fetch_remote_file(
                 f"{url} cannot be copied to the node: invalid response of the server ({reason})"
             )
         return TimeSpent()
-    if setup.provider == "none":
-        message = f"{url} cannot be staged without ROOT, and the test requests root = 'none'."
+    if setup.provider in WITHOUT_ROOT:
+        message = (
+            f"{url} cannot be staged without ROOT, and the test requests root = '{setup.provider}'."
+        )
         raise ExecutionError(Failure("stage-in", NOT_SUPPORTED, "stage-in", message))
     script, loaded = (os.path.join(os.path.dirname(target), name) for name in ("copy.py", "loaded"))
     with open(script, "w", encoding="utf-8") as stream:

@@ -15,8 +15,9 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 from urllib.parse import urlsplit
 
 from ...service_spec import MEASUREMENTS_PATH
@@ -99,8 +100,10 @@ class ServiceEndpoint:
         self.url = url.rstrip("/")
         self._token = token
         self._handlers: List[urllib.request.BaseHandler] = [_NoRedirect()]
+        self._tls: Optional[ssl.SSLContext] = None
         if urlsplit(url).scheme == "https":
-            self._handlers.append(urllib.request.HTTPSHandler(context=_build_tls_context(ca)))
+            self._tls = _build_tls_context(ca)
+            self._handlers.append(urllib.request.HTTPSHandler(context=self._tls))
 
     def __repr__(self) -> str:
         return f"ServiceEndpoint({self.url!r})"
@@ -122,7 +125,10 @@ class ServiceEndpoint:
         try:
             with self._send_request(request, timeout_s) as reply:
                 return _parse_response(
-                    reply.code, reply.headers, reply.read(_MAX_RESPONSE_BYTES), items
+                    reply.code,
+                    reply.headers,
+                    reply.read(_MAX_RESPONSE_BYTES),
+                    lambda document: _covers_all_items(document, items),
                 )
         except urllib.error.URLError as error:
             reason = error.reason
@@ -132,6 +138,36 @@ class ServiceEndpoint:
         except (OSError, http.client.HTTPException, ValueError) as error:
             return ServiceResponse(0, f"it does not answer: {_describe_network_error(error)}")
 
+    @contextmanager
+    def open_session(self, timeout_s: float) -> Iterator[ServiceSession]:
+        """Open a connection, closed at the end; ``timeout_s`` bounds each network wait.
+
+        Raises:
+            ConnectionError: the service cannot be reached; the message is one sentence.
+        """
+        with closing(self._create_connection(timeout_s)) as connection:
+            try:
+                connection.connect()
+            except OSError as error:
+                message = f"it cannot be reached: {_describe_network_error(error)}"
+                raise ConnectionError(message) from error
+            yield ServiceSession(connection, urlsplit(self.url).path, self._token)
+
+    def _create_connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        """Create a connection to the service, through the node's proxy for TLS if it has one."""
+        address = urlsplit(self.url)
+        host, port = address.hostname or "", address.port
+        if self._tls is None:
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        proxy = urlsplit(urllib.request.getproxies().get("https", ""))
+        if not proxy.hostname or urllib.request.proxy_bypass(host):
+            return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls)
+        connection = http.client.HTTPSConnection(
+            proxy.hostname, proxy.port, timeout=timeout_s, context=self._tls
+        )
+        connection.set_tunnel(host, port)
+        return connection
+
     def _send_request(self, request: urllib.request.Request, timeout_s: float) -> Any:
         """Send a request; return the reply of any status."""
         opener = urllib.request.build_opener(*self._handlers)  # reads the proxy variables now
@@ -139,6 +175,35 @@ class ServiceEndpoint:
             return opener.open(request, timeout=timeout_s)
         except urllib.error.HTTPError as error:
             return error
+
+
+class ServiceSession:
+    """An open connection to a service: no request waits for its set-up, so its time is one round trip."""
+
+    def __init__(self, connection: http.client.HTTPConnection, base: str, token: str) -> None:
+        self._connection = connection
+        self._base = base
+        self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+
+    def exchange(self, path: str, body: str, expected: Sequence[str]) -> ServiceResponse:
+        """Send a JSON object and return the response, an object with the expected members.
+
+        Raises:
+            ConnectionError: the connection failed.
+        """
+        try:
+            self._connection.request("POST", self._base + path, body.encode(), self._headers)
+            reply = self._connection.getresponse()
+            content = reply.read(_MAX_RESPONSE_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            message = f"it does not answer: {_describe_network_error(error)}"
+            raise ConnectionError(message) from error
+        return _parse_response(
+            reply.status,
+            reply.headers,
+            content,
+            lambda document: all(name in document for name in expected),
+        )
 
 
 def _build_tls_context(ca: str) -> ssl.SSLContext:
@@ -159,11 +224,13 @@ def _describe_network_error(reason: Any) -> str:
     return " ".join(str(text or reason or type(reason).__name__).split())[:_MAX_REASON_LENGTH]
 
 
-def _parse_response(status: int, headers: Any, body: bytes, sent: int) -> ServiceResponse:
+def _parse_response(
+    status: int, headers: Any, body: bytes, is_answer: Callable[[Dict[str, Any]], bool]
+) -> ServiceResponse:
     document = _parse_object(body)
     if status == 200:
         # A proxy or captive portal may answer 200 as well.
-        if _covers_all_items(document, sent):
+        if is_answer(document):
             return ServiceResponse(status, "", document)
         return ServiceResponse(
             status, "the server at this address is not a Treehammer service", permanent=True

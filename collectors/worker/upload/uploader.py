@@ -26,7 +26,7 @@ from ...service_spec import (
     TOKEN_PLACEHOLDER,
     ServiceSpec,
 )
-from ..stop_signals import STOP_SIGNALS, StopSignals, die_with_parent
+from ..stop_signals import StopSignals, enter_helper_process
 from .outbox import Outbox
 from .outbox_sender import SendStatus, backoff_pause_s, send_outbox
 from .service_client import ServiceConfigError, ServiceEndpoint
@@ -66,6 +66,11 @@ class Uploader:
         self._budget_s = self._wait_s = self._spec.wait_s if self._spec else 0.0
         self._due = time.monotonic() + UPLOAD_INTERVAL_S
         self._failures = 0
+
+    @property
+    def endpoint(self) -> Optional[ServiceEndpoint]:
+        """The service with this job's token; None without one, or after it refused the token."""
+        return self._endpoint
 
     def upload_if_due(self) -> None:
         """Send the pending records between two executions, if an upload is due."""
@@ -145,12 +150,7 @@ class Uploader:
         """Send the records and exit with the status; runs in the new process."""
         code = SendStatus.RETRY_LATER.value
         try:
-            die_with_parent()
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # Process groups receive these as well; the worker decides when to stop.
-            for number in STOP_SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
+            enter_helper_process()
             os.environ.update(worker_proxies(os.environ))
             assert self._endpoint is not None
             if os.getppid() == worker:

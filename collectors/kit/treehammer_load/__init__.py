@@ -1,0 +1,43 @@
+"""Load generator: operations on a schedule that no slow server can delay, or in closed loops.
+
+>>> import treehammer_load
+>>> treehammer_load.run(treehammer_load.open_files)  # doctest: +SKIP
+
+One process carries all clients of a job. Storage is reached through the XRootD Python bindings,
+aiohttp or the operating system. Standard library otherwise, Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+
+__all__ = [
+    "create_files",
+    "delete_files",
+    "open_files",
+    "read_files",
+    "read_pattern",
+    "run",
+    "stream_files",
+    "write_streams",
+]
+
+if __package__ == "treehammer_load":
+    # On a node the kit's folder is on the path, and the record, which the generator shares with
+    # the worker, lies beside it: import both as parts of one package.
+    _package = types.ModuleType("treehammer_node")
+    _package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(__file__)))]
+    sys.modules[_package.__name__] = _package
+    payload = importlib.import_module("treehammer_node.kit.treehammer_load.payload")
+    workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
+else:
+    from . import payload, workloads
+
+run = payload.run
+open_files, read_files = workloads.open_files, workloads.read_files
+read_pattern = workloads.read_pattern
+stream_files, write_streams = workloads.stream_files, workloads.write_streams
+delete_files, create_files = workloads.delete_files, workloads.create_files

@@ -1,0 +1,273 @@
+"""HTTP client: GET, PUT, DELETE and MKCOL through aiohttp, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import re
+import ssl
+import threading
+import zlib
+from contextlib import suppress
+from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Tuple
+from urllib.parse import urljoin, urlsplit
+
+from ..content import iterate_blocks
+from ..operation import (
+    CREATE,
+    DELETE,
+    MKDIR,
+    OPEN,
+    READ,
+    RMDIR,
+    STAT,
+    WRITE,
+    Flight,
+    Operation,
+    StorageClient,
+    classify_os_error,
+)
+
+#: Ranges of one request: XrdHttp fails from about 1000.
+MAX_VECTOR = 200
+#: Seconds for which an unused connection stays open: longer than readers pause.
+_KEEP_ALIVE_S = 120.0
+_CLOSE_S = 5.0
+_CHUNK = 1 << 18
+_METHODS: Mapping[str, str] = {
+    OPEN: "HEAD",
+    STAT: "HEAD",
+    WRITE: "PUT",
+    CREATE: "PUT",
+    DELETE: "DELETE",
+    RMDIR: "DELETE",
+    MKDIR: "MKCOL",
+}
+_SUCCESSES: Mapping[str, Tuple[int, ...]] = {
+    "HEAD": (200,),
+    "PUT": (200, 201, 204),
+    "DELETE": (200, 202, 204),
+    "MKCOL": (201,),
+}
+_REDIRECTS, _MAX_REDIRECTS = (301, 302, 303, 307, 308), 5
+_FAILURES_BY_STATUS: Mapping[int, str] = {
+    401: "credential",
+    403: "not-permitted",
+    404: "not-found",
+    405: "not-supported",
+    408: "timeout",
+    410: "not-found",
+    416: "wrong-data",
+    495: "credential",
+    496: "credential",
+    501: "not-supported",
+    504: "timeout",
+    507: "no-space",
+}
+_CONTENT_RANGE = re.compile(
+    rb"^content-range:\s*bytes\s+(\d+)-(\d+)/", re.IGNORECASE | re.MULTILINE
+)
+
+
+def classify_response(status: int, operation: Operation) -> str:
+    """Return the failure class of a response's status; '' for the expected one."""
+    method = _METHODS.get(operation.name, "GET")
+    reading = (200,) if operation.is_whole_read else (206,)
+    if status in _SUCCESSES.get(method, reading):
+        return ""
+    if status < 300:  # such as the whole file instead of a range
+        return "not-supported"
+    return _FAILURES_BY_STATUS.get(status, "server-error" if status >= 500 else "other")
+
+
+def make_tls_context(env: Mapping[str, str]) -> ssl.SSLContext:
+    """Make a context that verifies the server, with the client's certificate if there is one.
+
+    Authorities come from X509_CERT_DIR and SSL_CERT_FILE, else from the system.
+    """
+    context = ssl.create_default_context(
+        cafile=env.get("SSL_CERT_FILE") or None, capath=env.get("X509_CERT_DIR") or None
+    )
+    if env.get("X509_USER_PROXY"):
+        context.load_cert_chain(env["X509_USER_PROXY"])
+    return context
+
+
+def make_headers(url: str, env: Mapping[str, str]) -> Dict[str, str]:
+    """Make the headers of all requests: who asks, and the bearer token (over TLS only)."""
+    headers = {"User-Agent": "treehammer", "Accept-Encoding": "identity"}
+    token_file = env.get("BEARER_TOKEN_FILE")
+    if token_file and url.startswith("https://"):
+        with open(token_file, encoding="ascii") as stream:
+            headers["Authorization"] = f"Bearer {stream.read().strip()}"
+    return headers
+
+
+class HttpClient(StorageClient):
+    """Client of ``http://`` and ``https://``; an open and a stat are HEAD requests.
+
+    Each client has connections of its own, and reads from the server that answered its open.
+
+    Raises:
+        ImportError: aiohttp is not installed.
+        OSError: certificates or token cannot be read.
+    """
+
+    def __init__(self, clients: int, timeout_s: float, url: str) -> None:
+        super().__init__(clients, timeout_s)
+        import aiohttp
+
+        self._aiohttp = aiohttp
+        self._tls = make_tls_context(os.environ)
+        self._headers = make_headers(url, os.environ)
+        self._sessions: Dict[int, Any] = {}
+        self._servers: Dict[int, str] = {}
+        self._tasks: Any = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def start(self, flight: Flight) -> None:
+        """Send an operation."""
+        self._loop.call_soon_threadsafe(self._create_task, flight)
+
+    def close(self) -> None:
+        """Close all connections."""
+        with suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_CLOSE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_S)
+
+    async def _close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for session in self._sessions.values():
+            await session.close()
+
+    def _create_task(self, flight: Flight) -> None:
+        task = self._loop.create_task(self._perform(flight))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _perform(self, flight: Flight) -> None:
+        errors = self._aiohttp
+        flight.send()
+        try:
+            server, failure = await asyncio.wait_for(self._request(flight), self.timeout_s)
+        except asyncio.TimeoutError:
+            failure, server = "timeout", ""
+        except (errors.ClientSSLError, ssl.SSLError):
+            failure, server = "credential", ""
+        except (errors.ServerDisconnectedError, errors.ClientPayloadError):
+            failure, server = "reset", ""
+        except OSError as error:  # includes those of aiohttp that have a number
+            failure, server = classify_os_error(error), ""
+        except (errors.ClientError, ValueError):
+            failure, server = "server-error", ""
+        if failure:
+            self._servers.pop(flight.operation.client, None)
+            flight.fail(failure, server)
+        else:
+            flight.succeed(server)
+
+    async def _request(self, flight: Flight) -> Tuple[str, str]:
+        """Perform an operation; return server and failure class."""
+        operation = flight.operation
+        url, headers = operation.file.url, dict(self._headers)
+        if operation.chunks:
+            url = self._servers.get(operation.client, url)
+            ranges = ",".join(f"{at}-{at + size - 1}" for at, size in operation.chunks)
+            headers["Range"] = f"bytes={ranges}"
+        sends = operation.name in (WRITE, CREATE)
+        if sends:
+            # Without a length the body would be sent in chunks, which not every server takes.
+            headers["Content-Length"] = str(operation.file.size)
+        for _ in range(_MAX_REDIRECTS):
+            if urlsplit(url)[:2] != urlsplit(operation.file.url)[:2]:
+                # Never sent to the target of a redirect, which could be any host.
+                headers.pop("Authorization", None)
+            async with self._find_session(operation.client).request(
+                _METHODS.get(operation.name, "GET"),
+                url,
+                headers=headers,
+                ssl=self._tls,
+                allow_redirects=False,
+                data=_send_content(flight) if sends else None,
+            ) as response:
+                if response.status not in _REDIRECTS or "Location" not in response.headers:
+                    return await self._evaluate(response, operation)
+                url = urljoin(url, response.headers["Location"])
+        return "", "server-error"
+
+    async def _evaluate(self, response: Any, operation: Operation) -> Tuple[str, str]:
+        server = f"{response.url.host}:{response.url.port}"
+        failure = classify_response(response.status, operation)
+        if failure:
+            response.close()  # instead of reading, say, a whole file
+            return server, failure
+        if operation.name == OPEN and operation.keep:
+            self._servers[operation.client] = str(response.url)
+        if operation.name in _METHODS:
+            return server, ""
+        expected = operation.file.adler32 if operation.is_whole_read else None
+        if operation.name == READ or len(operation.chunks) == 1:
+            read, adler32 = await _read_body(response, expected is not None)
+        else:
+            read = count_parts(await response.read(), response.headers["Content-Type"])
+            adler32 = None
+        right = read == operation.bytes and expected in (None, adler32)
+        return server, "" if right else "wrong-data"
+
+    def _find_session(self, client: int) -> Any:
+        if client not in self._sessions:
+            aiohttp = self._aiohttp
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+            self._sessions[client] = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=False,
+            )
+        return self._sessions[client]
+
+
+async def _send_content(flight: Flight) -> AsyncIterator[bytes]:
+    file, adler32 = flight.operation.file, 1
+    for block in iterate_blocks(file.number, file.size):
+        adler32 = zlib.adler32(block, adler32)
+        yield block
+    flight.adler32 = adler32
+
+
+async def _read_body(response: Any, checks: bool) -> Tuple[int, Optional[int]]:
+    """Read a body; return its length, and its checksum if that is to be checked."""
+    read, adler32 = 0, 1
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        read += len(chunk)
+        if checks:
+            adler32 = zlib.adler32(chunk, adler32)
+    return read, adler32 if checks else None
+
+
+def count_parts(body: bytes, content_type: str) -> int:
+    """Count the bytes of all parts of a ``multipart/byteranges`` body.
+
+    Raises:
+        ValueError: the body is not of this form.
+    """
+    found: Optional[re.Match[str]] = re.search(r'boundary="?([^";,\s]+)', content_type)
+    if not content_type.startswith("multipart/byteranges") or found is None:
+        raise ValueError("no multipart/byteranges")
+    delimiter = b"--" + found[1].encode()
+    total, position = 0, body.find(delimiter)
+    while position >= 0 and not body.startswith(b"--", position + len(delimiter)):
+        end = body.index(b"\r\n\r\n", position) + 4
+        stated: List[Tuple[bytes, bytes]] = _CONTENT_RANGE.findall(body[position:end])
+        if len(stated) != 1:
+            raise ValueError("a part without Content-Range")
+        size = int(stated[0][1]) - int(stated[0][0]) + 1
+        # Skip the part by its length: its bytes may contain the delimiter.
+        if not body.startswith(b"\r\n" + delimiter, end + size):
+            raise ValueError("a part of another length than it states")
+        total, position = total + size, end + size + 2
+    return total

@@ -1,0 +1,184 @@
+"""Sending of operations at their instants, for as long as the load lasts."""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+from threading import Event
+from typing import Callable, Dict, Iterator, Optional
+
+from .operation import Flight, Operation, StorageClient
+from .recorder import Recorder, StepClock
+
+#: Operations on their way at a time; more would only fill the memory.  Further ones wait and are
+#: late.
+MAX_IN_FLIGHT = 20_000
+#: Seconds for operations on their way after a signal to stop.
+STOP_GRACE_S = 1.0
+_POLL_S = 0.005
+
+
+class LoadTimer:
+    """Clock of a load: seconds since step 0 began, and waiting that a signal interrupts."""
+
+    def __init__(self, origin: float, stop: Optional[Event] = None) -> None:
+        self._origin = origin
+        self._stop = stop or Event()
+
+    @classmethod
+    def from_start(cls, start_us: int, stop: Optional[Event] = None) -> LoadTimer:
+        """Start step 0 at an instant in microseconds since 1970 UTC; ``stop`` ends the load."""
+        return cls(time.monotonic() + start_us / 1e6 - time.time(), stop)
+
+    def now(self) -> float:
+        """Seconds since step 0 began."""
+        return time.monotonic() - self._origin
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; return at once and True after :meth:`stop`."""
+        return self._stop.wait(seconds)
+
+    def stop(self) -> None:
+        """End the load; for signal handlers and other threads."""
+        self._stop.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the load was asked to end."""
+        return self._stop.is_set()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait in any case."""
+        time.sleep(seconds)
+
+    def cpu_s(self) -> float:
+        """CPU seconds that this process has used."""
+        return time.process_time()
+
+
+class LoadDriver:
+    """Sends operations when they are due, and never waits for an answer before the next one.
+
+    Attributes:
+        began_s: when the load began, after its preparation; None if it was stopped before.
+    """
+
+    def __init__(
+        self, client: StorageClient, recorder: Recorder, steps: StepClock, timer: LoadTimer
+    ) -> None:
+        self.began_s: Optional[float] = None
+        self._start_s = steps.first * steps.step_s
+        self._client = client
+        self._recorder = recorder
+        self._timer = timer
+        self._in_flight: Dict[int, Flight] = {}
+        self._account = _CpuAccount(steps, timer, recorder.record_cpu)
+
+    def run(self, operations: Iterator[Operation], end_s: float) -> float:
+        """Send all operations and wait for their ends; return when the load ended.
+
+        Operations that have not ended a time limit after ``end_s``, or shortly after a signal to
+        stop, fail as ``unfinished``.
+        """
+        timer = self._timer
+        limit_s = end_s + self._client.timeout_s
+        unsent = self._send_all(operations, limit_s)
+        if unsent is None:
+            self._wait_until(end_s)
+        end_s = min(max(timer.now(), 0.0), end_s)
+        self._account.close(timer.now())
+        for operation in unsent or ():
+            if operation.due_s > end_s:
+                break  # not due before the end
+            self._make_flight(operation).fail("unfinished")
+        self._end_flights(limit_s)
+        return end_s
+
+    def _end_flights(self, limit_s: float) -> None:
+        """Wait for the ends of operations until an instant, then fail the rest."""
+        timer = self._timer
+        # A client's own time limit ends an operation first.
+        limit_s = (timer.now() if timer.stopped else limit_s) + STOP_GRACE_S
+        while self._in_flight and timer.now() < limit_s:
+            timer.sleep(_POLL_S)
+        for flight in list(self._in_flight.values()):
+            flight.fail("unfinished")
+
+    def _send_all(
+        self, operations: Iterator[Operation], limit_s: float
+    ) -> Optional[Iterator[Operation]]:
+        """Send operations until the load must end; return those that were not sent, None if all were."""
+        for operation in operations:
+            if not self._wait_until(operation.due_s) or not self._wait_for_room(limit_s):
+                return chain([operation], operations)
+            self._client.start(self._make_flight(operation))
+        return None
+
+    def _make_flight(self, operation: Operation) -> Flight:
+        flight = Flight(operation, self._timer.now, self._finish)
+        self._in_flight[id(flight)] = flight
+        return flight
+
+    def _finish(self, flight: Flight, now_s: float, server: str, failure: str) -> None:
+        self._in_flight.pop(id(flight), None)
+        self._recorder.record(flight, now_s, server, failure)
+
+    def _wait_until(self, due_s: float) -> bool:
+        """Wait until an instant, and note when the load begins; False after a signal to stop."""
+        if self.began_s is None and due_s >= self._start_s:
+            if not self._sleep_until(self._start_s):
+                return False
+            self.began_s = self._timer.now()
+        return self._sleep_until(due_s)
+
+    def _sleep_until(self, due_s: float) -> bool:
+        """Wait, and close the accounts of steps that end meanwhile."""
+        while not self._timer.stopped:
+            now = self._timer.now()
+            boundary = self._account.advance(now)
+            if now >= due_s:
+                return True
+            self._timer.wait(min(due_s, boundary) - now)
+        return False
+
+    def _wait_for_room(self, limit_s: float) -> bool:
+        """Wait while too many operations are on their way; False when the load must end."""
+        while len(self._in_flight) >= MAX_IN_FLIGHT and not self._timer.stopped:
+            self._timer.wait(_POLL_S)
+            if self._timer.now() >= limit_s:
+                return False
+        return not self._timer.stopped and self._timer.now() < limit_s
+
+
+class _CpuAccount:
+    """CPU of the generator by step."""
+
+    def __init__(
+        self, steps: StepClock, timer: LoadTimer, record: Callable[[int, float], None]
+    ) -> None:
+        self._steps = steps
+        self._timer = timer
+        self._record = record
+        self._step = steps.first
+        self._begin_s, self._begin_cpu_s = timer.now(), timer.cpu_s()
+
+    def advance(self, now: float) -> float:
+        """Close the accounts of the steps that have ended; return the end of the present one."""
+        boundary = (self._step + 1) * self._steps.step_s
+        if now >= boundary:
+            following = self._steps.find_step(now)
+            self._close_steps(now, following)
+            self._step = following
+            boundary = (following + 1) * self._steps.step_s
+        return boundary
+
+    def close(self, now: float) -> None:
+        """Close the account of the last step."""
+        self._close_steps(now, self._step + 1)
+
+    def _close_steps(self, now: float, following: int) -> None:
+        cpu_s = self._timer.cpu_s()
+        cores = (cpu_s - self._begin_cpu_s) / max(now - self._begin_s, 1e-3)
+        for step in range(self._step, following):
+            self._record(step, cores)
+        self._begin_s, self._begin_cpu_s = now, cpu_s

@@ -1,0 +1,224 @@
+"""Task of a load generator, from the payload's ``job.json``."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Sequence, Tuple
+
+from ...shared_files import local_path
+from ..treehammer_kit.payload_task import TASK_FORMAT, PayloadError
+from .operation import LoadFile
+from .written_files import WrittenFiles
+
+#: Values of ``load`` for a job that loads alone and at once.
+ALONE: Mapping[str, Any] = {
+    "index": 0,
+    "jobs": 1,
+    "start_us": None,
+    "first_step": 0,
+    "step_s": 10.0,
+    "duration_s": 60.0,
+    "writable": "",
+    "folder": "",
+}
+#: Upper bounds of one generator.
+MAX_DURATION_S = 86_400.0
+MAX_STEPS = 9_000
+MAX_OPERATIONS = 20_000_000
+MAX_CLIENTS = 5_000
+#: Default of the setting ``timeout_s``: an operation that takes longer fails.
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class LoadTask:
+    """One execution of a load test.
+
+    Attributes:
+        files: files of the dataset.
+        axes: the variant.
+        settings: the test's ``[settings]``.
+        seed: seed of everything that is drawn; differs between jobs.
+        index: number of this job among the ``jobs`` that load together, from 0.
+        start_us: start of step 0 in microseconds UTC on this node's clock; None for at once.
+        first_step: step at which this job begins.
+        step_s: seconds of a time step.
+        duration_s: seconds from the start of step 0 to the end of the load.
+        written: files in this job's folder for writing; None if the load may not write.
+    """
+
+    files: Sequence[LoadFile]
+    axes: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    seed: int
+    index: int
+    jobs: int
+    start_us: Optional[int]
+    first_step: int
+    step_s: float
+    duration_s: float
+    written: Optional[WrittenFiles] = None
+
+    @classmethod
+    def read(cls, path: str) -> LoadTask:
+        """Read ``job.json``.
+
+        Raises:
+            PayloadError: the file is invalid, or there is no file to load.
+        """
+        try:
+            with open(path, encoding="utf-8") as stream:
+                document = json.load(stream)
+            if document["format"] != TASK_FORMAT:
+                raise ValueError(f"expected format {TASK_FORMAT}, not {document['format']}")
+            execution = document["execution"]
+            load = {**ALONE, **(document.get("load") or {})}
+            task = cls(
+                files=[
+                    LoadFile(
+                        local_path(item["url"]) or item["url"],
+                        int(item["size"]),
+                        adler32=int(item["adler32"], 16) if item.get("adler32") else None,
+                    )
+                    for item in execution["files"]
+                ],
+                axes=execution["variant"],
+                settings=document["settings"],
+                seed=int(execution["seed"]) * 1_000 + int(load["index"]),
+                index=int(load["index"]),
+                jobs=int(load["jobs"]),
+                start_us=None if load["start_us"] is None else int(load["start_us"]),
+                first_step=int(load["first_step"]),
+                step_s=float(load["step_s"]),
+                duration_s=float(load["duration_s"]),
+                written=_name_folder(load["writable"], load["folder"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PayloadError(
+                "payload", "bad-job", "setup", f"{path}: {type(error).__name__}: {error}"
+            ) from error
+        task._check()
+        return task
+
+    def _check(self) -> None:
+        if not self.files and self.written is None:
+            raise _make_task_error(
+                "a load test needs a dataset, or writes = true in [load]: name one in test.toml"
+            )
+        if not 0 < self.duration_s <= MAX_DURATION_S or self.step_s <= 0:
+            raise _make_task_error(
+                f"duration_s = {self.duration_s:g}: expected more than 0 and at most "
+                f"{MAX_DURATION_S:g} s, in steps of more than 0 s"
+            )
+        if self.duration_s > MAX_STEPS * self.step_s:
+            raise _make_task_error(
+                f"step_s = {self.step_s:g}: {self.duration_s:g} s have more than {MAX_STEPS} time "
+                "steps; use longer ones"
+            )
+        if self.first_step * self.step_s >= self.duration_s:
+            raise _make_task_error(
+                f"this job begins {self.first_step * self.step_s:g} s after the start, when the load "
+                "has ended: raise duration_s or shorten the ramp"
+            )
+
+    def read_number(
+        self, axis: str, default: float, bounds: Tuple[float, float], *, zero: bool = False
+    ) -> float:
+        """Return the value of a numeric axis, or the setting of this name, or the default.
+
+        Raises:
+            PayloadError: not a number above the first and up to the second bound, nor a permitted 0.
+        """
+        value = self.axes.get(axis, self.settings.get(axis, default))
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and zero and not value:
+            return 0.0
+        if not is_number or not bounds[0] < value <= bounds[1]:
+            raise _make_task_error(
+                f"{axis} = {value!r}: expected a number above {bounds[0]:g} and up to {bounds[1]:g}"
+            )
+        return float(value)
+
+    def read_count(self, axis: str, default: int, most: int) -> int:
+        """Return the value of an axis or setting that is a whole number of at least 1.
+
+        Raises:
+            PayloadError: any other value.
+        """
+        value = self.read_number(axis, default, (0, most))
+        if value != int(value):
+            raise _make_task_error(f"{axis} = {value:g}: expected a whole number")
+        return int(value)
+
+    def read_choice(self, axis: str, choices: Sequence[str]) -> str:
+        """Return the value of an axis or setting that is one of several words; the first is default.
+
+        Raises:
+            PayloadError: any other value.
+        """
+        value = self.axes.get(axis, self.settings.get(axis, choices[0]))
+        if value not in choices:
+            raise _make_task_error(f"{axis} = {value!r}: expected one of {', '.join(choices)}")
+        return str(value)
+
+    @property
+    def url(self) -> str:
+        """URL or path at the storage that is loaded."""
+        return self.files[0].url if self.written is None else self.written.folder
+
+    def require_written(self) -> WrittenFiles:
+        """Return the folder for writing.
+
+        Raises:
+            PayloadError: the load may not write.
+        """
+        if self.written is None:
+            raise _make_task_error("this load writes: set writes = true in the table [load]")
+        return self.written
+
+    def read_range(
+        self, axis: str, default: str, bounds: Tuple[float, float]
+    ) -> Tuple[float, float]:
+        """Return the two numbers of an axis or setting such as ``10-20``, or twice a single one.
+
+        Raises:
+            PayloadError: no such text, or not numbers above the first and up to the second bound.
+        """
+        value = str(self.axes.get(axis, self.settings.get(axis, default)))
+        low, _, high = value.partition("-")
+        try:
+            numbers = float(low), float(high or low)
+        except ValueError:
+            numbers = 1.0, 0.0
+        if not bounds[0] < numbers[0] <= numbers[1] <= bounds[1]:
+            raise _make_task_error(
+                f"{axis} = {value!r}: expected one number or two like 10-20, above {bounds[0]:g} and "
+                f"up to {bounds[1]:g}"
+            )
+        return numbers
+
+    def check_count(self, operations_per_s: float) -> None:
+        """Refuse a load of more operations than one generator may send.
+
+        Raises:
+            PayloadError: it is.
+        """
+        if operations_per_s * self.duration_s > MAX_OPERATIONS:
+            raise _make_task_error(
+                f"{operations_per_s:g} operations per s for {self.duration_s:g} s: one job sends at "
+                f"most {MAX_OPERATIONS}; use more jobs, or a shorter load"
+            )
+
+
+def _name_folder(writable: str, folder: str) -> Optional[WrittenFiles]:
+    """Name the job's folder in the writable area; at random if the worker does not name it."""
+    if not writable:
+        return None
+    area = local_path(writable) or writable
+    return WrittenFiles(f"{area.rstrip('/')}/{folder or f'treehammer-{uuid.uuid4().hex[:12]}'}")
+
+
+def _make_task_error(message: str) -> PayloadError:
+    return PayloadError("payload", "bad-load", "setup", message)

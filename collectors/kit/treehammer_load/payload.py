@@ -1,0 +1,169 @@
+"""Execution of a load test's payload: ``job.json`` in, ``result.json`` out."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+import traceback
+from threading import Event
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional
+
+from ..treehammer_kit.payload_task import PayloadError, write_result
+from .clients import make_client
+from .closed_loop import ClosedLoop, ClosedLoopDriver
+from .load_driver import LoadDriver, LoadTimer
+from .load_task import MAX_CLIENTS, TIMEOUT_S, LoadTask
+from .operation import Operation, StorageClient
+from .recorder import Recorder, StepClock
+from .summary import measure_round_trip, summarize_loop, summarize_rows
+from .workloads import LoadSpan, MakeOperations, MakePreparation, find_opening_time
+
+#: Seconds behind its start up to which a job sends what it missed; a later one begins with the next
+#: whole step.
+MAX_BACKLOG_S = 1.0
+#: Seconds for which one thread may hold the interpreter while the one that sends waits for it.
+SWITCH_INTERVAL_S = 0.0005
+
+
+class LoadOutcome(NamedTuple):
+    """Rows of operations, values of the catalogue, and the test's own figures."""
+
+    rows: List[Dict[str, Any]]
+    values: Dict[str, Any]
+    figures: Dict[str, float]
+
+
+def run(make_operations: MakeOperations, prepare: Optional[MakePreparation] = None) -> NoReturn:
+    """Run the load described by ``job.json``, write the result, and exit.
+
+    Args:
+        make_operations: :func:`open_files`, :func:`read_files`, or a function like them.
+        prepare: makes operations that come before the load and are not recorded, such as the
+            writing of files that it deletes.
+    """
+    job, result = os.environ.get("TREEHAMMER_JOB"), os.environ.get("TREEHAMMER_RESULT")
+    if not job or not result:
+        sys.exit(
+            "treehammer_load: TREEHAMMER_JOB and TREEHAMMER_RESULT are not set; run this payload "
+            "with 'treehammer submit' or 'python worker.pyz run job.json'"
+        )
+    outcome = LoadOutcome([], {}, {})
+    failure: Optional[Mapping[str, Any]] = None
+    try:
+        outcome = perform_load(LoadTask.read(job), make_operations, prepare)
+    except PayloadError as error:
+        failure = error.document
+    except Exception as error:
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {error}"
+        failure = PayloadError("payload", "exception", "load", message).document
+    write_result(result, outcome.values, outcome.figures, failure, outcome.rows)
+    if failure:
+        print(f"treehammer_load: {failure['message']}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Operations that hang, and libraries that wait for them, must not keep the process.
+    os._exit(1 if failure else 0)
+
+
+def perform_load(
+    task: LoadTask, make_operations: MakeOperations, prepare: Optional[MakePreparation] = None
+) -> LoadOutcome:
+    """Perform a load until its end or SIGTERM, and remove what it wrote.
+
+    Raises:
+        PayloadError: the task cannot be performed.
+    """
+    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    client = make_client(
+        task.url,
+        clients,
+        task.read_number("timeout_s", TIMEOUT_S, (0, 3600)),
+        direct=task.read_choice("io", ("buffered", "direct")) == "direct",
+    )
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    written = task.written
+    try:
+        if written is not None:
+            written.prepare(client, prepare(task) if prepare else (), stop)
+        outcome = _Load(task, client, clients, stop).perform(make_operations)
+    finally:
+        if written is not None:
+            written.remove(client, stop)
+        client.close()
+    if written is not None:
+        outcome.figures.update(
+            files_removed=float(written.removed), files_left=float(len(written.adler32s))
+        )
+    return outcome
+
+
+class _Load:
+    """A load whose client and files are ready."""
+
+    def __init__(self, task: LoadTask, client: StorageClient, clients: int, stop: Event) -> None:
+        self._task, self._client, self._clients = task, client, clients
+        start_us = task.start_us
+        if start_us is None:
+            start_us = round((time.time() + find_opening_time(clients)) * 1e6)
+        self._timer = timer = LoadTimer.from_start(start_us, stop)
+        first = task.first_step
+        if timer.now() > first * task.step_s + MAX_BACKLOG_S:
+            first = int(timer.now() // task.step_s) + 1
+        self._steps = StepClock(task.step_s, start_us, first)
+        if self._start_s >= task.duration_s:
+            raise PayloadError(
+                "payload",
+                "late",
+                "setup",
+                f"the load ended before this job began, at {task.duration_s:g} s",
+            )
+
+    @property
+    def _start_s(self) -> float:
+        return self._steps.first * self._steps.step_s
+
+    def perform(self, make_operations: MakeOperations) -> LoadOutcome:
+        """Perform the load."""
+        task = self._task
+        load = make_operations(task, LoadSpan(self._timer.now(), self._start_s, task.duration_s))
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.freeze()
+        return self._loop(load) if isinstance(load, ClosedLoop) else self._send(load)
+
+    def _make_recorder(self, cores: int = 1) -> Recorder:
+        written = self._task.written
+        observe = None if written is None else written.observe
+        return Recorder(self._steps, self._clients, cores=cores, observe=observe)
+
+    def _send(self, operations: Iterator[Operation]) -> LoadOutcome:
+        recorder = self._make_recorder()
+        driver = LoadDriver(self._client, recorder, self._steps, self._timer)
+        rows = recorder.list_rows(driver.run(operations, self._task.duration_s))
+        return self._report(driver, rows, summarize_rows(rows))
+
+    def _loop(self, load: ClosedLoop) -> LoadOutcome:
+        recorder = self._make_recorder(self._client.cores if load.moves_files else 1)
+        driver = ClosedLoopDriver(self._client, recorder, self._steps, self._timer)
+        cpu_s = self._timer.cpu_s()
+        end_s = driver.run_loop(load, self._task.duration_s)
+        cpu_s = self._timer.cpu_s() - cpu_s
+        rows = recorder.list_rows(end_s, every_step=True)
+        figures = summarize_loop(rows, recorder.spans, by_server=load.moves_files)
+        figures["client_cpu_s"] = cpu_s
+        if not driver.is_complete:
+            figures.pop("total_s", None)
+        return self._report(driver, rows, figures)
+
+    def _report(
+        self, driver: LoadDriver, rows: List[Dict[str, Any]], figures: Dict[str, float]
+    ) -> LoadOutcome:
+        values: Dict[str, Any] = {}
+        if driver.began_s is not None:
+            values["load_started_us"] = self._steps.start_us + round(driver.began_s * 1e6)
+        return LoadOutcome(rows, values, {**figures, **measure_round_trip(rows)})

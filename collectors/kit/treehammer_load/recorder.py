@@ -1,0 +1,184 @@
+"""Counts and latencies of a load, by time step, operation and server."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+
+from ...record.latency_histogram import LatencyHistogram
+from ...record.operation_steps import CLIENT, LATE_S, make_operation_step
+from .operation import Flight
+
+#: Rows of one load at most; with more, servers are counted together.
+MAX_ROWS = 10_000
+#: A step is marked if more than this share of its operations was sent late (10 ms) ...
+MAX_LATE_SHARE = 0.01
+#: ... or if the generator used this many cores: its Python code runs on one at most.
+MAX_CPU = 0.9
+
+
+class StepClock(NamedTuple):
+    """Division of the load's time into steps.
+
+    Attributes:
+        step_s: seconds of a step.
+        start_us: start of step 0, microseconds since 1970 UTC.
+        first: first step of this generator; what is due earlier counts to it.
+    """
+
+    step_s: float
+    start_us: int
+    first: int = 0
+
+    def find_step(self, due_s: float) -> int:
+        """Return the step of an instant in seconds since step 0 began."""
+        # An instant that is computed as the start of a step must not fall into the one before.
+        return max(int((due_s + 1e-9) // self.step_s), self.first)
+
+
+class _Counts:
+    """Operations of one step, name and server."""
+
+    def __init__(self) -> None:
+        self.latency = LatencyHistogram()
+        self.scheduled = self.late = self.bytes = 0
+        self.lateness_max_s = 0.0
+        self.failures: Dict[str, int] = {}
+
+    def add(self, other: _Counts) -> None:
+        """Add the operations of another server."""
+        self.latency.add(other.latency)
+        self.scheduled += other.scheduled
+        self.late += other.late
+        self.bytes += other.bytes
+        self.lateness_max_s = max(self.lateness_max_s, other.lateness_max_s)
+        for name, count in other.failures.items():
+            self.failures[name] = self.failures.get(name, 0) + count
+
+
+class Recorder:
+    """Record of a load; :meth:`record` may be called by any thread.
+
+    Args:
+        steps: division of time.
+        clients: number of clients.
+        cores: cores that the generator can use without being the limit.
+        observe: called with each operation that ended, and its failure.
+    """
+
+    def __init__(
+        self,
+        steps: StepClock,
+        clients: int,
+        *,
+        cores: int = 1,
+        observe: Optional[Callable[[Flight, str], None]] = None,
+    ) -> None:
+        self._steps = steps
+        self._clients = clients
+        self._max_cpu = MAX_CPU * cores
+        self._observe = observe
+        #: Operation -> instant at which the first was due, and at which the last ended.
+        self._spans: Dict[str, Tuple[float, float]] = {}
+        self._lock = threading.Lock()
+        self._counts: Dict[Tuple[int, str, str], _Counts] = {}
+        self._cpu: Dict[int, float] = {}
+        #: Step -> operations that were due in it, and those of them that were sent late.
+        self._punctuality: Dict[int, List[int]] = {}
+
+    def record(self, flight: Flight, now_s: float, server: str, failure: str) -> None:
+        """Record the end of an operation; ``failure`` is '' after success.
+
+        An operation that was never sent is as late as it is old.
+        """
+        operation = flight.operation
+        sent_s = now_s if flight.sent_s is None else flight.sent_s
+        lateness = max(sent_s - operation.due_s, 0.0)
+        step = self._steps.find_step(operation.due_s)
+        key = step, operation.name, server
+        if self._observe is not None:
+            self._observe(flight, failure)
+        with self._lock:
+            first_s, last_s = self._spans.get(operation.name, (operation.due_s, now_s))
+            self._spans[operation.name] = min(first_s, operation.due_s), max(last_s, now_s)
+            if operation.due_s >= self._steps.first * self._steps.step_s:
+                punctuality = self._punctuality.setdefault(step, [0, 0])
+                punctuality[0] += 1
+                punctuality[1] += lateness > LATE_S
+            counts = self._counts.setdefault(key, _Counts())
+            counts.scheduled += 1
+            counts.late += lateness > LATE_S
+            counts.lateness_max_s = max(counts.lateness_max_s, lateness)
+            if failure:
+                counts.failures[failure] = counts.failures.get(failure, 0) + 1
+            else:
+                counts.latency.record(now_s - operation.due_s)
+                counts.bytes += operation.bytes
+
+    def record_cpu(self, step: int, cores: float) -> None:
+        """Record the CPU seconds that the generator used per second of a step."""
+        self._cpu[step] = cores
+
+    @property
+    def spans(self) -> Mapping[str, float]:
+        """Operation -> seconds from the first instant to the last end."""
+        return {name: last_s - first_s for name, (first_s, last_s) in self._spans.items()}
+
+    def list_rows(self, end_s: float, *, every_step: bool = False) -> List[Dict[str, Any]]:
+        """List the rows of the measurement.
+
+        Args:
+            end_s: end of the last step.
+            every_step: add rows for steps in which no operation was due, so that the time of
+                operations that last for several steps is complete.
+        """
+        with self._lock:
+            last = self._steps.find_step(max(end_s - 1e-6, 0.0))
+            wanted = self._list_keys(last) if every_step else self._counts
+            if len(wanted) > MAX_ROWS:
+                self._merge_servers()
+                wanted = self._list_keys(last) if every_step else self._counts
+            return [self._make_row(key, end_s) for key in sorted(wanted)]
+
+    def _list_keys(self, last: int) -> Set[Tuple[int, str, str]]:
+        """List the keys of all operations and servers from their first steps to the last one."""
+        first: Dict[Tuple[str, str], int] = {}
+        for step, name, server in self._counts:
+            first[name, server] = min(step, first.get((name, server), step))
+        return {
+            (step, name, server)
+            for (name, server), begin in first.items()
+            for step in range(begin, last + 1)
+        } | set(self._counts)
+
+    def _merge_servers(self) -> None:
+        merged: Dict[Tuple[int, str, str], _Counts] = {}
+        for (step, name, _server), counts in self._counts.items():
+            merged.setdefault((step, name, ""), _Counts()).add(counts)
+        self._counts = merged
+
+    def is_limited(self, step: int) -> bool:
+        """Whether the generator was the limit in a step; preparation before the step is not judged."""
+        scheduled, late = self._punctuality.get(step, (0, 0))
+        return late > MAX_LATE_SHARE * scheduled or self._cpu.get(step, 0.0) >= self._max_cpu
+
+    def _make_row(self, key: Tuple[int, str, str], end_s: float) -> Dict[str, Any]:
+        step, name, server = key
+        counts, step_s = self._counts.get(key) or _Counts(), self._steps.step_s
+        return make_operation_step(
+            counts.latency,
+            counts.failures,
+            side=CLIENT,
+            operation=name,
+            server=server,
+            step=step,
+            step_start_us=self._steps.start_us + round(step * step_s * 1e6),
+            step_s=max(min(step_s, end_s - step * step_s), 1e-3),
+            clients=self._clients,
+            scheduled=counts.scheduled,
+            late=counts.late,
+            lateness_max_s=counts.lateness_max_s,
+            generator_cpu=self._cpu.get(step, 0.0),
+            generator_limited=self.is_limited(step),
+            bytes=counts.bytes,
+        )

@@ -1,0 +1,147 @@
+"""Figures of one load, from the steps in which the generator was not the limit."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from ...record.latency_histogram import LatencyHistogram
+from .operation import DELETE, OPEN, READ, VECTOR_READ, WRITE
+
+Row = Mapping[str, Any]
+
+#: Operations that are summarized; the first that a load has.
+_MAIN_OPERATIONS = (WRITE, DELETE, VECTOR_READ, READ, OPEN)
+
+_ROUND_TRIPS = 5
+_CONNECT_TIMEOUT_S = 2.0
+
+
+def summarize_rows(rows: Sequence[Row]) -> Dict[str, float]:
+    """Summarize the main operation of a load: the writes, deletions or reads, else the opens.
+
+    Steps in which the generator was the limit are counted and otherwise left out; if all were,
+    neither rates nor latencies remain.
+    """
+    chosen = _choose_rows(rows)
+    counted = [row for row in chosen if not row["generator_limited"]]
+    scheduled = sum(row["scheduled"] for row in chosen)
+    figures = {
+        "limited_steps": float(len({row["step"] for row in chosen if row["generator_limited"]})),
+        "late_share": sum(row["late"] for row in chosen) / max(scheduled, 1),
+    }
+    if counted:
+        figures.update(_summarize_rates(counted))
+    histogram = _merge_latencies(counted)
+    if histogram.count:
+        figures.update(_summarize_latencies(histogram))
+    return figures
+
+
+def summarize_loop(
+    rows: Sequence[Row], spans: Mapping[str, float], *, by_server: bool = False
+) -> Dict[str, float]:
+    """Summarize a closed loop, in which as many operations are due as are done.
+
+    The total time and bytes are of all steps; the time is left out after a failure.
+
+    Args:
+        rows: operations.
+        spans: operation -> seconds from the first instant to the last end.
+        by_server: add the slowest and fastest server's rate.
+    """
+    figures = summarize_rows(rows)
+    figures.pop("attempted_hz", None)
+    chosen = _choose_rows(rows)
+    if not chosen:
+        return figures
+    figures["total_mb"] = sum(row["bytes"] for row in chosen) / 1e6
+    if not sum(row["failed"] for row in rows):
+        figures["total_s"] = spans[chosen[0]["operation"]]
+    counted = [row for row in chosen if not row["generator_limited"]]
+    histogram = _merge_latencies(counted)
+    if histogram.count:
+        figures["latency_deviation_s"] = histogram.standard_deviation
+    if by_server and counted:
+        figures.update(_summarize_servers(counted))
+    return figures
+
+
+def _choose_rows(rows: Sequence[Row]) -> List[Row]:
+    names = {row["operation"] for row in rows}
+    name = next((name for name in _MAIN_OPERATIONS if name in names), "")
+    return [row for row in rows if row["operation"] == name]
+
+
+def _merge_latencies(rows: Sequence[Row]) -> LatencyHistogram:
+    return LatencyHistogram.sum(
+        LatencyHistogram.decode(row["latency"]) for row in rows if row["latency"]
+    )
+
+
+def _summarize_servers(rows: Sequence[Row]) -> Dict[str, float]:
+    """Compare servers; failures without a known server are no server."""
+    moved: Dict[str, int] = {}
+    for row in rows:
+        moved[row["server"]] = moved.get(row["server"], 0) + row["bytes"]
+    seconds = sum({row["step"]: row["step_s"] for row in rows}.values())
+    rates = [size / seconds / 1e6 for server, size in moved.items() if server]
+    if not rates:
+        return {}
+    return {
+        "servers": float(len(rates)),
+        "server_mb_per_s_min": min(rates),
+        "server_mb_per_s_max": max(rates),
+    }
+
+
+def _summarize_rates(rows: Sequence[Row]) -> Dict[str, float]:
+    seconds = sum({row["step"]: row["step_s"] for row in rows}.values())
+    scheduled, done = (sum(row[name] for row in rows) for name in ("scheduled", "done"))
+    return {
+        "attempted_hz": scheduled / seconds,
+        "achieved_hz": done / seconds,
+        "achieved_mb_per_s": sum(row["bytes"] for row in rows) / seconds / 1e6,
+        "failed_share": sum(row["failed"] for row in rows) / scheduled,
+    }
+
+
+def _summarize_latencies(histogram: LatencyHistogram) -> Dict[str, float]:
+    return {
+        "latency_mean_s": histogram.mean,
+        "latency_p50_s": histogram.quantile(0.5),
+        "latency_p95_s": histogram.quantile(0.95),
+        "latency_p99_s": histogram.quantile(0.99),
+        "latency_max_s": histogram.maximum,
+    }
+
+
+def measure_round_trip(rows: Sequence[Row]) -> Dict[str, float]:
+    """Measure the round trip to the server that was used most, as the shortest TCP connect."""
+    used: Dict[str, int] = {}
+    for row in rows:
+        used[row["server"]] = used.get(row["server"], 0) + row["done"]
+    server = max(used, key=lambda name: used[name], default="")
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdigit():
+        return {}
+    times: List[float] = []
+    for _ in range(_ROUND_TRIPS):
+        spent = _time_connect(host.strip("[]"), int(port))
+        if spent is None:
+            return {}
+        times.append(spent)
+    return {"round_trip_s": min(times)}
+
+
+def _time_connect(host: str, port: int) -> Optional[float]:
+    try:
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(address[0], socket.SOCK_STREAM) as connection:
+            connection.settimeout(_CONNECT_TIMEOUT_S)
+            start = time.monotonic()
+            connection.connect(address[4])
+            return time.monotonic() - start
+    except OSError:
+        return None

@@ -1,0 +1,209 @@
+"""Loads of the shipped tests: operations of a task."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, Iterator, NamedTuple, Sequence, Union
+
+from ..treehammer_kit.payload_task import PayloadError
+from . import schedule
+from .closed_loop import ClosedLoop
+from .content import make_blocks
+from .load_task import MAX_CLIENTS, LoadTask
+from .operation import CREATE, DELETE, READ, WRITE, LoadFile, Operation
+from .written_files import WrittenFiles
+
+#: Opens per second before the first step of readers, and seconds for them at most.
+OPENING_RATE_HZ, MAX_OPENING_S = 100.0, 10.0
+#: Pieces of one vector read, and kB of one piece, over every protocol.
+MAX_VECTOR, MAX_PIECE_KB = 200, 2_000
+#: Reads, or files, of one client at most.
+MAX_SEQUENCE = 1_000_000
+_DIRECTIONS = ("write", "read")
+
+
+class LoadSpan(NamedTuple):
+    """Present instant, start and end of this job's load, in seconds since step 0 began."""
+
+    now_s: float
+    start_s: float
+    end_s: float
+
+
+#: Makes the operations of a task: in the order of their instants, or for closed loops.
+MakeOperations = Callable[[LoadTask, LoadSpan], Union[Iterator[Operation], ClosedLoop]]
+#: Makes the operations that come before the load and are not recorded.
+MakePreparation = Callable[[LoadTask], Iterator[Operation]]
+
+
+def open_files(task: LoadTask, span: LoadSpan) -> Iterator[Operation]:
+    """Open files of the dataset: ``clients`` clients, ``rate_hz`` opens per second by each."""
+    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    rate = clients * task.read_number("rate_hz", 2.0, (0, 100_000))
+    task.check_count(rate)
+    instants = schedule.pace_at_rate(rate, span.start_s, span.end_s, task.index, task.jobs)
+    return schedule.schedule_opens(instants, clients, task.files, task.seed)
+
+
+def read_files(task: LoadTask, span: LoadSpan) -> Iterator[Operation]:
+    """Read ``block_kb`` every ``period_s`` by each of ``clients`` clients in a ``pattern``."""
+    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    period = task.read_number("period_s", 10.0, (0, 86_400))
+    block = round(1e3 * task.read_number("block_kb", 2500, (0, 1_000_000)))
+    pattern = task.read_choice("pattern", schedule.PATTERNS)
+    vector = task.read_count("vector", 64, MAX_VECTOR) if pattern == schedule.VECTOR else 1
+    task.check_count(clients / period)
+    _check_size(task, block, vector, block)
+    instants = schedule.pace_clients(clients, period, span.start_s, span.end_s, task.seed)
+    chooser = schedule.make_chunk_chooser(pattern, block, vector)
+    opening = max(span.now_s, span.start_s - find_opening_time(clients)), span.start_s
+    return schedule.schedule_reads(instants, clients, task.files, task.seed, chooser, opening)
+
+
+def find_opening_time(clients: int) -> float:
+    """Return the seconds before the load in which readers open their files."""
+    return min(clients / OPENING_RATE_HZ, MAX_OPENING_S)
+
+
+def _check_size(task: LoadTask, block: int, vector: int, most: int) -> None:
+    """Refuse blocks with more pieces than bytes, or more bytes than the smallest file."""
+    small = min((file.size for file in task.files), default=0)
+    if not vector <= block <= most <= small:
+        raise _make_load_error(
+            f"blocks of {most} bytes in {vector} pieces cannot be read from a file of {small} bytes; "
+            "use another dataset, or smaller blocks"
+        )
+
+
+def _make_load_error(message: str) -> PayloadError:
+    return PayloadError("payload", "bad-load", "setup", message)
+
+
+def read_pattern(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
+    """Read ``reads`` times at random positions: ``vector`` pieces of ``chunk_kb`` each, e.g. 10-20.
+
+    The next read of a client follows the end of its last.
+    """
+    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    reads = task.read_count("reads", 500, MAX_SEQUENCE)
+    vector = task.read_count("vector", 1, MAX_VECTOR)
+    low, high = task.read_range("chunk_kb", "10-20", (0, MAX_PIECE_KB))
+    lengths = round(1e3 * low), round(1e3 * high)
+    _check_size(task, vector * lengths[0], vector, vector * lengths[1])
+    return ClosedLoop(
+        [
+            schedule.sequence_reads(
+                client, task.files[client % len(task.files)], reads, lengths, vector, task.seed
+            )
+            for client in range(clients)
+        ]
+    )
+
+
+def stream_files(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
+    """Write or read (``direction``) whole files: ``files`` of ``size_mb`` by each of ``clients``.
+
+    Readers take the dataset's files, else those of :func:`write_streams`.
+    """
+    streams = _Streams.read(task)
+    sequence = streams.write if streams.direction == "write" else streams.read_back
+    if streams.direction == "read" and task.files:
+        sequence = streams.read_dataset
+    return ClosedLoop([sequence(client) for client in range(streams.clients)], moves_files=True)
+
+
+def write_streams(task: LoadTask) -> Iterator[Operation]:
+    """Write the files that :func:`stream_files` reads."""
+    streams = _Streams.read(task)
+    if streams.direction == "read" and not task.files:
+        for client in range(streams.clients):
+            yield from streams.write(client)
+
+
+class _Streams(NamedTuple):
+    """Clients that move whole files."""
+
+    direction: str
+    clients: int
+    files: int
+    size: int
+    written: WrittenFiles
+    dataset: Sequence[LoadFile]
+    first: int
+
+    @classmethod
+    def read(cls, task: LoadTask) -> _Streams:
+        make_blocks()
+        clients = task.read_count("clients", 1, MAX_CLIENTS)
+        return cls(
+            task.read_choice("direction", _DIRECTIONS),
+            clients,
+            task.read_count("files", 4, MAX_SEQUENCE),
+            round(1e6 * task.read_number("size_mb", 25, (0, 100_000))),
+            task.require_written(),
+            task.files,
+            task.index * clients,
+        )
+
+    def write(self, client: int) -> Iterator[Operation]:
+        return (Operation(0.0, WRITE, client, file) for file in self._list_files(client))
+
+    def read_back(self, client: int) -> Iterator[Operation]:
+        return (Operation(0.0, READ, client, file) for file in self._list_files(client))
+
+    def read_dataset(self, client: int) -> Iterator[Operation]:
+        for number in range(self.files):
+            place = (self.first + client) * self.files + number
+            yield Operation(0.0, READ, client, self.dataset[place % len(self.dataset)])
+
+    def _list_files(self, client: int) -> Iterator[LoadFile]:
+        for number in range(self.files):
+            yield self.written.name_file(f"{client}-{number}", self.size, client + number)
+
+
+def delete_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], ClosedLoop]:
+    """Delete the files of :func:`create_files`: at ``rate_hz`` by each client, or flat out for 0."""
+    written, clients = task.require_written(), task.read_count("clients", 1, MAX_CLIENTS)
+
+    def delete(number: int, due_s: float) -> Operation:
+        return Operation(due_s, DELETE, number % clients, _name_deleted(written, number))
+
+    rate = _read_deletion_rate(task, clients)
+    if rate:
+        instants = schedule.pace_at_rate(rate, span.start_s, span.end_s, task.index, task.jobs)
+        return (delete(number, due_s) for number, due_s in enumerate(instants))
+    count = _count_deleted(task, clients)
+    return ClosedLoop(
+        [_delete_every(delete, range(client, count, clients)) for client in range(clients)]
+    )
+
+
+def _delete_every(delete: Callable[[int, float], Operation], numbers: range) -> Iterator[Operation]:
+    return (delete(number, 0.0) for number in numbers)
+
+
+def create_files(task: LoadTask) -> Iterator[Operation]:
+    """Create the files that :func:`delete_files` deletes, of ``size_kb`` each."""
+    written, clients = task.require_written(), task.read_count("clients", 1, MAX_CLIENTS)
+    size = task.read_number("size_kb", 0.0, (0, 1e6), zero=True)
+    for number in range(_count_deleted(task, clients)):
+        file = _name_deleted(written, number)._replace(size=round(1e3 * size), number=number)
+        yield Operation(0.0, WRITE if file.size else CREATE, 0, file)
+
+
+def _name_deleted(written: WrittenFiles, number: int) -> LoadFile:
+    return written.name_file(f"d{number}", 0, 0)
+
+
+def _read_deletion_rate(task: LoadTask, clients: int) -> float:
+    """Return the deletions per second of all clients; 0 for flat out."""
+    rate = clients * task.read_number("rate_hz", 0.0, (0, 100_000), zero=True)
+    task.check_count(rate)
+    return rate
+
+
+def _count_deleted(task: LoadTask, clients: int) -> int:
+    rate = _read_deletion_rate(task, clients)
+    if rate:
+        return math.ceil(rate * task.duration_s) + 1
+    return clients * task.read_count("files", 100, MAX_SEQUENCE)

@@ -1,0 +1,125 @@
+"""Files that a load writes, in a folder of its own, and their removal."""
+
+from __future__ import annotations
+
+import time
+from threading import Event, Lock
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+
+from ..treehammer_kit.payload_task import PayloadError
+from .closed_loop import ClosedLoop, ClosedLoopDriver
+from .load_driver import LoadTimer
+from .operation import (
+    CREATE,
+    DELETE,
+    MKDIR,
+    RMDIR,
+    WRITE,
+    Flight,
+    LoadFile,
+    Operation,
+    StorageClient,
+)
+from .recorder import Recorder, StepClock
+
+#: Operations at a time while files are prepared and removed; fewer for a load of fewer clients.
+PARALLEL = 16
+#: Seconds for the removal, and after SIGTERM, when the worker kills the payload after 5 s.
+REMOVAL_S, STOPPED_REMOVAL_S = 600.0, 1.5
+#: Seconds for the preparation.
+PREPARATION_S = 3600.0
+
+
+class WrittenFiles:
+    """Folder for the files of a load.
+
+    Attributes:
+        folder: URL or path of the folder.
+        adler32s: URL -> checksum of each file that exists; None if its writing failed.
+        removed: number of files that were removed at the end.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.adler32s: Dict[str, Optional[int]] = {}
+        self.removed = 0
+        self._lock = Lock()
+        self._exists = False
+
+    def name_file(self, name: str, size: int, number: int) -> LoadFile:
+        """Return a file of the folder, with its checksum once it is written."""
+        url = f"{self.folder}/{name}"
+        return LoadFile(url, size, number, self.adler32s.get(url))
+
+    def observe(self, flight: Flight, failure: str) -> None:
+        """Note the end of an operation; a write that failed may have left a file."""
+        operation = flight.operation
+        with self._lock:
+            if operation.name in (WRITE, CREATE):
+                self.adler32s[operation.file.url] = flight.adler32
+            elif operation.name == DELETE and failure in ("", "not-found"):
+                self.adler32s.pop(operation.file.url, None)
+
+    def prepare(self, client: StorageClient, operations: Iterable[Operation], stop: Event) -> None:
+        """Make the folder and perform operations in it.
+
+        Raises:
+            PayloadError: one failed.
+        """
+        self._exists = True
+        folder = [Operation(0.0, MKDIR, 0, LoadFile(self.folder))]
+        for some in (folder, operations):
+            ended = _perform_all(client, some, PREPARATION_S, stop, self.observe)
+            failed = [(one, failure) for one, failure in ended if failure]
+            if failed and not stop.is_set():
+                one, failure = failed[0]
+                message = (
+                    f"{one.name} {one.file.url} before the load: {failure}. Is the writable area of "
+                    "the door right, and do this job's credentials permit writing there?"
+                )
+                raise PayloadError("open", failure, "setup", message)
+
+    def remove(self, client: StorageClient, stop: Event) -> None:
+        """Remove all files and the folder, after ``stop`` as far as a few seconds allow."""
+        if not self._exists:
+            return
+        if not stop.is_set():
+            self._remove_files(client, REMOVAL_S, stop)
+        if stop.is_set():
+            self._remove_files(client, STOPPED_REMOVAL_S, Event())
+        if not self.adler32s:
+            folder = [Operation(0.0, RMDIR, 0, LoadFile(self.folder))]
+            _perform_all(client, folder, STOPPED_REMOVAL_S, Event(), self.observe)
+
+    def _remove_files(self, client: StorageClient, limit_s: float, stop: Event) -> None:
+        files = [Operation(0.0, DELETE, 0, LoadFile(url)) for url in self.adler32s]
+        ended = _perform_all(client, files, limit_s, stop, self.observe)
+        self.removed += sum(not failure for _, failure in ended)
+
+
+def _perform_all(
+    client: StorageClient,
+    operations: Iterable[Operation],
+    limit_s: float,
+    stop: Event,
+    observe: Callable[[Flight, str], None],
+) -> List[Tuple[Operation, str]]:
+    """Perform operations, several at a time; return those that ended, with their failures."""
+    ended: List[Tuple[Operation, str]] = []
+
+    def note(flight: Flight, failure: str) -> None:
+        observe(flight, failure)
+        ended.append((flight.operation, failure))
+
+    lanes = min(PARALLEL, client.clients)
+    steps = StepClock(limit_s, 0)
+    recorder = Recorder(steps, lanes, observe=note)
+    driver = ClosedLoopDriver(client, recorder, steps, LoadTimer(time.monotonic(), stop))
+    every = list(operations)
+    sequences = [_assign(every[lane::lanes], lane) for lane in range(lanes)]
+    driver.run_loop(ClosedLoop(sequences), limit_s, patience_s=0.0)
+    return ended
+
+
+def _assign(operations: Iterable[Operation], client: int) -> Iterator[Operation]:
+    return (operation._replace(client=client) for operation in operations)

@@ -1,0 +1,172 @@
+"""Operations of load tests: counts and latencies of one operation in one time step.
+
+A measurement may carry a list of such rows beside its values. An operation belongs to the step in
+which it was *scheduled*, and its latency counts from that instant, so that a stalled server cannot
+hide behind a generator that waits for it. Standard library only, Python 3.9 and later: this module
+is packed into the worker and the kit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+from .latency_histogram import MAX_ENCODED, LatencyHistogram
+from .metric_catalogue import MAX_WORD, Metric, Value
+from .value_checks import is_number, make_check
+
+#: Seconds behind its schedule from which an operation counts as sent late.
+LATE_S = 0.010
+
+#: Operations of the shipped tests. A test may add others: a lower-case word.
+OPERATIONS = (
+    "authenticate",
+    "connect",
+    "locate",
+    "stat",
+    "mkdir",
+    "create",
+    "open",
+    "read",
+    "vector_read",
+    "write",
+    "close",
+    "copy",
+    "remove",
+    "delete",
+)
+CLIENT, SERVER = "client", "server"
+
+#: Classes of failed operations.
+OPERATION_FAILURES = (
+    "refused",
+    "reset",
+    "timeout",
+    "not-found",
+    "not-permitted",
+    "credential",
+    "no-space",
+    "wrong-data",
+    "server-error",
+    "not-supported",
+    "unfinished",
+    "other",
+)
+
+#: Rows of one measurement at most: a day of 10 s steps of two operations.
+MAX_OPERATION_STEPS = 20_000
+
+_OPERATION_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}\Z")
+
+
+# One line per metric, as a table; the formatter would use five lines for each.
+# fmt: off
+def _operation_metrics() -> Tuple[Metric, ...]:
+    def text(name: str, meaning: str, **constraints: Any) -> Metric:
+        return Metric(name, "text", "", "", meaning, "payload", "payload", required=True, **constraints)
+
+    def count(name: str, meaning: str, better: str = "", unit: str = "1") -> Metric:
+        return Metric(name, "int", unit, better, meaning, "payload", "payload", required=True, minimum=0)
+
+    def number(name: str, unit: str, meaning: str, better: str = "") -> Metric:
+        return Metric(name, "float", unit, better, meaning, "payload", "payload", required=True)
+
+    return (
+        text("side", "'client', or 'server' for the same operation in the server's log.", max_length=MAX_WORD, choices=(CLIENT, SERVER)),
+        text("operation", "Operation: open, read, vector_read, write, stat, …", max_length=32, is_identity=True),
+        text("server", "Server that performed it; empty where unknown."),
+        count("step", "Time step, from 0 at the common start of the campaign's jobs, else at the start of the load."),
+        count("step_start_us", "Start of the step, microseconds since 1970 UTC.", unit="us"),
+        number("step_s", "s", "Length of the step."),
+        count("clients", "Clients that were active in the step."),
+        count("scheduled", "Operations that were due in the step."),
+        count("done", "Operations of these that succeeded.", "higher"),
+        count("failed", "Operations of these that failed, or had not ended when the load stopped.", "lower"),
+        count("late", "Operations of these that were sent more than 10 ms behind the schedule.", "lower"),
+        number("lateness_max_s", "s", "Longest delay of a sending behind the schedule.", "lower"),
+        number("generator_cpu", "1", "CPU seconds of the load generator per second of the step."),
+        Metric("generator_limited", "bool", "1", "", "The generator itself was the limit: the step is marked and enters no average.", "payload", "payload", required=True),
+        count("bytes", "Bytes that successful operations moved.", "higher", "B"),
+        text("failures", "JSON object: failed operations by class."),
+        text("latency", "Latencies of successful operations from the scheduled instant, in microseconds: HdrHistogram, compressed V2 encoding, base64; empty where none was taken.", max_length=MAX_ENCODED),
+    )
+# fmt: on
+
+
+#: Columns of the table of operations, each required, declared like the catalogue's metrics.
+OPERATION_METRICS = _operation_metrics()
+_CHECKS = {metric.name: make_check(metric) for metric in OPERATION_METRICS}
+
+
+def make_operation_step(
+    latency: LatencyHistogram, failures: Mapping[str, int], **values: Value
+) -> Dict[str, Value]:
+    """Build the row of one step; ``done`` and ``failed`` follow from the arguments."""
+    return {
+        **values,
+        "done": latency.count,
+        "failed": sum(failures.values()),
+        "failures": json.dumps(dict(sorted(failures.items()))),
+        "latency": latency.encode() if latency.count else "",
+    }
+
+
+def find_operation_problems(operations: Any) -> List[str]:
+    """List every reason for rejecting the rows of a measurement; empty if they are valid."""
+    if not isinstance(operations, (list, tuple)):
+        return ["operations must be a list"]
+    if len(operations) > MAX_OPERATION_STEPS:
+        return [f"operations has more than {MAX_OPERATION_STEPS} rows; use longer time steps"]
+    problems = []
+    for number, row in enumerate(operations):
+        problems += [f"operations[{number}]: {text}" for text in _find_row_problems(row)]
+    return problems
+
+
+def _find_row_problems(row: Any) -> List[str]:
+    if not isinstance(row, dict):
+        return ["an object is expected"]
+    problems = [f"unknown field {name!r}" for name in row if name not in _CHECKS]
+    problems += [f"{name} is missing" for name in _CHECKS if row.get(name) is None]
+    for name, check in _CHECKS.items():
+        if row.get(name) is not None and check(row[name]):
+            problems.append(f"{name} {check(row[name])}")
+    return problems or _find_contradictions(row)
+
+
+def _find_contradictions(row: Mapping[str, Any]) -> List[str]:
+    problems = []
+    if not _OPERATION_NAME.match(row["operation"]):
+        problems.append("operation must be a lower-case word of at most 32 characters")
+    if row["step_s"] <= 0 or row["lateness_max_s"] < 0 or row["generator_cpu"] < 0:
+        problems.append("step_s must be positive, lateness_max_s and generator_cpu not negative")
+    if row["done"] + row["failed"] > row["scheduled"]:
+        problems.append("more operations ended than were scheduled")
+    if row["late"] > row["scheduled"]:
+        problems.append("more operations were late than were scheduled")
+    if _sum_failures(row["failures"]) != row["failed"]:
+        problems.append("failures must be a JSON object of counts that add up to failed")
+    if row["latency"]:
+        try:
+            counted = LatencyHistogram.decode(row["latency"]).count
+        except ValueError as error:
+            problems.append(f"latency is no histogram: {error}")
+        else:
+            if counted != row["done"]:
+                problems.append(f"latency counts {counted} operations, done is {row['done']}")
+    return problems
+
+
+def _sum_failures(text: str) -> int:
+    """Sum the counts of a JSON object of failures; -1 if it is none."""
+    try:
+        failures = json.loads(text)
+    except (ValueError, RecursionError):
+        return -1
+    if not isinstance(failures, dict):
+        return -1
+    counts: Sequence[Any] = list(failures.values())
+    if not all(isinstance(n, int) and is_number(n) and n > 0 for n in counts):
+        return -1
+    return sum(counts)

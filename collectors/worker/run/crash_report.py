@@ -1,0 +1,82 @@
+"""Cause of a crash, found in a payload's output."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable, Iterator, List, Optional, Pattern
+
+#: Frames of a crash that a message names.
+MAX_FRAMES = 3
+#: Longest line that a message quotes, in characters.
+MAX_LINE = 300
+
+#: Lines that name the cause, the most specific first; the last such line of the output counts.
+_DECISIVE_LINES = (
+    re.compile(r"^Fatal in <.*", re.MULTILINE),
+    re.compile(r"^(?:  )?what\(\): .*", re.MULTILINE),
+    re.compile(r"^\w*(?:Error|Exception): .*", re.MULTILINE),
+)
+_ROOT_ERROR = re.compile(r"^(?:Sys)?Error in <.*", re.MULTILINE)
+_FRAME = re.compile(r"^(?P<library>\S+?)\((?P<symbol>_Z\w+)\+0x[0-9a-f]+\) ?\[", re.MULTILINE)
+#: Libraries whose frames say nothing of the cause: the interpreters' and the C library's.
+_FOREIGN_LIBRARY = re.compile(r"/(?:libc|libpthread|libpython|python|libstdc\+\+|libCling)[^/]*$")
+_MISSING_DICTIONARY = re.compile(r"no dictionary for class (\S+) is available")
+
+
+def describe_crash(log: str) -> str:
+    """Describe the cause of a payload's crash in one or two sentences; '' if the log has none."""
+    text = _find_last_line(log, _DECISIVE_LINES)
+    if not text:
+        frames = list(_find_frames(log))
+        error = _find_last_line(log, (_ROOT_ERROR,))
+        text = f"It crashed in {', called by '.join(frames)}." if frames else ""
+        text = f"{text} ROOT's last error: {error}".strip() if error else text
+    classes = sorted(set(_MISSING_DICTIONARY.findall(log)))
+    if text and classes:
+        named = ", ".join(classes[:MAX_FRAMES]) + (", …" if len(classes) > MAX_FRAMES else "")
+        text += f' No dictionary for {named}: read branches = "readable", or exclude the branch.'
+    return text
+
+
+def _find_last_line(log: str, patterns: Iterable[Pattern[str]]) -> str:
+    """Return the last line that the first successful pattern matches, as a sentence."""
+    for pattern in patterns:
+        found = pattern.findall(log)
+        if found:
+            line = str(found[-1]).strip()[:MAX_LINE]
+            return line if line.endswith(".") else f"{line}."
+    return ""
+
+
+def _find_frames(log: str) -> Iterator[str]:
+    """Yield the innermost C++ functions of a crash, without repetitions."""
+    seen: List[str] = []
+    for match in _FRAME.finditer(log):
+        name = demangle_name(match["symbol"])
+        if name and name not in seen and not _FOREIGN_LIBRARY.search(match["library"]):
+            seen.append(name)
+            yield name
+            if len(seen) == MAX_FRAMES:
+                return
+
+
+def demangle_name(symbol: str) -> Optional[str]:
+    """Return the qualified name of a C++ function, without parameters; None if it is unusual.
+
+    >>> demangle_name("_ZN14TBranchElement10ReadLeavesER7TBuffer")
+    'TBranchElement::ReadLeaves'
+    """
+    rest = symbol[2:]
+    nested = rest.startswith("N")
+    rest = rest.lstrip("NKVrL") if nested else rest
+    parts: List[str] = []
+    while True:
+        size = re.match(r"\d+", rest)
+        if size is None:
+            break
+        start = size.end()
+        parts.append(rest[start : start + int(size[0])])
+        rest = rest[start + int(size[0]) :]
+        if not nested:
+            break
+    return "::".join(parts) or None

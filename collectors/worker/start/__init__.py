@@ -1,0 +1,1 @@
+"""Common start of jobs that load a storage together."""
