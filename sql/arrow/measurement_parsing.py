@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
 
 from treehammer.collectors.record.measurement_record import Measurement, RecordError
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
+from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.arrow.column_conversion import Problems
 from treehammer.sql.core.measurement_view import EXTRA_PREFIX
+
+#: Nested column of operations.
+OPERATIONS_COLUMN = "operations"
+_OPERATION_TEXTS = tuple(metric.name for metric in OPERATION_METRICS if metric.type == "text")
 
 # Databases, and so exported files, keep the empty text of a required metric as null.
 _EMPTY_TEXTS = {
@@ -25,16 +30,32 @@ def parse_measurements(batch: pa.RecordBatch, problems: Problems) -> Iterator[Me
 
     Args:
         batch: catalogue columns and ``extra_NAME`` columns of test-defined metrics, in the types
-            of :mod:`treehammer.sql.arrow.arrow_schema`.
+            of :mod:`treehammer.sql.arrow.arrow_schema`; possibly the nested column of operations.
         problems: rows that are invalid already; receives the others that are, with the reasons.
     """
+    operations = _list_operations(batch)
     for row, (values, extras) in enumerate(_list_rows(batch)):
         if row in problems:
             continue
         try:
-            yield Measurement.from_document({"values": values, "extras": extras})
+            document = {"values": values, "extras": extras, "operations": operations[row]}
+            yield Measurement.from_document(document)
         except RecordError as error:
             problems[row].append(str(error))
+
+
+def _list_operations(batch: pa.RecordBatch) -> Sequence[Any]:
+    """List the operations of each row, as a record has them."""
+    if OPERATIONS_COLUMN not in batch.schema.names:
+        return [[]] * batch.num_rows
+    found: list[Any] = batch.column(OPERATIONS_COLUMN).to_pylist()
+    return [[_restore_texts(step) for step in steps or ()] for steps in found]
+
+
+def _restore_texts(step: Any) -> Any:
+    if not isinstance(step, dict):
+        return step
+    return step | {name: "" for name in _OPERATION_TEXTS if step.get(name) is None}
 
 
 def _list_rows(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
@@ -42,6 +63,7 @@ def _list_rows(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], dict[str
     columns = {
         name: _list_values(column, _EMPTY_TEXTS.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if name != OPERATIONS_COLUMN
         if column.null_count < len(column) or name in _EMPTY_TEXTS
     }
     all_extras = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from treehammer.collectors.record.measurement_record import is_storable
+from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError
 from treehammer.sql.auth.access_keys import (
     ROLES,

@@ -111,12 +111,24 @@ def rebuild_command(settings: Settings) -> None:
     metavar="DAYS",
     help="Last output of payloads, in measurements older than this.",
 )
+@click.option(
+    "--operations-after",
+    "operations",
+    type=_AGE_DAYS,
+    metavar="DAYS",
+    help="Time steps of load tests, in measurements older than this; their totals and latencies stay.",
+)
 @click.option("--dry-run", is_flag=True, help="Only report the data to delete.")
 @output_options
 @click.pass_obj
 @on_interrupt("deleted data stays deleted; the rest is unchanged")
 def prune_command(
-    settings: Settings, passes: int | None, logs: int | None, dry_run: bool, form: str
+    settings: Settings,
+    passes: int | None,
+    logs: int | None,
+    operations: int | None,
+    dry_run: bool,
+    form: str,
 ) -> None:
     """Delete bulky columns of old measurements.
 
@@ -125,9 +137,12 @@ def prune_command(
 
     Example: treehammer db prune --passes-after 365 --logs-after 90 --dry-run
     """
-    ages = {name: days for name, days in (("passes", passes), ("logs", logs)) if days}
+    asked = {"passes": passes, "logs": logs, "operations": operations}
+    ages = {name: days for name, days in asked.items() if days}
     if not ages:
-        raise ConfigError("no data to prune", hint="Give --passes-after DAYS or --logs-after DAYS.")
+        raise ConfigError(
+            "no data to prune", hint="Give --passes-after, --logs-after or --operations-after DAYS."
+        )
     with Store.open(settings.database, create=False) as store:
         prune = store.prunable if dry_run else store.prune
         results = [prune(name, first_kept_day(days)) for name, days in ages.items()]

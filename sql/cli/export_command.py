@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from treehammer.config import Settings
+from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.terminal import on_interrupt, progress_bar
@@ -18,6 +19,7 @@ from treehammer.text_formatting import pluralize
 @click.option(
     "--campaign",
     "campaigns",
+    shell_complete=complete_campaigns,
     multiple=True,
     metavar="ID",
     help="Only this campaign: its id, name, a prefix of either, or 'last'. Repeatable.",

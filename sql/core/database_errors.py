@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,18 +37,36 @@ class DamagedValueError(ValueError):
         super().__init__(f"{error_hints.DAMAGED_VALUE}: {what}")
 
 
+_DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, socket.gaierror, DamagedValueError)
+
+
 @contextmanager
 def translate_errors(url: URL) -> Iterator[None]:
     """Convert database errors into errors with a remedy.
 
     Raises:
         StoreError: in place of errors of SQLAlchemy and the driver, and :class:`DamagedValueError`.
+        KeyboardInterrupt: in place of errors raised while it left the block.
     """
+    handled = sys.exception()
     try:
         yield
-    except (SQLAlchemyError, sqlite3.Error, socket.gaierror, DamagedValueError) as error:
+    except Exception as error:
+        # SQLAlchemy closes a connection that Ctrl-C interrupts; cleaning up then fails.
+        if interrupt := _find_interrupt(error, handled):
+            raise interrupt from None
+        if not isinstance(error, _DATABASE_ERRORS):
+            raise
         said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
         raise build_store_error(url, said, _classify_error(error, said)) from error
+
+
+def _find_interrupt(error: Exception, handled: BaseException | None) -> KeyboardInterrupt | None:
+    """Find a KeyboardInterrupt during which the error was raised; ``handled`` is older than both."""
+    context = error.__context__
+    while context and context is not handled and not isinstance(context, KeyboardInterrupt):
+        context = context.__context__
+    return context if isinstance(context, KeyboardInterrupt) and context is not handled else None
 
 
 def _classify_error(error: Exception, said: str) -> type[StoreError]:

@@ -44,14 +44,17 @@ def _hash_row(names: tuple[str, ...], values: tuple[Any, ...]) -> int:
 def hash_dimension_row(row: Mapping[str, Any]) -> int:
     """Hash the known values of a row, names sorted, to 63 bits of their SHA-256.
 
-    Unknown values are left out, so that columns added later change no number.
+    Unknown values are left out, so that columns added later change no number; and so is the storage
+    site where it is the job's own, as in all measurements from before it was recorded.
     """
     known = {name: value for name, value in sorted(row.items()) if value is not None}
+    if known.get("storage_site") == known.get("site"):
+        known.pop("storage_site", None)
     text = json.dumps(known, separators=(",", ":"), allow_nan=False)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-#: Requested configuration: the series, its site and its input.
+#: Requested configuration: the series, its sites and its input.
 SUBJECT = Dimension(
     "subject",
     (
@@ -60,6 +63,7 @@ SUBJECT = Dimension(
         "variant",
         "variant_label",
         "site",
+        "storage_site",
         "door",
         "door_protocol",
         "dataset",

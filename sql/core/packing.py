@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.sql.core.database_errors import DamagedValueError
 
 if TYPE_CHECKING:
@@ -142,3 +143,15 @@ def decode_numbers(text: str) -> list[Any]:
     if not isinstance(found, list) or not all(type(one) in (int, float) for one in found):
         raise DamagedValueError("no list of numbers")
     return found
+
+
+def decode_latency(text: str | None) -> LatencyHistogram:
+    """Decode a histogram of latencies; an unknown one is empty.
+
+    Raises:
+        DamagedValueError: the text is not a histogram.
+    """
+    try:
+        return LatencyHistogram.decode(text) if text else LatencyHistogram()
+    except (TypeError, ValueError) as error:
+        raise DamagedValueError("no histogram of latencies") from error

@@ -90,22 +90,36 @@ def _write_chunk(
     connection: Connection, table: sa.Table, some: Sequence[dict[str, Any]], *, replace: bool
 ) -> None:
     # UPDATE, then INSERT of missing rows: upsert syntax differs between databases.
-    key = [column.key for column in table.primary_key]
-    known = sa.select(*(table.c[name] for name in key)).where(
-        table.c[key[0]].in_({values[key[0]] for values in some})
-    )
-    there = {tuple(row) for row in connection.execute(known)}
-    wanted: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for values in some:
-        identity = tuple(map(values.__getitem__, key))
-        if replace or identity not in wanted:
-            wanted[identity] = values
+    wanted = _index_rows(table, some, last=replace)
+    there = _fetch_keys(connection, table, wanted)
     if missing := [values for identity, values in wanted.items() if identity not in there]:
         connection.execute(sa.insert(table), missing)
     if replace:
         _update_rows(
             connection, table, [wanted[identity] for identity in wanted if identity in there]
         )
+
+
+def _index_rows(
+    table: sa.Table, rows: Iterable[dict[str, Any]], *, last: bool
+) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Map primary keys to the first row of each, or to the last."""
+    key = [column.key for column in table.primary_key]
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for values in rows:
+        identity = tuple(map(values.__getitem__, key))
+        if last or identity not in found:
+            found[identity] = values
+    return found
+
+
+def _fetch_keys(
+    connection: Connection, table: sa.Table, wanted: Iterable[tuple[Any, ...]]
+) -> set[tuple[Any, ...]]:
+    """Fetch the primary keys of stored rows that share the first part of a wanted key."""
+    key = list(table.primary_key)
+    known = sa.select(*key).where(key[0].in_({identity[0] for identity in wanted}))
+    return {tuple(row) for row in connection.execute(known)}
 
 
 def _update_rows(

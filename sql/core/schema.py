@@ -16,14 +16,13 @@ from sqlalchemy.types import TypeEngine
 
 from treehammer.collectors.record.metric_catalogue import (
     CATALOGUE,
-    IDENTITY_METRICS,
-    LONG_TEXT_METRICS,
     MAX_IDENTITY,
     MAX_TEXT,
     MAX_WORD,
     METRICS_BY_NAME,
     Metric,
 )
+from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.core.column_types import REAL, LongText, NumberList, StoredText
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 
@@ -49,13 +48,13 @@ metadata = sa.MetaData(
 def column_type(metric: Metric) -> TypeEngine[Any]:
     """Return the database type for values of a metric."""
     if metric.type == "text":
-        return LongText() if metric.name in LONG_TEXT_METRICS else StoredText(metric.max_length)
+        return LongText() if metric.max_length > MAX_TEXT else StoredText(metric.max_length)
     return _TYPES[metric.type]
 
 
 def _metric_column(metric: Metric) -> sa.Column[Any]:
     # Text other than identities may be '', which is stored as NULL.
-    optional_text = metric.type == "text" and metric.name not in IDENTITY_METRICS
+    optional_text = metric.type == "text" and not metric.is_identity
     return sa.Column(
         metric.name,
         column_type(metric),
@@ -197,17 +196,32 @@ def _rollup_columns(name: str) -> tuple[sa.Column[Any], ...]:
     )
 
 
+def _rollup_owner_columns() -> tuple[sa.Column[Any], ...]:
+    return (
+        sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column(
+            "subject_id",
+            sa.BigInteger,
+            sa.ForeignKey(dimension_tables["subject"].c.id),
+            primary_key=True,
+            autoincrement=False,
+        ),
+    )
+
+
+def _measurement_key_column() -> sa.Column[Any]:
+    return sa.Column(
+        "measurement_id",
+        StoredText(MAX_IDENTITY),
+        sa.ForeignKey(measurement.c.measurement_id),
+        primary_key=True,
+    )
+
+
 rollup_day = sa.Table(
     "rollup_day",
     metadata,
-    sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column(
-        "subject_id",
-        sa.BigInteger,
-        sa.ForeignKey(dimension_tables["subject"].c.id),
-        primary_key=True,
-        autoincrement=False,
-    ),
+    *_rollup_owner_columns(),
     sa.Column("kind", StoredText(MAX_WORD), primary_key=True),
     sa.Column("outcome", StoredText(MAX_WORD), primary_key=True),
     sa.Column("measurements", sa.BigInteger, nullable=False),
@@ -220,14 +234,38 @@ rollup_day = sa.Table(
 extra = sa.Table(
     "extra",
     metadata,
-    sa.Column(
-        "measurement_id",
-        StoredText(MAX_IDENTITY),
-        sa.ForeignKey(measurement.c.measurement_id),
-        primary_key=True,
-    ),
+    _measurement_key_column(),
     sa.Column("name", StoredText(EXTRA_NAME_LENGTH), primary_key=True),
     sa.Column("value", REAL, nullable=False),
+)
+
+# Steps of load tests; ``line`` preserves their order in the measurement.
+operation = sa.Table(
+    "operation",
+    metadata,
+    _measurement_key_column(),
+    sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
+    *map(_metric_column, OPERATION_METRICS),
+)
+
+#: Counts that roll-ups of operations sum by day.
+ROLLUP_COUNTS = ("scheduled", "done", "failed", "late", "bytes")
+
+# Steps in which the load generator was the limit are only counted, in ``limited_steps``.
+rollup_operation = sa.Table(
+    "rollup_operation",
+    metadata,
+    *_rollup_owner_columns(),
+    *(
+        sa.Column(name, StoredText(MAX_WORD), primary_key=True)
+        for name in ("outcome", "side", "operation")
+    ),
+    *(
+        sa.Column(name, sa.BigInteger, nullable=False)
+        for name in ("steps", "limited_steps", *ROLLUP_COUNTS)
+    ),
+    sa.Column("latency", LongText),
+    sa.Index("ix_rollup_operation_subject", "subject_id", "day"),
 )
 
 campaign = sa.Table(

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from treehammer.collectors.record.measurement_record import is_storable
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
+from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.outcomes import has_outcome, outcome_column

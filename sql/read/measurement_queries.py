@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record.measurement_record import is_storable
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME, Value
+from treehammer.collectors.record.value_checks import is_storable
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.measurement_view import ALL_COLUMNS
 from treehammer.sql.core.packing import PACKED_COLUMNS, unpack_lists
 from treehammer.sql.core.rows import CountRow, ExtraRow
-from treehammer.sql.core.schema import extra, measurement
+from treehammer.sql.core.schema import extra, measurement, operation
 from treehammer.sql.read.figure_query import FigureQuery, FigureResult
 from treehammer.sql.read.figure_sql import fetch_figure
 from treehammer.sql.read.measurement_selection import Selection, compile_selection
+from treehammer.sql.read.operation_queries import (
+    OPERATION_COLUMNS,
+    OperationRow,
+    fetch_operations_of,
+)
 
 #: Rows that are fetched at a time.
 FETCH_ROWS = 2000
@@ -68,6 +73,14 @@ class MeasurementQueries:
             query = query.where(extra.c.name.in_(names))
         return self._apply_selection(query).order_by(*MEASUREMENT_ORDER, extra.c.name)
 
+    def operations(self, columns: Sequence[str] = ()) -> sa.Select[Any]:
+        """Select the operations of the measurements, beside catalogue columns of these."""
+        id_, line = operation.c.measurement_id, operation.c.line
+        beside = [measurement_view.catalogue_column(name) for name in columns]
+        query = sa.select(id_, line, *(operation.c[name] for name in OPERATION_COLUMNS), *beside)
+        tables = measurement_view.join_dimensions(columns).join(operation)
+        return self._apply_selection(query.select_from(tables)).order_by(*MEASUREMENT_ORDER, line)
+
     def _apply_selection(self, query: sa.Select[Any]) -> sa.Select[Any]:
         return query.where(*compile_selection(self.selection, self.dialect))
 
@@ -105,6 +118,47 @@ class DatabaseSnapshot:
     def extra_names(self, selection: Selection) -> list[str]:
         """Names of the metrics that tests defined and the selected measurements have, sorted."""
         return [*self._connection.scalars(self._build_queries(selection).extra_names())]
+
+    def operations(
+        self, selection: Selection, columns: Sequence[str] = ()
+    ) -> Iterator[dict[str, Value]]:
+        """Stream the operations of the selected measurements, in order.
+
+        Args:
+            selection: the measurements.
+            columns: catalogue columns of the measurement to add to each row.
+        """
+        names = ("measurement_id", "line", *OPERATION_COLUMNS, *columns)
+        for row in self._stream(self._build_queries(selection).operations(columns)):
+            yield dict(zip(names, row, strict=True))
+
+    def operation_owners(
+        self, selection: Selection, columns: Sequence[str]
+    ) -> list[dict[str, Value]]:
+        """List catalogue columns of the selected measurements that have operations, in order."""
+        query = self._build_queries(selection).measurements(columns)
+        first = sa.and_(
+            operation.c.measurement_id == measurement.c.measurement_id, operation.c.line == 0
+        )
+        rows = self._connection.execute(query.where(sa.exists().where(first)))
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def operations_of(self, ids: Sequence[str]) -> Mapping[str, list[OperationRow]]:
+        """Fetch the operations of at most 1000 measurements by identity, in order."""
+        return fetch_operations_of(self._connection, ids)
+
+    def has_operations(self, selection: Selection) -> bool:
+        """Check whether any selected measurement has operations."""
+        if self._connection.scalar(sa.select(operation.c.line).limit(1)) is None:
+            return False
+        query = self._build_queries(selection).operations().order_by(None).limit(1)
+        return self._connection.execute(query).first() is not None
+
+    def count_operation_rows(self, selection: Selection) -> int:
+        """Count the rows of operations of the selected measurements."""
+        query = self._build_queries(selection).operations().order_by(None)
+        count = query.with_only_columns(sa.func.count())
+        return int(self._connection.execute(count).scalar_one())
 
     def has_extra(self, name: str) -> bool:
         """Whether any measurement has this metric that a test defined; one is looked for."""

@@ -12,13 +12,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from treehammer.collectors.record.measurement_record import is_storable
 from treehammer.collectors.record.metric_catalogue import (
     INT64_LIMIT,
     LONG_TEXT_METRICS,
     METRICS_BY_NAME,
     Metric,
 )
+from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.schema import measurement

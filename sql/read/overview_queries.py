@@ -55,15 +55,29 @@ class CampaignState:
     recorded: int
 
 
-def list_site_days(store: ResultsReader, first: int, last: int) -> list[SiteDay]:
-    """Sites and days from ``first`` to ``last`` (YYYYMMDD) on which something was measured, in order."""
+#: Columns of a subject by which measurements belong to a site.
+JOB_SITE, STORAGE_SITE = "site", "storage_site"
+
+
+def list_site_days(
+    store: ResultsReader, first: int, last: int, by: str = JOB_SITE
+) -> list[SiteDay]:
+    """List sites and days from ``first`` to ``last`` (YYYYMMDD) with measurements, in order.
+
+    Args:
+        store: the database.
+        first: the first day.
+        last: the last day.
+        by: :data:`JOB_SITE`, or :data:`STORAGE_SITE` for the sites whose storage was read.
+    """
+    of_site = dimension_tables["subject"].c[by]
     query = (
         sa.select(
-            _SITE, rollup_day.c.day, rollup_day.c.outcome, sa.func.sum(rollup_day.c.measurements)
+            of_site, rollup_day.c.day, rollup_day.c.outcome, sa.func.sum(rollup_day.c.measurements)
         )
         .join(dimension_tables["subject"])
         .where(rollup_day.c.day.between(first, last))
-        .group_by(_SITE, rollup_day.c.day, rollup_day.c.outcome)
+        .group_by(of_site, rollup_day.c.day, rollup_day.c.outcome)
     )
     found: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
     with store.connection() as connection:
@@ -79,10 +93,11 @@ def find_last_day(store: ResultsReader) -> int | None:
     return None if found is None else int(found)
 
 
-def list_sites(store: ResultsReader) -> list[str]:
-    """Every site that has ever measured something, sorted."""
+def list_sites(store: ResultsReader, by: str = JOB_SITE) -> list[str]:
+    """List every site that has ever measured something, or whose storage was read, sorted."""
+    of_site = dimension_tables["subject"].c[by]
     with store.connection() as connection:
-        found = connection.scalars(sa.select(_SITE).distinct().order_by(_SITE))
+        found = connection.scalars(sa.select(of_site).distinct().order_by(of_site))
         return [site or "" for site in found]
 
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
-from treehammer.collectors.record.measurement_record import is_storable
 from treehammer.collectors.record.metric_catalogue import Value
+from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import schema
 from treehammer.sql.core.database_engine import read_transaction

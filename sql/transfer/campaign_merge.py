@@ -1,9 +1,9 @@
 """Campaigns, jobs and attempts of another installation, merged with those that are here.
 
-Only jobs that were over are taken in: the installation that submitted a job follows it, and here its
-batch system would be asked for it in vain.  Jobs that are followed here and are not over are left
-alone.  Of those that are over on both sides, who knows a later attempt is right; one that we were
-told of while it ran has ended as the file says, unless it was queued anew since.
+Only finished jobs are merged: the installation that submitted a job follows it, and its batch system
+cannot be queried here.  Unfinished jobs that are followed here stay unchanged.  Of a job that finished
+on both sides, the later attempt wins.  A job that was uploaded while it ran has ended as the file
+says, unless it was queued anew since.
 """
 
 from __future__ import annotations
@@ -49,12 +49,16 @@ def merge_companions(
     _merge_jobs(_JobMerger(store), incoming)
     for batch in incoming.companion("replica"):
         store.add_replicas(parse_rows(ReplicaRow, batch))
+    _merge_instruction_counts(store, incoming)
+    return len(new)
+
+
+def _merge_instruction_counts(store: Store, incoming: MeasurementFile) -> None:
     # Rows of two counts never mix: one that is here stays as it is.
     counted_here = {row.count_id for row in store.instruction_counts()}
     for batch in incoming.companion("instruction_count"):
         rows = parse_rows(InstructionRow, batch)
         store.add_instruction_counts(row for row in rows if row.count_id not in counted_here)
-    return len(new)
 
 
 def _merge_jobs(merger: _JobMerger, incoming: MeasurementFile) -> None:
@@ -111,7 +115,7 @@ def _is_updatable(here: JobRow | None) -> bool:
 
 
 def _has_ended(job: JobRow, here: JobRow) -> bool:
-    """Whether a job of the file, which is over, is the one that we were told was not."""
+    """Whether a finished job of the file is the one that is unfinished here."""
     return here.state not in FINAL_JOB_STATES and here.batch_id in ("", job.batch_id)
 
 

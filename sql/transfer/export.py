@@ -3,14 +3,16 @@
 All formats have one column per catalogue entry and ``extra_NAME`` for each metric that a test defines,
 and the same order of rows. Parquet keeps nulls. In CSV an unknown value is an empty field and lists are
 JSON; CSV has no metadata (selection, version, time) and no companion tables
-(:mod:`treehammer.sql.transfer.companion_tables`). :mod:`treehammer.sql.transfer.root_export` defines
+(:mod:`treehammer.sql.transfer.companion_tables`). Operations of load tests are a tree, a nested column
+or a second CSV file (:mod:`treehammer.sql.transfer.operation_table`). :mod:`treehammer.sql.transfer.root_export` defines
 the conventions of the TTree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,9 +27,17 @@ from treehammer.sql.transfer import partitions
 from treehammer.sql.transfer.atomic_output import replace_file, replace_folder
 from treehammer.sql.transfer.companion_tables import ExportSink, iter_companion_tables
 from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat
+from treehammer.sql.transfer.operation_table import (
+    NESTED_FIELD,
+    append_operations,
+    build_operation_table,
+    operations_file,
+)
 from treehammer.sql.transfer.partitions import CAMPAIGN_COLUMN
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
+
+_AttachOperations = Callable[[ExportSink, Selection], None]
 
 
 def export_file(
@@ -62,8 +72,8 @@ def export_file(
     """
     form = _find_format(target)
     with (
-        _open_selection(store, selection, form) as source,
-        replace_file(target) as file,
+        _open_selection(store, selection, form) as (source, attach_operations),
+        _replace_files(target) as file,
         bars("Exporting", source.rows) as step,
         form.writer(software_dir, patience_s, bars) as begin,
         begin(file, source.schema) as sink,
@@ -75,6 +85,7 @@ def export_file(
             seen.add(batch)
             done += batch.num_rows
             step(done)
+        attach_operations(sink, selection)
         seen.attach_companions(store, sink)
     return done
 
@@ -115,7 +126,7 @@ def export_partitions(
     form = FORMATS[suffix]
     partitions.require_replaceable(folder)
     with (
-        _open_selection(store, selection, form) as source,
+        _open_selection(store, selection, form) as (source, attach_operations),
         replace_folder(folder) as staged,
         bars("Exporting", source.rows) as step,
         form.writer(software_dir, None, bars) as begin,
@@ -128,6 +139,7 @@ def export_partitions(
             seen = _ExportedSubjects([campaign])
             with begin(file, schema) as sink:
                 yield sink, seen
+                attach_operations(sink, replace(selection, campaigns=(campaign,)))
                 seen.attach_companions(store, sink)
 
         for campaign, batches in partitions.split_by_campaign(source.batches):
@@ -145,6 +157,42 @@ def export_partitions(
 
 @contextmanager
 def _open_selection(
+    store: Store, selection: Selection, form: ExportFormat
+) -> Iterator[tuple[arrow_stream.MeasurementStream, _AttachOperations]]:
+    """Open the stream of measurements; also yield the function that attaches their operations."""
+
+    def attach(sink: ExportSink, some: Selection) -> None:
+        sink.attach(build_operation_table(store, some))
+
+    with store.snapshot() as snapshot:
+        has_operations = snapshot.has_operations(selection)
+    with _open_measurements(store, selection, form) as source:
+        if has_operations and not form.nests_operations:
+            yield source, attach
+            return
+        if has_operations:
+            parts = (part for batch in source.batches for part in append_operations(store, batch))
+            nested = replace(source, schema=source.schema.append(NESTED_FIELD), batches=parts)
+        yield nested if has_operations else source, lambda _sink, _some: None
+
+
+@contextmanager
+def _replace_files(target: Path) -> Iterator[Path]:
+    """Replace a file, and for CSV the operations beside it."""
+    with replace_file(target) as file:
+        beside = operations_file(file)
+        try:
+            yield file
+            if beside.exists():
+                beside.replace(operations_file(target))
+            elif target.suffix.lower() == ".csv":
+                operations_file(target).unlink(missing_ok=True)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _open_measurements(
     store: Store, selection: Selection, form: ExportFormat
 ) -> Iterator[arrow_stream.MeasurementStream]:
     about = _export_metadata(selection)

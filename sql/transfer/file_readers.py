@@ -15,7 +15,16 @@ from pyarrow import parquet
 
 from treehammer.collectors.record.metric_catalogue import INT64_LIMIT, METRICS_BY_NAME
 from treehammer.errors import MeasurementFileError
+from treehammer.sql.arrow.arrow_schema import ID_COLUMN
+from treehammer.sql.arrow.measurement_parsing import OPERATIONS_COLUMN
 from treehammer.sql.transfer.file_writers import COMPANION_PREFIX
+from treehammer.sql.transfer.operation_table import (
+    NESTED_FIELD,
+    OPERATION_TABLE,
+    UNSTORED_COLUMNS,
+    OperationTreeIndex,
+    convert_operations,
+)
 from treehammer.sql.transfer.partitions import CAMPAIGN_COLUMN, campaign_from_path
 from treehammer.sql.transfer.root_export import AMBIGUOUS_ROWS_KEY, TREE_NAME
 
@@ -104,7 +113,7 @@ class _ParquetReader:
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = [name for name in columns if name in self._names]
         with _translate_damage(self._path):
-            for batch in self._file.iter_batches(READ_ROWS, columns=names):
+            for batch in self._file.iter_batches(_batch_rows(columns), columns=names):
                 if self._campaign is None:
                     yield batch
                 else:
@@ -137,6 +146,9 @@ class _TreeReader:
                 hint=f"It has: {', '.join(self._trees) or 'nothing'}.",
             )
         self._tree = self._file[TREE_NAME]
+        self._operations = (
+            _OperationTree(self._file[OPERATION_TABLE]) if OPERATION_TABLE in self._trees else None
+        )
 
     @property
     def rows(self) -> int:
@@ -144,11 +156,18 @@ class _TreeReader:
 
     @property
     def columns(self) -> Sequence[str]:
-        return _column_branches(self._tree)
+        nested = [OPERATIONS_COLUMN] if self._operations else []
+        return [*_column_branches(self._tree), *nested]
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        plain = [name for name in columns if name != OPERATIONS_COLUMN]
         with _translate_damage(self._path):
-            yield from _read_tree_batches(self._tree, columns)
+            for batch in _read_tree_batches(self._tree, plain, step=_batch_rows(columns)):
+                if self._operations and OPERATIONS_COLUMN in columns:
+                    nested = self._operations.read_nested(batch.column(ID_COLUMN).to_pylist())
+                    yield batch.append_column(OPERATIONS_COLUMN, nested)
+                else:
+                    yield batch
 
     def companion(self, name: str) -> Iterator[pa.RecordBatch]:
         if name in self._trees:
@@ -158,6 +177,34 @@ class _TreeReader:
 
     def close(self) -> None:
         self._file.close()
+
+
+class _OperationTree:
+    """The tree of operations, read by measurement."""
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+        self._columns = [n for n in _column_branches(tree) if n not in UNSTORED_COLUMNS]
+        self._index: OperationTreeIndex | None = None
+
+    def read_nested(self, ids: Sequence[str]) -> pa.Array:
+        """Read the nested column of these measurements."""
+        if self._index is None:
+            self._index = OperationTreeIndex()
+            for batch in _read_tree_batches(self._tree, [ID_COLUMN, "line"]):
+                self._index.add_rows(*(column.to_pylist() for column in batch.columns))
+        span = self._index.find_span(ids)
+        found = [
+            convert_operations(batch)
+            for batch in _read_tree_batches(self._tree, self._columns, span=span)
+        ]
+        rows = pa.concat_arrays(found) if found else pa.array([], NESTED_FIELD.type.value_type)
+        return self._index.nest_rows(ids, span, rows)
+
+
+def _batch_rows(columns: Sequence[str]) -> int:
+    """Number of measurements that are read at once; those with operations are large."""
+    return READ_ROWS if OPERATIONS_COLUMN not in columns else max(READ_ROWS // 20, 1)
 
 
 _READERS: Mapping[str, type[_ParquetReader | _TreeReader]] = {
@@ -175,10 +222,20 @@ def _column_branches(tree: Any) -> list[str]:
     return [name for name in names if name not in lengths and name != AMBIGUOUS_ROWS_KEY]
 
 
-def _read_tree_batches(tree: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read_tree_batches(
+    tree: Any, columns: Sequence[str], *, span: range | None = None, step: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    span = range(tree.num_entries) if span is None else span
     has_ambiguous = AMBIGUOUS_ROWS_KEY in tree.keys(recursive=False)
     wanted = [*columns, AMBIGUOUS_ROWS_KEY] if has_ambiguous else list(columns)
-    for arrays in tree.iterate(wanted, step_size=READ_ROWS, library="ak", how=dict):
+    for arrays in tree.iterate(
+        wanted,
+        entry_start=span.start,
+        entry_stop=span.stop,
+        step_size=step or READ_ROWS,
+        library="ak",
+        how=dict,
+    ):
         known = _find_known_rows(_to_arrow(arrays.pop(AMBIGUOUS_ROWS_KEY))) if has_ambiguous else {}
         found = [_restore_nulls(n, _to_arrow(arrays[n]), known.get(n, ())) for n in columns]
         yield pa.RecordBatch.from_arrays(found, names=list(columns))

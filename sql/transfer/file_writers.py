@@ -13,6 +13,7 @@ from pyarrow import csv, parquet
 
 from treehammer.progress import ProgressFactory
 from treehammer.sql.transfer.companion_tables import CompanionTable, ExportSink, OpenSink
+from treehammer.sql.transfer.operation_table import OPERATION_TABLE, operations_file
 from treehammer.sql.transfer.root_export import open_root_writer
 
 #: Prefix of companion tables in a Parquet file's metadata.
@@ -29,29 +30,35 @@ class ExportFormat:
         writer: takes the cached ROOT environments, the seconds that ROOT may take or None, and the
             factory of progress bars; its files are complete when its block ends.
         lists_as_text: whether it has no lists.
+        nests_operations: whether operations are a column of the measurements.
     """
 
     writer: Callable[[Path, float | None, ProgressFactory], AbstractContextManager[OpenSink]]
     lists_as_text: bool = False
+    nests_operations: bool = False
 
 
 class _CsvWriter:
-    """Drops companion tables, which CSV cannot hold."""
+    """Writes operations to a second file and drops other companion tables."""
 
-    def __init__(self, writer: csv.CSVWriter) -> None:
+    def __init__(self, writer: csv.CSVWriter, file: Path) -> None:
         self._writer = writer
+        self._file = file
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
 
     def attach(self, companion: CompanionTable) -> None:
-        pass
+        if companion.name == OPERATION_TABLE:
+            with csv.CSVWriter(str(operations_file(self._file)), companion.schema) as writer:
+                for batch in companion.batches:
+                    writer.write_batch(batch)
 
 
 @contextmanager
 def _open_csv(file: Path, schema: pa.Schema) -> Iterator[ExportSink]:
     with csv.CSVWriter(str(file), schema) as writer:
-        yield _CsvWriter(writer)
+        yield _CsvWriter(writer, file)
 
 
 class _ParquetWriter:
@@ -110,5 +117,5 @@ def _open_parquet(file: Path, schema: pa.Schema) -> Iterator[ExportSink]:
 FORMATS = {
     ".root": ExportFormat(open_root_writer),
     ".csv": ExportFormat(lambda *_: nullcontext(_open_csv), lists_as_text=True),
-    ".parquet": ExportFormat(lambda *_: nullcontext(_open_parquet)),
+    ".parquet": ExportFormat(lambda *_: nullcontext(_open_parquet), nests_operations=True),
 }

@@ -23,7 +23,7 @@ from treehammer.errors import MeasurementFileError
 from treehammer.progress import ProgressFactory
 from treehammer.sql.arrow.arrow_schema import build_schema
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
-from treehammer.sql.arrow.measurement_parsing import parse_measurements
+from treehammer.sql.arrow.measurement_parsing import OPERATIONS_COLUMN, parse_measurements
 from treehammer.sql.core.measurement_view import EXTRA_PREFIX
 from treehammer.sql.transfer import campaign_merge
 from treehammer.sql.transfer.file_readers import MeasurementFile, open_measurement_file
@@ -193,7 +193,11 @@ def _select_columns(
     """Choose the columns to read; return name -> type."""
     kinds = _column_types(names)
     done.ignored_columns = tuple(name for name in names if name not in kinds)
-    done.missing_columns = tuple(metric.name for metric in CATALOGUE if metric.name not in kinds)
+    done.missing_columns = tuple(
+        metric.name
+        for metric in CATALOGUE
+        if metric.name not in kinds and metric.name != "storage_site"  # by default the site itself
+    )
     if required := [name for name in done.missing_columns if METRICS_BY_NAME[name].required]:
         raise MeasurementFileError(
             f"required columns are missing: {_join_names(required)}",
@@ -213,7 +217,8 @@ def _select_columns(
 def _column_types(names: Iterable[str]) -> dict[str, str]:
     """Type of each known column: those of the catalogue and of metrics that tests define."""
     types = {name: metric.type for name in names if (metric := METRICS_BY_NAME.get(name))}
-    return types | {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
+    types |= {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
+    return types | {name: OPERATIONS_COLUMN for name in names if name == OPERATIONS_COLUMN}
 
 
 def _join_names(names: Sequence[str]) -> str:
@@ -245,7 +250,7 @@ def _convert_batch(
     path: Path, batch: pa.RecordBatch, kinds: Mapping[str, str], problems: Problems
 ) -> pa.RecordBatch:
     """Convert the columns of a batch to their types; unfit values go to ``problems``."""
-    schema = build_schema([*kinds], {})
+    schema = build_schema([name for name in kinds if name != OPERATIONS_COLUMN], {})
     columns = []
     for name in schema.names:
         try:
@@ -254,7 +259,10 @@ def _convert_batch(
             raise MeasurementFileError(
                 f"column {name} has type {error}; expected {kinds[name]}", where=str(path)
             ) from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    converted = pa.RecordBatch.from_arrays(columns, schema=schema)
+    if OPERATIONS_COLUMN not in kinds:
+        return converted
+    return converted.append_column(OPERATIONS_COLUMN, batch.column(OPERATIONS_COLUMN))
 
 
 @contextmanager

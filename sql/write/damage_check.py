@@ -1,4 +1,4 @@
-"""Check for damaged values in measurements, which would stop any reader."""
+"""Check for damaged values in measurements and operations, which would stop any reader."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection
 
 from treehammer.errors import StoreError
 from treehammer.sql.core.database_errors import DamagedValueError, display_url
-from treehammer.sql.core.packing import decode_numbers, unpack_lists
-from treehammer.sql.core.schema import measurement
+from treehammer.sql.core.packing import decode_latency, decode_numbers, unpack_lists
+from treehammer.sql.core.schema import measurement, operation
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
 from treehammer.text_formatting import pluralize
 
@@ -21,22 +21,22 @@ MAX_LISTED = 10
 
 
 def require_undamaged_values(connection: Connection) -> None:
-    """Refuse a database in which a list of numbers cannot be read.
+    """Refuse a database in which a list of numbers or a histogram cannot be read.
 
     Raises:
         StoreError: values are damaged; the message names measurements and the remedy.
     """
     for column, read in _DECODERS.items():
-        ids = list(_find_damaged_values(connection, measurement.c[column], read))
+        ids = list(dict.fromkeys(_find_damaged_values(connection, column, read)))
         if ids:
             some = ", ".join(ids[:MAX_LISTED]) + (", …" if len(ids) > MAX_LISTED else "")
             quoted = ", ".join("'{}'".format(id_.replace("'", "''")) for id_ in ids[:MAX_LISTED])
             give_up = (
-                f"UPDATE measurement SET {column} = NULL "  # noqa: S608 - for people to read
+                f"UPDATE {column.table.name} SET {column.name} = NULL "  # noqa: S608 - for people to read
                 f"WHERE measurement_id IN ({quoted});"
             )
             raise StoreError(
-                f"{column} of {pluralize(len(ids), 'measurement')} is damaged: {some}",
+                f"{column.name} of {pluralize(len(ids), 'measurement')} is damaged: {some}",
                 where=display_url(connection.engine.url),
                 hint="Put the database back from a backup; or give these values up, and then run "
                 f"'treehammer db rebuild':\n  {give_up}",
@@ -44,9 +44,10 @@ def require_undamaged_values(connection: Connection) -> None:
 
 
 #: Column -> parser of its values. Many measurements share a histogram, none shares its passes.
-_DECODERS: dict[str, Callable[[Any], object]] = {
-    "read_latency_hist": lru_cache(maxsize=1 << 16)(decode_numbers),
-    "passes": unpack_lists,
+_DECODERS: dict[sa.Column[Any], Callable[[Any], object]] = {
+    measurement.c.read_latency_hist: lru_cache(maxsize=1 << 16)(decode_numbers),
+    measurement.c.passes: unpack_lists,
+    operation.c.latency: decode_latency,
 }
 
 
@@ -55,7 +56,7 @@ def _find_damaged_values(
 ) -> Iterator[str]:
     # Untyped, because SQLite may return text from a binary column.
     value = sa.type_coerce(column, sa.types.NullType())
-    query = sa.select(measurement.c.measurement_id, value).where(column.is_not(None))
+    query = sa.select(column.table.c.measurement_id, value).where(column.is_not(None))
     with connection.execute(query.execution_options(yield_per=FETCH_ROWS)) as rows:
         for id_, one in rows:
             try:

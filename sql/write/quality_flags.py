@@ -59,11 +59,13 @@ def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow
 
 
 def _read_bad_replica(finding: ReplicaRow) -> sa.ColumnElement[bool]:
-    columns = ("dataset_hash", "site", "door")
+    column = measurement_view.catalogue_column
     same = sa.and_(
-        *(measurement_view.catalogue_column(name) == getattr(finding, name) for name in columns)
+        column("dataset_hash") == finding.dataset_hash,
+        column("storage_site") == finding.site,
+        column("door") == finding.door,
     )
-    return measurement_view.measurements_in_dimension(DIMENSION_OF["site"], same)
+    return measurement_view.measurements_in_dimension(DIMENSION_OF["storage_site"], same)
 
 
 def copy_flags(connection: Connection, reasons: Mapping[str, str]) -> None:

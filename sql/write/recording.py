@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +18,14 @@ from treehammer.sql.core.dimensions import DIMENSIONS, SUBJECT, Dimension
 from treehammer.sql.core.measurement_view import ALL_COLUMNS, PASSES_COLUMN
 from treehammer.sql.core.packing import pack_lists, unpack_lists
 from treehammer.sql.core.schema import dimension_tables, extra, measurement
-from treehammer.sql.write import quality_flags, rollups
+from treehammer.sql.read.operation_queries import OperationRow, fetch_operations_of
+from treehammer.sql.write import (
+    operation_pruning,
+    operation_recording,
+    operation_rollups,
+    quality_flags,
+    rollups,
+)
 from treehammer.sql.write.retention import PRUNED_COLUMNS
 
 #: Measurements per transaction; an IN list may hold 1000 on Oracle.
@@ -67,6 +74,7 @@ class _MeasurementContent:
 
     values: Mapping[str, Value]
     extras: Mapping[str, float]
+    operations: Sequence[OperationRow] = ()
 
 
 def add_batch(
@@ -82,7 +90,7 @@ def add_batch(
     conflicting: list[str] = []
     marked: dict[str, str] = {}
     for item in batch:
-        content = _normalize_content(item.values, item.extras)
+        content = _normalize_content(item)
         handed_in = _without_later_flags(content)
         before = seen.setdefault(item.id, handed_in)
         if before is handed_in:
@@ -103,12 +111,16 @@ def _is_same_content(one: _MeasurementContent, other: _MeasurementContent) -> bo
     """Compare two contents, ignoring columns that retention removed from either of them."""
     if one == other:
         return True
+    if operation_pruning.is_merge_of(one.operations, other.operations):
+        other = replace(other, operations=one.operations)
+    elif operation_pruning.is_merge_of(other.operations, one.operations):
+        one = replace(one, operations=other.operations)
     gone = [n for n in PRUNED_COLUMNS if None in (one.values[n], other.values[n])]
     return _drop_values(one, gone) == _drop_values(other, gone)
 
 
 def _drop_values(content: _MeasurementContent, names: Iterable[str]) -> _MeasurementContent:
-    return _MeasurementContent({**content.values, **dict.fromkeys(names)}, content.extras)
+    return replace(content, values={**content.values, **dict.fromkeys(names)})
 
 
 def fingerprint_content(item: Measurement) -> bytes:
@@ -116,10 +128,13 @@ def fingerprint_content(item: Measurement) -> bytes:
 
     One hash covers all permanent columns; each prunable column has its own.
     """
-    content = _without_later_flags(_normalize_content(item.values, item.extras))
+    content = _without_later_flags(_normalize_content(item))
     stays = _drop_values(content, PRUNED_COLUMNS)
-    goes = (content.values[name] for name in PRUNED_COLUMNS)
-    return _hash_content([stays.values, stays.extras]) + b"".join(map(_hash_content, goes))
+    merged = operation_pruning.merge_steps(content.operations)
+    steps = content.operations if len(merged) < len(content.operations) else None
+    goes = (*(content.values[name] for name in PRUNED_COLUMNS), steps)
+    whole = [stays.values, stays.extras, merged]
+    return _hash_content(whole) + b"".join(map(_hash_content, goes))
 
 
 def fingerprints_match(one: bytes, other: bytes) -> bool:
@@ -136,20 +151,24 @@ def _hash_content(content: Any) -> bytes:
     return hashlib.sha256(document.encode()).digest()[:_HASH_BYTES]
 
 
-def _normalize_content(
-    values: Mapping[str, Any], extras: Mapping[str, float]
-) -> _MeasurementContent:
-    """Normalize values as a database does: '' to None, whole numbers to float in float columns."""
-    kept: dict[str, Value] = {**_UNKNOWN_VALUES, **values}
+def _normalize_content(item: Measurement) -> _MeasurementContent:
+    """Normalize values as a database does: '' to None, whole numbers to float in float columns.
+
+    Records from before the storage site was recorded read that of their own site.
+    """
+    kept: dict[str, Value] = {**_UNKNOWN_VALUES, **item.values}
     for name in _NAMES_BY_TYPE["text"]:
         kept[name] = kept[name] or None
+    kept["storage_site"] = kept["storage_site"] or kept["site"]
     for name in _NAMES_BY_TYPE["float"]:
         if isinstance(number := kept[name], int):
             kept[name] = float(number)
     for name in _NAMES_BY_TYPE["floats"]:
         if isinstance(numbers := kept[name], list) and int in map(type, numbers):
             kept[name] = list(map(float, numbers))
-    return _MeasurementContent(kept, {name: float(value) for name, value in extras.items()})
+    extras = {name: float(value) for name, value in item.extras.items()}
+    operations = [operation_recording.normalize_operation(row) for row in item.operations]
+    return _MeasurementContent(kept, extras, operations)
 
 
 def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
@@ -165,12 +184,17 @@ def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Me
         )
     ):
         extras.setdefault(owner, {})[name] = value
+    operations = fetch_operations_of(connection, known)
     rows = connection.execute(
         measurement_view.select_columns(ALL_COLUMNS).where(id_.in_(known))
     ).mappings()
     return {
         row["measurement_id"]: _without_later_flags(
-            _MeasurementContent(_unpack_row(row), extras.get(row["measurement_id"], {}))
+            _MeasurementContent(
+                _unpack_row(row),
+                extras.get(row["measurement_id"], {}),
+                operations[row["measurement_id"]],
+            )
         )
         for row in rows
     }
@@ -190,7 +214,7 @@ def _without_later_flags(content: _MeasurementContent) -> _MeasurementContent:
     if why == said:
         return content
     unmarked = {**values, "implausible_reasons": why, "plausible": why is None}
-    return _MeasurementContent(unmarked, content.extras)
+    return replace(content, values=unmarked)
 
 
 def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:
@@ -198,16 +222,33 @@ def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementC
         return
     contents = [content.values for content in new.values()]
     rows = [_own_values(values) for values in contents]
+    _insert_dimensions(connection, rows, contents)
+    connection.execute(sa.insert(measurement), rows)
+    subjects = [row[SUBJECT.key] for row in rows]
+    rollups.add_to_rollups(connection, zip(subjects, contents, strict=True))
+    _insert_extras(connection, new)
+    operations = {id_: content.operations for id_, content in new.items() if content.operations}
+    if operations:
+        operation_recording.insert_operations(connection, operations)
+        owners = zip(subjects, new.values(), strict=True)
+        operation_rollups.add_to_rollups(
+            connection,
+            ((subject, one.values, one.operations) for subject, one in owners if one.operations),
+        )
+
+
+def _insert_dimensions(
+    connection: Connection,
+    rows: Sequence[dict[str, Any]],
+    contents: Sequence[Mapping[str, Value]],
+) -> None:
+    """Insert missing rows of the dimensions, and set their keys in the measurements' rows."""
     for dimension in DIMENSIONS:
         ids = [dimension.find_id(values) for values in contents]
         for row, id_ in zip(rows, ids, strict=True):
             row[dimension.key] = id_
         distinct = dict(zip(ids, contents, strict=True)).values()
         insert_dimension_rows(connection, dimension, map(dimension.extract_row, distinct))
-    connection.execute(sa.insert(measurement), rows)
-    subjects = (row[SUBJECT.key] for row in rows)
-    rollups.add_to_rollups(connection, zip(subjects, contents, strict=True))
-    _insert_extras(connection, new)
 
 
 def _insert_extras(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:

@@ -13,13 +13,16 @@ from sqlalchemy.ext.compiler import compiles
 
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.sql.core.packing import PACKED_COLUMNS
-from treehammer.sql.core.schema import measurement
+from treehammer.sql.core.schema import measurement, operation
+from treehammer.sql.write import operation_pruning
 
 #: Prunable category -> column that holds it.
 PRUNABLE: Mapping[str, sa.Column[Any]] = {
     "passes": measurement.c.passes,
     "logs": measurement.c.log_excerpt,
 }
+#: Prunable category of the time steps of operations, which are merged.
+OPERATIONS = "operations"
 #: Catalogue columns that may be missing although they were recorded.
 PRUNED_COLUMNS = (*PACKED_COLUMNS, measurement.c.log_excerpt.name)
 
@@ -29,10 +32,11 @@ class PruneResult:
     """Effect of pruning, actual or predicted.
 
     Attributes:
-        category: a key of :data:`PRUNABLE`.
+        category: a key of :data:`PRUNABLE`, or :data:`OPERATIONS`.
         before_day: first day (UTC) that keeps everything.
         measurements: number of affected measurements.
-        bytes: pruned size as stored (for texts: characters).
+        bytes: pruned size as stored (for texts: characters; for operations: of their histograms
+            before they are merged).
     """
 
     category: str
@@ -62,6 +66,8 @@ def first_kept_day(days: int, today: date | None = None) -> date:
 
 def measure_prunable(connection: Connection, what: str, before: date) -> PruneResult:
     """Measure the effect of :func:`prune_day` on all days before ``before``."""
+    if what == OPERATIONS:
+        return _measure_operations(connection, before)
     column = PRUNABLE[what]
     count, size = connection.execute(
         sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_StoredSize(column)), 0)).where(
@@ -71,15 +77,35 @@ def measure_prunable(connection: Connection, what: str, before: date) -> PruneRe
     return PruneResult(what, before, int(count), int(size))
 
 
+def _measure_operations(connection: Connection, before: date) -> PruneResult:
+    old = measurement.c.day < day_to_number(before)
+    ids = operation_pruning.select_prunable(old).subquery()
+    count = connection.scalar(sa.select(sa.func.count()).select_from(ids)) or 0
+    size = connection.scalar(
+        sa.select(sa.func.coalesce(sa.func.sum(_StoredSize(operation.c.latency)), 0)).where(
+            operation.c.measurement_id.in_(sa.select(ids.c.measurement_id))
+        )
+    )
+    return PruneResult(OPERATIONS, before, count, int(size or 0))
+
+
 def list_prunable_days(connection: Connection, what: str, before: date) -> list[int]:
     """List the days (YYYYMMDD) with prunable data."""
     day = measurement.c.day
-    query = sa.select(day).where(day < day_to_number(before), PRUNABLE[what].is_not(None))
+    query = sa.select(day).where(day < day_to_number(before))
+    if what == OPERATIONS:
+        ids = operation_pruning.select_prunable(day < day_to_number(before))
+        query = query.where(measurement.c.measurement_id.in_(ids))
+    else:
+        query = query.where(PRUNABLE[what].is_not(None))
     return list(connection.scalars(query.distinct().order_by(day)))
 
 
 def prune_day(connection: Connection, what: str, day: int) -> None:
     """Prune the measurements of a day inside the write transaction."""
+    if what == OPERATIONS:
+        operation_pruning.prune_operations(connection, day)
+        return
     column = PRUNABLE[what]
     connection.execute(
         sa.update(measurement)

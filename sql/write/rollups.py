@@ -33,6 +33,7 @@ from treehammer.sql.core.schema import (
     rollup_column_names,
     rollup_day,
 )
+from treehammer.sql.write import operation_rollups
 
 #: Relative tolerance for sums computed in a different order.
 RELATIVE_TOLERANCE = 1e-9
@@ -185,6 +186,8 @@ def rebuild_rollups(
         connection: connection of the write transaction.
         owners: days and subject numbers to rebuild; all if None.
     """
+    owners = None if owners is None else list(owners)
+    operation_rollups.rebuild_rollups(connection, owners)
     if owners is None:
         _rebuild_rows(connection, sa.true(), sa.true())
         return
@@ -245,7 +248,9 @@ def find_difference(connection: Connection) -> str:
             return f"{key}"
         if mine[HISTOGRAM_COLUMN] != encode_numbers(reads[key].histogram if key in reads else []):
             return f"{key}, {HISTOGRAM_COLUMN}"
-    return f"{next(iter(kept))}" if kept else ""
+    if kept:
+        return f"{next(iter(kept))}"
+    return operation_rollups.find_difference(connection)
 
 
 def _row_key(row: Mapping[Any, Any]) -> RollupKey:

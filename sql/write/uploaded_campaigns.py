@@ -79,25 +79,30 @@ def _find_updates(
     """Select the jobs and attempts to write; ``fates`` counts new and changed ones."""
     ids = [job.id for job in handed.jobs]
     jobs = {row.id: row for row in _fetch_job_rows(connection, JobRow, schema.job.c.id, ids)}
-    if strange := [row.id for row in jobs.values() if row.campaign_id != handed.campaign.id]:
-        raise UnstorableContentError(f"job {strange[0]} is one of another campaign")
+    _require_own_jobs(jobs.values(), handed.campaign.id)
     stored = _group_attempts(_fetch_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids))
-    told = _group_attempts(handed.attempts)
+    uploaded = _group_attempts(handed.attempts)
     job_news: list[JobRow] = []
     attempt_news: list[AttemptRow] = []
     for job in handed.jobs:
-        later = max(told[job.id], default=0) > max(stored[job.id], default=0)
+        later = max(uploaded[job.id], default=0) > max(stored[job.id], default=0)
         if not _supersedes(job, jobs.get(job.id), later=later):
             continue
         marked = job.as_external()
         fates[_classify_change(marked, jobs.get(job.id))] += 1
         job_news.append(marked)
-        for number, attempt in told[job.id].items():
+        for number, attempt in uploaded[job.id].items():
             before = stored[job.id].get(number)
             if before is None or not _reopens(attempt, before):
                 fates[_classify_change(attempt, before)] += 1
                 attempt_news.append(attempt)
     return job_news, attempt_news
+
+
+def _require_own_jobs(stored: Iterable[JobRow], campaign_id: str) -> None:
+    for job in stored:
+        if job.campaign_id != campaign_id:
+            raise UnstorableContentError(f"job {job.id} is one of another campaign")
 
 
 def _group_attempts(

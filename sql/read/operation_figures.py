@@ -1,0 +1,219 @@
+"""Rates, failures and latencies of operations, merged over steps, jobs and servers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.sql.core.packing import decode_latency
+from treehammer.sql.core.schema import ROLLUP_COUNTS
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_queries import QUANTILES, list_quantiles
+
+Row = Mapping[str, Any]
+#: What the steps of one group agree in, beside side and operation; None leaves a step out.
+FindKey = Callable[[Row], Hashable | None]
+
+
+@dataclass(frozen=True)
+class OperationGroup:
+    """One operation on one side, over all steps that agree in a key.
+
+    Steps in which the load generator was the limit are counted, but enter no other figure.
+
+    Attributes:
+        key: what the steps agree in.
+        side: ``client`` or ``server``.
+        operation: its name.
+        measurements: number of measurements that performed it.
+        active_clients: most clients that were active at one time.
+        seconds: time that the steps cover; simultaneous steps count once.
+        steps: number of rows that enter the figures.
+        limited_steps: number of rows left out.
+        scheduled: operations that were due.
+        done: operations that succeeded.
+        failed: operations that failed.
+        late: operations that were sent late.
+        bytes: bytes that successful operations moved.
+        failures: failed operations by class.
+        latency: latencies of successful operations.
+    """
+
+    key: Hashable
+    side: str
+    operation: str
+    measurements: int
+    active_clients: int
+    seconds: float
+    steps: int
+    limited_steps: int
+    scheduled: int
+    done: int
+    failed: int
+    late: int
+    bytes: int
+    failures: Mapping[str, int]
+    latency: LatencyHistogram
+
+    @property
+    def attempted_hz(self) -> float | None:
+        """Operations due per second; None without any counted step."""
+        return self.scheduled / self.seconds if self.seconds else None
+
+    @property
+    def observed_hz(self) -> float | None:
+        """Successful operations per second."""
+        return self.done / self.seconds if self.seconds else None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes moved per second."""
+        return self.bytes / self.seconds if self.seconds else None
+
+    @property
+    def failed_fraction(self) -> float | None:
+        """Share of the ended operations that failed; None if none ended."""
+        ended = self.done + self.failed
+        return self.failed / ended if ended else None
+
+    def list_figures(self) -> dict[str, Any]:
+        """Return all figures by name, with the quantiles of the latency in seconds."""
+        return {name: getattr(self, name) for name in _FIGURES} | list_quantiles(self.latency)
+
+
+#: Attributes of a group that are figures, in the order of tables.
+_FIGURES = (
+    "operation",
+    "side",
+    "active_clients",
+    "attempted_hz",
+    "observed_hz",
+    "failed_fraction",
+    "bytes_per_s",
+    "measurements",
+    "seconds",
+    "scheduled",
+    "done",
+    "failed",
+    "late",
+    "bytes",
+    "failures",
+    "steps",
+    "limited_steps",
+)
+#: Names of all figures.
+FIGURE_NAMES = (*_FIGURES, *QUANTILES)
+
+
+def fetch_operations(
+    snapshot: DatabaseSnapshot,
+    selection: Selection,
+    *,
+    columns: Sequence[str] = (),
+    key: FindKey = lambda _row: (),
+) -> list[OperationGroup]:
+    """Merge the operations of the selected measurements that are timed and good.
+
+    Args:
+        snapshot: state of the database.
+        selection: the measurements.
+        columns: catalogue columns that ``key`` needs beside those of the operation.
+        key: what the steps of one group agree in, beside side and operation.
+
+    Returns:
+        groups in the order of their first rows.
+    """
+    [groups] = fetch_groupings(snapshot, selection, [key], columns=columns)
+    return groups
+
+
+def fetch_groupings(
+    snapshot: DatabaseSnapshot,
+    selection: Selection,
+    keys: Sequence[FindKey],
+    *,
+    columns: Sequence[str] = (),
+) -> list[list[OperationGroup]]:
+    """Merge operations by each of several keys; see :func:`fetch_operations`."""
+    needed = dict.fromkeys(("kind", *OUTCOME_COLUMNS, *columns))
+    groupings: list[defaultdict[tuple[Hashable, str, str], _GroupSums]] = [
+        defaultdict(_GroupSums) for _ in keys
+    ]
+    for row in snapshot.operations(selection, tuple(needed)):
+        if row["kind"] != TIMED or classify_outcome(row) is not Outcome.GOOD:
+            continue
+        found = [find_key(row) for find_key in keys]
+        if all(key is None for key in found):
+            continue
+        latency = decode_latency(str(row["latency"] or ""))
+        for groups, key in zip(groupings, found, strict=True):
+            if key is not None:
+                groups[key, str(row["side"]), str(row["operation"])].add(row, latency)
+    return [[sums.build(*names) for names, sums in groups.items()] for groups in groupings]
+
+
+class _GroupSums:
+    """Sums over the rows of one group."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(("steps", "limited_steps", *ROLLUP_COUNTS), 0)
+        self.failures: Counter[str] = Counter()
+        self.latency = LatencyHistogram()
+        self.measurements: set[str] = set()
+        #: Measurement, begin and end of a step in µs -> its clients, which all servers share.
+        self.intervals: dict[tuple[str, int, int], int] = {}
+
+    def add(self, row: Row, latency: LatencyHistogram) -> None:
+        self.measurements.add(row["measurement_id"])
+        if row["generator_limited"]:
+            self.counts["limited_steps"] += 1
+            return
+        self.counts["steps"] += 1
+        for name in ROLLUP_COUNTS:
+            self.counts[name] += row[name]
+        if row["failed"]:
+            self.failures.update(json.loads(row["failures"]))
+        self.latency.add(latency)
+        start_us = row["step_start_us"]
+        interval = (row["measurement_id"], start_us, start_us + round(row["step_s"] * 1e6))
+        self.intervals[interval] = max(self.intervals.get(interval, 0), row["clients"])
+
+    def build(self, key: Hashable, side: str, operation: str) -> OperationGroup:
+        seconds, clients = _sweep_intervals(self.intervals)
+        return OperationGroup(
+            key=key,
+            side=side,
+            operation=operation,
+            measurements=len(self.measurements),
+            active_clients=clients,
+            seconds=seconds,
+            failures=dict(self.failures.most_common()),
+            latency=self.latency,
+            **self.counts,
+        )
+
+
+def _sweep_intervals(intervals: Mapping[tuple[str, int, int], int]) -> tuple[float, int]:
+    """Return the seconds that any interval covers, and the most simultaneous clients."""
+    # At equal times, ends come first.
+    events = sorted(
+        event
+        for (_, start, end), clients in intervals.items()
+        for event in ((start, 1, clients), (end, -1, -clients))
+    )
+    covered_us = active = clients = most = since = 0
+    for time, change, more in events:
+        if active:
+            covered_us += time - since
+        since = time
+        active += change
+        clients += more
+        most = max(most, clients)
+    return covered_us / 1e6, most

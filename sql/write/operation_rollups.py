@@ -1,0 +1,200 @@
+"""Roll-ups of operations by day, subject and outcome, updated with every measurement.
+
+Steps in which the load generator was the limit are counted, but enter no figure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.record.metric_catalogue import INT64_LIMIT
+from treehammer.collectors.record.outcome import label_outcome
+from treehammer.sql.core.database_errors import DamagedValueError
+from treehammer.sql.core.outcomes import outcome_column
+from treehammer.sql.core.packing import decode_latency
+from treehammer.sql.core.schema import ROLLUP_COUNTS, measurement, operation, rollup_operation
+
+#: Keys per lookup and rows per write; an IN list may hold 1000 on Oracle.
+CHUNK = 500
+
+_STEP_COLUMNS = ("side", "operation", "generator_limited", *ROLLUP_COUNTS, "latency")
+
+
+class OperationRollupKey(NamedTuple):
+    """Key of a roll-up row."""
+
+    day: int
+    subject_id: int
+    outcome: str
+    side: str
+    operation: str
+
+
+_KEY_COLUMNS = tuple(rollup_operation.c[name] for name in OperationRollupKey._fields)
+
+
+class _OperationSums:
+    """Sums over the steps of one key."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(("steps", "limited_steps", *ROLLUP_COUNTS), 0)
+        self.latency = LatencyHistogram()
+
+    @classmethod
+    def from_row(cls, row: Mapping[Any, Any]) -> _OperationSums:
+        """Read an existing row."""
+        sums = cls()
+        sums.counts = {name: row[name] for name in sums.counts}
+        sums.latency = decode_latency(row["latency"])
+        return sums
+
+    def add_step(self, step: Mapping[Any, Any]) -> None:
+        if step["generator_limited"]:
+            self.counts["limited_steps"] += 1
+            return
+        self.counts["steps"] += 1
+        for name in ROLLUP_COUNTS:
+            # Larger sums are invented; no database could hold them.
+            self.counts[name] = min(self.counts[name] + step[name], INT64_LIMIT - 1)
+        if step["latency"]:
+            self.latency.add(decode_latency(step["latency"]))
+
+    def as_row(self, key: OperationRollupKey) -> dict[str, Any]:
+        latency = self.latency.encode() if self.latency.count else None
+        return {**key._asdict(), **self.counts, "latency": latency}
+
+    def equals(self, other: _OperationSums) -> bool:
+        # Not as text, because releases of zlib compress differently.
+        return self.counts == other.counts and [*self.latency.bins()] == [*other.latency.bins()]
+
+
+_Sums = defaultdict[OperationRollupKey, _OperationSums]
+_DELETE_ROW = sa.delete(rollup_operation).where(
+    *(column == sa.bindparam(f"key_{column.name}") for column in _KEY_COLUMNS)
+)
+
+
+def _key_parameters(key: OperationRollupKey) -> dict[str, object]:
+    return {f"key_{name}": value for name, value in key._asdict().items()}
+
+
+def add_to_rollups(
+    connection: Connection,
+    measured: Iterable[tuple[int, Mapping[str, Any], Sequence[Mapping[str, Any]]]],
+) -> None:
+    """Add the operations of new measurements inside the write transaction.
+
+    Args:
+        connection: connection of the write transaction.
+        measured: number of the subject, values and operations of each measurement.
+    """
+    new: list[tuple[OperationRollupKey, Mapping[str, Any]]] = []
+    for subject_id, values, steps in measured:
+        outcome = label_outcome(values)
+        for step in steps:
+            key = (values["day"], subject_id, outcome, step["side"], step["operation"])
+            new.append((OperationRollupKey(*key), step))
+    known = _fetch_sums(connection, {key for key, _ in new})
+    sums: _Sums = defaultdict(_OperationSums, known)
+    for key, step in new:
+        sums[key].add_step(step)
+    if known:
+        connection.execute(_DELETE_ROW, [_key_parameters(key) for key in known])
+    _insert_rows(connection, sums)
+
+
+def rebuild_rollups(
+    connection: Connection, owners: Iterable[tuple[int, int]] | None = None
+) -> None:
+    """Rebuild rows from the operations; see :func:`.rollups.rebuild_rollups`."""
+    if owners is None:
+        _rebuild_rows(connection, sa.true(), sa.true())
+        return
+    for day, subject_id in owners:
+        measured, rolled = (
+            sa.and_(table.c.day == day, table.c.subject_id == subject_id)
+            for table in (measurement, rollup_operation)
+        )
+        _rebuild_rows(connection, measured, rolled)
+
+
+def find_difference(connection: Connection) -> str:
+    """Describe the first row that differs from the operations; '' if all agree."""
+    kept = {}
+    with connection.execute(_stream(sa.select(rollup_operation))) as rows:
+        for row in rows.mappings():
+            kept[_row_key(row)] = row
+    for key, sums in _sum_operations(connection, sa.true()).items():
+        mine = kept.pop(key, None)
+        try:
+            agrees = mine is not None and _OperationSums.from_row(mine).equals(sums)
+        except DamagedValueError:
+            agrees = False
+        if not agrees:
+            return f"{key}"
+    return f"{next(iter(kept))}" if kept else ""
+
+
+def _rebuild_rows(
+    connection: Connection, measured: sa.ColumnElement[bool], rolled: sa.ColumnElement[bool]
+) -> None:
+    connection.execute(sa.delete(rollup_operation).where(rolled))
+    _insert_rows(connection, _sum_operations(connection, measured))
+
+
+def _insert_rows(connection: Connection, sums: _Sums) -> None:
+    waiting = iter(sums.items())
+    while some := [one.as_row(key) for key, one in islice(waiting, CHUNK)]:
+        connection.execute(sa.insert(rollup_operation), some)
+
+
+def _fetch_sums(
+    connection: Connection, wanted: Collection[OperationRollupKey]
+) -> dict[OperationRollupKey, _OperationSums]:
+    """Fetch the existing rows among these."""
+    subjects: defaultdict[int, set[int]] = defaultdict(set)
+    for key in wanted:
+        subjects[key.day].add(key.subject_id)
+    found = {}
+    table = rollup_operation.c
+    for day, ids in subjects.items():
+        waiting = iter(ids)
+        while some := list(islice(waiting, CHUNK)):
+            query = sa.select(rollup_operation)
+            rows = connection.execute(query.where(table.day == day, table.subject_id.in_(some)))
+            for row in rows.mappings():
+                if (key := _row_key(row)) in wanted:
+                    found[key] = _OperationSums.from_row(row)
+    return found
+
+
+def _sum_operations(connection: Connection, measured: sa.ColumnElement[bool]) -> _Sums:
+    """Sum the operations of these measurements."""
+    # Summed here, because databases cannot add histograms.
+    columns = [
+        measurement.c.day,
+        measurement.c.subject_id,
+        outcome_column().label("outcome"),
+        *(operation.c[name] for name in _STEP_COLUMNS),
+    ]
+    query = sa.select(*columns).select_from(operation.join(measurement)).where(measured)
+    found: _Sums = defaultdict(_OperationSums)
+    with connection.execute(_stream(query)) as rows:
+        for row in rows.mappings():
+            found[_row_key(row)].add_step(row)
+    return found
+
+
+def _stream(query: sa.Select[Any]) -> sa.Select[Any]:
+    return query.execution_options(yield_per=CHUNK)
+
+
+def _row_key(row: Mapping[Any, Any]) -> OperationRollupKey:
+    return OperationRollupKey(*(row[name] for name in OperationRollupKey._fields))
