@@ -28,11 +28,14 @@ class JobDescription:
         job_id: Treehammer's id of the job; submitting it twice is harmless.
         text: the rendered submit description.
         inputs: name in the job's sandbox -> local file or folder to copy there.
+        together: number of jobs, with this one, that wait for each other and need as many slots at
+            once; 0 for none.
     """
 
     job_id: str
     text: str
     inputs: Mapping[str, Path]
+    together: int = 0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import click
 
 from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
-from treehammer.errors import BatchError, ConfigError, NothingToDoError, suggest_word
+from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, suggest_word
+from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.live_progress import (
@@ -20,11 +21,13 @@ from treehammer.submit.cli.live_progress import (
     summarize_progress,
     visible_states,
 )
+from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.submission_click_options import credential_options, service_option
 from treehammer.submit.planning.job_credentials import JobCredentials
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.tracking import campaign_polling, circuit_breaker
 from treehammer.submit.tracking.failure_summary import FailureGroup, summarize_failures
+from treehammer.submit.tracking.load_starts import describe_starts
 from treehammer.submit.tracking.record_files import CollectResult
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
 from treehammer.terminal import TABLE, OutputColumn, on_interrupt, output_options, print_rows
@@ -35,14 +38,15 @@ MAX_SHOWN_FAILURES = 5
 
 
 @click.command()
-@click.argument("campaign", required=False)
+@click.argument("campaign", required=False, shell_complete=complete_campaigns)
 @click.option("--follow", is_flag=True, help="Keep watching until every job has ended.")
 @output_options
 @click.pass_obj
-def status(settings: Settings, campaign: str | None, follow: bool, form: str) -> None:
+def status(settings: Settings, campaign: str | None, follow: bool, form: str) -> ExitCode:
     """Show all campaigns, or the progress of one (its id, name, a prefix, or 'last').
 
-    New measurements of that campaign are stored in the database, as with 'collect'.
+    New measurements of that campaign are stored in the database, as with 'collect'. The exit code
+    is 1 if one of its measurements failed or is implausible.
 
     Example: treehammer status last --follow
     """
@@ -50,7 +54,7 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
         tracker = campaign_polling.make_tracker(store, settings)
         if campaign is None and not follow:
             _print_campaign_table(store, tracker, form)
-            return
+            return ExitCode.DONE
         row = store.campaign(campaign or "last")
         with on_interrupt(lambda: campaign_polling.describe_campaign_state(tracker, row)):
             progress = (
@@ -59,6 +63,7 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
                 else campaign_polling.poll_campaign(tracker, row, _print_notice)
             )
         print_progress(tracker, row, progress, form)
+    return ExitCode.REGRESSION if progress.failed_measurements else ExitCode.DONE
 
 
 def _print_notice(line: str) -> None:
@@ -126,6 +131,8 @@ def print_progress(
     for note in tracker.describe_obstacles(campaign):
         click.echo(note, err=True)
     if form == TABLE:
+        for line in describe_starts(tracker.store, campaign):
+            click.echo(line)
         _print_failures(summarize_failures(tracker.store, campaign))
 
 
@@ -141,7 +148,7 @@ def _print_failures(groups: list[FailureGroup]) -> None:
 
 
 @click.command()
-@click.argument("campaign", default="last")
+@click.argument("campaign", default="last", shell_complete=complete_campaigns)
 @click.pass_obj
 def collect(settings: Settings, campaign: str) -> None:
     """Store the measurements of a campaign in the database. Repeating this is harmless.
@@ -171,7 +178,7 @@ def _print_collected(campaign: CampaignRow, collected: CollectResult) -> None:
 
 
 @click.command()
-@click.argument("campaign")
+@click.argument("campaign", shell_complete=complete_campaigns)
 @click.pass_obj
 def cancel(settings: Settings, campaign: str) -> None:
     """Cancel the jobs of a campaign. Their measurements so far are kept.
@@ -192,8 +199,13 @@ def cancel(settings: Settings, campaign: str) -> None:
 
 
 @click.command()
-@click.argument("campaign")
-@click.option("--sites", default="", help="Only at these sites, comma separated.")
+@click.argument("campaign", shell_complete=complete_campaigns)
+@click.option(
+    "--sites",
+    default="",
+    help="Only at these sites, comma separated.",
+    shell_complete=complete_sites,
+)
 @click.option("--failed", is_flag=True, help="Also jobs whose payload failed.")
 @credential_options
 @service_option

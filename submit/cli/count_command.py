@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from treehammer.analysis.comparison.instruction_changes import CountPair, Instru
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli.definition_options import definition_options
+from treehammer.hctests.cli.shipped_test_names import complete_tests
 from treehammer.sql.core.rows import InstructionRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.counting import count_runner
@@ -35,7 +37,7 @@ DEFAULT_EVENTS = 1000
 @click.command("count")
 @click.argument("a")
 @click.argument("b")
-@click.argument("spec", metavar="TEST")
+@click.argument("spec", metavar="TEST", shell_complete=complete_tests)
 @definition_options
 @click.option(
     "--events",
@@ -87,13 +89,17 @@ def count(
         )
         counts = [count_runner.build_rows(one.reads[0], valgrind) for one in found.counts]
         if counts and not no_store:
-            with Store.open(settings.database) as store:
-                for rows in counts:
-                    store.replace_instruction_count(rows)
+            _store_counts(settings, counts)
     for problem in found.problems:
         click.echo(problem, err=True)
-    _print_counts([row for rows in counts for row in rows], found, a, b, form)
+    _print_counts(list(chain.from_iterable(counts)), found, a, b, form)
     return ExitCode.INFRASTRUCTURE if found.problems else ExitCode.DONE
+
+
+def _store_counts(settings: Settings, counts: Iterable[Sequence[InstructionRow]]) -> None:
+    with Store.open(settings.database) as store:
+        for rows in counts:
+            store.replace_instruction_count(rows)
 
 
 def _print_counts(

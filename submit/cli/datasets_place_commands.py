@@ -16,6 +16,7 @@ from rich.text import Text
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
+from treehammer.datasets.cli.dataset_names import complete_datasets
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.datasets.rucio import rucio_upload
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
@@ -34,6 +35,7 @@ from treehammer.datasets.rucio.rucio_upload import (
 )
 from treehammer.durations import parse_duration
 from treehammer.errors import ExitCode, NothingToDoError
+from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.replicas.replica_selection import select_rses
 from treehammer.terminal import (
     TABLE,
@@ -58,9 +60,10 @@ _RULE_COLUMNS = (
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_datasets)
 @click.option(
     "--sites",
+    shell_complete=complete_sites,
     required=True,
     help="Names, labels or all, comma separated; or an RSE expression, e.g. 'tier=2&country=UK'.",
 )
@@ -230,9 +233,10 @@ def _rule_table(statuses: Sequence[ReplicationStatus]) -> Table:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_datasets)
 @click.option(
     "--sites",
+    shell_complete=complete_sites,
     default="",
     help="Only at these sites: names, labels or all, comma separated; or an RSE expression.",
 )

@@ -11,12 +11,14 @@ import click
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli.commands import datasets
+from treehammer.datasets.cli.dataset_names import complete_datasets
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue, file_did
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
 from treehammer.errors import CatalogueError, DatasetError, ExitCode
 from treehammer.submit.cli import datasets_place_commands
+from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.replicas import replica_findings
 from treehammer.submit.replicas.replica_selection import (
     find_manifest,
@@ -50,9 +52,10 @@ _SITE_COLUMNS = (
 
 
 @datasets.command("verify")
-@click.argument("names", nargs=-1, metavar="NAME...")
+@click.argument("names", nargs=-1, metavar="NAME...", shell_complete=complete_datasets)
 @click.option(
     "--sites",
+    shell_complete=complete_sites,
     default="",
     help="Check the replicas of these sites through their doors: names, labels or all, comma "
     "separated; or an RSE expression.",

@@ -30,9 +30,13 @@ def summarize_progress(progress: TrackingProgress, now_s: float | None = None) -
         progress: progress of the campaign.
         now_s: seconds since 1970; now by default.
     """
-    text = f"{progress.finished_measurements} of {progress.planned_measurements} measured"
-    if failed := sum(sum(classes.values()) for classes in progress.failures.values()):
-        text += f", {failed} failed"
+    absent = progress.absent_measurements
+    measured = progress.finished_measurements - sum(absent.values())
+    text = f"{measured} of {progress.planned_measurements} measured"
+    if progress.failed_measurements:
+        text += f", {progress.failed_measurements} failed"
+    for state, count in absent.items():
+        text += f", {count} {'missing' if state == JobState.DONE.value else state}"
     if progress.remaining_s is None:
         return text
     end = time.localtime((time.time() if now_s is None else now_s) + progress.remaining_s)

@@ -16,8 +16,9 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.sites import cric, sites_file, sites_schema
-from treehammer.submit.sites.site_model import Ceilings, Site
+from treehammer.submit.sites.site_model import Ceilings, LoadPermission, Site
 from treehammer.submit.sites.site_probes import PROBE_FAILED, SiteProbeResult, probe_sites
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
 from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows, progress_bar
@@ -47,6 +48,7 @@ def list_sites(settings: Settings, form: str) -> None:
         OutputColumn("storage", "storage"),
         OutputColumn("labels", "labels", ", ".join),
         OutputColumn("ceilings", "at most", _format_ceilings),
+        OutputColumn("door_load", "load tests", _format_load),
     )
     print_rows(rows, columns, form=form)
 
@@ -68,6 +70,17 @@ def _door_rows(site: Site) -> list[dict[str, Any]]:
     ]
 
 
+def _format_load(values: Mapping[str, Any]) -> str:
+    load = LoadPermission(**values)
+    parts = (
+        f"{load.opens_per_s:,.15g} opens/s" if load.opens_per_s else "",
+        f"{load.clients:,} clients" if load.clients else "",
+        f"{load.mb_per_s:,.15g} MB/s" if load.mb_per_s else "",
+        f"writes in {load.writable}" if load.writable else "",
+    )
+    return ", ".join(filter(None, parts)) or "–"
+
+
 def _format_ceilings(values: Mapping[str, Any]) -> str:
     ceilings = Ceilings(**values)
     parts = (
@@ -80,7 +93,7 @@ def _format_ceilings(values: Mapping[str, Any]) -> str:
 
 
 @sites.command()
-@click.argument("names", metavar="[SITES]", default=ALL_SITES)
+@click.argument("names", metavar="[SITES]", default=ALL_SITES, shell_complete=complete_sites)
 @click.option(
     "--dataset",
     default="",
@@ -89,7 +102,7 @@ def _format_ceilings(values: Mapping[str, Any]) -> str:
 @output_options
 @click.pass_obj
 def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
-    """Check each door and batch system by using it.
+    """Check each door and batch system by using it, and write a small file where load tests may.
 
     SITES are names, labels (label:WORD) or all, comma separated. The exit code is 1 if a check fails.
 

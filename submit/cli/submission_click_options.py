@@ -14,10 +14,10 @@ from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
 )
-from treehammer.durations import parse_duration
+from treehammer.durations import JobRamp, parse_duration
 from treehammer.errors import ConfigError
 from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.pacing import BreakerThreshold, Pace, PaceRamp
+from treehammer.submit.planning.pacing import BreakerThreshold, Pace
 from treehammer.submit.planning.submission_options import SubmissionOptions
 
 _CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
@@ -123,5 +123,5 @@ def _parse_pace(in_flight: int | None, spread: str | None, ramp: str | None) -> 
     return Pace(
         1 if in_flight is None else in_flight,
         parse_duration(spread, "--spread") if spread is not None else 0,
-        PaceRamp.parse(ramp) if ramp is not None else None,
+        JobRamp.parse(ramp, "--ramp") if ramp is not None else None,
     )

@@ -15,11 +15,13 @@ from rich.filesize import decimal
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli.definition_options import definition_options
+from treehammer.hctests.cli.shipped_test_names import complete_tests
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.campaign_commands import (
     follow_on_terminal,
     print_progress,
 )
+from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.submission_click_options import submission_click_options
 from treehammer.submit.lifecycle import campaign_request, submission
 from treehammer.submit.planning.plan import Plan
@@ -42,9 +44,21 @@ from treehammer.text_formatting import format_duration, pluralize
 def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments that describe a campaign; the command receives ``request``."""
 
-    @click.argument("spec")
+    @click.argument("spec", shell_complete=complete_tests)
     @click.option(
-        "--sites", default="local", show_default=True, help="Names of sites, comma separated."
+        "--sites",
+        shell_complete=complete_sites,
+        default="local",
+        show_default=True,
+        help="Sites to test, comma separated: names, label:WORD or all.",
+    )
+    @click.option(
+        "--from",
+        "from_",
+        default="",
+        metavar="SITES",
+        help="Sites that run the jobs; each reads the storage of every site of --sites "
+        "[default: each site reads its own].",
     )
     @click.option("--name", default="", help="Display name of the campaign.")
     @definition_options
@@ -54,19 +68,26 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         spec: str,
         sites: str,
+        from_: str,
         name: str,
         axes: Mapping[str, tuple[str, ...]],
         overrides: Mapping[str, str],
         options: SubmissionOptions,
         **kwargs: Any,
     ) -> Any:
-        names = tuple(part.strip() for part in sites.split(",") if part.strip())
+        names, readers = _split_names(sites), _split_names(from_)
         if not names:
             raise ConfigError("no site given", where="--sites", hint="Try --sites local.")
-        request = campaign_request.CampaignRequest(spec, axes, overrides, names, name, options)
+        request = campaign_request.CampaignRequest(
+            spec, axes, overrides, names, readers, name, options
+        )
         return function(*args, request=request, **kwargs)
 
     return wrapper
+
+
+def _split_names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @click.command()
@@ -117,14 +138,16 @@ def submit(
             progress = follow_on_terminal(tracker, campaign)
             if form == TABLE:
                 print_progress(tracker, campaign, progress, form)
-    return ExitCode.REGRESSION if any(progress.failures.values()) else ExitCode.DONE
+    return ExitCode.REGRESSION if progress.failed_measurements else ExitCode.DONE
 
 
 def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
     costs = campaign_request.estimate_plan_costs(plan, settings)
+    is_remote = any(cost.storage_site != cost.site for cost in costs)
     rows = [{"campaign": plan.campaign_id, "name": plan.campaign_name} | asdict(c) for c in costs]
     columns = (
         OutputColumn("site", "site"),
+        *([OutputColumn("storage_site", "storage")] if is_remote else []),
         OutputColumn("jobs", "jobs", align_right=True),
         OutputColumn("measurements", "measurements", align_right=True),
         OutputColumn("read_bytes", "reads", decimal, align_right=True),
@@ -134,6 +157,8 @@ def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
     )
     if form == TABLE:
         click.echo(plan.campaign_name)
+        if plan.pinned_test.definition.load:
+            click.echo(f"load: {plan.pinned_test.definition.load.describe()}")
     print_rows(rows, columns, form=form)
     for note in plan.notes:
         click.echo(note, err=True)

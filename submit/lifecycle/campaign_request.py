@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
@@ -20,12 +20,15 @@ from treehammer.hctests.matrix.definition import TestDefinition
 from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning import ceiling_checks, cost_estimate
+from treehammer.submit.planning.common_start_checks import check_common_start
+from treehammer.submit.planning.content_checks import check_contents
 from treehammer.submit.planning.cost_estimate import ExecutionCost, SiteCost
+from treehammer.submit.planning.load_permission import list_load_violations
 from treehammer.submit.planning.pacing import Pace
-from treehammer.submit.planning.plan import Plan, make_plan, select_doors
+from treehammer.submit.planning.plan import Plan, make_plan, pair_sites, select_doors
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.replicas.rucio_placement import doors_with_rse, find_placement
-from treehammer.submit.sites.site_model import Site
+from treehammer.submit.sites.site_model import DoorAccess, Site
 from treehammer.submit.sites.site_registry import select_sites
 from treehammer.submit.sites.site_software import resolve_site_software
 
@@ -38,7 +41,8 @@ class CampaignRequest:
         test_spec: the test: ``URL@REF:path``, a folder, or the name of a shipped test.
         axes: axis -> values as typed, in place of those in test.toml.
         overrides: key of [test] -> value as typed.
-        sites: names of sites.
+        sites: names of sites whose storage is read.
+        from_sites: names of sites that run the jobs; empty: each site reads its own storage.
         name: display name of the campaign; '' for a generated one.
         options: submission options for sites with HTCondor.
     """
@@ -47,6 +51,7 @@ class CampaignRequest:
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
     sites: tuple[str, ...] = (LOCAL_BATCH,)
+    from_sites: tuple[str, ...] = ()
     name: str = ""
     options: SubmissionOptions = DEFAULT_OPTIONS
 
@@ -70,7 +75,9 @@ def plan_request(
     Raises:
         TreehammerError: the request is invalid, or a part of it is not available.
     """
-    sites = select_sites(request.sites, settings)
+    storage = select_sites(request.sites, settings)
+    from_sites = select_sites(request.from_sites, settings, option="--from")
+    sites = from_sites or storage
     pinned = load_pinned_test(request.test_spec, request.axes, request.overrides, settings)
     definition = pinned.definition
     releases = {
@@ -87,30 +94,36 @@ def plan_request(
             else _locate_prepared_software(release, settings, notes)
             for text, release in releases.items()
         }
-    manifests = _find_manifests(definition, sites, settings, bars if fetch else None)
-    doors, _ = select_doors(definition, sites)
+    doors, _ = select_doors(definition, pair_sites(storage, from_sites))
+    manifests = _find_manifests(definition, doors, settings, bars if fetch else None)
+    _check_trees(definition, manifests, releases.values())
+    check_contents(definition, manifests)
     timeout_s = request.options.replica_timeout_s if fetch else 0.0
     placement = find_placement(manifests, doors, settings, timeout_s=timeout_s, bars=bars)
     plan = make_plan(
         pinned,
-        sites,
+        storage,
         manifests[0] if manifests else None,
         releases,
         created_us=time.time_ns() // 1000,
         name=request.name,
+        from_sites=from_sites,
         site_software=site_software,
         options=request.options,
         twins={one.name: one for one in manifests[1:]},
         placement=placement,
     )
+    has_service = bool(settings.service_url) and request.options.use_service
+    check_common_start(plan, has_service=has_service)
     violations = ceiling_checks.list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
+    violations += list_load_violations(plan)
     bounds = ceiling_checks.list_concurrency_bounds(plan)
     return replace(plan, notes=(*plan.notes, *notes, *bounds, *violations))
 
 
 def _find_manifests(
     definition: TestDefinition,
-    sites: Iterable[Site],
+    doors: Sequence[DoorAccess],
     settings: Settings,
     bars: ProgressFactory | None,
 ) -> list[Manifest]:
@@ -118,13 +131,12 @@ def _find_manifests(
     if not definition.dataset:
         return []
     names = (definition.dataset, *definition.twins.values())
-    return [_find_manifest(name, definition, sites, settings, bars) for name in names]
+    return [_find_manifest(name, doors, settings, bars) for name in names]
 
 
 def _find_manifest(
     name: str,
-    definition: TestDefinition,
-    sites: Iterable[Site],
+    doors: Sequence[DoorAccess],
     settings: Settings,
     bars: ProgressFactory | None,
 ) -> Manifest:
@@ -133,13 +145,30 @@ def _find_manifest(
     With ``bars`` a local dataset is verified, or made if missing.
     """
     catalogue = folder_catalogue.FolderCatalogue(settings.datasets_dir)
-    if not catalogue.has(name):
-        doors, _ = select_doors(definition, sites)
-        if doors and len(doors_with_rse(doors)) == len(doors):
-            return RucioCatalogue(settings).manifest(name)
+    if not catalogue.has(name) and doors and len(doors_with_rse(doors)) == len(doors):
+        return RucioCatalogue(settings).manifest(name)
     if bars is None:
         return catalogue.manifest(name)
     return folder_catalogue.ensure_dataset(name, settings, bars)
+
+
+def _check_trees(
+    definition: TestDefinition, manifests: Iterable[Manifest], releases: Iterable[SoftwareRequest]
+) -> None:
+    """Refuse raw datasets for tests that read a tree: those with ROOT, other than load tests."""
+    with_root = definition.load is None and any(
+        release.provider not in providers.WITHOUT_ROOT for release in releases
+    )
+    if not (definition.tree or with_root):
+        return
+    for manifest in manifests:
+        if manifest.is_raw:
+            raise DefinitionError(
+                f"dataset {manifest.name!r} holds raw files, but this test reads a tree",
+                where=f"{definition.name}: dataset",
+                hint="Choose a dataset with a tree, -S dataset=reference-small. Raw files are for load "
+                'tests and tests without ROOT (root = "none").',
+            )
 
 
 def _check_pacing(pace: Pace, sites: Iterable[Site]) -> None:
@@ -176,13 +205,10 @@ def _parse_software_request(value: str, definition: TestDefinition) -> SoftwareR
 def _locate_prepared_software(
     request: SoftwareRequest, settings: Settings, notes: list[str]
 ) -> SoftwareRequest:
-    """Fill in the location of a prepared ROOT release."""
-    if request.provider != "wheel":
-        return request
-    folder = providers.list_prepared_releases(settings.software_dir).get(request.version, "")
-    if not folder:
-        notes.append(f"ROOT {request.version} is not installed yet; submit fetches it.")
-    return replace(request, location=folder)
+    """Fill in the location of a release that is installed."""
+    if missing := providers.find_missing_release(request, settings.software_dir):
+        notes.append(f"{missing} is not installed yet; submit fetches it.")
+    return providers.locate_prepared_software(request, settings.software_dir)
 
 
 def estimate_plan_costs(plan: Plan, settings: Settings) -> list[SiteCost]:

@@ -25,6 +25,7 @@ from treehammer.submit.tracking.failure_summary import (
     load_last_attempts,
     select_failed_measurements,
 )
+from treehammer.submit.tracking.load_starts import refuse_resumption
 from treehammer.submit.tracking.tracker import CampaignTracker
 
 #: Limit of attempts per job over all resumptions.
@@ -75,7 +76,9 @@ def resume_campaign(
 
     Raises:
         BatchError: a batch system does not answer or refuses; jobs queued before continue.
+        ConfigError: the jobs start together.
     """
+    refuse_resumption(campaign)
     with hold_lock(settings.resumptions_dir / campaign.id):
         # Collect the records before the jobs get another batch id.
         tracker.update(campaign)

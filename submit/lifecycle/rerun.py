@@ -44,6 +44,8 @@ def _test_spec(campaign: CampaignRow) -> str:
 def _changed_options(plan: Mapping[str, Any]) -> Iterator[str]:
     if plan.get("sites"):
         yield from ("--sites", ",".join(plan["sites"]))
+    if plan.get("from"):
+        yield from ("--from", ",".join(plan["from"]))
     if plan.get("breaker", str(BreakerThreshold())) != str(BreakerThreshold()):
         yield from ("--breaker", plan["breaker"])
     definition = plan.get("definition", {})
@@ -55,6 +57,9 @@ def _changed_options(plan: Mapping[str, Any]) -> Iterator[str]:
             yield from ("-S", f"{key}={_format_value(definition[key])}")
     for key, value in definition.get("settings", {}).items():
         yield from ("-S", f"settings.{key}={_format_value(value)}")
+    for key, value in (definition.get("load") or {}).items():
+        if key != "ceiling":
+            yield from ("-S", f"load.{key}={_format_value(value)}")
 
 
 def _format_axis_value(value: Scalar) -> str:

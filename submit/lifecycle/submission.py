@@ -18,6 +18,7 @@ from treehammer.submit.lifecycle.campaign_request import (
     plan_request,
 )
 from treehammer.submit.planning import ceiling_checks, job_credentials
+from treehammer.submit.planning.load_permission import check_load_permission
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.submit.reporting import job_reporting
@@ -34,11 +35,12 @@ from treehammer.submit.tracking.tracker import TrackingProgress
 
 
 def check_plan_limits(plan: Plan, settings: Settings) -> None:
-    """Refuse a plan that exceeds a ceiling or outlives its credentials.
+    """Refuse a plan that exceeds a ceiling or a permitted load, or outlives its credentials.
 
     Raises:
-        ConfigError: the plan is above a ceiling, or a credential cannot be used.
+        ConfigError: the plan is above a limit, or a credential cannot be used.
     """
+    check_load_permission(plan)
     costs = estimate_plan_costs(plan, settings)
     ceiling_checks.check_ceilings(plan, costs)
     duration_s = ceiling_checks.estimate_campaign_seconds(plan, costs)

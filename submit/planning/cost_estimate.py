@@ -66,6 +66,8 @@ def _expect_passes(manifest: Manifest, execution: ExecutionSpec) -> float:
 
 
 def _read_fraction(manifest: Manifest, variant: Mapping[str, Scalar]) -> float:
+    if manifest.is_raw:
+        return 1.0
     branches, events = variant["branches"], float(variant["events"])
     layout = manifest.files[0].layout
     cluster_entries = layout.entries / max(1, layout.clusters)
@@ -102,9 +104,13 @@ def _history_key(kind: str, series: object) -> str:
 
 @dataclass(frozen=True)
 class SiteCost:
-    """Cost of a plan at one site; times are for a single slot, None if unknown."""
+    """Cost of a plan's jobs at one site that read the storage of one site.
+
+    Times are for a single slot, None if unknown.
+    """
 
     site: str
+    storage_site: str
     jobs: int
     measurements: int
     read_bytes: int
@@ -115,7 +121,7 @@ class SiteCost:
 
 @dataclass
 class _SiteTotals:
-    """Running totals of one site."""
+    """Running totals of one pair of sites."""
 
     jobs: int = 0
     measurements: int = 0
@@ -126,10 +132,10 @@ class _SiteTotals:
 
 
 def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> list[SiteCost]:
-    """Estimate the cost of a plan for each site."""
-    totals = {site.name: _SiteTotals() for site in plan.sites}
+    """Estimate the cost of a plan for each site and storage site."""
+    totals = {(site.name, storage.name): _SiteTotals() for site, storage in plan.site_pairs}
     for job, count in plan.jobs.iterate_kinds():
-        site = totals[job.site.name]
+        site = totals[job.access.site.name, job.access.storage.name]
         site.jobs += count
         site.measurements += count * len(job.spec.executions)
         for execution in job.spec.executions:
@@ -141,13 +147,14 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
             site.bases.add(cost.basis if cost else UNKNOWN_BASIS)
             site.wall_s += count * cost.wall_s if cost else 0.0
             site.cpu_s += count * cost.cpu_s if cost else 0.0
-    return [_total_site_cost(name, site) for name, site in totals.items()]
+    return [_total_site_cost(*pair, site) for pair, site in totals.items()]
 
 
-def _total_site_cost(site: str, totals: _SiteTotals) -> SiteCost:
+def _total_site_cost(site: str, storage_site: str, totals: _SiteTotals) -> SiteCost:
     complete = UNKNOWN_BASIS not in totals.bases
     return SiteCost(
         site=site,
+        storage_site=storage_site,
         jobs=totals.jobs,
         measurements=totals.measurements,
         read_bytes=totals.read_bytes,

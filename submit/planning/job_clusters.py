@@ -22,7 +22,7 @@ class JobCluster:
 
     Attributes:
         site: site of the jobs.
-        doors: doors that they read through.
+        doors: labels of the doors that they read through.
         jobs: number of jobs.
         wall_s: wall limit of each job in seconds.
         disk_bytes: disk space that each job needs on its node.
@@ -43,7 +43,7 @@ def plan_clusters(plan: Plan) -> list[JobCluster]:
     for job, count in plan.jobs.iterate_kinds():
         if not job.site.is_local:
             site_jobs = jobs_by_door.setdefault(job.site.name, {})
-            site_jobs.setdefault(job.spec.door, []).append((job, count))
+            site_jobs.setdefault(job.access.door_label, []).append((job, count))
     return [
         _plan_cluster(plan, group, [item for door in group for item in site_jobs[door]])
         for site, site_jobs in jobs_by_door.items()
@@ -71,7 +71,8 @@ def _plan_cluster(
         jobs=sum(count for _, count in jobs),
         wall_s=max(job.wall_limit_s for job, _ in jobs),
         disk_bytes=SANDBOX_OVERHEAD_BYTES + staged_bytes,
-        in_flight=_concurrency_limit(plan, site, len(doors)),
+        in_flight=plan.jobs.count_together(site, doors)
+        or _concurrency_limit(plan, site, len(doors)),
     )
 
 
@@ -80,5 +81,5 @@ def _concurrency_limit(plan: Plan, site: Site, doors: int) -> int:
     requested, ceiling = plan.options.pace.in_flight, site.ceilings.in_flight
     if not ceiling:
         return requested
-    doors_of_site = sum(at.name == site.name for at, _ in plan.jobs.door_pairs)
+    doors_of_site = sum(access.site.name == site.name for access in plan.jobs.accesses)
     return min(requested, max(1, ceiling * doors // doors_of_site))

@@ -17,6 +17,7 @@ from treehammer.collectors.job_spec import (
     ExecutionSpec,
     InputFile,
     JobSpec,
+    LoadSpec,
     PayloadSpec,
     SoftwareRequest,
 )
@@ -25,6 +26,8 @@ from treehammer.collectors.record.metric_catalogue import (
     INSTRUMENT_VERSION,
     RECORD_VERSION,
 )
+from treehammer.collectors.software import providers
+from treehammer.collectors.worker.start.common_start import longest_wait_s
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.hctests.matrix import axes, execution_order, identity, variant_expansion
 from treehammer.hctests.matrix.definition import (
@@ -36,8 +39,9 @@ from treehammer.hctests.matrix.definition import (
     VariantGroup,
 )
 from treehammer.hctests.matrix.execution_order import OrderedExecution
+from treehammer.hctests.matrix.load_settings import LoadSettings
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
-from treehammer.submit.sites.site_model import Door, Site
+from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.version import __version__
 
 #: Folder of the test's files beside job.json.
@@ -51,16 +55,42 @@ class PlannedJob:
     """A job: one repeat of a group of variants at one door."""
 
     spec: JobSpec
-    site: Site
+    access: DoorAccess
     kind: str
     repeat: int
     label: str
 
     @property
+    def site(self) -> Site:
+        """Site that runs the job."""
+        return self.access.site
+
+    @property
     def wall_limit_s(self) -> float:
         """Seconds after which the batch system ends the job; 0 for no limit."""
-        limit = self.spec.limits.wall_s
-        return len(self.spec.executions) * (limit + WALL_LIMIT_OVERHEAD_S) if limit else 0.0
+        limit, load = self.spec.limits.wall_s, self.spec.load
+        count = len(self.spec.executions)
+        wait_s = longest_wait_s(load, count) if load else 0.0
+        return count * (limit + WALL_LIMIT_OVERHEAD_S) + wait_s if limit else 0.0
+
+
+@dataclass(frozen=True)
+class LoadPosition:
+    """A job's place among those that load together.
+
+    Attributes:
+        key: identifies these jobs within the campaign.
+        index: number of the job, from 0.
+        jobs: number of them all.
+        folder: where they meet, relative to job.json; '' for the results service.
+        earlier_load: whether another load of the campaign comes before theirs.
+    """
+
+    key: str
+    index: int
+    jobs: int
+    folder: str
+    earlier_load: bool
 
 
 @dataclass(frozen=True)
@@ -86,74 +116,107 @@ class JobPlanner:
         return self.twins.get(self.pinned.definition.dataset_for(variant), self.manifest)
 
     def plan_timed_job(
-        self, site: Site, door: Door, group: VariantGroup, repeat: int
+        self,
+        access: DoorAccess,
+        group: VariantGroup,
+        repeat: int,
+        position: LoadPosition | None = None,
     ) -> PlannedJob:
-        """Plan one repeat of a group of variants."""
+        """Plan one repeat of a group of variants, at its position in a load if it belongs to one."""
         definition = self.pinned.definition
-        key = "|".join(variant.canonical_json for variant in group.variants)
-        seed = variant_expansion.derive_job_seed(definition.seed, site.name, door.name, key, repeat)
+        key = group.key
+        # Jobs that load together run the same variant at the same time.
+        place = () if position else access.key
+        number = 1 if position else repeat
+        seed = variant_expansion.derive_job_seed(definition.seed, *place, key, number)
         order = execution_order.order_job(definition, group, seed)
         label = group.variants[0].label(self._axes_between_jobs)
-        return self._plan_job(site, door, TIMED, repeat, label, key, order)
+        planned = self._plan_job(access, TIMED, repeat, label, key, order)
+        if position is None or definition.load is None:
+            return planned
+        load = self._describe_load(definition.load, position, access.door)
+        return replace(planned, spec=replace(planned.spec, load=load))
+
+    def _describe_load(self, load: LoadSettings, position: LoadPosition, door: Door) -> LoadSpec:
+        name = hash_values(self.campaign_id, position.key)[:24] if load.together else ""
+        return LoadSpec(
+            index=position.index,
+            jobs=position.jobs,
+            barrier=name,
+            folder=position.folder,
+            # A job whose predecessor failed comes early, while others still load.
+            wait_s=load.wait_s + (load.duration_s if position.earlier_load else 0.0),
+            lead_s=load.lead_s if load.together else 0.0,
+            level_start_s=float(load.level_start_s(position.index)),
+            step_s=load.step_s,
+            duration_s=load.duration_s,
+            writable=door.writable_url if load.writes else "",
+        )
 
     def plan_checksum_job(
-        self, site: Site, door: Door, groups: Iterable[VariantGroup]
+        self, access: DoorAccess, groups: Iterable[VariantGroup]
     ) -> Iterator[PlannedJob]:
-        """Plan the job that proves that every release reads the same values; none without ROOT."""
+        """Plan the job that proves that every release reads the same values.
+
+        There is none without ROOT, and none for a load test.
+        """
         definition = self.pinned.definition
-        if self.manifest is None or definition.payload_kind == "executable":
+        without_values = definition.payload_kind == "executable" or definition.load is not None
+        if self.manifest is None or without_values:
             return
         readers = {_reader_key(variant) for group in groups for variant in group.variants}
         variants = [
             variant
             for variant in _checksum_variants(definition)
             if _reader_key(variant) in readers
-            and self._software_for(site, str(variant["root"])).provider != "none"
+            and self._software_for(access.site, str(variant["root"])).provider
+            not in providers.WITHOUT_ROOT
         ]
         order = tuple(
             OrderedExecution(1, position, variant, CHECKSUM)
             for position, variant in enumerate(variants, start=1)
         )
         if order:
-            yield self._plan_job(site, door, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
+            yield self._plan_job(access, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
 
     def _plan_job(
         self,
-        site: Site,
-        door: Door,
+        access: DoorAccess,
         kind: str,
         repeat: int,
         label: str,
         key: str,
         order: Sequence[OrderedExecution],
     ) -> PlannedJob:
-        job_id = hash_values(self.campaign_id, site.name, door.name, kind, key, repeat)[:24]
+        job_id = hash_values(self.campaign_id, *access.key, kind, key, repeat)[:24]
         definition = self.pinned.definition
         spec = JobSpec(
             campaign_id=self.campaign_id,
             job_id=job_id,
-            site=site.name,
-            door=door.name,
+            site=access.site.name,
+            storage_site=access.storage.name,
+            door=access.door.name,
+            door_url=access.door.prefix,
             payload=self._payload_spec,
             limits=ExecutionLimits(definition.wall_limit_s, definition.memory_limit_mb * 1_000_000),
             executions=(),
         )
         executions = tuple(
-            self._plan_execution(spec, site, door, repeat, entry, _launch_order(entry))
+            self._plan_execution(spec, access, repeat, entry, _launch_order(entry))
             for entry in order
         )
-        return PlannedJob(replace(spec, executions=executions), site, kind, repeat, label)
+        return PlannedJob(replace(spec, executions=executions), access, kind, repeat, label)
 
     def _plan_execution(
         self,
         spec: JobSpec,
-        site: Site,
-        door: Door,
+        access: DoorAccess,
         repeat: int,
         entry: OrderedExecution,
         launch_order: str | None,
     ) -> ExecutionSpec:
         variant, kind = entry.variant, entry.kind
+        site, door = access.site, access.door
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
         once = kind == CHECKSUM or variant["cache"] == "cold"
         passes = 1 if once else definition.passes
@@ -170,12 +233,14 @@ class JobPlanner:
                 manifest.hash if manifest else "",
                 site.name,
                 door.name,
+                access.storage.name,
             ),
             "variant": variant.canonical_json,
             "variant_label": variant.label(self._axes_in_labels),
             "dataset": manifest.name if manifest else None,
             "dataset_hash": manifest.hash if manifest else None,
             "site": site.name,
+            "storage_site": access.storage.name,
             "door": door.name,
             "door_protocol": door.protocol,
             "passes_planned": passes,
@@ -187,25 +252,25 @@ class JobPlanner:
             kind=kind,
             variant=dict(variant.values),
             software=self._software_for(site, str(variant["root"])),
-            files=self._input_files(site, door, manifest),
+            files=self._input_files(access, manifest),
             tree=definition.tree or (manifest.tree if manifest else ""),
             passes=passes,
             seed=definition.seed,
             identity=values,
             mode=entry.mode,
             side=entry.side,
+            unreadable_branches=tuple(manifest.unreadable_branches) if manifest else (),
         )
 
     def _software_for(self, site: Site, value: str) -> SoftwareRequest:
         return self.site_software.get((site.name, value)) or self.software[value]
 
-    def _input_files(
-        self, site: Site, door: Door, manifest: Manifest | None
-    ) -> tuple[InputFile, ...]:
+    def _input_files(self, access: DoorAccess, manifest: Manifest | None) -> tuple[InputFile, ...]:
+        door = access.door
         if manifest is None:
             return ()
         if door.rse:
-            return self.placement.files[site.name, door.name, manifest.name]
+            return self.placement.files[*access.key, manifest.name]
         return tuple(
             InputFile(file.name, door.file_url(manifest.name, file.name), file.size, file.adler32)
             for file in manifest.files

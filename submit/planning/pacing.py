@@ -8,32 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from treehammer.durations import parse_duration
+from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class PaceRamp:
-    """Growth of the number of concurrent jobs: ``jobs`` more every ``every_s`` seconds."""
-
-    jobs: int
-    every_s: int
-
-    @classmethod
-    def parse(cls, text: str) -> PaceRamp:
-        """Parse text such as ``5/10m``.
-
-        Raises:
-            ConfigError: the text is not a ramp.
-        """
-        jobs, _, every = text.partition("/")
-        if not re.fullmatch(r"\s*\d{1,7}\s*", jobs) or not int(jobs) or not every:
-            raise ConfigError(
-                f"{text!r} is not a ramp",
-                where="--ramp",
-                hint="Write it like 5/10m: five more jobs every ten minutes.",
-            )
-        return cls(int(jobs), parse_duration(every, "--ramp"))
 
 
 @dataclass(frozen=True)
@@ -48,7 +24,7 @@ class Pace:
 
     in_flight: int = 1
     spread_s: int = 0
-    ramp: PaceRamp | None = None
+    ramp: JobRamp | None = None
 
     def delay_expression(self, jobs: int, in_flight: int) -> str:
         """Return a ClassAd expression for the seconds from submission to the earliest start of job ProcId.

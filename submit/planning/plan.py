@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
@@ -17,19 +17,30 @@ from treehammer.errors import NothingToDoError
 from treehammer.hctests.matrix import variant_expansion
 from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, VariantGroup
 from treehammer.sql.core.rows import CampaignRow, JobRow
-from treehammer.submit.planning.job_planner import JobPlanner, PlannedJob, hash_values
+from treehammer.submit.planning.job_planner import (
+    JobPlanner,
+    LoadPosition,
+    PlannedJob,
+    hash_values,
+)
 from treehammer.submit.planning.pacing import BreakerThreshold
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
-from treehammer.submit.sites.site_model import Door, Site
+from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.submit.templates import template_engine
+
+#: A site that runs jobs, and a site whose storage they read.
+SitePair = tuple[Site, Site]
 
 
 @dataclass(frozen=True)
 class Plan:
     """A campaign, ready to be rendered and submitted.
 
-    ``notes`` name the parts of the request that a site cannot serve.
+    Attributes:
+        site_pairs: each site that runs jobs, with a site whose storage they read.
+        notes: the parts of the request that a site cannot serve.
+        request: the request as canonical JSON.
     """
 
     campaign_id: str
@@ -37,13 +48,24 @@ class Plan:
     created_us: int
     pinned_test: PinnedTest
     manifest: Manifest | None
-    sites: tuple[Site, ...]
+    site_pairs: tuple[SitePair, ...]
     jobs: JobSequence
     notes: tuple[str, ...]
+    request: str
     options: SubmissionOptions = DEFAULT_OPTIONS
 
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites that run the jobs."""
+        return tuple({site.name: site for site, _ in self.site_pairs}.values())
+
+    @property
+    def storage_sites(self) -> tuple[Site, ...]:
+        """The sites whose storage is read."""
+        return tuple({storage.name: storage for _, storage in self.site_pairs}.values())
+
     def site(self, name: str) -> Site:
-        """Return the site with this name."""
+        """Return the site with this name that runs jobs."""
         return next(site for site in self.sites if site.name == name)
 
     @property
@@ -64,7 +86,7 @@ class Plan:
             dirty=pinned.dirty,
             test_name=pinned.definition.name,
             test_path=pinned.path,
-            plan=_canonical_request(pinned, self.sites, self.options.breaker),
+            plan=self.request,
             planned_jobs=len(self.jobs),
             planned_measurements=self.execution_count,
         )
@@ -76,7 +98,7 @@ class Plan:
                 id=job.spec.job_id,
                 campaign_id=self.campaign_id,
                 site=job.site.name,
-                door=job.spec.door,
+                door=job.access.door_label,
                 kind=job.kind,
                 repeat=job.repeat,
                 label=job.label,
@@ -95,6 +117,7 @@ def make_plan(
     *,
     created_us: int,
     name: str = "",
+    from_sites: Sequence[Site] = (),
     site_software: Mapping[tuple[str, str], SoftwareRequest] | None = None,
     options: SubmissionOptions = DEFAULT_OPTIONS,
     twins: Mapping[str, Manifest] | None = None,
@@ -104,11 +127,12 @@ def make_plan(
 
     Args:
         pinned: the test.
-        sites: sites of the campaign.
+        sites: sites whose storage is read.
         manifest: manifest of the test's dataset; None for a test without one.
         software: value of the ``root`` axis -> software request.
         created_us: time of the request, microseconds since 1970 UTC; part of the identity.
         name: display name; by default made of test, commit and time.
+        from_sites: sites that run the jobs; by default each site reads its own storage.
         site_software: (site, value of the ``root`` axis) -> the site's own software request.
         options: options of the submission.
         twins: name -> manifest of the datasets that hold the same content in other formats.
@@ -117,18 +141,19 @@ def make_plan(
     Raises:
         NothingToDoError: no variant can run at these sites.
     """
-    request = _canonical_request(pinned, sites, options.breaker)
+    request = _canonical_request(pinned, sites, options.breaker, from_sites)
     identity = hash_values(created_us, pinned.repository, pinned.commit, pinned.hashes, request)
     campaign_id = identity[:16]
     name = name or _default_display_name(pinned, created_us)
     planner = JobPlanner(
         pinned, manifest, software, campaign_id, name, site_software or {}, twins or {}, placement
     )
-    door_pairs, notes = select_doors(pinned.definition, sites)
-    usable = tuple(pair for pair in door_pairs if _door_key(*pair) not in placement.lacking)
-    notes += _missing_replica_notes(door_pairs, placement)
+    pairs = pair_sites(sites, from_sites)
+    accesses, notes = select_doors(pinned.definition, pairs)
+    usable = tuple(access for access in accesses if access.key not in placement.lacking)
+    notes += _missing_replica_notes(accesses, placement)
     jobs = JobSequence(planner, usable)
-    if not any(jobs.variant_groups(door) for _, door in usable):
+    if not any(jobs.variant_groups(access.door) for access in usable):
         raise NothingToDoError(
             "no variant of this test can run at these sites",
             where=pinned.definition.name,
@@ -140,9 +165,10 @@ def make_plan(
         created_us,
         pinned,
         manifest,
-        tuple(sites),
+        pairs,
         jobs,
         tuple(notes),
+        request,
         options,
     )
 
@@ -155,9 +181,12 @@ class JobSequence(Sequence[PlannedJob]):
     """
 
     planner: JobPlanner
-    door_pairs: tuple[tuple[Site, Door], ...]
+    accesses: tuple[DoorAccess, ...]
 
     def __iter__(self) -> Iterator[PlannedJob]:
+        if self.planner.pinned.definition.load is not None:
+            yield from self._load_jobs()
+            return
         # Each repeat covers all variants before the next begins, so that a drift of the site affects
         # them alike.  Checksum jobs come last: they must not warm a cache that a timed job needs cold.
         for repeat in range(1, self._repeat_count + 1):
@@ -165,7 +194,7 @@ class JobSequence(Sequence[PlannedJob]):
         yield from self._checksum_jobs()
 
     def __len__(self) -> int:
-        timed = sum(len(self.variant_groups(door)) for _, door in self.door_pairs)
+        timed = sum(len(self.variant_groups(access.door)) for access in self.accesses)
         return timed * self._repeat_count + sum(1 for _ in self._checksum_jobs())
 
     @overload
@@ -183,6 +212,11 @@ class JobSequence(Sequence[PlannedJob]):
 
     def iterate_kinds(self) -> Iterator[tuple[PlannedJob, int]]:
         """Yield one job of each kind with its number of repeats, which all cost the same."""
+        if self.planner.pinned.definition.load is not None:
+            # The last repeat waits for the last level of a ramp.
+            last = self._repeat_count
+            yield from ((job, last) for job in self._load_jobs(first_repeat=last))
+            return
         for job in self._timed_jobs(1):
             yield job, self._repeat_count
         for job in self._checksum_jobs():
@@ -205,43 +239,113 @@ class JobSequence(Sequence[PlannedJob]):
         return self.planner.pinned.definition.repeats
 
     def _timed_jobs(self, repeat: int) -> Iterator[PlannedJob]:
-        for site, door in self.door_pairs:
-            for group in self.variant_groups(door):
-                yield self.planner.plan_timed_job(site, door, group, repeat)
+        for access in self.accesses:
+            for group in self.variant_groups(access.door):
+                yield self.planner.plan_timed_job(access, group, repeat)
+
+    def _load_jobs(self, first_repeat: int = 1) -> Iterator[PlannedJob]:
+        """Yield the jobs of a load test: those that load together follow each other."""
+        # Local jobs meet in a folder of their submission, beside the folder of each job.
+        all_local = all(access.site.is_local for access in self.accesses)
+        folder = "../../starts" if all_local else ""
+        first_key = next(iter(self.load_groups), "")
+        for key, members in self.load_groups.items():
+            jobs = len(members) * self._repeat_count
+            for repeat in range(first_repeat, self._repeat_count + 1):
+                for number, (access, group) in enumerate(members):
+                    index = (repeat - 1) * len(members) + number
+                    position = LoadPosition(key, index, jobs, folder, key != first_key)
+                    yield self.planner.plan_timed_job(access, group, repeat, position)
+
+    @cached_property
+    def load_groups(self) -> dict[str, list[tuple[DoorAccess, VariantGroup]]]:
+        """Jobs of a load test that load together, by key, one repeat of each.
+
+        These are all jobs with the same variants, at doors of the same name if the test names doors.
+        """
+        groups: dict[str, list[tuple[DoorAccess, VariantGroup]]] = {}
+        named = "door" in self.planner.pinned.definition.axes
+        for access in self.accesses:
+            for group in self.variant_groups(access.door):
+                key = f"{access.door.name if named else ''}|{group.key}"
+                groups.setdefault(key, []).append((access, group))
+        return groups
+
+    def count_together(self, site: Site, doors: Collection[str]) -> int:
+        """Return the most jobs at a site that start together; 0 if none do.
+
+        Args:
+            site: site that runs the jobs.
+            doors: labels of the doors that they read.
+        """
+        load = self.planner.pinned.definition.load
+        if load is None or not load.together:
+            return 0
+        return self._repeat_count * max(
+            sum(
+                access.site.name == site.name and access.door_label in doors
+                for access, _ in members
+            )
+            for members in self.load_groups.values()
+        )
 
     def _checksum_jobs(self) -> Iterator[PlannedJob]:
-        for site, door in self.door_pairs:
-            if self.variant_groups(door):
-                yield from self.planner.plan_checksum_job(site, door, self.variant_groups(door))
+        for access in self.accesses:
+            if groups := self.variant_groups(access.door):
+                yield from self.planner.plan_checksum_job(access, groups)
+
+
+def pair_sites(sites: Iterable[Site], from_sites: Sequence[Site] = ()) -> tuple[SitePair, ...]:
+    """Pair each site that runs jobs with the sites whose storage they read.
+
+    Args:
+        sites: sites whose storage is read.
+        from_sites: sites that run the jobs, each of which reads every storage site; by default
+            each site reads its own storage.
+    """
+    return tuple((site, storage) for storage in sites for site in from_sites or [storage])
 
 
 def select_doors(
-    definition: TestDefinition, sites: Iterable[Site]
-) -> tuple[tuple[tuple[Site, Door], ...], list[str]]:
-    """Select the doors that a test reads at each site, with a note for each missing one."""
-    notes: list[str] = []
-    door_pairs = tuple(
-        (site, door) for site in sites for door in _select_site_doors(definition, site, notes)
+    definition: TestDefinition, site_pairs: Iterable[SitePair]
+) -> tuple[tuple[DoorAccess, ...], list[str]]:
+    """Select the doors that a test reads, with a note for each missing one."""
+    notes: dict[str, None] = {}
+    accesses = tuple(
+        DoorAccess(site, storage, door)
+        for site, storage in site_pairs
+        for door in _select_site_doors(definition, storage, site, notes)
     )
-    return door_pairs, notes
-
-
-def _door_key(site: Site, door: Door) -> tuple[str, str]:
-    return site.name, door.name
+    for access in accesses:
+        if access.is_remote and access.door.is_path:
+            notes[
+                f"Door {access.door.name} of site {access.storage.name} is a path, which the nodes of "
+                f"site {access.site.name} may not have."
+            ] = None
+    return accesses, [*notes]
 
 
 def _missing_replica_notes(
-    door_pairs: Iterable[tuple[Site, Door]], placement: RucioPlacement
+    accesses: Iterable[DoorAccess], placement: RucioPlacement
 ) -> Iterator[str]:
-    for site, door in door_pairs:
-        if reason := placement.lacking.get(_door_key(site, door)):
-            yield f"Door {door.name} of site {site.name} is skipped, no good replica: {reason}."
+    for access in accesses:
+        if reason := placement.lacking.get(access.key):
+            yield (
+                f"Door {access.door.name} of site {access.storage.name} is skipped, no good "
+                f"replica: {reason}."
+            )
 
 
-def _select_site_doors(definition: TestDefinition, site: Site, notes: list[str]) -> Iterator[Door]:
-    """Yield the site's doors that the test names, or its first; add a note for each missing one."""
+def _select_site_doors(
+    definition: TestDefinition, site: Site, reader: Site, notes: dict[str, None]
+) -> Iterator[Door]:
+    """Yield the site's doors that the test names, or a default; add a note for each missing one.
+
+    The default is the first door, for jobs of another site the first that is not a path.
+    """
     if "door" not in definition.axes:
-        yield site.doors[0]
+        doors = site.doors if site == reader else sorted(site.doors, key=lambda door: door.is_path)
+        yield doors[0]
         return
     included = (rule["door"] for rule in definition.include if "door" in rule)
     for name in dict.fromkeys(str(value) for value in (*definition.axes["door"], *included)):
@@ -250,18 +354,24 @@ def _select_site_doors(definition: TestDefinition, site: Site, notes: list[str])
             yield door
         else:
             offered = ", ".join(door.name for door in site.doors)
-            notes.append(f"Site {site.name} has no door {name!r} (known: {offered}).")
+            notes[f"Site {site.name} has no door {name!r} (known: {offered})."] = None
 
 
 def _canonical_request(
-    pinned: PinnedTest, sites: Sequence[Site], breaker: BreakerThreshold | None
+    pinned: PinnedTest,
+    sites: Sequence[Site],
+    breaker: BreakerThreshold | None,
+    from_sites: Sequence[Site] = (),
 ) -> str:
     """Return the request as canonical JSON."""
     document = {
         "definition": asdict(pinned.definition),
         "sites": [site.name for site in sites],
+        **({"from": [site.name for site in from_sites]} if from_sites else {}),
         "breaker": str(breaker or "off"),
-        "templates": {site.name: template_engine.fingerprint_template(site) for site in sites},
+        "templates": {
+            site.name: template_engine.fingerprint_template(site) for site in from_sites or sites
+        },
     }
     return json.dumps(document, sort_keys=True, default=str)
 

@@ -121,12 +121,13 @@ def _render_job(
     job_file = folder / f"{job.spec.job_id}.json"
     job_file.write_text(job.spec.to_json() + "\n", encoding="utf-8")
     inputs = {JOB_NAME: job_file, **shared}
-    text = texts.get((job.site.name, job.spec.door))
+    text = texts.get(job.access.key)
     if text is None:
         text = _render_local_description(plan, job, sorted(inputs), environment)
     else:
         inputs |= plan.options.credentials.sandbox_inputs()
-    return JobDescription(job.spec.job_id, text, inputs)
+    together = job.spec.load.jobs if job.spec.load and job.spec.load.barrier else 0
+    return JobDescription(job.spec.job_id, text, inputs, together)
 
 
 def _render_local_description(
@@ -137,7 +138,7 @@ def _render_local_description(
         "job": {
             "id": job.spec.job_id,
             "site": job.site.name,
-            "door": job.spec.door,
+            "door": job.access.door_label,
             "kind": job.kind,
             "repeat": job.repeat,
             "label": job.label,

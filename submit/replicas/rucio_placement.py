@@ -24,7 +24,7 @@ from treehammer.submit.replicas.replica_verification import (
     ReplicaCheck,
     check_by_stat,
 )
-from treehammer.submit.sites.site_model import Door, Site
+from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 
 #: Doors that are checked at a time.
 MAX_PARALLEL_DOORS = 8
@@ -45,8 +45,8 @@ class RucioPlacement:
     """Files of datasets at doors with an RSE.
 
     Attributes:
-        files: (site, door, dataset) -> files, if every one has a good replica.
-        lacking: (site, door) -> reason why jobs cannot read there.
+        files: key of a :class:`DoorAccess` and dataset -> files, if every one has a good replica.
+        lacking: key of a :class:`DoorAccess` -> reason why jobs cannot read there.
     """
 
     files: Mapping[tuple[str, str, str], tuple[InputFile, ...]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class PlacementFinder:
     catalogue: RucioCatalogue
     check: Callable[[ExpectedReplica], ReplicaCheck] = check_by_stat
 
-    def find_files(self, door_pairs: Sequence[tuple[Site, Door]]) -> RucioPlacement:
+    def find_files(self, accesses: Sequence[DoorAccess]) -> RucioPlacement:
         """Query the catalogue, then every door.
 
         Raises:
@@ -88,18 +88,18 @@ class PlacementFinder:
             )
         known = {
             (protocol, domain): self._replicas_by_file(protocol, domain)
-            for protocol in dict.fromkeys(door.protocol for _, door in door_pairs)
+            for protocol in dict.fromkeys(access.door.protocol for access in accesses)
             for domain in (LAN, WAN)
         }
         with ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor:
-            results = [*executor.map(self._files_at_door, door_pairs, repeat(known))]
+            results = [*executor.map(self._files_at_door, accesses, repeat(known))]
         files: dict[tuple[str, str, str], tuple[InputFile, ...]] = {}
         lacking: dict[tuple[str, str], str] = {}
-        for (site, door), (door_files, reason) in zip(door_pairs, results, strict=True):
+        for access, (door_files, reason) in zip(accesses, results, strict=True):
             if reason:
-                lacking[site.name, door.name] = reason
+                lacking[access.key] = reason
             else:
-                files[site.name, door.name, name] = door_files
+                files[*access.key, name] = door_files
         return RucioPlacement(files, lacking)
 
     def _replicas_by_file(self, protocol: str, domain: str) -> ReplicasByFile:
@@ -109,19 +109,18 @@ class PlacementFinder:
         return replicas
 
     def _files_at_door(
-        self, pair: tuple[Site, Door], known: Mapping[tuple[str, str], ReplicasByFile]
+        self, access: DoorAccess, known: Mapping[tuple[str, str], ReplicasByFile]
     ) -> tuple[tuple[InputFile, ...], str]:
         """Return the files as jobs read them through a door, or the reason why they cannot."""
-        site, door = pair
-        files = []
+        door, files = access.door, []
         for file in self.manifest.files:
             near, far = (
                 known[door.protocol, domain].get((door.rse, file.name), ()) for domain in (LAN, WAN)
             )
-            url, reason = self._find_good_url(site, door, file, far or near)
+            url, reason = self._find_good_url(access.storage, door, file, far or near)
             if reason:
                 return (), f"{file.name}: {reason}"
-            if near and near[0].site == site.name and not door.prefix:
+            if near and near[0].site == access.site.name and not door.prefix:
                 url = near[0].url  # possibly reachable only from the site's own nodes
             files.append(InputFile(file.name, url, file.size, file.adler32))
         return tuple(files), ""
@@ -142,14 +141,14 @@ class PlacementFinder:
         return "", reason
 
 
-def doors_with_rse(door_pairs: Iterable[tuple[Site, Door]]) -> tuple[tuple[Site, Door], ...]:
+def doors_with_rse(accesses: Iterable[DoorAccess]) -> tuple[DoorAccess, ...]:
     """Select the doors that have an RSE."""
-    return tuple((site, door) for site, door in door_pairs if door.rse)
+    return tuple(access for access in accesses if access.door.rse)
 
 
 def find_placement(
     manifests: Sequence[Manifest],
-    door_pairs: Iterable[tuple[Site, Door]],
+    accesses: Iterable[DoorAccess],
     settings: Settings,
     *,
     timeout_s: float = 0.0,
@@ -159,7 +158,7 @@ def find_placement(
 
     Args:
         manifests: manifests of the datasets, all of which a door needs.
-        door_pairs: sites with the doors that their jobs read through.
+        accesses: doors that jobs read through.
         settings: all settings.
         timeout_s: seconds to wait for doors without a good replica.
         bars: opens progress bars.
@@ -168,7 +167,7 @@ def find_placement(
         DatasetError: Rucio has no such dataset, or a different one of that name.
         CatalogueError: Rucio does not respond.
     """
-    doors = doors_with_rse(door_pairs)
+    doors = doors_with_rse(accesses)
     if not (doors and manifests):
         return NO_RUCIO_PLACEMENT
     until = time.monotonic() + timeout_s
@@ -186,7 +185,7 @@ def find_placement(
 
 
 def _find_once(
-    manifests: Sequence[Manifest], doors: Sequence[tuple[Site, Door]], settings: Settings
+    manifests: Sequence[Manifest], doors: Sequence[DoorAccess], settings: Settings
 ) -> RucioPlacement:
     catalogue = RucioCatalogue(settings)
     placements = [PlacementFinder(manifest, catalogue).find_files(doors) for manifest in manifests]

@@ -49,7 +49,7 @@ class TokenDeadlines:
 
     def next_deadline_s(self, job: PlannedJob) -> float:
         """Return the seconds from submission to the expiry of the next job's token."""
-        cluster = self._clusters.get((job.site.name, job.spec.door))
+        cluster = self._clusters.get(job.access.key)
         queue = (cluster.site.name, *cluster.doors) if cluster else (LOCAL_BATCH,)
         jobs_before = self._job_counts[queue]
         self._job_counts[queue] += 1

@@ -90,6 +90,19 @@ def validate_absolute_path(value: str) -> str:
     return value
 
 
+def validate_writable_path(value: str) -> str:
+    """Accept an absolute path at the storage other than its root.
+
+    Raises:
+        PydanticCustomError: the path cannot be a folder for files of load tests.
+    """
+    validate_line(value)
+    path = PurePosixPath(value)
+    if not path.is_absolute() or not path.name or ".." in path.parts or re.search(r"[?#]", value):
+        raise _validation_error(f"{value!r} is not an absolute path of a folder at the storage")
+    return str(path)
+
+
 def validate_software(value: str) -> str:
     """Accept a value of the root axis, in which ``{version}`` stands for the release.
 

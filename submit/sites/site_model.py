@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from treehammer.collectors.batch_names import HTCONDOR_PREFIX, LOCAL_BATCH
+
+
+@dataclass(frozen=True)
+class LoadPermission:
+    """The most that load tests may ask of a door at a time; 0 or '' permits none of it.
+
+    ``mb_per_s`` counts 10⁶ bytes; ``writable`` is the path of an area for their files.
+    """
+
+    opens_per_s: float = 0.0
+    clients: int = 0
+    mb_per_s: float = 0.0
+    writable: str = ""
 
 
 @dataclass(frozen=True)
@@ -17,6 +30,7 @@ class Door:
     ``protocol`` is ``file``, ``root``, ``https`` or ``http``.  With an ``rse``, Rucio provides the
     location of files, and a ``prefix`` replaces the RSE's own.  Without, files are located at
     ``prefix/DATASET/FILE``.  ``middleware`` and its ``version`` are informative, '' if unknown.
+    Without ``load`` it permits no load tests.
     """
 
     name: str
@@ -25,6 +39,22 @@ class Door:
     middleware: str = ""
     version: str = ""
     rse: str = ""
+    load: LoadPermission | None = None
+
+    @property
+    def writable_url(self) -> str:
+        """URL or path of the area for files of load tests; '' without any."""
+        path = self.load.writable if self.load else ""
+        if not path or self.is_path:
+            return path
+        parts = urlsplit(self.prefix)
+        slash = "/" if self.protocol == "root" else ""  # two after the host
+        return f"{parts.scheme}://{parts.netloc}{slash}{quote(path)}"
+
+    @property
+    def is_path(self) -> bool:
+        """Whether jobs read it as a path of their node."""
+        return self.protocol == "file"
 
     def file_url(self, dataset: str, file: str) -> str:
         """Return the URL or path that ROOT opens for a file, for a door without RSE."""
@@ -97,3 +127,27 @@ class Site:
     def find_door(self, name: str) -> Door | None:
         """Return the door with this name, or None."""
         return next((door for door in self.doors if door.name == name), None)
+
+
+@dataclass(frozen=True)
+class DoorAccess:
+    """A door of a storage site, as jobs of a site read it; the two are mostly the same site."""
+
+    site: Site
+    storage: Site
+    door: Door
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether jobs read the storage of another site."""
+        return self.storage.name != self.site.name
+
+    @property
+    def door_label(self) -> str:
+        """Name of the door, unique among all doors that jobs of the site read."""
+        return f"{self.storage.name}:{self.door.name}" if self.is_remote else self.door.name
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Names of the site and of the door as its jobs read it."""
+        return self.site.name, self.door_label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -81,22 +82,23 @@ def probe_sites(
     door_results = _probe_doors(sites, target, bars)
     results = [result for pool in pools.values() for result in pool.results]
     for site in sites:
-        results += [door_results[site.name, door.name] for door in site.doors]
+        for door in site.doors:
+            results += door_results[site.name, door.name]
         results += _probe_selector(site, pools)
     return results
 
 
 def _probe_doors(
     sites: Sequence[Site], target: ProbeTarget, bars: ProgressFactory
-) -> Mapping[tuple[str, str], SiteProbeResult]:
-    """Probe all doors in parallel; return (site, door) -> result."""
+) -> Mapping[tuple[str, str], list[SiteProbeResult]]:
+    """Probe all doors in parallel; return (site, door) -> results."""
     pairs = [(site, door) for site in sites for door in site.doors]
-    results: dict[tuple[str, str], SiteProbeResult] = {}
+    results: dict[tuple[str, str], list[SiteProbeResult]] = {}
     with (
         bars("Probing doors", len(pairs)) as step,
         ThreadPoolExecutor(MAX_PARALLEL_PROBES) as executor,
     ):
-        tasks = {executor.submit(_probe_door, *pair, target): pair for pair in pairs}
+        tasks = {executor.submit(_probe_reading_and_writing, *pair, target): pair for pair in pairs}
         try:
             for count, task in enumerate(as_completed(tasks), start=1):
                 site, door = tasks[task]
@@ -106,6 +108,31 @@ def _probe_doors(
             executor.shutdown(cancel_futures=True)
             raise
     return results
+
+
+def _probe_reading_and_writing(
+    site: Site, door: Door, target: ProbeTarget
+) -> list[SiteProbeResult]:
+    read = _probe_door(site, door, target)
+    if not door.writable_url:
+        return [read]
+    check = f"writing {door.name}"
+    unreachable = read.result == PROBE_FAILED and read.rtt_s is None and not door.is_path
+    if unreachable or (door.is_path and not site.is_local):
+        why = "the door does not answer" if unreachable else read.finding
+        return [read, SiteProbeResult(site.name, check, PROBE_SKIPPED, why)]
+    return [read, _probe_writable_area(site, door, check)]
+
+
+def _probe_writable_area(site: Site, door: Door, check: str) -> SiteProbeResult:
+    url = f"{door.writable_url}/treehammer-probe-{uuid.uuid4().hex[:12]}"
+    written = doors.probe_writing(url)
+    if written.failure:
+        remedy = "Correct load.writable of the door, or let your credentials write there."
+        finding = f"{door.writable_url}: {written.message or written.failure}"
+        return SiteProbeResult(site.name, check, PROBE_FAILED, finding, remedy)
+    finding = f"wrote and removed a file in {door.writable_url}"
+    return SiteProbeResult(site.name, check, PROBE_OK, finding)
 
 
 def _probe_door(site: Site, door: Door, target: ProbeTarget) -> SiteProbeResult:

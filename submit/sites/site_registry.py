@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.sites.site_model import Ceilings, Door, Site
+from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
 
 if TYPE_CHECKING:
     from treehammer.submit.sites.sites_file import SitesFileContent
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 #: Maximum number of local jobs in one campaign.  Each has a folder in the queue, and one machine
 #: needs days for this many.
 MAX_LOCAL_JOBS = 10_000
+
+#: Load that the disk of this machine permits, which is its user's own.
+LOCAL_LOAD = LoadPermission(opens_per_s=1e6, clients=100_000, mb_per_s=1e6)
 
 #: Stands for every site of the sites file.
 ALL_SITES = "all"
@@ -38,7 +42,8 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
             where=f"cache_dir {settings.cache_dir}",
             hint="Choose a --cache-dir without these characters.",
         )
-    doors = (Door("file", "file", prefix),)
+    writable = str(settings.cache_dir / "load")
+    doors = (Door("file", "file", prefix, load=replace(LOCAL_LOAD, writable=writable)),)
     local = Site(LOCAL_BATCH, LOCAL_BATCH, doors, Ceilings(jobs=MAX_LOCAL_JOBS))
     content = _load_sites_file(settings)
     return {local.name: local, **(content.sites if content else {})}
@@ -63,7 +68,9 @@ def _load_sites_file(settings: Settings) -> SitesFileContent | None:
     return read_sites_file(settings.sites_file)
 
 
-def select_sites(names: Sequence[str], settings: Settings) -> tuple[Site, ...]:
+def select_sites(
+    names: Sequence[str], settings: Settings, *, option: str = "--sites"
+) -> tuple[Site, ...]:
     """Select sites by name, ``label:WORD`` or ``all``, without duplicates.
 
     ``all`` means every site of the sites file, or this machine if there is no sites file.
@@ -75,7 +82,7 @@ def select_sites(names: Sequence[str], settings: Settings) -> tuple[Site, ...]:
     sites_by_word = _sites_by_word(load_sites(settings))
     for name in names:
         if name not in sites_by_word:
-            raise _unknown_site_error(name, sites_by_word, settings)
+            raise _unknown_site_error(name, sites_by_word, settings, option)
     return tuple({site.name: site for name in names for site in sites_by_word[name]}.values())
 
 
@@ -89,10 +96,12 @@ def _sites_by_word(sites: Mapping[str, Site]) -> Mapping[str, Sequence[Site]]:
     return words | {ALL_SITES: remote or [*sites.values()]}
 
 
-def _unknown_site_error(name: str, words: Collection[str], settings: Settings) -> ConfigError:
+def _unknown_site_error(
+    name: str, words: Collection[str], settings: Settings, option: str
+) -> ConfigError:
     hint = f"{suggest_word(name, words)}Known: {', '.join(words)}."
     if settings.sites_file is None:
         hint += " Other sites than this machine are defined in a sites file: --sites-file."
     kind = "label" if name.startswith(LABEL_PREFIX) else "site"
     word = name.removeprefix(LABEL_PREFIX)
-    return ConfigError(f"unknown {kind} {word!r}", where="--sites", hint=hint)
+    return ConfigError(f"unknown {kind} {word!r}", where=option, hint=hint)

@@ -10,8 +10,10 @@ from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Site
 
-#: Key of a site's software for all releases without a key of their own.
+#: Key of a site's software for all releases of ROOT without a key of their own.
 ANY_RELEASE = "*"
+#: The same for all releases of the XRootD client.
+ANY_XROOTD = "xrootd"
 
 
 def resolve_site_software(
@@ -38,33 +40,41 @@ def resolve_site_software(
 
 
 def _resolve_at_site(site: Site, value: str, request: SoftwareRequest) -> SoftwareRequest:
-    is_wheel = request.provider == "wheel"
-    keys = (value, request.version, ANY_RELEASE) if is_wheel else (value,)
+    keys: tuple[str, ...] = (value,)
+    if request.provider == "wheel":
+        keys = (value, request.version, ANY_RELEASE)
+    elif request.provider == "xrootd":
+        keys = (value, ANY_XROOTD)
     entry = next(filter(None, map(site.software.get, keys)), "")
     if not entry:
-        if is_wheel:
-            raise _missing_software_error(site, value)
+        if providers.is_installed_release(request):
+            raise _missing_software_error(site, request)
         return request
     where = f"site {site.name}: software"
     try:
         resolved = providers.parse_software_request(entry.replace("{version}", request.version))
     except ValueError as error:
         raise ConfigError(str(error), where=where) from error
-    if resolved.provider == "wheel":
-        raise _missing_software_error(site, value)
+    if providers.is_installed_release(resolved):
+        raise _missing_software_error(site, request)
     if request.version and resolved.version not in ("", request.version):
         raise ConfigError(
             f"{entry!r} is ROOT {resolved.version}, but stands for {request.version}", where=where
         )
+    if request.provider in providers.WITHOUT_ROOT:
+        return resolved  # the version is none of ROOT
     # Measurements report the requested version even if the site's entry names none.
     return replace(resolved, version=resolved.version or request.version)
 
 
-def _missing_software_error(site: Site, value: str) -> ConfigError:
+def _missing_software_error(site: Site, request: SoftwareRequest) -> ConfigError:
+    program, key, direct = "ROOT", ANY_RELEASE, "cvmfs:ROOT/VERSION/PLATFORM"
+    if request.provider == "xrootd":
+        program, key, direct = "XRootD", ANY_XROOTD, "xrootd:/FOLDER"
+    entry = f'"{key}" = "{direct.replace("VERSION", "{version}")}"'
     return ConfigError(
-        f"site {site.name} does not define its installation of ROOT {value}",
+        f"site {site.name} does not define its installation of {program} {request.version}",
         where="axis root",
         hint="Grid jobs never download software. Define the site's installation, e.g. "
-        f'[sites.{site.name}.software] "*" = "cvmfs:ROOT/{{version}}/PLATFORM", '
-        "or request it directly: -P root=cvmfs:ROOT/VERSION/PLATFORM.",
+        f"[sites.{site.name}.software] {entry}, or request it directly: -P root={direct}.",
     )

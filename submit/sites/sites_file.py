@@ -23,12 +23,13 @@ from treehammer.hctests.schema.document_problems import (
 from treehammer.submit.batch.htcondor.known_commands import check_site_commands
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import field_validators as checks
-from treehammer.submit.sites.site_model import Ceilings, Door, Site
+from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
 from treehammer.submit.sites.sites_schema import (
     RESERVED_NAMES,
     SITES_TABLES,
     CeilingsTable,
     DoorTable,
+    LoadTable,
     PoolTable,
     SitesDocument,
     SiteTable,
@@ -151,6 +152,10 @@ def _check_doors(doors: list[DoorTable], path: toml_positions.KeyPath) -> Iterat
             yield DocumentProblem((*path, index, "name"), f"{door.name!r} is given twice")
         if not (door.prefix or door.rse):
             yield DocumentProblem((*path, index, "prefix"), "is missing (expected prefix or rse)")
+        if door.load and door.load.writable and not door.prefix:
+            yield DocumentProblem(
+                (*path, index, "load", "writable"), "needs the server's address (add prefix)"
+            )
         error = checks.find_prefix_error(door.protocol, door.prefix) if door.prefix else ""
         if error:
             yield DocumentProblem((*path, index, "prefix"), f"{door.prefix!r} {error}")
@@ -191,7 +196,10 @@ def _build_door(table: DoorTable, base: Path) -> Door:
     prefix = checks.normalize_prefix(table.protocol, table.prefix) if table.prefix else ""
     if prefix and table.protocol == "file":
         prefix = str(_resolve_path(prefix, base))
-    return Door(table.name, table.protocol, prefix, table.middleware, table.version, table.rse)
+    load = LoadPermission(**table.load.model_dump()) if table.load else None
+    return Door(
+        table.name, table.protocol, prefix, table.middleware, table.version, table.rse, load
+    )
 
 
 def _resolve_path(text: str | None, base: Path) -> Path | None:
@@ -229,6 +237,8 @@ def format_sites_file(sites: Iterable[Site], pools: Iterable[HTCondorPool], path
 def _site_table(site: Site) -> dict[str, Any]:
     values = asdict(site) | {"pool": site.pool or None, "labels": list(site.labels)}
     values["ceilings"] = _nondefault_values(values["ceilings"], CeilingsTable)
+    for door in values["doors"]:
+        door["load"] = _nondefault_values(door["load"], LoadTable) if door["load"] else None
     values["doors"] = [_nondefault_values(door, DoorTable) for door in values["doors"]]
     return _nondefault_values(values, SiteTable)
 

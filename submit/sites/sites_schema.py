@@ -71,6 +71,19 @@ class CeilingsTable(StrictModel):
     )
 
 
+class LoadTable(StrictModel):
+    """Load that a door permits at a time; what is missing is not permitted."""
+
+    opens_per_s: float = Field(0.0, ge=0, lt=1e9, description="Files opened per second.")
+    clients: int = Field(0, ge=0, lt=2**31, description="Clients connected.")
+    mb_per_s: float = Field(
+        0.0, ge=0, lt=1e12, description="Traffic in megabytes (10⁶ bytes) per second."
+    )
+    writable: Annotated[str, AfterValidator(checks.validate_writable_path)] = Field(
+        "", description="Absolute path at the storage for files that load tests write and remove."
+    )
+
+
 class DoorTable(StrictModel):
     """A storage endpoint; tests that name no door use the first."""
 
@@ -89,6 +102,9 @@ class DoorTable(StrictModel):
     )
     middleware: _Line = Field("", description='Middleware, e.g. "dCache" or "EOS"; informative.')
     version: _Line = Field("", description="Version of the middleware; informative.")
+    load: LoadTable | None = Field(
+        None, description="Load that load tests may put on it; none without this table."
+    )
 
 
 class SiteTable(StrictModel):
@@ -147,6 +163,8 @@ class SitesDocument(StrictModel):
 def _table_name(path: toml_positions.KeyPath) -> str:
     """Name the kind of table that contains a key."""
     match [key for key in path if isinstance(key, str)]:
+        case [_, _, "doors", kind, _]:
+            return kind
         case [kind, _, _] | [_, _, kind, _, *_]:
             return kind
     return ""
@@ -160,6 +178,7 @@ SITES_TABLES = DocumentTables(
         "sites": tuple(SiteTable.model_fields),
         "doors": tuple(DoorTable.model_fields),
         "ceilings": tuple(CeilingsTable.model_fields),
+        "load": tuple(LoadTable.model_fields),
     },
     _table_name,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from treehammer.collectors.job_state import JobState
@@ -54,6 +54,7 @@ class TrackingProgress:
             Implausible measurements count as ``implausible``.  Attempts that were followed by
             another do not count.
         remaining_s: expected seconds to the end at the pace so far, None while unknown.
+        absent_measurements: state of ended jobs -> planned measurements that they did not deliver.
     """
 
     states: Mapping[str, Mapping[str, int]]
@@ -61,6 +62,12 @@ class TrackingProgress:
     planned_measurements: int
     failures: Mapping[str, Mapping[str, int]]
     remaining_s: float | None
+    absent_measurements: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def failed_measurements(self) -> int:
+        """Failed and implausible measurements, and failed attempts without any."""
+        return sum(sum(classes.values()) for classes in self.failures.values())
 
     @property
     def is_finished(self) -> bool:
@@ -72,7 +79,7 @@ class TrackingProgress:
         jobs: Counter[str] = Counter()
         for states in self.states.values():
             jobs.update(states)
-        failed = sum(sum(classes.values()) for classes in self.failures.values())
+        failed = self.failed_measurements
         parts = [f"{jobs[s.value]} {s.value}" for s in JobState if jobs[s.value]]
         return ", ".join([*parts, f"{failed} failed"] if failed else parts)
 
@@ -335,15 +342,24 @@ class CampaignTracker:
         last = load_last_attempts(self.store, jobs.values())
         recorded = self.store.count_by_attempt(campaign.id)
         finished = 0
+        absent: Counter[str] = Counter()
         for job in jobs.values():
             states[job.site][job.state] += 1
             number = last[job.id].number if job.id in last else 0
-            finished += self._count_finished(job, recorded.get((job.id, number), 0))
+            found = recorded.get((job.id, number), 0)
+            finished += self._count_finished(job, found)
+            if JobState(job.state).is_final and found < job.planned_measurements:
+                absent[job.state] += job.planned_measurements - found
         failures = self._count_failures(campaign, jobs, last)
         planned = sum(job.planned_measurements for job in jobs.values())
         started_us = min((a.started_us for a in last.values() if a.started_us), default=0)
         return TrackingProgress(
-            states, finished, planned, failures, self._remaining_s(started_us, finished, planned)
+            states,
+            finished,
+            planned,
+            failures,
+            self._remaining_s(started_us, finished, planned),
+            absent,
         )
 
     def _count_failures(

@@ -23,6 +23,7 @@ from treehammer.testbed.core.component import Workspace
 from treehammer.testbed.core.workspace import (
     DEFAULT_RELEASES,
     MAX_SITES,
+    MAX_SLOTS,
     WorkspaceState,
     define_workspace,
     read_state,
@@ -61,6 +62,13 @@ def testbed() -> None:
     show_default=True,
     help="Number of sites; the last one is distant.",
 )
+@click.option(
+    "--slots",
+    type=click.IntRange(1, MAX_SLOTS),
+    default=1,
+    show_default=True,
+    help="Jobs that each site runs at once.",
+)
 @click.option("--second-pool", is_flag=True, help="Add an HTCondor pool for the grid universe.")
 @click.option(
     "--releases",
@@ -84,6 +92,7 @@ def up(
     settings: Settings,
     name: str,
     sites: int,
+    slots: int,
     second_pool: bool,
     releases: str,
     rucio: bool,
@@ -103,6 +112,7 @@ def up(
         name,
         sites,
         settings,
+        slots=slots,
         second_pool=second_pool,
         releases=wanted,
         rucio=rucio,
@@ -221,6 +231,7 @@ def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceSt
             name,
             len(state.sites),
             settings,
+            slots=state.slots,
             second_pool=state.second_pool,
             releases=state.releases,
             rucio=state.rucio,

@@ -205,7 +205,7 @@ def submit_folder(box: Workspace) -> Path:
 
 def first_pool_layout(box: Workspace, views: Sequence[VisibleFolder] = ()) -> PoolLayout:
     """Return the pool of the testbed's sites."""
-    return PoolLayout(FIRST_POOL, box, box.sites, tuple(views))
+    return PoolLayout(FIRST_POOL, box, box.sites, tuple(views), box.slots)
 
 
 def second_pool_layout(box: Workspace, views: Sequence[VisibleFolder] = ()) -> PoolLayout:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jinja2
 
-from treehammer.submit.sites.site_model import Door
+from treehammer.submit.sites.site_model import Door, LoadPermission
 from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
 from treehammer.testbed.install import debian_packages, native_programs
 from treehammer.testbed.network import distance_links
@@ -56,6 +56,10 @@ _XROOTD_LIBRARIES = (
 DATASET_FOLDER = "/store/treehammer"
 #: Writable path for Rucio's files, exported if Rucio runs.
 RUCIO_FOLDER = "/store/rucio"
+#: Folder for files of load tests, and the load that the servers permit.
+LOAD_FOLDER = "/load"
+_PERMITTED = LoadPermission(opens_per_s=50_000, clients=5_000, mb_per_s=5_000)
+_PERMITTED_WITH_WRITES = replace(_PERMITTED, writable=LOAD_FOLDER)
 #: Prefix that, followed by a site's name and a path, leads through the redirector to that site.
 SITE_ALIAS_FOLDER = "/store/test/xrootd"
 #: A file on one site only, to check that the redirector knows the site.
@@ -172,7 +176,8 @@ class XrootdStorage:
         pins = storage / SITE_ALIAS_FOLDER.lstrip("/")
         for folder in (pins.parent, pins):
             self.box.make_folder(folder)
-        self.box.make_folder(storage / RUCIO_FOLDER.lstrip("/"))
+        for path in (RUCIO_FOLDER, LOAD_FOLDER):
+            self.box.make_folder(storage / path.lstrip("/"))
         pin = pins / site
         pin.symlink_to(Path(*[".."] * len(pin.parent.relative_to(storage).parts)))
         self.box.change_owner(pin)
@@ -191,6 +196,7 @@ class XrootdStorage:
             folder=folder,
             export=DATASET_FOLDER,
             writable=RUCIO_FOLDER if self.box.rucio else "",
+            load_area=LOAD_FOLDER,
             pinned=SITE_ALIAS_FOLDER,
             manager=manager,
             **values,
@@ -274,7 +280,9 @@ class XrootdStorage:
                 known = door.protocol == "http" or door.prefix == own
                 name = "rucio" if door.name == "root" else f"rucio-{door.name}"
                 prefix = "" if known else door.prefix
-                found.append(replace(door, name=name, prefix=prefix, rse=rse_name(site)))
+                found.append(
+                    replace(door, name=name, prefix=prefix, rse=rse_name(site), load=_PERMITTED)
+                )
         return tuple(found)
 
     def _doors_below(self, site: str, export: str) -> list[Door]:
@@ -293,6 +301,7 @@ class XrootdStorage:
                 f"{address}{export}",
                 _MIDDLEWARE.get(name, "XRootD redirector"),
                 self._version,
+                load=_PERMITTED_WITH_WRITES if name in ("root", "http") else _PERMITTED,
             )
             for name, address in addresses.items()
         ]

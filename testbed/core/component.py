@@ -43,6 +43,7 @@ class Workspace:
         software_dir: cached environments of ROOT releases.
         rucio: whether Rucio runs.
         database: whether a results database runs.
+        slots: jobs that each site runs at once.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Workspace:
     software_dir: Path = Path()
     rucio: bool = False
     database: bool = False
+    slots: int = 1
 
     def make_folder(self, path: Path, mode: int = 0o755) -> Path:
         """Create a folder and its parents for the testbed's user; return the path."""

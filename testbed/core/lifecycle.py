@@ -31,6 +31,7 @@ from treehammer.testbed.core.workspace import (
     read_state,
     write_state,
 )
+from treehammer.text_formatting import pluralize
 
 #: Time limit in seconds for all components to be ready.
 READY_TIMEOUT_S = 120.0
@@ -91,7 +92,8 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
         more = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
         more += [", a database"] * state.database
         raise TestbedError(
-            f"is up already, with {len(state.sites)} sites{''.join(more)} and ROOT "
+            f"is up already, with {len(state.sites)} sites of "
+            f"{pluralize(state.slots, 'slot')}{''.join(more)} and ROOT "
             f"{', '.join(state.releases)}",
             where=f"testbed {box.name}",
             hint=f"Take it down first (treehammer testbed down --name {box.name}), "
@@ -109,7 +111,12 @@ def _install_components(parts: Sequence[Component], say: ProgressCallback) -> No
 def _start_components(box: Workspace, parts: Sequence[Component], say: ProgressCallback) -> None:
     _remove_workspace(box, parts)
     state = WorkspaceState(
-        box.sites, box.second_pool, box.releases, rucio=box.rucio, database=box.database
+        box.sites,
+        box.second_pool,
+        box.releases,
+        rucio=box.rucio,
+        database=box.database,
+        slots=box.slots,
     )
     for path in (box.folder, box.folder / "logs", *box.hidden_folders):
         path.mkdir(parents=True, exist_ok=True)

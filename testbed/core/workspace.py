@@ -28,6 +28,8 @@ NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
 #: Bytes of a testbed's path, to which HTCondor adds the names of its sockets.
 MAX_PATH_BYTES = 60
 MAX_SITES = 26
+#: The most jobs of a site at once: all share the cores of this machine.
+MAX_SLOTS = 64
 #: ROOT releases of a testbed by default.
 DEFAULT_RELEASES = ("6.38.00", "6.40.00")
 #: Users of daemons and jobs as root; the first that exists is taken.
@@ -64,16 +66,24 @@ class WorkspaceState:
     daemons: tuple[RunningDaemon, ...] = ()
     rucio: bool = False
     database: bool = False
+    slots: int = 1
 
     @property
     def configuration(self) -> tuple[object, ...]:
         """Options that cannot change while it runs; compare :func:`configuration_of`."""
-        return (self.sites, self.second_pool, self.releases, self.rucio, self.database)
+        return (
+            self.sites,
+            self.slots,
+            self.second_pool,
+            self.releases,
+            self.rucio,
+            self.database,
+        )
 
 
 def configuration_of(box: Workspace) -> tuple[object, ...]:
     """Return the :attr:`WorkspaceState.configuration` that this testbed would have."""
-    return (box.sites, box.second_pool, box.releases, box.rucio, box.database)
+    return (box.sites, box.slots, box.second_pool, box.releases, box.rucio, box.database)
 
 
 def workspaces_folder() -> Path:
@@ -102,6 +112,7 @@ def define_workspace(
     sites: int,
     settings: Settings,
     *,
+    slots: int = 1,
     second_pool: bool = False,
     releases: Sequence[str] = DEFAULT_RELEASES,
     rucio: bool = False,
@@ -120,6 +131,8 @@ def define_workspace(
         )
     if not 1 <= sites <= MAX_SITES:
         raise ConfigError(f"there can be 1 to {MAX_SITES} sites, not {sites}", where="--sites")
+    if not 1 <= slots <= MAX_SLOTS:
+        raise ConfigError(f"there can be 1 to {MAX_SLOTS} slots, not {slots}", where="--slots")
     for release in releases:
         if release not in providers.WHEELS:
             raise ConfigError(
@@ -146,6 +159,7 @@ def define_workspace(
         software_dir=settings.software_dir,
         rucio=rucio,
         database=database,
+        slots=slots,
     )
 
 

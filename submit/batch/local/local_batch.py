@@ -6,6 +6,7 @@ import fcntl
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -102,8 +103,38 @@ class LocalBatch:
         return 0
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
-        """Requeue nothing: the runner has retried lost jobs already."""
-        return {}
+        """Queue final jobs again; jobs that were queued again before keep their batch id.
+
+        Raises:
+            BatchError: nothing was queued.
+        """
+        found: dict[str, str] = {}
+        with self.spool.locked():
+            for campaign_id, jobs in self._group_by_campaign(earlier).items():
+                newest = self.spool.find(jobs)
+                known = {jobs[job_id]: new for job_id, new in newest.items() if new != jobs[job_id]}
+                left = {job_id: old for job_id, old in jobs.items() if old not in known}
+                rebuilt = [_rebuild_description(self.spool, *item, inputs) for item in left.items()]
+                attempts = {job_id: earlier[old] for job_id, old in left.items()}
+                added = (
+                    self.spool.add(campaign_id, rebuilt, self.spool.slots, attempts)
+                    if rebuilt
+                    else {}
+                )
+                found |= known | {left[job_id]: new for job_id, new in added.items()}
+            if found:
+                self._ensure_runner()
+        return found
+
+    def _group_by_campaign(self, batch_ids: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Group final jobs: campaign -> job id -> batch id."""
+        groups: dict[str, dict[str, str]] = defaultdict(dict)
+        for batch_id, status in self._read_statuses(batch_ids).items():
+            if status.state.is_final:
+                name, _, number = batch_id.rpartition(".")
+                job_id = self.spool.read_cluster(name).job_ids[int(number) - 1]
+                groups[_campaign_of(name)][job_id] = batch_id
+        return groups
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
         """Explain why no queued job starts."""
@@ -117,17 +148,26 @@ class LocalBatch:
     def purge(self, batch_ids: Iterable[str]) -> int:
         """Remove clusters whose jobs are all listed and final; return the freed bytes.
 
+        A requeued job is listed by its last batch id.
+
         Raises:
             BatchError: a folder cannot be removed.
         """
-        listed, freed = set(batch_ids), 0
+        freed = 0
         with self.spool.locked():
-            for name in sorted({batch_id.rpartition(".")[0] for batch_id in listed}):
-                if not (self.spool.jobs / name).is_dir():
-                    continue
-                jobs = self.spool.read_cluster(name).jobs
-                if all(job.batch_id in listed and job.read_status().state.is_final for job in jobs):
-                    freed += self.spool.remove(name)
+            listed = set(batch_ids)
+            campaigns = {_campaign_of(batch_id) for batch_id in listed}
+            names = [name for name in self.spool.cluster_names() if _campaign_of(name) in campaigns]
+            clusters = [self.spool.read_cluster(name) for name in names]
+            ended = {
+                job_id
+                for cluster in clusters
+                for job_id, job in zip(cluster.job_ids, cluster.jobs, strict=True)
+                if job.batch_id in listed and job.read_status().state.is_final
+            }
+            for cluster in clusters:
+                if ended.issuperset(cluster.job_ids):
+                    freed += self.spool.remove(cluster.path.name)
         return freed
 
     def _read_statuses(self, batch_ids: Iterable[str]) -> dict[str, JobStatus]:
@@ -161,3 +201,27 @@ class LocalBatch:
                 where=str(self.spool.root),
                 hint="Queued jobs stay queued; `treehammer status` tries again.",
             ) from error
+
+
+def _campaign_of(name: str) -> str:
+    """Return the campaign in the name of a cluster, or in the batch id of a job."""
+    return name.partition("-")[2].partition(".")[0]
+
+
+def _rebuild_description(
+    spool: Spool, job_id: str, batch_id: str, inputs: InputReplacement
+) -> JobDescription:
+    """Rebuild the description of a job from the spool, with its new inputs.
+
+    Raises:
+        BatchError: its files cannot be read.
+    """
+    job = spool.job(batch_id)
+    assert job is not None  # its status was read
+    try:
+        text = job.description_file.read_text(encoding="utf-8")
+        return JobDescription(job_id, text, inputs(job_id, job.read_inputs()))
+    except OSError as error:
+        raise BatchError(
+            f"cannot queue a job again ({describe_os_error(error)})", where=str(job.path)
+        ) from error

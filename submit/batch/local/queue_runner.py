@@ -39,7 +39,7 @@ from treehammer.submit.batch.local.attempt_launch import (
 from treehammer.submit.batch.local.spool import Spool, SpooledJob
 from treehammer.submit.batch.staging import describe_os_error
 
-#: Attempts of a job that was lost or asked for a retry.
+#: Attempts of a queued job that was lost or asked for a retry.
 MAX_LOCAL_ATTEMPTS = 2
 #: Seconds between SIGTERM, which lets the worker write its records, and SIGKILL.
 TERMINATE_GRACE_S = 10.0
@@ -84,6 +84,7 @@ class QueueRunner:
         self.active: dict[str, JobStatus] = {}
         self.folders: dict[str, SpooledJob] = {}
         self.running: dict[str, RunningAttempt] = {}
+        self.together: dict[str, int] = {}
 
     def run(self, lock: IO[str]) -> None:
         """Run until the queue is empty; ``lock`` is the runner's lock, already held."""
@@ -150,6 +151,7 @@ class QueueRunner:
                 status = statuses[job.batch_id]
                 if not status.state.is_final:
                     self.folders[job.batch_id] = job
+                    self.together[job.batch_id] = cluster.together
                     self.active[job.batch_id] = status
                     if status.state is JobState.RUNNING:
                         self.adopt_attempt(job, status)
@@ -172,17 +174,23 @@ class QueueRunner:
         return next(n for n in range(1, len(taken) + 2) if n not in taken)
 
     def start_queued(self) -> None:
-        """Start jobs in the order of submission while a slot and disk space are free."""
+        """Start jobs in the order of submission while a slot and disk space are free.
+
+        Jobs that start together have as many slots as they are.  Beside them no others run: every
+        running job accepts only as many at once as there are slots for it.
+        """
         slots = self.spool.slots
         for batch_id, status in list(self.active.items()):
-            if len(self.running) >= slots or not has_disk_space(self.spool):
+            if status.state is not JobState.QUEUED:
+                continue
+            bound = min(max(slots, self.together[one]) for one in (*self.running, batch_id))
+            if len(self.running) >= bound or not has_disk_space(self.spool):
                 return
-            if status.state is JobState.QUEUED:
-                self.start_attempt(self.folders[batch_id], status)
+            self.start_attempt(self.folders[batch_id], status)
 
     def start_attempt(self, job: SpooledJob, status: JobStatus) -> None:
         """Start the next attempt of a job."""
-        number = len(status.attempts) + 1
+        number = job.previous_attempts + len(status.attempts) + 1
         attempt = AttemptStatus(number, JobState.RUNNING, _now_us(), 0, None, "")
         try:
             with prepare_attempt(job, number) as ready:
@@ -262,7 +270,8 @@ class QueueRunner:
             attempt = replace(
                 attempt, state=JobState.LOST, reason=f"the worker {_describe_exit_code(code)}"
             )
-            state = JobState.QUEUED if attempt.number < MAX_LOCAL_ATTEMPTS else JobState.LOST
+            again = len(status.attempts) < MAX_LOCAL_ATTEMPTS
+            state = JobState.QUEUED if again else JobState.LOST
         return JobStatus(status.batch_id, state, (*status.attempts[:-1], attempt))
 
     def apply_cancel_requests(self) -> None:

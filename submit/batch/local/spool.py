@@ -11,10 +11,13 @@
       cancel/          one empty file, named by its batch id, for each job to be cancelled
       jobs/
         000012-CAMPAIGN/          one cluster: the jobs of one submission, queued by one rename
-          cluster.json            {"jobs": [job id, …]}; job N of the list is folder N
+          cluster.json            {"jobs": [job id, …], "together": number of jobs that start
+                                  together, 0 for none}; job N of the list is folder N
+          starts/                 where they meet, written by the workers
           finished                exists once every job is final
           3/                      batch id 000012-CAMPAIGN.3
             description.toml
+            previous_attempts   number of the attempts in earlier clusters; absent = 0
             inputs/               as submitted, copied into each attempt's sandbox
             state.json            written by the runner only; absent = queued
             attempt-1/            sandbox of the first attempt
@@ -34,6 +37,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from treehammer.collectors.job_state import JobState
@@ -48,6 +52,7 @@ from treehammer.submit.batch.staging import (
 
 DESCRIPTION_NAME = "description.toml"
 INPUTS_NAME = "inputs"
+PREVIOUS_ATTEMPTS_NAME = "previous_attempts"
 FINISHED_NAME = "finished"
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -69,6 +74,18 @@ class SpooledJob:
     def inputs_folder(self) -> Path:
         """Files that are copied into each attempt's sandbox."""
         return self.path / INPUTS_NAME
+
+    @property
+    def previous_attempts(self) -> int:
+        """Number of the job's attempts before it was requeued as this one."""
+        try:
+            return int((self.path / PREVIOUS_ATTEMPTS_NAME).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+
+    def read_inputs(self) -> dict[str, Path]:
+        """Return the job's inputs: name in the sandbox -> file or folder."""
+        return {entry.name: entry for entry in sorted(self.inputs_folder.iterdir())}
 
     def sandbox_folder(self, attempt: int) -> Path:
         """Working folder of an attempt."""
@@ -115,11 +132,12 @@ def _parse_attempt(document: dict[str, Any]) -> AttemptStatus:
 
 @dataclass(frozen=True)
 class SpooledCluster:
-    """The jobs of one submission, in order."""
+    """The jobs of one submission, in order; ``together`` of them start together, 0 for none."""
 
     path: Path
     jobs: tuple[SpooledJob, ...]
     job_ids: tuple[str, ...]
+    together: int = 0
 
     @property
     def is_finished(self) -> bool:
@@ -185,6 +203,7 @@ class Spool:
         try:
             document = json.loads((path / "cluster.json").read_text(encoding="utf-8"))
             job_ids = tuple(str(item) for item in document["jobs"])
+            together = int(document.get("together", 0))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BatchError(
                 f"damaged submission ({error})",
@@ -192,7 +211,7 @@ class Spool:
                 hint="Remove this folder; records of its jobs that were not collected are lost.",
             ) from error
         jobs = tuple(SpooledJob(f"{name}.{n}", path / str(n)) for n in range(1, len(job_ids) + 1))
-        return SpooledCluster(path, jobs, job_ids)
+        return SpooledCluster(path, jobs, job_ids, together)
 
     def mark_finished(self, cluster: str) -> None:
         """Record that every job of a cluster is final. Only the runner may call this."""
@@ -206,7 +225,7 @@ class Spool:
         return SpooledJob(batch_id, path) if known else None
 
     def find(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """Return job id -> batch id of the jobs in this spool."""
+        """Return job id -> batch id of the jobs in this spool, of a requeued job the last one."""
         wanted = set(job_ids)
         found: dict[str, str] = {}
         for name in self.cluster_names():
@@ -217,11 +236,16 @@ class Spool:
         return found
 
     def add(
-        self, campaign_id: str, jobs: Sequence[JobDescription], slots: int
+        self,
+        campaign_id: str,
+        jobs: Sequence[JobDescription],
+        slots: int,
+        previous_attempts: Mapping[str, int] = MappingProxyType({}),
     ) -> Mapping[str, str]:
         """Queue all jobs as one cluster, or none. The caller holds the queue.
 
-        ``slots`` jobs may run at once from now on.
+        ``slots`` jobs may run at once from now on. ``previous_attempts`` maps ids of requeued jobs to
+        the number of their last attempt.
 
         Raises:
             BatchError: nothing was queued.
@@ -234,9 +258,12 @@ class Spool:
         hint = "Free disk space or choose another --data-dir."
         with create_folder_atomically(self.jobs / name, self.incoming / name, hint) as staged:
             for number, job in enumerate(jobs, start=1):
-                stage_job(job, staged / str(number))
-            index = json.dumps({"jobs": [job.job_id for job in jobs]})
-            write_atomically(staged / "cluster.json", index)
+                stage_job(job, staged / str(number), previous_attempts.get(job.job_id, 0))
+            index = {
+                "jobs": [job.job_id for job in jobs],
+                "together": max(job.together for job in jobs),
+            }
+            write_atomically(staged / "cluster.json", json.dumps(index))
             write_atomically(self.root / "slots", str(slots))
         return {job.job_id: f"{name}.{n}" for n, job in enumerate(jobs, start=1)}
 
@@ -258,10 +285,12 @@ class Spool:
         return sorted(entry.name for entry in self.cancels.iterdir())
 
 
-def stage_job(job: JobDescription, folder: Path) -> None:
+def stage_job(job: JobDescription, folder: Path, previous_attempts: int = 0) -> None:
     """Write a job's description and copies of its inputs into a new folder."""
     inputs = folder / INPUTS_NAME
     inputs.mkdir(parents=True)
     for name, source in job.inputs.items():
         copy_input(source, inputs / name)
     (folder / DESCRIPTION_NAME).write_text(job.text, encoding="utf-8")
+    if previous_attempts:
+        (folder / PREVIOUS_ATTEMPTS_NAME).write_text(str(previous_attempts), encoding="ascii")
