@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,12 +12,14 @@ import click
 from treehammer.analysis.cli.instruction_columns import change_columns
 from treehammer.analysis.comparison import counter_changes, instruction_changes, verdict_text
 from treehammer.analysis.comparison.attribution import attribute_rows
+from treehammer.analysis.comparison.conclusion import describe_conclusion
 from treehammer.analysis.comparison.counter_changes import CountedSample, CounterChange
-from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis_value
+from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, find_axis_value
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, DEFAULT_DELTA
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, NothingToDoError
+from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_selection import Selection
@@ -32,11 +34,30 @@ if TYPE_CHECKING:
 MAX_SENTENCES = 6
 
 
+@dataclass(frozen=True)
+class ComparisonResult:
+    """A comparison of times with the changes of exact counters and of instructions."""
+
+    comparison: Comparison
+    counters: Sequence[CounterChange] = ()
+    instructions: Sequence[CountPair] = ()
+
+    def has_regressed(self, delta: float) -> bool:
+        """Whether a time or a counter got worse by more than ``delta`` in ln."""
+        worse = any(change.is_regression(delta) for change in self.counters)
+        return worse or self.comparison.regressed
+
+
 @click.command("compare")
 @click.argument("a")
 @click.argument("b", nargs=-1, required=True)
 @click.option("--axis", default="root", show_default=True, help="Axis of the values A and B.")
-@click.option("--campaign", metavar="ID|last", help="Only this campaign [default: all].")
+@click.option(
+    "--campaign",
+    metavar="ID|last",
+    help="Only this campaign [default: all].",
+    shell_complete=complete_campaigns,
+)
 @click.option(
     "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."
 )
@@ -72,69 +93,91 @@ def compare_command(
              treehammer compare 6.36.00 6.38.00 6.40.00
              treehammer compare 0 30 --axis cache_mb --campaign last
     """
-    # scipy takes half a second to load, which no other command should pay for.
-    from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
-
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
-        columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
-        rows = [(Sample.from_row(row), row) for row in store.measurements(selection, columns)]
-        samples = [sample for sample, _ in rows]
-        if not samples:
-            raise NothingToDoError("no measurement is selected", where=str(selection))
-        asked = [a, *b]
-        if axis == "campaign":
-            asked = [campaign_queries.resolve_campaign(store, one) for one in asked]
-        values = [find_axis_value(samples, axis, one) for one in asked]
-        questions = compare_with_first(axis, values, delta=delta, selection=selection)
-        found = compare_together(samples, questions, now_us=time.time_ns() // 1000)
-        for one in found:
-            store.replace_comparison(one.query.id, one.pairs, one.verdicts)
-        counted = [instruction_changes.load_counted_work(store, one.verdicts) for one in found]
-        names = (
-            campaign_queries.fetch_distinct_names(store, set(asked)) if axis == "campaign" else {}
-        )
-        counters = [
-            counter_changes.compare_counters(
-                (CountedSample.from_row(*pair) for pair in rows), axis, one.query.a, one.query.b
-            )
-            for one in found
-        ]
-    print_comparisons(found, names, counters, form=form)
+        results = _compare_selected(store, selection, axis, [a, *b], delta)
+        names = _load_campaign_names(store, results) if axis == "campaign" else {}
+    print_comparisons(results, names, form=form)
     if form == TABLE:
-        for one, of_one in zip(found, counted, strict=True):
-            _print_counts(of_one, one.query)
-    worse = any(change.is_regression(delta) for of_one in counters for change in of_one)
-    regressed = worse or any(one.regressed for one in found)
+        for one in results:
+            _print_counts(one.instructions, one.comparison.query)
+    print_conclusions([one.comparison for one in results], names, form=form)
+    regressed = any(one.has_regressed(delta) for one in results)
     return ExitCode.REGRESSION if regressed else ExitCode.DONE
 
 
+def _compare_selected(
+    store: Store, selection: Selection, axis: str, asked: Sequence[str], delta: float
+) -> list[ComparisonResult]:
+    """Compare each further value with the first and store the verdicts."""
+    # scipy takes half a second to load, which no other command should pay for.
+    from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
+
+    columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
+    counted = [CountedSample.from_row(row) for row in store.measurements(selection, columns)]
+    samples = [one.sample for one in counted]
+    if not samples:
+        raise NothingToDoError("no measurement is selected", where=str(selection))
+    if axis == "campaign":
+        asked = [campaign_queries.resolve_campaign(store, one) for one in asked]
+    values = [find_axis_value(samples, axis, one) for one in asked]
+    questions = compare_with_first(axis, values, delta=delta, selection=selection)
+    found = compare_together(samples, questions, now_us=time.time_ns() // 1000)
+    for one in found:
+        store.replace_comparison(one.query.id, one.pairs, one.verdicts)
+    return [
+        ComparisonResult(
+            one,
+            counter_changes.compare_counters(counted, axis, one.query.a, one.query.b),
+            instruction_changes.load_counted_work(store, one.verdicts),
+        )
+        for one in found
+    ]
+
+
+def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> dict[str, str]:
+    queries = [one.comparison.query for one in results]
+    compared = {str(value) for query in queries for value in (query.a, query.b)}
+    return campaign_queries.fetch_distinct_names(store, compared)
+
+
 def print_comparisons(
-    found: Sequence[Comparison],
-    names: Mapping[str, str],
-    counters: Sequence[Sequence[CounterChange]],
-    *,
-    form: str = TABLE,
+    results: Sequence[ComparisonResult], names: Mapping[str, str], *, form: str = TABLE
 ) -> None:
     """Print comparisons; with JSON and CSV the notes go to standard error.
 
     Args:
-        found: the comparisons.
+        results: the comparisons.
         names: of the campaigns that are compared, by identity.
-        counters: changes of the exact counters, by comparison.
         form: table, JSON or CSV.
     """
     if form != TABLE:
-        rows = [verdict_text.flatten_verdict(row) for one in found for row in one.verdicts]
-        changes = [asdict(change) for of_one in counters for change in of_one]
-        print_rows([*rows, *changes], (), form=form)
-    for place, one in enumerate(found):
+        print_rows(_flatten_results(results), (), form=form)
+    for number, one in enumerate(results):
         if form == TABLE:
-            click.echo("\n" if place else "", nl=False)
-            _print_tables(one, names)
-            _print_counters(counters[place], one.query)
-        for line in (*attribute_rows(one.verdicts, names), *one.notes):
+            click.echo("\n" if number else "", nl=False)
+            _print_tables(one.comparison, names)
+            _print_changed_counters(one.counters, one.comparison.query)
+        for line in (*attribute_rows(one.comparison.verdicts, names), *one.comparison.notes):
             click.echo(line, err=form != TABLE)
+        if form == TABLE and one.counters:
+            click.echo(counter_changes.summarize_counters(one.counters))
+
+
+def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]:
+    """Return verdicts and then changes of counters as flat rows."""
+    verdicts = [row for one in results for row in one.comparison.verdicts]
+    changes = [change for one in results for change in one.counters]
+    return [*map(verdict_text.flatten_verdict, verdicts), *map(asdict, changes)]
+
+
+def print_conclusions(
+    found: Sequence[Comparison], names: Mapping[str, str], *, form: str = TABLE
+) -> None:
+    """Print each comparison's conclusion; with JSON and CSV to standard error."""
+    for one in found:
+        text = describe_conclusion(one.verdicts, one.controls, names)
+        click.secho(f"\n{text}", bold=True, err=form != TABLE)
 
 
 def _print_tables(found: Comparison, names: Mapping[str, str]) -> None:
@@ -155,7 +198,7 @@ def _print_tables(found: Comparison, names: Mapping[str, str]) -> None:
         click.echo(f"{row.label}, {title}: {verdict_text.describe_verdict(row, names)}.")
 
 
-def _print_counters(counters: Sequence[CounterChange], query: ComparisonQuery) -> None:
+def _print_changed_counters(counters: Sequence[CounterChange], query: ComparisonQuery) -> None:
     changed = [one for one in counters if one.verdict != counter_changes.SAME]
     if changed:
         columns = (
@@ -170,8 +213,6 @@ def _print_counters(counters: Sequence[CounterChange], query: ComparisonQuery) -
             for one in changed
         ]
         print_rows(rows, columns, title="Exact counters that changed")
-    if counters:
-        click.echo(counter_changes.summarize_counters(counters))
 
 
 def _print_counts(counted: Sequence[CountPair], query: ComparisonQuery) -> None:

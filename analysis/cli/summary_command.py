@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from treehammer.collectors.record.outcome import Outcome
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.matrix.definition import Scalar
+from treehammer.sql.cli.campaign_names import complete_campaigns
+from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from treehammer.analysis.descriptive.group_summary import ExecutionGroup, MeanWithInterval, Row
 
 #: Metrics shown by default.
-DEFAULT_QUANTITIES = "access_rate_hz,eff_access"
+DEFAULT_QUANTITIES = "access_rate_hz,eff_access,eff_job"
 #: Columns by which executions are distinguished, selected and counted.
 _REQUIRED_COLUMNS = (
     "measurement_id",
@@ -32,6 +34,7 @@ _REQUIRED_COLUMNS = (
     "attempt",
     "host",
     "site",
+    "storage_site",
     "door",
     "campaign_id",
     "test_hash",
@@ -49,6 +52,7 @@ _CONTEXT_COLUMNS = (
     "dataset_hash",
     "instrument_version",
     "site",
+    "storage_site",
     "door",
 )
 
@@ -56,6 +60,7 @@ _CONTEXT_COLUMNS = (
 @click.command("summary")
 @click.option(
     "--campaign",
+    shell_complete=complete_campaigns,
     default="last",
     show_default=True,
     metavar="ID|last|all",
@@ -64,16 +69,22 @@ _CONTEXT_COLUMNS = (
 @click.option(
     "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."
 )
-@click.option("--by", metavar="NAMES", help="Axes or columns to group by [default: all that vary].")
+@click.option(
+    "--by",
+    default="",
+    metavar="NAMES",
+    help="Axes or columns to group by [default: all that vary].",
+)
 @click.option(
     "--metrics",
-    default=DEFAULT_QUANTITIES,
-    show_default=True,
     metavar="NAMES",
-    help="Metrics to show.",
+    help=f"Metrics to show [default: {DEFAULT_QUANTITIES}; of load tests, their operations].",
 )
 @click.option(
     "--baseline", metavar="NAME=VALUE", help="Ratio to the group that differs in this alone."
+)
+@click.option(
+    "--letters", is_flag=True, help="Status of each storage and day by its load tests (study S1)."
 )
 @output_options
 @click.pass_obj
@@ -81,20 +92,32 @@ def summary_command(
     settings: Settings,
     campaign: str,
     wheres: tuple[str, ...],
-    by: str | None,
-    metrics: str,
+    by: str,
+    metrics: str | None,
     baseline: str | None,
+    letters: bool,
     form: str,
 ) -> None:
     """Summarize a campaign: mean values over jobs with 95 % intervals, by group.
 
-    NAMES are separated by commas: axes of the test or columns of the catalogue for --by, quantities
-    of the catalogue or of the test's own [metrics] for --metrics.
+    Of a load test the rates, failures and latencies of its operations are shown, in total over jobs
+    that ran at the same time.
+
+    NAMES are separated by commas: axes of the test or columns of the catalogue for --by, of load
+    tests also step and server; quantities of the catalogue or of the test's own [metrics] for
+    --metrics.
+
+    --letters covers the load tests of all campaigns in the last 14 days.
 
     \b
     Example: treehammer summary --by site,door,access,cache_mb
              treehammer summary --metrics event_rate_hz,eff_job --baseline access=direct
+             treehammer summary --campaign open-rate --by rate_hz,step
+             treehammer summary --letters
     """
+    if letters:
+        _print_letters(settings, (campaign != "last", wheres, by, metrics, baseline), form)
+        return
     # scipy takes half a second to load, which no other command should pay for.
     from treehammer.analysis.descriptive.group_summary import (
         find_distinguishing_names,
@@ -102,10 +125,15 @@ def summary_command(
         lookup_value,
     )
 
-    shown, wanted = _split_names(metrics), _split_names(by or "")
+    wanted = _split_names(by)
     with Store.open(settings.database, create=False) as store:
         asked = None if campaign == "all" else store.campaign(campaign)
+        title = asked.name if asked else "all campaigns"
         selection = Selection.parse((asked.id,) if asked else (), wheres)
+        if metrics is None and baseline is None and _has_operations(store, selection):
+            _summarize_operations(store, selection, wanted, title, form)
+            return
+        shown = _split_names(metrics or DEFAULT_QUANTITIES)
         rows = _load_rows(store, selection, shown, wanted)
     wanted = wanted or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
     _check_axes(rows, wanted)
@@ -113,13 +141,47 @@ def summary_command(
     table = _SummaryTable(
         wanted, shown, _RatioBase.parse(baseline, wanted, groups) if baseline else None
     )
+    _print_summary(table, groups, title, form)
+
+
+def _print_letters(settings: Settings, others: Iterable[object], form: str) -> None:
+    from treehammer.analysis.cli.storage_letters import print_letters
+
+    if any(others):
+        raise click.UsageError("--letters has no other options than --json and --csv.")
+    with Store.open(settings.database, create=False) as store:
+        print_letters(store, form)
+
+
+def _print_summary(
+    table: _SummaryTable, groups: Sequence[ExecutionGroup], title: str, form: str
+) -> None:
     lines = [table.line(group, groups) for group in groups]
     if form == TABLE:
-        print_rows(lines, table.columns(lines), title=asked.name if asked else "all campaigns")
+        print_rows(lines, table.columns(lines), title=title)
     else:
-        print_rows([_flatten_line(line) for line in lines], (), form=form)
+        print_rows(list(map(_flatten_line, lines)), (), form=form)
     for note in _summary_notes(groups, table):
         click.echo(note, err=form != TABLE)
+
+
+def _has_operations(store: Store, selection: Selection) -> bool:
+    with store.snapshot() as snapshot:
+        return snapshot.has_operations(selection)
+
+
+def _summarize_operations(
+    store: Store, selection: Selection, wanted: Sequence[str], title: str, form: str
+) -> None:
+    from treehammer.analysis.cli.operation_summary import STEP_COLUMNS, print_operations
+    from treehammer.analysis.descriptive.group_summary import find_distinguishing_names
+
+    beside = [name for name in wanted if name not in STEP_COLUMNS]
+    rows = _load_rows(store, selection, (), beside)
+    wanted = wanted or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
+    _check_axes(rows, beside)
+    with store.snapshot() as snapshot:
+        print_operations(snapshot, selection, wanted, title=title, form=form)
 
 
 def _split_names(text: str) -> tuple[str, ...]:
@@ -130,23 +192,28 @@ def _load_rows(
     store: Store, selection: Selection, shown: Sequence[str], by: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Load the selected timed measurements, including metrics that tests define."""
-    own = [name for name in shown if name not in METRICS_BY_NAME]
     columns = [name for name in (*_REQUIRED_COLUMNS, *shown, *by) if name in METRICS_BY_NAME]
     with store.snapshot() as snapshot:
         found = snapshot.measurements(selection, tuple(dict.fromkeys(columns)))
         rows: list[dict[str, Any]] = [row for row in found if row["kind"] == "timed"]
         if not rows:
             raise NothingToDoError("no timed measurement is selected", where=str(selection))
-        if own:
-            nothing = dict.fromkeys(own)
-            rows = [{**row, **nothing} for row in rows]
-            by_id = {row["measurement_id"]: row for row in rows}
-            for one in snapshot.extras(selection):
-                if one.name in own and one.measurement_id in by_id:
-                    by_id[one.measurement_id][one.name] = one.value
+        if own := [name for name in shown if name not in METRICS_BY_NAME]:
+            rows = _add_own_metrics(rows, own, snapshot.extras(selection))
     for name in shown:
         _check_quantity(name, rows)
     return rows
+
+
+def _add_own_metrics(
+    rows: Iterable[Row], names: Sequence[str], extras: Iterable[ExtraRow]
+) -> list[dict[str, Any]]:
+    """Add metrics that tests define; None where a measurement lacks one."""
+    by_id = {row["measurement_id"]: {**row, **dict.fromkeys(names)} for row in rows}
+    for one in extras:
+        if one.name in names and one.measurement_id in by_id:
+            by_id[one.measurement_id][one.name] = one.value
+    return list(by_id.values())
 
 
 def _check_quantity(name: str, rows: Sequence[Row]) -> None:
@@ -190,7 +257,7 @@ class _RatioBase:
         name, _, typed = text.partition("=")
         if name not in by:
             raise ConfigError(
-                f"{name!r} is none of what is grouped by", where="--baseline", hint=", ".join(by)
+                f"{name!r} is not a column of --by", where="--baseline", hint=", ".join(by)
             )
         place = by.index(name)
         values = {group.key[place]: None for group in groups if group.key[place] is not None}

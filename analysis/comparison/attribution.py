@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from treehammer.analysis.comparison.verdict_text import (
@@ -41,28 +42,53 @@ def attribute_rows(
     return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
 
 
+@dataclass(frozen=True)
+class _Findings:
+    """Findings of one metric: sites that stand apart, variants that are slower, and other slow rows.
+
+    ``shifts`` maps a site to (shift, low, high) in ln.
+    """
+
+    shifts: Mapping[str, tuple[float, ...]]
+    slower: Sequence[str]
+    unexplained: Sequence[VerdictRow]
+
+    @classmethod
+    def collect(cls, rows: Sequence[VerdictRow]) -> _Findings:
+        """Collect the findings from the rows' evidence."""
+        evidence = [(row, VerdictEvidence.from_json(row.evidence)) for row in rows]
+        shifts = {row.site: one.site_shift for row, one in evidence if one.site_shift}
+        slower = [row.label for row, one in evidence if one.points_at_change]
+        slow = filter(_is_slower_series, rows)
+        rest = [row for row in slow if row.site not in shifts and row.label not in slower]
+        return cls(shifts, slower, rest)
+
+
+def _is_slower_series(row: VerdictRow) -> bool:
+    return row.verdict == Verdict.SLOWER and row.scope in SERIES_SCOPES
+
+
 def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
-    evidence = [(row, VerdictEvidence.from_json(row.evidence)) for row in rows]
-    apart = {row.site: one.site_shift for row, one in evidence if one.site_shift}
-    slower = [row.label for row, one in evidence if one.points_at_change]
-    if slower:
-        where = "at the other sites" if apart else "over the sites"
-        yield f"slower {where}, which points at {_name_change(rows, names)}: {_join_names(slower)}"
-    for site, (shift, low, high) in apart.items():
+    found = _Findings.collect(rows)
+    if found.slower:
+        where = "at the other sites" if found.shifts else "over the sites"
+        change = _name_change(rows, names)
+        yield f"slower {where}, which points at {change}: {_join_names(found.slower)}"
+    for site, (shift, low, high) in found.shifts.items():
         yield (
             f"{site} is {describe_change(shift)} {format_change_interval(low, high)} than the other "
             "sites, which points at that site"
         )
-    slow = [row for row in rows if row.verdict == Verdict.SLOWER and row.scope in SERIES_SCOPES]
-    rest = [row for row in slow if row.site not in apart and row.label not in slower]
+    if not found.unexplained:
+        return
     judged = {row.site for row in rows if row.site and Verdict(row.verdict).is_statistical}
-    if rest and len(judged) == 1:
+    if len(judged) == 1:
         yield (
-            f"slower at the only site that was judged ({rest[0].site}), which points at "
+            f"slower at the only site that was judged ({judged.pop()}), which points at "
             f"{_name_change(rows, names)} or at that site"
         )
-    elif rest:
-        named = _join_names([f"{row.label} at {row.site}" for row in rest])
+    else:
+        named = _join_names([f"{row.label} at {row.site}" for row in found.unexplained])
         yield f"slower, but neither over the sites nor in all variants of a site: {named}"
 
 

@@ -120,8 +120,8 @@ class DataComparison(Enum):
         return self in (DataComparison.DIFFERS, DataComparison.ALTERED)
 
 
-#: Dataset hash, requested ROOT, site and door: one untimed checksum execution covers each.
-ChecksumSlot = tuple[str, str, str, str]
+#: Dataset hash, requested ROOT, site, storage site and door: one untimed checksum execution covers each.
+ChecksumSlot = tuple[str, str, str, str, str]
 #: The digest with its version and the leaves that it skips.
 ValueDigest = tuple[str, tuple[int, frozenset[str]]]
 ChecksumsBySlot = Mapping[ChecksumSlot, frozenset[ValueDigest]]
@@ -153,8 +153,9 @@ def compare_data(
     ``UNCHECKED`` when a side has no checksum, when both share one execution (the axis changes
     neither release nor door), or when the checksums cover different leaves or are of two versions.
     """
-    slots_a, slots_b = {_checksum_slot(s) for s in a}, {_checksum_slot(s) for s in b}
-    found = {value for slot in slots_a | slots_b for value in known.get(slot, ())}
+    slots_a, slots_b = set(map(_checksum_slot, a)), set(map(_checksum_slot, b))
+    slots = slots_a | slots_b
+    found = set[ValueDigest]().union(*(known.get(slot, ()) for slot in slots))
     if _ALTERED in found:
         return DataComparison.ALTERED
     if slots_a & slots_b:
@@ -163,7 +164,7 @@ def compare_data(
         return DataComparison.UNCHECKED
     if len({digest for digest, _ in found}) > 1:
         return DataComparison.DIFFERS
-    complete = all(slot in known for slot in slots_a | slots_b)
+    complete = slots <= known.keys()
     return DataComparison.PROVEN if complete and found else DataComparison.UNCHECKED
 
 
@@ -183,5 +184,6 @@ def _checksum_slot(sample: Sample) -> ChecksumSlot:
         sample.dataset_hash,
         str(sample.axis_value("root") or ""),
         sample.site,
+        sample.storage_site,
         sample.door,
     )

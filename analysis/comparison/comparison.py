@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from treehammer.analysis.comparison import comparison_notes
@@ -161,14 +161,14 @@ def compare_together(
             where="compare",
             hint="A payload without the kit reports cpu_per_event_s and wall_per_event_s itself.",
         )
-    measured = [effects for _, effects in answerable]
     pooled = [
         [] if question.axis == "site" else pool_over_sites(effects)
         for question, effects in answerable
     ]
     delta = questions[0].delta
-    judged = iter(_judge_effects([one for effects in measured for one in effects], delta))
-    over_sites = iter(_judge_pooled_effects([one for group in pooled for one in group], delta))
+    measured = chain.from_iterable(effects for _, effects in answerable)
+    judged = iter(_judge_effects(list(measured), delta))
+    over_sites = iter(_judge_pooled_effects(list(chain.from_iterable(pooled)), delta))
     return [
         _build_comparison(
             samples,
@@ -203,14 +203,15 @@ def _build_comparison(
         *(rows.build_series_row(*pair) for pair in series),
         *(rows.build_pooled_row(*pair) for pair in pooled),
     )
-    controls = check_controls(samples, {pair.job_id for one, _ in series for pair in one.pairs})
+    jobs = {pair.job_id for one, _ in series for pair in one.pairs}
+    controls = check_controls(samples, jobs, rows.question.axis)
     return Comparison(
         query=rows.question,
         pairs=tuple(row for one, _ in series for row in rows.build_pair_rows(one)),
         verdicts=verdicts,
         notes=(
-            *comparison_notes.control_notes(controls),
             *comparison_notes.comparison_notes(verdicts),
+            *comparison_notes.control_notes(controls),
         ),
         controls=controls,
     )

@@ -31,6 +31,13 @@ REMEDIES: Mapping[Verdict, str] = {Verdict.UNDECIDED: _PLAN, Verdict.DIFFERENT: 
 #: Verdicts that have a sentence of their own.
 _EXPLAINED = (Verdict.BUILD_DIFFERS, Verdict.TOO_LITTLE)
 
+#: Sentences on the builds by field of the evidence.
+_BUILD_SENTENCES: Mapping[str, str] = {
+    "bundled": "Part of the release, since ROOT brings it along: {}.",
+    "repackaged": "Counted as the same compiler, from another package of the distributor: {}.",
+    "unknown": "Recorded for one build only, so not compared: {}.",
+}
+
 #: A row of a series with its evidence.
 _Evidenced = tuple[VerdictRow, VerdictEvidence]
 
@@ -83,16 +90,16 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
     """Describe the A/A launches of the compared jobs, in which nothing differs."""
     for check in controls:
         launches = f"{check.launches} A/A launches" if check.launches > 1 else "1 A/A launch"
-        found = f"{METRIC_TITLES[check.metric]} {_format_ratio(check.mean)}"
+        found = f"{METRIC_TITLES[check.metric]} {_format_ratio(check.mean)} in {launches}"
         if check.sd is not None:
             found += f" (standard deviation {100 * check.sd:.1f} %)"
         if check.is_off:
             yield (
-                f"Controls are off: {launches} of these jobs, in which nothing differs, show {found}. "
+                f"Controls are off: {found}, although nothing differs in them. "
                 "Do not trust effects of this size; repeat the campaign on quieter nodes."
             )
         else:
-            yield f"Controls: {launches} of these jobs show {found}."
+            yield f"Controls are {'in order' if check.is_in_order else 'inconclusive'}: {found}."
 
 
 def _format_ratio(log_ratio: float) -> str:
@@ -130,15 +137,9 @@ def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
             f"Build differs ({'; '.join(differences)}): by more than version and commit, "
             "so nothing is credited to the compared value."
         )
-    if bundled := dict.fromkeys(text for one in series for text in one.bundled):
-        yield f"Part of the release, since ROOT brings it along: {'; '.join(bundled)}."
-    if repackaged := dict.fromkeys(text for one in series for text in one.repackaged):
-        yield (
-            "Counted as the same compiler, from another package of the distributor: "
-            f"{'; '.join(repackaged)}."
-        )
-    if unknown := dict.fromkeys(text for one in series for text in one.unknown):
-        yield f"Recorded for one build only, so not compared: {', '.join(unknown)}."
+    for name, sentence in _BUILD_SENTENCES.items():
+        if texts := dict.fromkeys(text for one in series for text in getattr(one, name)):
+            yield sentence.format("; ".join(texts))
 
 
 def _describe_times(one: VerdictEvidence) -> str:

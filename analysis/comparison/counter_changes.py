@@ -27,6 +27,8 @@ COUNTER_SCOPE = "counter"
 SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
 #: Changes by at least this factor are shown as a ratio, smaller ones in per cent.
 SHOWN_AS_RATIO = 10
+#: More different changes are listed in the table alone.
+MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class CountedSample:
     counters: Mapping[str, float]
 
     @classmethod
-    def from_row(cls, sample: Sample, row: Mapping[str, Any]) -> CountedSample:
-        """Build one from a row of the store with :data:`COUNTER_NAMES`."""
+    def from_row(cls, row: Mapping[str, Any]) -> CountedSample:
+        """Build one from a row of the store with the columns of a sample and COUNTER_NAMES."""
+        sample = Sample.from_row(row)
         mode = find_access_mode(dict(sample.variant.values), sample.door_protocol)
         names = EXACT_COUNTERS.get(mode or "", ())
         counters = {name: float(row[name]) for name in names if row.get(name) is not None}
@@ -75,25 +78,31 @@ def compare_counters(
     counted: Iterable[CountedSample], axis: str, a: Scalar, b: Scalar
 ) -> list[CounterChange]:
     """Compare the exact counters of all series that have usable executions on both sides."""
-    sides: dict[str, tuple[list[CountedSample], list[CountedSample]]] = defaultdict(
-        lambda: ([], [])
-    )
     usable = [
         one for one in counted if one.sample.axis_value(axis) in (a, b) and _is_usable(one.sample)
     ]
     shown_axes = tuple(
         name for name in find_varying_axes(one.sample.variant for one in usable) if name != axis
     )
-    for one in usable:
-        key = f"{comparison_key(one.sample, axis)} {one.sample.site if axis != 'site' else ''}"
-        sides[key][one.sample.axis_value(axis) == b].append(one)
     changes = [
         change
-        for of_a, of_b in sides.values()
-        if of_a and of_b
+        for of_a, of_b in _group_sides(usable, axis, b)
         for change in _compare_sides(of_a, of_b, axis, shown_axes)
     ]
     return sorted(changes, key=lambda one: (one.label, one.site))
+
+
+def _group_sides(
+    counted: Iterable[CountedSample], axis: str, b: Scalar
+) -> list[tuple[list[CountedSample], list[CountedSample]]]:
+    """Group by series those that were measured on both sides; ``b`` is the second side's value."""
+    sides: dict[str, tuple[list[CountedSample], list[CountedSample]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for one in counted:
+        key = f"{comparison_key(one.sample, axis)} {one.sample.site if axis != 'site' else ''}"
+        sides[key][one.sample.axis_value(axis) == b].append(one)
+    return [(of_a, of_b) for of_a, of_b in sides.values() if of_a and of_b]
 
 
 def _is_usable(sample: Sample) -> bool:
@@ -109,9 +118,7 @@ def _compare_sides(
     first = of_a[0].sample
     label = first.variant.label(shown_axes) if shown_axes else first.test_name
     for name in COUNTER_NAMES:
-        values_a, values_b = (
-            {one.counters[name] for one in side if name in one.counters} for side in (of_a, of_b)
-        )
+        values_a, values_b = _collect_values(of_a, name), _collect_values(of_b, name)
         if values_a and values_b:
             a, b = min(values_a), min(values_b)
             yield CounterChange(
@@ -125,6 +132,10 @@ def _compare_sides(
                 effect=math.log(b / a) if a > 0 and b > 0 else None,
                 jobs=len({one.sample.job_id for one in (*of_a, *of_b)}),
             )
+
+
+def _collect_values(side: Iterable[CountedSample], name: str) -> set[float]:
+    return {one.counters[name] for one in side if name in one.counters}
 
 
 def _decide(a: set[float], b: set[float]) -> str:
@@ -150,7 +161,7 @@ def format_counter_verdict(change: CounterChange) -> str:
 
 
 def summarize_counters(changes: Sequence[CounterChange]) -> str:
-    """Summarize all changes in one sentence; '' without any."""
+    """Summarize all counters in one sentence that names a few changes; '' without any."""
     if not changes:
         return ""
     counts = Counter(change.verdict for change in changes)
@@ -158,4 +169,6 @@ def summarize_counters(changes: Sequence[CounterChange]) -> str:
     verdicts = ", ".join(
         f"{counts[name]} {name}" for name in (SAME, MORE, FEWER, VARIES) if counts[name]
     )
-    return f"Exact counters of {pluralize(series, 'variant')}: {verdicts}."
+    changed = dict.fromkeys(format_counter_verdict(one) for one in changes if one.verdict != SAME)
+    named = f" ({', '.join(changed)})" if 0 < len(changed) <= MAX_NAMED else ""
+    return f"Exact counters of {pluralize(series, 'variant')}: {verdicts}{named}."

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean, median
 from typing import NamedTuple, TypeVar
 
@@ -100,21 +101,32 @@ def _label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     """Map release keys to their shortest distinguishing names in this comparison."""
     varying = tuple(name for name in find_varying_axes(s.variant for s in samples) if name != axis)
     one_test = len({sample.test_name for sample in samples}) == 1
-    labels: dict[str, str] = {}
-    hashes: dict[str, str] = {}
-    for sample in samples:
-        present = dict(sample.variant.values)
-        named = tuple(name for name in varying if name in present)
-        text = sample.variant.label(named) if named else ""
-        words = [text] if one_test and text else [sample.test_name, text]
-        key = release_key(sample, axis)
-        labels[key] = " ".join(word for word in words if word)
-        hashes[key] = f"{sample.test_hash[:8]} {sample.door_protocol}"
+    by_release = {release_key(sample, axis): sample for sample in samples}
+    labels = {key: _label_sample(one, varying, one_test) for key, one in by_release.items()}
+    if axis != "storage_site":
+        labels |= {
+            key: f"{labels[key]} storage={one.storage_site}"
+            for key, one in by_release.items()
+            if one.is_remote
+        }
     doubled = Counter(labels.values())
     return {
-        key: f"{text} ({hashes[key]})" if doubled[text] > 1 else text
+        key: f"{text} ({_identify_test(by_release[key])})" if doubled[text] > 1 else text
         for key, text in labels.items()
     }
+
+
+def _label_sample(sample: Sample, axes: Sequence[str], one_test: bool) -> str:
+    """Name a sample by those of ``axes`` that it has, and by its test if there are several."""
+    present = dict(sample.variant.values)
+    named = tuple(name for name in axes if name in present)
+    text = sample.variant.label(named) if named else ""
+    words = [text] if one_test and text else [sample.test_name, text]
+    return " ".join(word for word in words if word)
+
+
+def _identify_test(sample: Sample) -> str:
+    return f"{sample.test_hash[:8]} {sample.door_protocol}"
 
 
 #: Columns that together single out the executions of one side of a series.
@@ -125,6 +137,7 @@ _IDENTIFYING_COLUMNS = (
     "dataset_hash",
     "content_hash",
     "site",
+    "storage_site",
     "door",
     "door_protocol",
     "instrument_version",
@@ -138,13 +151,16 @@ def common_values(side: Iterable[Sample]) -> dict[str, str | int]:
         found["variant"].add(sample.variant.canonical_json)
         for name in _IDENTIFYING_COLUMNS:
             found[name].add(getattr(sample, name))
-    return {
+    common = {
         name: value
         for name, values in found.items()
         if len(values) == 1
         for value in values
         if value
     }
+    if common.get("storage_site") == common.get("site"):
+        common.pop("storage_site", None)
+    return common
 
 
 @dataclass(frozen=True)
@@ -343,18 +359,17 @@ def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
 
     Unpaired sides are estimated apart, and subtracted by Welch's method.
     """
-    pairs = [pair for one in effects for pair in one.pairs]
+    pairs = list(chain.from_iterable(one.pairs for one in effects))
     if pairs:
         return estimate_over_hosts(group_by_host(pairs, lambda pair: pair.launches or [pair.d]))
-    sides = [
-        estimate_over_hosts(group_by_host(side, lambda job: [math.log(job.value)]))
-        for side in (
-            [job for one in effects for job in one.a],
-            [job for one in effects for job in one.b],
-        )
-    ]
-    known = [side for side in sides if side is not None]
-    return combine_estimates(known, (-1.0, 1.0)) if len(known) == 2 else None
+    a = _estimate_side(chain.from_iterable(one.a for one in effects))
+    b = _estimate_side(chain.from_iterable(one.b for one in effects))
+    return combine_estimates((a, b), (-1.0, 1.0)) if a and b else None
+
+
+def _estimate_side(jobs: Iterable[JobValue]) -> Estimate | None:
+    """Estimate the mean ln(value) of one side's jobs."""
+    return estimate_over_hosts(group_by_host(list(jobs), lambda job: [math.log(job.value)]))
 
 
 def _apply_refusals(bare: SeriesEffect) -> SeriesEffect:

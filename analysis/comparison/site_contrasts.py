@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import fmean, median, variance
 
 from treehammer.analysis.comparison.series_effects import SeriesEffect, group_by_host
 from treehammer.analysis.comparison.site_pooling import PooledEffect
-from treehammer.analysis.statistics.estimates import Estimate, adjust_holm, pool_estimates
+from treehammer.analysis.statistics.estimates import (
+    MIN_SPREAD,
+    Estimate,
+    adjust_holm,
+    pool_estimates,
+)
 from treehammer.analysis.statistics.verdict import ALPHA, MIN_HOSTS
 
 #: Sites that can be told apart: of two that differ, neither is known to be the odd one.
 MIN_CONTRASTED_SITES = 3
 #: Variance of a median of normal values, relative to that of their mean.
 _MEDIAN_VARIANCE = math.pi / 2
+
+
+#: Metric and site -> (shift, low, high) in ln.
+Shifts = Mapping[tuple[str, str], tuple[float, float, float]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,7 @@ class SiteContrasts:
     ``slower`` holds release key and metric of the variants that are slower over the other sites.
     """
 
-    shifts: Mapping[tuple[str, str], tuple[float, float, float]] = field(default_factory=dict)
+    shifts: Shifts = field(default_factory=dict)
     slower: frozenset[tuple[str, str]] = frozenset()
 
 
@@ -47,18 +57,8 @@ def contrast_sites(
     A site stands apart, or a variant is slower, if the effect is not 0 by Holm and its estimate
     lies beyond delta.  An undecided series contradicts nothing.
     """
-    shifts = {
-        (metric, site): shift
-        for metric in dict.fromkeys(one.metric for one in effects)
-        for site, shift in _find_odd_sites(
-            [one for one in effects if one.metric == metric and one.refused is None], delta
-        ).items()
-    }
-    judged = []
-    for one in pooled:
-        rest = [found for site, found in one.estimates.items() if (one.metric, site) not in shifts]
-        if one.refused is None and (over_rest := pool_estimates(rest)):
-            judged.append((one, over_rest.estimate))
+    shifts = _find_shifts(effects, delta)
+    judged = [(one, rest) for one in pooled if (rest := _pool_other_sites(one, shifts))]
     tests = adjust_holm([estimate.p for _, estimate in judged])
     slower = frozenset(
         (one.series.release, one.metric)
@@ -66,6 +66,25 @@ def contrast_sites(
         if test.p <= ALPHA and estimate.mean > delta
     )
     return SiteContrasts(shifts, slower)
+
+
+def _find_shifts(effects: Sequence[SeriesEffect], delta: float) -> Shifts:
+    by_metric: dict[str, list[SeriesEffect]] = defaultdict(list)
+    for one in effects:
+        if one.refused is None:
+            by_metric[one.metric].append(one)
+    return {
+        (metric, site): shift
+        for metric, of_metric in by_metric.items()
+        for site, shift in _find_odd_sites(of_metric, delta).items()
+    }
+
+
+def _pool_other_sites(one: PooledEffect, shifts: Shifts) -> Estimate | None:
+    """Pool the sites that do not stand apart; None with fewer than two or after a refusal."""
+    rest = [found for site, found in one.estimates.items() if (one.metric, site) not in shifts]
+    pooled = pool_estimates(rest) if one.refused is None else None
+    return pooled.estimate if pooled else None
 
 
 def _find_odd_sites(
@@ -104,12 +123,11 @@ def _estimate_shifts(sites: Mapping[str, Sequence[SeriesEffect]]) -> dict[str, E
     by_variant = _pool_errors({site: one.by_variant for site, one in residuals.items()}, 1.0)
     by_unit = _pool_errors({site: one.by_unit for site, one in residuals.items()}, inflation)
     shifts = {}
-    for site, one in residuals.items():
-        errors = [found[site] for found in (by_variant, by_unit) if site in found]
-        if site in by_unit and len(errors) == (2 if len(one.by_variant) > 1 else 1):
-            se, df = max(errors)
-            shifts[site] = Estimate(fmean(one.by_variant), se, df)
-    return {site: one for site, one in shifts.items() if one.se > 0}
+    for site, error in by_unit.items():
+        se, df = max(error, by_variant.get(site, error))
+        if se > MIN_SPREAD:
+            shifts[site] = Estimate(fmean(residuals[site].by_variant), se, df)
+    return shifts
 
 
 def _collect_residuals(
@@ -120,18 +138,21 @@ def _collect_residuals(
     hosts = set[str]().union(*(one.host_names for one in effects))
     for one in effects:
         release = one.series.release
-        others = [of[release] for name, of in means.items() if name != site and release in of]
-        if not others or one.mean is None:
+        center = _find_center(release, [of for name, of in means.items() if name != site])
+        if center is None or one.mean is None:
             continue
-        center = median(others)
         by_variant[release] = one.mean - center
         for host, values in group_by_host(one.pairs, lambda pair: [pair.d]).items():
             by_unit[host].extend(value - center for value in values)
-    if len(hosts) >= MIN_HOSTS:
-        units = [fmean(values) for values in by_unit.values()]
-    else:
-        units = [value for values in by_unit.values() for value in values]
-    return _Residuals(list(by_variant.values()), units)
+    several = len(hosts) >= MIN_HOSTS
+    units = map(fmean, by_unit.values()) if several else chain.from_iterable(by_unit.values())
+    return _Residuals(list(by_variant.values()), list(units))
+
+
+def _find_center(release: str, others: Iterable[Mapping[str, float]]) -> float | None:
+    """Find the median effect of a release at the other sites; None where none measured it."""
+    means = [of_site[release] for of_site in others if release in of_site]
+    return median(means) if means else None
 
 
 def _pool_errors(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 
 from treehammer.analysis.comparison.series_effects import (
@@ -59,9 +60,9 @@ def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
 
 
 def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
-    entering = [one for one in group if one.refused is None]
+    entering = _select_refused(group, None)
     refused, why = _find_refusal(group, entering)
-    chosen = entering or [one for one in group if one.refused is Verdict.BUILD_DIFFERS]
+    chosen = entering or _select_refused(group, Verdict.BUILD_DIFFERS)
     sites = _group_by_site(chosen)
     # The doors of one site share its nodes: together they are one site's answer.
     estimates = {
@@ -79,9 +80,13 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
         pooled=pool_estimates(list(estimates.values())),
         refused=refused,
         why=why,
-        of_a=common_values([sample for one in group for sample in one.series.a]),
-        of_b=common_values([sample for one in group for sample in one.series.b]),
+        of_a=common_values(chain.from_iterable(one.series.a for one in group)),
+        of_b=common_values(chain.from_iterable(one.series.b for one in group)),
     )
+
+
+def _select_refused(group: Iterable[SeriesEffect], verdict: Verdict | None) -> list[SeriesEffect]:
+    return [one for one in group if one.refused is verdict]
 
 
 def _count_hosts(effects: Iterable[SeriesEffect]) -> int:

@@ -14,6 +14,7 @@ from treehammer.analysis.statistics.verdict import (
     MAX_JOBS_NAMED,
     MIN_SITES,
     OPEN_VERDICTS,
+    SITE_SCOPE,
     SITES_SCOPE,
     Verdict,
     VerdictEvidence,
@@ -104,7 +105,12 @@ def format_interval(row: VerdictRow) -> str:
 def describe_change(effect: float) -> str:
     """An effect in words, e.g. ``3.1 % slower``."""
     word = "slower" if effect > 0 else "faster"
-    return f"{_format_change(effect).lstrip('+−')} % {word}"
+    return f"{format_change_size(effect)} % {word}"
+
+
+def format_change_size(effect: float) -> str:
+    """An effect without its sign, in per cent, e.g. ``3.1``."""
+    return _format_change(effect).lstrip("+−")
 
 
 def format_change_interval(low: float, high: float) -> str:
@@ -151,13 +157,19 @@ def describe_scope(row: VerdictRow) -> str:
     """Say what a verdict holds for, e.g. ``on this host (6 launches)``."""
     evidence = VerdictEvidence.from_json(row.evidence)
     units = f"{evidence.launches} launches" if evidence.launches else pluralize(row.jobs, "job")
+    if row.scope == SITE_SCOPE:
+        units += f" on {row.hosts} hosts"
+    return f"{describe_place(row)} ({units})"
+
+
+def describe_place(row: VerdictRow) -> str:
+    """Say where a verdict holds, e.g. ``on this host``."""
     if row.scope == SITES_SCOPE:
-        count = len(evidence.sites)
-        return f"{'on average at these' if count < MIN_SITES else 'over'} {count} sites ({units})"
-    if row.scope == HOST_SCOPE:
-        hosts = "this host" if row.hosts == 1 else f"these {row.hosts} hosts"
-        return f"on {hosts} ({units})"
-    return f"at {row.site} ({units} on {row.hosts} hosts)"
+        count = len(VerdictEvidence.from_json(row.evidence).sites)
+        return f"{'on average at these' if count < MIN_SITES else 'over'} {count} sites"
+    if row.scope == HOST_SCOPE and row.hosts:
+        return "on this host" if row.hosts == 1 else f"on these {row.hosts} hosts"
+    return f"at {row.site}"
 
 
 def describe_verdict(row: VerdictRow, names: Mapping[str, str] = MappingProxyType({})) -> str:

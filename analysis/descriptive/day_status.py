@@ -78,6 +78,11 @@ class DayOutcomes:
         bad = self.failed + self.implausible
         return DayStatus.WARNING if bad > TOLERATED_FAILURE_RATIO * self.good else DayStatus.GOOD
 
+    @property
+    def letter(self) -> str:
+        """Letter of the status."""
+        return self.status.letter
+
     def __str__(self) -> str:
         parts = [f"{self.good} of {self.assessed} good"] if self.assessed else []
         parts += [f"{self.failed} failed"] if self.failed else []

@@ -155,6 +155,8 @@ def find_distinguishing_names(
     """Names that separate groups without mixtures: varying axes, and these columns."""
     timed = [row for row in rows if row["kind"] == TIMED]
     varying = find_varying_axes(parse_variant(row["variant"]) for row in timed)
+    if all(row.get("storage_site") == row.get("site") for row in timed):
+        beside = [name for name in beside if name != "storage_site"]
     columns = [name for name in beside if len({row[name] for row in timed}) > 1]
     return (*columns, *varying)
 

@@ -6,8 +6,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean, median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from treehammer.analysis.samples.sample import Sample, is_possible_time
 
@@ -50,6 +51,28 @@ class JobValue:
     cpu_s: float | None
 
 
+class _Round(NamedTuple):
+    """Usable executions of both sides in one round; ``ratio`` is ln(B/A) as a launch recorded it."""
+
+    a: Sequence[Sample]
+    b: Sequence[Sample]
+    ratio: float | None
+
+    @property
+    def executions(self) -> tuple[Sample, ...]:
+        """Executions of either side."""
+        return (*self.a, *self.b)
+
+
+class _Effect(NamedTuple):
+    """Times of both sides, ln(B/A), and the launches of which it is the mean."""
+
+    a: float
+    b: float
+    d: float
+    launches: tuple[float, ...] = ()
+
+
 def drop_dirty(
     a: Sequence[Sample], b: Sequence[Sample]
 ) -> tuple[list[Sample], list[Sample], Counter[str]]:
@@ -83,23 +106,23 @@ def pair_jobs(
         for sample in samples:
             rounds[sample.job_id, sample.attempt, sample.round][side].append(sample)
     left_out: Counter[str] = Counter()
-    whole: dict[str, dict[int, list[tuple[list[Sample], list[Sample]]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for (job, attempt, _), halves in sorted(rounds.items()):
+    whole: list[_Round] = []
+    for _, halves in sorted(rounds.items()):
         usable_a, usable_b = (_select_usable(half, metric, left_out) for half in halves)
         if usable_a and usable_b:
-            whole[job][attempt].append((usable_a, usable_b))
+            ratio = _find_launch_ratio(usable_a, usable_b, metric)
+            whole.append(_Round(usable_a, usable_b, ratio))
         else:
             left_out[UNPAIRED_EXECUTION] += len(usable_a) + len(usable_b)
-    pairs = []
-    for _, attempts in sorted(whole.items()):
-        last = max(attempts)
-        for attempt, halves_of in attempts.items():
-            if attempt != last:
-                left_out[EARLIER_ATTEMPT] += sum(len(x) + len(y) for x, y in halves_of)
-        pairs.append(_make_pair(attempts[last], metric))
+    jobs = select_last_attempts(whole, lambda one: (one.a[0].job_id, one.a[0].attempt))
+    pairs = [_make_pair(rounds_of, metric) for rounds_of in jobs.values()]
+    counted = chain.from_iterable(jobs.values())
+    left_out[EARLIER_ATTEMPT] += _count_executions(whole) - _count_executions(counted)
     return pairs, +left_out
+
+
+def _count_executions(rounds: Iterable[_Round]) -> int:
+    return sum(len(one.executions) for one in rounds)
 
 
 def collect_job_values(
@@ -149,41 +172,57 @@ def _select_usable(samples: Iterable[Sample], metric: str, left_out: Counter[str
     return kept
 
 
-def _make_pair(rounds: Sequence[tuple[list[Sample], list[Sample]]], metric: str) -> JobPair:
-    rounds = [
-        halves for halves in rounds if _find_launch_ratio(halves, metric) is not None
-    ] or rounds
-    everything = [sample for pair in rounds for half in pair for sample in half]
-    a = [median(s.metrics[metric] for s in half) for half, _ in rounds]
-    b = [median(s.metrics[metric] for s in half) for _, half in rounds]
-    sides = [_sum_loop_cpu([s for pair in rounds for s in pair[side]]) for side in (0, 1)]
-    ratios = [_find_launch_ratio(halves, metric) for halves in rounds]
-    recorded = [ratio for ratio in ratios if ratio is not None]
-    if recorded:
-        d = fmean(recorded)
-        center = fmean(math.log(value) for value in (*a, *b))
-        a_value, b_value = math.exp(center - d / 2), math.exp(center + d / 2)
-    else:
-        d = median(math.log(y) - math.log(x) for x, y in zip(a, b, strict=True))
-        a_value, b_value = median(a), median(b)
+def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
+    launches = [one for one in rounds if one.ratio is not None]
+    counted = launches or rounds
+    effect = _average_launches(launches, metric) if launches else _take_medians(rounds, metric)
+    executions = [sample for one in counted for sample in one.executions]
     return JobPair(
-        job_id=everything[0].job_id,
-        campaign_id=min(sample.campaign_id for sample in everything),
-        host=_first_host(everything),
-        rounds=len(rounds),
-        a=a_value,
-        b=b_value,
-        d=d,
-        cpu_s=None if None in sides else min(side for side in sides if side is not None),
-        launches=tuple(recorded),
+        job_id=executions[0].job_id,
+        campaign_id=min(sample.campaign_id for sample in executions),
+        host=_first_host(executions),
+        rounds=len(counted),
+        a=effect.a,
+        b=effect.b,
+        d=effect.d,
+        cpu_s=_sum_smaller_cpu(counted),
+        launches=effect.launches,
     )
 
 
-def _find_launch_ratio(
-    halves: tuple[Sequence[Sample], Sequence[Sample]], metric: str
-) -> float | None:
+def _average_launches(rounds: Sequence[_Round], metric: str) -> _Effect:
+    """Average the recorded ratios of paired mode; the times lie half the effect from their mean."""
+    ratios = tuple(one.ratio for one in rounds if one.ratio is not None)
+    d = fmean(ratios)
+    a, b = _round_medians(rounds, metric)
+    center = fmean(math.log(value) for value in (*a, *b))
+    return _Effect(math.exp(center - d / 2), math.exp(center + d / 2), d, ratios)
+
+
+def _take_medians(rounds: Sequence[_Round], metric: str) -> _Effect:
+    """Take medians over the rounds of sequential executions."""
+    a, b = _round_medians(rounds, metric)
+    d = median(math.log(y) - math.log(x) for x, y in zip(a, b, strict=True))
+    return _Effect(median(a), median(b), d)
+
+
+def _round_medians(rounds: Sequence[_Round], metric: str) -> tuple[list[float], list[float]]:
+    """Compute the median of each round on both sides."""
+    a = [median(sample.metrics[metric] for sample in one.a) for one in rounds]
+    b = [median(sample.metrics[metric] for sample in one.b) for one in rounds]
+    return a, b
+
+
+def _sum_smaller_cpu(rounds: Sequence[_Round]) -> float | None:
+    """CPU seconds of the loops on the side with less; None where a side's are not known."""
+    a = _sum_loop_cpu([sample for one in rounds for sample in one.a])
+    b = _sum_loop_cpu([sample for one in rounds for sample in one.b])
+    return None if a is None or b is None else min(a, b)
+
+
+def _find_launch_ratio(a: Sequence[Sample], b: Sequence[Sample], metric: str) -> float | None:
     """Find ln(B/A) of a launch; it is recorded on one half, which may be either side here."""
-    for side, sign in zip(halves, (-1, 1), strict=True):
+    for side, sign in ((a, -1), (b, 1)):
         for sample in side:
             if metric in sample.launch_ratios:
                 return sign * sample.launch_ratios[metric]

@@ -41,6 +41,7 @@ BUILD_FACTS = (
 #: Properties outside the variant that can be compared like an axis -> column.
 CONTEXT_AXES: Mapping[str, str] = {
     "site": "site",
+    "storage_site": "storage_site",
     "door": "door",
     "campaign": "campaign_id",
     "dataset": "dataset",
@@ -59,6 +60,7 @@ _TEXT_COLUMNS = (
     "dataset",
     "dataset_hash",
     "site",
+    "storage_site",
     "door",
     "door_protocol",
     "host",
@@ -130,11 +132,13 @@ class Sample:
     content_hash: str = ""
     side: str = ""
     launch_ratios: Mapping[str, float] = field(default_factory=dict)
+    storage_site: str = ""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
         """Build one from a row of the store that holds :data:`COLUMNS`."""
         text = {name: row.get(name) or "" for name in _TEXT_COLUMNS}
+        text["storage_site"] = text["storage_site"] or text["site"]
         build = {name: text.pop(name) for name in ("root_version", "root_commit")}
         build |= {name: row.get(name) or "" for name in BUILD_FACTS}
         return cls(
@@ -146,16 +150,17 @@ class Sample:
             dirty=bool(row["dirty"]),
             plausible=bool(row["plausible"]),
             loop_cpu_s=_sum_pass_cpu(row),
-            metrics={name: row[name] for name in HEADLINE_METRICS if row.get(name) is not None},
+            metrics=_select_recorded(row, {name: name for name in HEADLINE_METRICS}),
             build=build,
             checksum_version=row.get("checksum_version") or 0,
             content_hash=row.get("content_hash") or "",
-            launch_ratios={
-                metric: row[column]
-                for metric, column in LAUNCH_RATIOS.items()
-                if row.get(column) is not None
-            },
+            launch_ratios=_select_recorded(row, LAUNCH_RATIOS),
         )
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it read the storage of another site."""
+        return self.storage_site not in ("", self.site)
 
     def axis_value(self, axis: str) -> Scalar | None:
         """The value on an axis of the variant or of :data:`CONTEXT_AXES`; None where it has none."""
@@ -176,6 +181,12 @@ class Sample:
         return "" if is_possible_time(self.metrics.get(metric)) else f"no {metric}"
 
 
+def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, float]:
+    """Select the recorded values of some columns, by the names that are mapped to them."""
+    found = {name: row.get(column) for name, column in columns.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _sum_pass_cpu(row: Mapping[str, Any]) -> float | None:
     """CPU seconds of the loop over all counted passes; the record holds the median of one pass."""
     one_pass: float | None = row.get("loop_cpu_s")
@@ -190,6 +201,8 @@ def is_possible_time(seconds: float | None) -> bool:
 
 def comparison_key(sample: Sample, axis: str) -> str:
     """Compute the key shared by samples that may be paired: the series without ``axis``."""
+    if axis == "storage_site":  # at one site of jobs
+        return f"{_fingerprint(sample, axis, 'door')}/{sample.door_protocol}"
     return _fingerprint_by_protocol(sample, axis) if axis == "site" else _fingerprint(sample, axis)
 
 
@@ -215,6 +228,7 @@ def _fingerprint(sample: Sample, *without: str) -> str:
             "dataset_hash": sample.dataset_hash,
             "content_hash": sample.content_hash,
             "site": sample.site,
+            "storage_site": sample.storage_site,
             "door": sample.door,
             "instrument_version": sample.instrument_version,
         },

@@ -23,6 +23,8 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
 )
 
+#: Spread up to which values count as equal: rounding leaves less, and measurements more.
+MIN_SPREAD = 1e-12
 #: Probability of a decision for which a new campaign is planned.
 TARGET_POWER = 0.8
 
@@ -31,7 +33,7 @@ TARGET_POWER = 0.8
 class Estimate:
     """A mean effect with its standard error and the degrees of freedom of its t distribution.
 
-    The error is 0 for exact counters alone.
+    The error is positive: values without spread give no estimate.
     """
 
     mean: float
@@ -59,12 +61,10 @@ class Estimate:
 
     def interval(self, level: float = ALPHA) -> tuple[float, float]:
         """Compute the interval that misses the true mean with probability ``level``."""
-        half_width = -float(special.stdtrit(self.df, level / 2)) * self.se if self.se else 0.0
+        half_width = -float(special.stdtrit(self.df, level / 2)) * self.se
         return self.mean - half_width, self.mean + half_width
 
     def _tail(self, distance: float) -> float:
-        if not self.se:
-            return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
         return float(special.stdtr(self.df, -distance / self.se))
 
 
@@ -74,7 +74,7 @@ def estimate_mean(values: Collection[float]) -> Estimate | None:
     Identical ratios from several jobs indicate a clock that is too coarse, not certainty.
     """
     effects = np.sort(np.asarray(list(values), dtype=float))
-    if len(effects) < 2 or np.ptp(effects) <= 1e-12:
+    if len(effects) < 2 or np.ptp(effects) <= MIN_SPREAD:
         return None
     error = math.sqrt(float(effects.var(ddof=1)) / len(effects))
     return Estimate(float(effects.mean()), error, len(effects) - 1)
@@ -88,8 +88,6 @@ def combine_estimates(parts: Sequence[Estimate], weights: Sequence[float]) -> Es
     mean = sum(weight * part.mean for part, weight in zip(parts, weights, strict=True))
     squares = [(weight * part.se) ** 2 for part, weight in zip(parts, weights, strict=True)]
     total = sum(squares)
-    if not total:
-        return Estimate(mean, 0.0, math.inf)
     df = total**2 / sum(square**2 / part.df for square, part in zip(squares, parts, strict=True))
     return Estimate(mean, math.sqrt(total), df)
 
@@ -282,8 +280,6 @@ def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | 
     Returns:
         Units that reach :data:`TARGET_POWER`; None beyond :data:`MAX_JOBS_NAMED`.
     """
-    if not estimate.se:
-        return None
     sum_of_squares = estimate.se**2 * n * estimate.df
     spread = math.sqrt(sum_of_squares / float(special.chdtri(estimate.df, TARGET_POWER)))
     # 'Same' must hold at both edges, and each may take half of the remaining risk.

@@ -58,6 +58,9 @@ COMMANDS = {
         "sql.cli.database_commands:db_group", "Inspect, upgrade and copy the results database."
     ),
     "demo": LazyCommand("demo:demo", "Compare two ROOT releases on this machine."),
+    "explain": LazyCommand(
+        "analysis.cli.explain_command:explain_command", "Explain a low CPU efficiency."
+    ),
     "export": LazyCommand(
         "sql.cli.export_command:export_command",
         "Write measurements to a ROOT, CSV or Parquet file.",

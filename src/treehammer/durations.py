@@ -1,8 +1,9 @@
-"""Durations as users write them, such as ``90s`` or ``24h``."""
+"""Durations and ramps as users write them, such as ``90s``, ``24h`` or ``5/10m``."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from treehammer.errors import ConfigError
 
@@ -23,3 +24,27 @@ def parse_duration(text: str, where: str) -> int:
             hint="Write it like 90s, 30m, 24h or 2d.",
         )
     return int(match[1]) * _SECONDS_PER_UNIT[match[2]]
+
+
+@dataclass(frozen=True)
+class JobRamp:
+    """Growth of the number of concurrent jobs: ``jobs`` more every ``every_s`` seconds."""
+
+    jobs: int
+    every_s: int
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> JobRamp:
+        """Parse text such as ``5/10m``.
+
+        Raises:
+            ConfigError: the text is not a ramp.
+        """
+        jobs, _, every = text.partition("/")
+        if not re.fullmatch(r"\s*\d{1,7}\s*", jobs) or not int(jobs) or not every:
+            raise ConfigError(
+                f"{text!r} is not a ramp",
+                where=where,
+                hint="Write it like 5/10m: five more jobs every ten minutes.",
+            )
+        return cls(int(jobs), parse_duration(every, where))

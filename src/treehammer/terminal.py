@@ -7,7 +7,7 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -28,7 +28,9 @@ from rich.table import Column as GridColumn
 from rich.table import Table
 from rich.text import Text
 
-from treehammer.errors import Interruption
+from treehammer import config
+from treehammer.config import Settings
+from treehammer.errors import Interruption, TreehammerError
 from treehammer.progress import ProgressCallback
 
 P = ParamSpec("P")
@@ -67,6 +69,27 @@ def output_options(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, form=form, **kwargs)  # type: ignore[arg-type]  # click names them
 
     return wrapper  # type: ignore[return-value]  # other parameters, which click fills in
+
+
+def complete_names(
+    list_names: Callable[[Settings], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Build the ``shell_complete`` of a parameter; of comma-separated names the last is completed.
+
+    Args:
+        list_names: lists the names; none are proposed where it raises an error.
+    """
+
+    def complete(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+        flags = dict(context.find_root().params)
+        before, comma, begun = typed.rpartition(",")
+        try:
+            names = list_names(config.load_settings(flags, config=flags.pop("config_file", None)))
+            return [f"{before}{comma}{name}" for name in names if name.startswith(begun)]
+        except (TreehammerError, OSError):
+            return []
+
+    return complete
 
 
 def make_console() -> Console:

@@ -1,0 +1,187 @@
+"""The verb ``explain``."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from treehammer.analysis.descriptive.efficiency_diagnosis import (
+    DIAGNOSIS_COLUMNS,
+    EfficiencyDiagnosis,
+    diagnose_efficiency,
+    select_explained,
+)
+from treehammer.analysis.descriptive.time_breakdown import TimePart, sum_breakdowns
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.cli.campaign_names import complete_campaigns
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
+from treehammer.text_formatting import pluralize
+
+Row = Mapping[str, Any]
+
+_COLUMNS = ("job_id", "site", *DIAGNOSIS_COLUMNS)
+
+
+@click.command("explain")
+@click.argument("job", required=False)
+@click.option("--site", help="A site: its measurements of the latest days.")
+@click.option(
+    "--campaign",
+    metavar="ID|last|all",
+    help="A campaign [default: last].",
+    shell_complete=complete_campaigns,
+)
+@click.option(
+    "--days",
+    default=7,
+    show_default=True,
+    type=click.IntRange(1, 36_500),
+    help="Days of --site without a campaign.",
+)
+@output_options
+@click.pass_obj
+def explain_command(
+    settings: Settings,
+    job: str | None,
+    site: str | None,
+    campaign: str | None,
+    days: int,
+    form: str,
+) -> None:
+    """Explain CPU efficiency: where the wall time went, and the main cause of lost time.
+
+    JOB is the identity of a job or its beginning. Only timed measurements without failure count;
+    paired ones are left out, since they wait for each other.
+
+    \b
+    Example: treehammer explain --site SITE_A
+             treehammer explain --campaign last
+    """
+    if job and (site or campaign):
+        raise ConfigError("JOB excludes --site and --campaign", where="explain")
+    query = _ExplainQuery(job, site, campaign, days)
+    with Store.open(settings.database, create=False) as store:
+        selection = query.build_selection(store)
+        with store.snapshot() as snapshot:
+            rows = select_explained(snapshot.measurements(selection, _COLUMNS))
+    own = [row for row in rows if site in (None, row["site"])]
+    query.require_one_job(own)
+    diagnosis = diagnose_efficiency(own)
+    if diagnosis is None:
+        raise NothingToDoError(
+            "no timed measurement to explain: none succeeded, or all were paired",
+            where=f"{selection}{f' at {site}' if site else ''}",
+            hint='Runs with mode = "solo" measure CPU efficiency. See also --campaign and --days.',
+        )
+    others = _find_other_shares(rows, {row["site"] for row in own})
+    lines = diagnosis.breakdown.list_parts()
+    if others:
+        lines = [{**line, "other_sites_share": others[TimePart(line["part"])]} for line in lines]
+    if form != TABLE:
+        print_rows(lines, (), form=form)
+        return
+    click.secho(f"{query.name_subject(own)} {diagnosis.sentence}.", bold=True)
+    click.echo(
+        f"CPU efficiency {diagnosis.breakdown.efficiency:.2f} in "
+        f"{pluralize(diagnosis.breakdown.executions, 'measurement')} of "
+        f"{pluralize(len(_list_jobs(own)), 'job')}."
+    )
+    print_rows(lines, _make_columns(others))
+    for text in diagnosis.evidence:
+        click.echo(text)
+    click.echo(f"Next: {_format_next_command(diagnosis, job, site, campaign)}")
+
+
+@dataclass(frozen=True)
+class _ExplainQuery:
+    """Measurements to explain: those of a job, or of a site or a campaign."""
+
+    job: str | None
+    site: str | None
+    campaign: str | None
+    days: int
+
+    def build_selection(self, store: Store) -> Selection:
+        """Select all sites, since the others are compared."""
+        if self.job:
+            return Selection.parse((), [f"job_id~{self.job}*"])
+        if self.site and not self.campaign:
+            first = datetime.now(UTC) - timedelta(days=self.days - 1)
+            return Selection.parse((), [f"day>={first:%Y%m%d}"])
+        if self.campaign == "all":
+            return Selection.parse((), [])
+        return Selection.parse((store.campaign(self.campaign or "last").id,), [])
+
+    def require_one_job(self, rows: Iterable[Row]) -> None:
+        """Refuse the beginning of several jobs."""
+        jobs = _list_jobs(rows)
+        if self.job and len(jobs) > 1:
+            raise ConfigError(
+                f"{self.job!r} is the beginning of {len(jobs)} jobs",
+                where="JOB",
+                hint=", ".join(jobs[:10]),
+            )
+
+    def name_subject(self, rows: Sequence[Row]) -> str:
+        """Name the site, the job, or all sites of the rows."""
+        sites = ", ".join(sorted({row["site"] for row in rows}))
+        return self.site or (f"Job {_list_jobs(rows)[0]}" if self.job else sites)
+
+
+def _list_jobs(rows: Iterable[Row]) -> list[str]:
+    return sorted({row["job_id"] for row in rows})
+
+
+def _find_other_shares(rows: Sequence[Row], own: set[str]) -> dict[TimePart, float]:
+    """Median over the other sites of each part's share; empty without any."""
+    by_site: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["site"] not in own:
+            by_site[row["site"]].append(row)
+    breakdowns = [one for one in map(sum_breakdowns, by_site.values()) if one.wall_s]
+    if not breakdowns:
+        return {}
+    return {part: statistics.median(one.share(part) for one in breakdowns) for part in TimePart}
+
+
+def _make_columns(others: Mapping[TimePart, float]) -> list[OutputColumn]:
+    columns = [
+        OutputColumn("part", "part of the wall time"),
+        OutputColumn("wall_s", "s", lambda value: f"{value:.1f}", align_right=True),
+        OutputColumn("share", "share", _format_share, align_right=True),
+        OutputColumn(
+            "without_cpu_s", "without CPU, s", lambda value: f"{value:.1f}", align_right=True
+        ),
+    ]
+    if others:
+        columns.append(
+            OutputColumn("other_sites_share", "other sites", _format_share, align_right=True)
+        )
+    return columns
+
+
+def _format_share(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def _format_next_command(
+    diagnosis: EfficiencyDiagnosis, job: str | None, site: str | None, campaign: str | None
+) -> str:
+    words = ["treehammer summary"]
+    if job or (site and not campaign):
+        words.append("--campaign all")
+    elif campaign and campaign != "last":
+        words.append(f"--campaign {campaign}")
+    if job:
+        words.append(f"--where 'job_id~{job}*'")
+    by = ("site", *diagnosis.next_by)
+    return f"{' '.join(words)} --by {','.join(by)} --metrics {','.join(diagnosis.next_metrics)}"

@@ -1,0 +1,110 @@
+"""Table of a load test's operations, printed by ``summary``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from treehammer.analysis.descriptive.group_summary import lookup_value
+from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_figures import FIGURE_NAMES, OperationGroup, fetch_operations
+from treehammer.sql.read.operation_queries import QUANTILES
+from treehammer.terminal import TABLE, OutputColumn, print_rows
+
+#: Columns of an operation to group by, beside axes and columns of its measurement.
+STEP_COLUMNS = ("step", "server")
+_NOTE = (
+    "Rates are over the time that the steps cover; latencies are those of successful operations, from "
+    "the scheduled instant. Steps in which the load generator was the limit are left out."
+)
+
+
+def print_operations(
+    snapshot: DatabaseSnapshot,
+    selection: Selection,
+    by: Sequence[str],
+    *,
+    title: str,
+    form: str,
+) -> None:
+    """Print one line per operation and group.
+
+    Args:
+        snapshot: state of the database.
+        selection: the measurements.
+        by: axes, columns of the catalogue and :data:`STEP_COLUMNS`.
+        title: of the table.
+        form: ``table``, ``json`` or ``csv``.
+    """
+    columns = [name for name in by if name in METRICS_BY_NAME]
+    groups = fetch_operations(
+        snapshot, selection, columns=["variant", *columns], key=_GroupKey(by).find
+    )
+    groups.sort(key=_sort_key)
+    lines = [_build_line(group, by) for group in groups]
+    names = [OutputColumn(_name_key(name), name) for name in by]
+    print_rows(lines, [*names, *_COLUMNS], form=form, title=title)
+    click.echo(_NOTE, err=form != TABLE)
+
+
+class _GroupKey:
+    """Values of the columns to group by, looked up once for each measurement."""
+
+    def __init__(self, by: Sequence[str]) -> None:
+        self._by = by
+        self._measurements: dict[str, dict[str, Any]] = {}
+
+    def find(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        own = self._measurements.get(row["measurement_id"])
+        if own is None:
+            own = {name: lookup_value(row, name) for name in self._by}
+            self._measurements[row["measurement_id"]] = own
+        return tuple(row[name] if name in STEP_COLUMNS else own[name] for name in self._by)
+
+
+def _sort_key(group: OperationGroup) -> tuple[Any, ...]:
+    key: Any = group.key
+    parts = tuple((2,) if value is None else natural_sort_key(value) for value in key)
+    return (*parts, group.operation, group.side)
+
+
+def _name_key(name: str) -> str:
+    """Name a grouping column in a line, where an axis may have the name of a figure."""
+    return f"axis_{name}" if name in FIGURE_NAMES else name
+
+
+def _build_line(group: OperationGroup, by: Sequence[str]) -> dict[str, Any]:
+    key: Any = group.key
+    names = map(_name_key, by)
+    return {**dict(zip(names, key, strict=True)), **group.list_figures()}
+
+
+def _format_number(value: float) -> str:
+    """Format a number with three significant digits, without an exponent."""
+    decimals = next((n for n, limit in ((0, 99.95), (1, 9.995), (2, 0.9995)) if value >= limit), 3)
+    return f"{value:.{decimals}f}"
+
+
+def _make_column(key: str, title: str, factor: float = 1) -> OutputColumn:
+    def format_value(value: float) -> str:
+        return _format_number(value * factor)
+
+    return OutputColumn(key, title, format_value, align_right=True)
+
+
+_COLUMNS = (
+    OutputColumn("operation", "operation"),
+    OutputColumn("side", "side"),
+    OutputColumn("active_clients", "active\nclients", align_right=True),
+    _make_column("attempted_hz", "attempted\n(1/s)"),
+    _make_column("observed_hz", "observed\n(1/s)"),
+    _make_column("failed_fraction", "failed\n(%)", 100),
+    *(_make_column(name, f"{name[:-2]}\n(ms)", 1000) for name in QUANTILES),
+    _make_column("bytes_per_s", "rate\n(MB/s)", 1e-6),
+    OutputColumn("limited_steps", "steps\nleft out", align_right=True),
+)

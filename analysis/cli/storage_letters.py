@@ -1,0 +1,58 @@
+"""Letters of storages under load by site and day, printed by ``summary --letters``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from treehammer.analysis.descriptive.storage_status import judge_storage_days, load_rule
+from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
+from treehammer.errors import NothingToDoError
+from treehammer.sql.read.load_days import list_operation_days
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.terminal import TABLE, OutputColumn, print_rows
+
+#: Days shown, up to today (UTC).
+DAYS = 14
+
+_COLUMNS = (
+    OutputColumn("storage_site", "storage site"),
+    OutputColumn("day", "day"),
+    OutputColumn("letter", ""),
+    *(
+        OutputColumn(name, title, align_right=True)
+        for name, title in (
+            ("opened", "opened"),
+            ("open_failed", "failed"),
+            ("blocks", "read"),
+            ("block_failed", "failed"),
+        )
+    ),
+    OutputColumn("block_s", "block (s)", lambda value: f"{value:.3f}", align_right=True),
+    OutputColumn("reason", "reason"),
+)
+
+
+def print_letters(store: ResultsReader, form: str) -> None:
+    """Print the status of each storage and day with load tests.
+
+    Raises:
+        NothingToDoError: there was none.
+    """
+    last = datetime.now(UTC).date()
+    first = last - timedelta(days=DAYS - 1)
+    rule = load_rule()
+    days = list_operation_days(store, day_to_number(first), day_to_number(last))
+    judged = judge_storage_days(days, rule)
+    if not judged:
+        raise NothingToDoError(
+            f"no load test ran in the last {DAYS} days",
+            hint="Run one: treehammer submit open-rate --wait",
+        )
+    lines = [
+        {"storage_site": site, "day": str(number_to_day(day)), **one.as_dict()}
+        for (site, day), one in judged.items()
+    ]
+    print_rows(lines, _COLUMNS, form=form, title=f"Storages under load, last {DAYS} days")
+    click.echo(rule.describe(), err=form != TABLE)

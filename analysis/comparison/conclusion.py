@@ -1,0 +1,232 @@
+"""The conclusion of a comparison: a paragraph for readers who do not know its tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from treehammer.analysis.comparison.verdict_text import (
+    METRIC_TITLES,
+    describe_place,
+    format_change_size,
+    format_delta,
+    side_names,
+)
+from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS
+from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
+from treehammer.sql.core.rows import VerdictRow
+
+if TYPE_CHECKING:  # it loads scipy
+    from treehammer.analysis.samples.control_check import ControlCheck
+
+#: More results with one claim than this are counted rather than named.
+MAX_NAMED = 3
+_FRACTION = re.compile(r"\b(branches|events)=(\S+)%")
+
+
+class Claim(Enum):
+    """Claim about B and A: its wording at the start of a sentence, and after another claim.
+
+    Claims with B as the subject come first, so that "it" refers to B.
+    """
+
+    MORE = "{b} needs {size} more {time} than {a}", "it needs {size} more"
+    LESS = "{b} needs {size} less {time} than {a}", "it needs {size} less"
+    SAME = (
+        "there is no difference beyond {delta} in {time} between {b} and {a}",
+        "there is no difference beyond {delta}",
+    )
+    UNDECIDED = (
+        "it is undecided whether {b} needs more or less {time} than {a}{size}",
+        "it is undecided{size}",
+    )
+    NOT_ENOUGH = (
+        "there are not enough data to compare the {time} of {b} and {a}",
+        "there are not enough data",
+    )
+    TOO_LITTLE = "too little was read to compare {b} and {a}", "too little was read"
+    BUILD_DIFFERS = (
+        "{b} and {a} are not compared, because their builds differ",
+        "the builds differ",
+    )
+    VALUES_DIFFER = (
+        "{b} and {a} are not compared, because they read different values",
+        "they read different values",
+    )
+    ONLY_IN_A = "{b} was not measured", "{b} was not measured"
+    ONLY_IN_B = "{base} was not measured", "{base} was not measured"
+    FAILED = "{b} and {a} are not compared, because measurements failed", "measurements failed"
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A row with its claim, and the part of the measurements that the claim holds for."""
+
+    claim: Claim
+    part: str
+    row: VerdictRow
+
+
+def describe_conclusion(
+    rows: Sequence[VerdictRow],
+    controls: Sequence[ControlCheck] = (),
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Describe the result of a comparison in plain sentences.
+
+    Effects over sites replace those of single sites.  Wall time is mentioned only where its claim
+    differs from that on CPU time.
+
+    Args:
+        rows: all verdicts of one comparison; '' without any.
+        controls: the A/A launches of its jobs.
+        names: of campaigns, by identity.
+    """
+    pooled = any(not row.site and row.effect is not None for row in rows)
+    results = [*_describe_results([row for row in rows if bool(row.site) is not pooled], names)]
+    checks = [*_describe_controls(controls, rows[0].axis if rows else "")]
+    doubtful = any(check.is_off for check in controls)
+    return " ".join([*checks, *results] if doubtful else [*results, *checks])
+
+
+def _describe_results(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence on the first metric, and one on each other metric that differs from it."""
+    place = _find_common_place(rows)
+    known: dict[tuple[str, str], Claim] = {}
+    for metric in METRIC_TITLES:
+        results = [
+            _Result(_find_claim(row), _describe_part(row, rows), row)
+            for row in rows
+            if row.metric == metric
+        ]
+        news = [one for one in results if known.get(_identify_part(one)) is not one.claim]
+        if news:
+            text = _describe_metric(news, len(results), names)
+            text = f"{place}, {text}." if place and not known else f"{text}."
+            yield text[0].upper() + text[1:]
+        known |= {_identify_part(one): one.claim for one in results}
+
+
+def _identify_part(one: _Result) -> tuple[str, str]:
+    return one.row.comparison_key, one.row.site
+
+
+def _describe_metric(results: Sequence[_Result], total: int, names: Mapping[str, str]) -> str:
+    """Describe the claims on one metric.
+
+    Args:
+        results: to describe, at least one.
+        total: number of results, including those that need no words.
+        names: of campaigns, by identity.
+    """
+    row = results[0].row
+    a, b = side_names(row, names)
+    words = {
+        "a": a if row.axis == "root" else _name_side(row.axis, a),
+        "base": _name_side(row.axis, a),
+        "b": _name_side(row.axis, b),
+        "time": f"{METRIC_TITLES[row.metric]} time per event",
+        "delta": format_delta(VerdictEvidence.from_json(row.evidence).delta).removeprefix("±"),
+    }
+    clauses: list[str] = []
+    for claim in Claim:
+        group = [one for one in results if one.claim is claim]
+        if group:
+            wording = claim.value[bool(clauses)]
+            clause = wording.format(**words, size=_describe_size(group))
+            clauses.append(clause + _join_parts(group, total))
+    return "; ".join(clauses)
+
+
+def _find_claim(row: VerdictRow) -> Claim:
+    verdict = Verdict(row.verdict)
+    if verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT):
+        return Claim.MORE if (row.effect or 0.0) > 0 else Claim.LESS
+    return Claim[verdict.name]
+
+
+def _describe_size(group: Sequence[_Result]) -> str:
+    """Describe one change with its interval, or the smallest and the largest of several changes."""
+    interval = [end for end in (group[0].row.low, group[0].row.high) if end is not None]
+    if len(group) > 1:
+        interval = []
+    if group[0].claim is Claim.UNDECIDED:
+        return f" (between {' and '.join(map(_describe_amount, interval))})" if interval else ""
+    sizes = _join_sizes([one.row.effect or 0.0 for one in group])
+    return f"{sizes} % ({_join_sizes(interval)} %)" if interval else f"{sizes} %"
+
+
+def _join_sizes(effects: Sequence[float]) -> str:
+    """Format the smallest and the largest effect without their signs, e.g. ``1.2 to 3.4``."""
+    sizes = [format_change_size(effect) for effect in sorted(effects, key=abs)]
+    return " to ".join(dict.fromkeys((sizes[0], sizes[-1])))
+
+
+def _describe_amount(effect: float) -> str:
+    return f"{format_change_size(effect)} % {'more' if effect > 0 else 'less'}"
+
+
+def _join_parts(group: Sequence[_Result], total: int) -> str:
+    """Name or count the parts that a claim holds for; '' where there is only one."""
+    if total == 1:
+        return ""
+    if len(group) > MAX_NAMED:
+        return (
+            f" in {len(group)} of {total} cases" if len(group) < total else f" in all {total} cases"
+        )
+    *others, last = [one.part for one in group]
+    return f" {', '.join(others)} and {last}" if others else f" {last}"
+
+
+def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
+    """Name the variant of a row, with the site where rows are of several."""
+    label = _FRACTION.sub(_describe_fraction, row.label.replace(" ", ", "))
+    words = [f"for {label}"] if len({one.label for one in rows}) > 1 else []
+    if len({one.site for one in rows}) > 1:
+        words.append(f"at {row.site}")
+    return " ".join(words)
+
+
+def _describe_fraction(found: re.Match[str]) -> str:
+    name, share = found.groups()
+    return f"all {name}" if share == "100" else f"{share} % of the {name}"
+
+
+def _find_common_place(rows: Sequence[VerdictRow]) -> str:
+    """Describe where all rows hold; '' where their parts name several sites."""
+    sites = {row.site for row in rows}
+    if len(sites) != 1:
+        return ""
+    places = {describe_place(row) for row in rows if row.effect is not None}
+    places = places or {describe_place(row) for row in rows}
+    (site,) = sites
+    return places.pop() if len(places) == 1 else site and f"at {site}"
+
+
+def _name_side(axis: str, value: str) -> str:
+    if axis == "root" and value[:1].isdigit():
+        return f"ROOT {value}"
+    return f"{axis} {value}" if axis in (*CONTEXT_AXES, SELECTION_AXIS) else f"{axis}={value}"
+
+
+def _describe_controls(controls: Sequence[ControlCheck], axis: str) -> Iterator[str]:
+    """Describe the control of the first metric, and those that are off."""
+    for place, check in enumerate(controls):
+        base = check.base if axis == "root" else _name_side(axis, check.base)
+        pair = f"{base} against itself" if check.base else "equal executions"
+        difference = f"({pair}) differs by {format_change_size(check.mean)} %"
+        if check.is_off:
+            time = METRIC_TITLES[check.metric]
+            yield (
+                f"Do not trust this result: the control {difference} in {time} time, "
+                "although it compares equals."
+            )
+        elif place == 0 and check.launches == 1:
+            yield f"The only control launch {difference}."
+        elif place == 0:
+            reason = "as it should" if check.is_in_order else "which may be its scatter"
+            yield f"The control {difference}, {reason}."

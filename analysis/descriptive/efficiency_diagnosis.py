@@ -1,0 +1,331 @@
+"""Diagnosis of CPU efficiency: the main cause of lost time, its evidence and the next step."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from treehammer.analysis.descriptive.time_breakdown import (
+    BREAKDOWN_COLUMNS,
+    TimeBreakdown,
+    TimePart,
+    sum_breakdowns,
+)
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.text_formatting import pluralize
+
+Row = Mapping[str, Any]
+
+#: CPU efficiency from which executions count as busy: they lose no time worth a diagnosis.
+BUSY_EFFICIENCY = 0.9
+#: Share of the file outside the page cache from which reads of a local file count as cold.
+COLD_SHARE = 0.5
+#: Share of the waiting that round trips must explain for reads to count as bound by latency.
+LATENCY_SHARE = 0.5
+#: Share of the loop's CPU time from which decompression counts as its main part.
+UNZIP_SHARE = 0.5
+#: Share of the wall time from which executions count as mostly start-up.
+START_SHARE = 0.5
+
+#: Columns of the evidence, beside those of the breakdown.
+DIAGNOSIS_COLUMNS = (
+    "kind",
+    *OUTCOME_COLUMNS,
+    *BREAKDOWN_COLUMNS,
+    "stagein_bytes",
+    "bytes_read",
+    "bytes_read_extra",
+    "read_calls",
+    "passes_done",
+    "door_rtt_s",
+    "address_family",
+    "client_cached_fraction",
+    "cores_allowed",
+    "load1_start",
+    "cgroup_cpu_limit",
+    "cpu_steal_s",
+)
+
+
+class Cause(StrEnum):
+    """Main cause of the wall time of executions."""
+
+    CPU_SHORTAGE = "CPU shortage"
+    CPU_LIMIT = "CPU limit"
+    LATENCY = "latency of reads"
+    SLOW_READS = "slow reads"
+    COLD_CACHE = "cold cache"
+    STAGE_IN = "stage-in"
+    SETUP = "software set-up"
+    OPEN = "open"
+    START = "start of ROOT"
+    DECOMPRESSION = "decompression"
+    DESERIALIZATION = "deserialization"
+    OTHER = "unknown"
+
+
+@dataclass(frozen=True)
+class EfficiencyDiagnosis:
+    """Answer to "why is the CPU efficiency low?".
+
+    Attributes:
+        cause: main cause.
+        sentence: the answer in one sentence, without the subject's name.
+        evidence: further sentences with the numbers behind it.
+        breakdown: of all executions.
+        next_metrics: metrics to look at next, for ``summary --metrics``.
+        next_by: columns to group these by.
+    """
+
+    cause: Cause
+    sentence: str
+    evidence: Sequence[str]
+    breakdown: TimeBreakdown
+    next_by: Sequence[str]
+    next_metrics: Sequence[str]
+
+
+def select_explained(rows: Iterable[Row]) -> list[Row]:
+    """Select the timed executions without failure, which a diagnosis is made of."""
+    return [row for row in rows if row["kind"] == TIMED and classify_outcome(row) is Outcome.GOOD]
+
+
+def diagnose_efficiency(rows: Iterable[Row]) -> EfficiencyDiagnosis | None:
+    """Find the main cause of the wall time of executions; None without good ones in solo mode."""
+    rows = select_explained(rows)
+    breakdown = sum_breakdowns(rows)
+    if not breakdown.executions or not breakdown.wall_s:
+        return None
+    cause = _find_cause(breakdown, rows)
+    rule = _RULES[cause]
+    return EfficiencyDiagnosis(
+        cause,
+        rule.describe(breakdown),
+        [text for text in (find(breakdown, rows) for find in rule.evidence) if text],
+        breakdown,
+        rule.next_by,
+        rule.next_metrics,
+    )
+
+
+# The cause
+
+
+def _find_cause(breakdown: TimeBreakdown, rows: Sequence[Row]) -> Cause:
+    if breakdown.efficiency >= BUSY_EFFICIENCY:
+        if breakdown.share(TimePart.START) > START_SHARE:
+            return Cause.START
+        cpu = [breakdown.seconds[p] for p in (TimePart.DECOMPRESSION, TimePart.DESERIALIZATION)]
+        return Cause.DECOMPRESSION if cpu[0] > UNZIP_SHARE * sum(cpu) else Cause.DESERIALIZATION
+    part = max(_WAITING_CAUSES, key=breakdown.waited)
+    if part is not TimePart.READS:
+        return _WAITING_CAUSES[part]
+    if _is_cold(rows):
+        return Cause.COLD_CACHE
+    trips = _sum_round_trips(rows)
+    if trips is not None and trips > LATENCY_SHARE * breakdown.seconds[TimePart.READS]:
+        return Cause.LATENCY
+    return Cause.SLOW_READS
+
+
+#: Part in which most time without CPU was spent -> the cause that it stands for.
+_WAITING_CAUSES = {
+    TimePart.RUN_QUEUE: Cause.CPU_SHORTAGE,
+    TimePart.THROTTLED: Cause.CPU_LIMIT,
+    TimePart.READS: Cause.SLOW_READS,
+    TimePart.STAGE_IN: Cause.STAGE_IN,
+    TimePart.SETUP: Cause.SETUP,
+    TimePart.OPEN: Cause.OPEN,
+    TimePart.START: Cause.START,
+    TimePart.OTHER: Cause.OTHER,
+}
+
+
+def _is_cold(rows: Sequence[Row]) -> bool:
+    """Whether local files came from a device instead of the page cache."""
+    cached = _median(rows, "client_cached_fraction")
+    local = {row["address_family"] for row in rows} <= {"local", None, ""}
+    return local and cached is not None and cached < 1 - COLD_SHARE
+
+
+def _sum_round_trips(rows: Sequence[Row]) -> float | None:
+    """Seconds that read calls take if each waits for one round trip; None where unknown."""
+    trips = [
+        row["read_calls"] * row["door_rtt_s"] * row["passes_done"]
+        for row in rows
+        if None not in (row["read_calls"], row["door_rtt_s"], row["passes_done"])
+    ]
+    return float(sum(trips)) if trips else None
+
+
+def _median(rows: Sequence[Row], name: str) -> float | None:
+    known = [row[name] for row in rows if row[name] is not None]
+    return float(statistics.median(known)) if known else None
+
+
+# The words
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Wording of a cause, and where to look next."""
+
+    text: str
+    part: TimePart
+    evidence: Sequence[Callable[[TimeBreakdown, Sequence[Row]], str]]
+    next_by: Sequence[str]
+    next_metrics: Sequence[str]
+
+    def describe(self, breakdown: TimeBreakdown) -> str:
+        seconds, wall = breakdown.seconds[self.part], breakdown.wall_s
+        return self.text.format(time=f"{_format_seconds(seconds)} of {_format_seconds(wall)} s")
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.2g}"
+
+
+def _describe_load(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
+    load, cores = _median(rows, "load1_start"), _median(rows, "cores_allowed")
+    if load is None or cores is None:
+        return ""
+    allowed = pluralize(round(cores), "core")
+    return f"The node's load was {load:.1f} at the start (median); a job may use {allowed}."
+
+
+def _describe_steal(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
+    stolen = sum(row["cpu_steal_s"] or 0.0 for row in rows)
+    return f"The hypervisor took {_format_seconds(stolen)} s of CPU meanwhile." if stolen else ""
+
+
+def _describe_cpu_limit(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
+    limit = _median(rows, "cgroup_cpu_limit")
+    return f"The cgroup allows {limit:g} CPUs." if limit is not None else ""
+
+
+def _describe_reads(breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
+    fetched = [
+        ((row["bytes_read"] or 0) + (row["bytes_read_extra"] or 0)) * (row["passes_done"] or 0)
+        for row in rows
+    ]
+    calls, rtt = _median(rows, "read_calls"), _median(rows, "door_rtt_s")
+    waited = breakdown.seconds[TimePart.READS]
+    text = f"{sum(fetched) / 1e6:.0f} MB in {_format_seconds(waited)} s of waiting"
+    if waited:
+        text += f" ({sum(fetched) / 1e6 / waited:.0f} MB/s)"
+    if calls is not None:
+        text += f"; {calls:.0f} read calls in a pass"
+    if rtt is not None:
+        text += f"; {1e3 * rtt:.1f} ms round trip"
+    return f"{text}."
+
+
+def _describe_cached(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
+    cached = _median(rows, "client_cached_fraction")
+    if cached is None:
+        return ""
+    return f"{cached:.0%} of the file was in the node's page cache at the start (median)."
+
+
+def _describe_copy(breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
+    copied = sum(row["stagein_bytes"] or 0 for row in rows)
+    seconds = breakdown.seconds[TimePart.STAGE_IN]
+    return f"{copied / 1e6:.0f} MB were copied at {copied / 1e6 / seconds:.1f} MB/s."
+
+
+def _describe_unzip(breakdown: TimeBreakdown, _rows: Sequence[Row]) -> str:
+    unzip = breakdown.seconds[TimePart.DECOMPRESSION]
+    loop = unzip + breakdown.seconds[TimePart.DESERIALIZATION]
+    return f"Decompression takes {unzip / loop:.0%} of the loop's CPU time." if loop else ""
+
+
+_RULES = {
+    Cause.CPU_SHORTAGE: _Rule(
+        "waits for CPU, not for data: {time} in the run queue",
+        TimePart.RUN_QUEUE,
+        (_describe_load, _describe_steal),
+        ("host",),
+        ("eff_job", "payload_run_queue_s", "load1_start", "cores_allowed"),
+    ),
+    Cause.CPU_LIMIT: _Rule(
+        "waits for CPU, not for data: its CPU limit stopped it for {time}",
+        TimePart.THROTTLED,
+        (_describe_cpu_limit, _describe_load),
+        ("host",),
+        ("eff_job", "cgroup_throttled_s", "cgroup_cpu_limit"),
+    ),
+    Cause.LATENCY: _Rule(
+        "waits for data, one round trip after another: {time}; a larger TTreeCache needs fewer",
+        TimePart.READS,
+        (_describe_reads,),
+        ("door", "cache_mb"),
+        ("eff_job", "read_calls", "door_rtt_s"),
+    ),
+    Cause.SLOW_READS: _Rule(
+        "waits for data: {time} in reads",
+        TimePart.READS,
+        (_describe_reads, _describe_cached),
+        ("door", "access"),
+        ("eff_job", "perfstats_read_s", "door_rtt_s"),
+    ),
+    Cause.COLD_CACHE: _Rule(
+        "waits for the node's disk: {time} in reads of a file outside the page cache",
+        TimePart.READS,
+        (_describe_cached, _describe_reads),
+        ("host", "cache"),
+        ("eff_job", "client_cached_fraction", "kernel_read_bytes"),
+    ),
+    Cause.STAGE_IN: _Rule(
+        "waits for the copy of its files: {time} in stage-in",
+        TimePart.STAGE_IN,
+        (_describe_copy,),
+        ("door", "access"),
+        ("eff_job", "eff_payload", "stagein_wall_s", "stagein_bytes"),
+    ),
+    Cause.SETUP: _Rule(
+        "waits for its software: {time} in setting it up",
+        TimePart.SETUP,
+        (),
+        ("host", "root"),
+        ("eff_job", "eff_payload", "setup_wall_s"),
+    ),
+    Cause.OPEN: _Rule(
+        "waits for files to open: {time} in opening and reading metadata",
+        TimePart.OPEN,
+        (),
+        ("door", "host"),
+        ("eff_job", "open_wall_s", "get_tree_wall_s", "door_rtt_s"),
+    ),
+    Cause.START: _Rule(
+        "spends {time} on loading ROOT and compiling the loop; read more to measure reading",
+        TimePart.START,
+        (),
+        ("host", "root"),
+        ("eff_job", "import_wall_s", "compile_wall_s"),
+    ),
+    Cause.DECOMPRESSION: _Rule(
+        "is busy, not waiting: {time} in decompression",
+        TimePart.DECOMPRESSION,
+        (_describe_unzip,),
+        ("host", "root"),
+        ("eff_job", "perfstats_unzip_s", "cpu_per_event_s", "calibration_before_s"),
+    ),
+    Cause.DESERIALIZATION: _Rule(
+        "is busy, not waiting: {time} in reading events",
+        TimePart.DESERIALIZATION,
+        (_describe_unzip,),
+        ("host", "root"),
+        ("eff_job", "cpu_per_event_s", "calibration_before_s"),
+    ),
+    Cause.OTHER: _Rule(
+        "waits for something that is not recorded: {time} outside of every phase",
+        TimePart.OTHER,
+        (_describe_load,),
+        ("host",),
+        ("eff_job", "eff_payload", "eff_loop", "psi_io_some_s", "psi_memory_some_s"),
+    ),
+}

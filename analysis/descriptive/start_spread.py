@@ -1,0 +1,141 @@
+"""Real starts of jobs that were to begin together: their spread, late jobs, and missing load."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from treehammer.collectors.job_spec import ALONE, LATE, MAX_START_SPREAD_S
+from treehammer.collectors.record.metric_catalogue import Value
+from treehammer.hctests.matrix.load_settings import LoadSettings
+
+#: Columns of a measurement that :func:`summarize_starts` needs.
+START_COLUMNS = (
+    "job_id",
+    "attempt",
+    "round",
+    "position",
+    "failure_class",
+    "load_index",
+    "load_jobs",
+    "start_state",
+    "start_planned_us",
+    "start_offset_s",
+    "clock_error_s",
+)
+
+_Row = Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class StartSpread:
+    """Real starts after one common start.
+
+    Attributes:
+        start_us: the common start, microseconds since 1970 UTC.
+        jobs: planned jobs.
+        started: jobs that began their load.
+        late: those of them that began too late, by up to ``latest_s``.
+        spread_s: time between the first and the last real start, each from the start of its level;
+            None if fewer than two are known.
+        clock_error_s: the largest error of a node's clock; 0 if all jobs share one.
+        missing_load: share of the planned load that late and absent jobs did not deliver.
+    """
+
+    start_us: int
+    jobs: int
+    started: int
+    late: int
+    latest_s: float
+    spread_s: float | None
+    clock_error_s: float
+    missing_load: float
+
+    @property
+    def judgment(self) -> str:
+        """``good`` if all jobs started within the spread of study S4, ``bad`` or ``unclear``."""
+        spread_s = 0.0 if self.jobs == 1 else self.spread_s
+        if self.late or self.started < self.jobs:
+            return "bad"
+        if spread_s is None:
+            return "unclear"
+        if spread_s + 2 * self.clock_error_s <= MAX_START_SPREAD_S:
+            return "good"
+        # Each of two clocks may be wrong by its error.
+        return "bad" if spread_s - 2 * self.clock_error_s > MAX_START_SPREAD_S else "unclear"
+
+    def describe(self) -> str:
+        """Describe the starts in one line."""
+        spread = "unknown" if self.spread_s is None else f"{1000 * self.spread_s:.0f} ms"
+        clocks = f", clocks within {1000 * self.clock_error_s:.1f} ms" * bool(self.clock_error_s)
+        parts = [
+            f"{self.started} of {self.jobs} jobs started together, spread {spread} (at most "
+            f"{1000 * MAX_START_SPREAD_S:.0f} ms{clocks})"
+        ]
+        if self.late:
+            parts.append(f"{self.late} late, by up to {self.latest_s:.1f} s")
+        if self.missing_load > 0.0005:
+            parts.append(f"{self.missing_load:.1%} of the load missing")
+        return f"{self.judgment}: {'; '.join(parts)}"
+
+
+def summarize_starts(rows: Iterable[_Row], load: LoadSettings) -> list[StartSpread]:
+    """Summarize each common start of a campaign, in order of time.
+
+    Args:
+        rows: the campaign's measurements with :data:`START_COLUMNS`.
+        load: of its test.
+    """
+    groups: dict[int, list[_Row]] = defaultdict(list)
+    for row in _select_last_attempts(rows):
+        if row["start_planned_us"] is not None:
+            groups[int(str(row["start_planned_us"]))].append(row)
+    return [_summarize_start(start_us, groups[start_us], load) for start_us in sorted(groups)]
+
+
+def count_lonely_starts(rows: Iterable[_Row]) -> int:
+    """Count the measurements whose load began without a common start."""
+    return sum(row["start_state"] == ALONE for row in _select_last_attempts(rows))
+
+
+def _select_last_attempts(rows: Iterable[_Row]) -> Iterator[_Row]:
+    last: dict[tuple[Value, ...], _Row] = {}
+    for row in rows:
+        key = (row["job_id"], row["round"], row["position"])
+        if key not in last or _number(row, "attempt") > _number(last[key], "attempt"):
+            last[key] = row
+    yield from last.values()
+
+
+def _summarize_start(start_us: int, rows: Sequence[_Row], load: LoadSettings) -> StartSpread:
+    jobs = int(_number(rows[0], "load_jobs"))
+    started = [row for row in rows if row["failure_class"] in (None, "")]
+    offsets = [
+        _number(row, "start_offset_s") for row in started if row["start_offset_s"] is not None
+    ]
+    late = [row for row in started if row["start_state"] == LATE]
+    planned = sum(_planned_s(load, index) for index in range(jobs))
+    delivered = sum(
+        _planned_s(load, int(_number(row, "load_index"))) - max(0.0, _number(row, "start_offset_s"))
+        for row in started
+    )
+    return StartSpread(
+        start_us=start_us,
+        jobs=jobs,
+        started=len(started),
+        late=len(late),
+        latest_s=max((_number(row, "start_offset_s") for row in late), default=0.0),
+        spread_s=max(offsets) - min(offsets) if len(offsets) > 1 else None,
+        clock_error_s=max((_number(row, "clock_error_s") for row in started), default=0.0),
+        missing_load=max(0.0, 1 - delivered / planned) if planned > 0 else 0.0,
+    )
+
+
+def _planned_s(load: LoadSettings, index: int) -> float:
+    return max(0.0, load.duration_s - load.level_start_s(index))
+
+
+def _number(row: _Row, name: str) -> float:
+    value = row[name]
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,224 @@
+"""Breakdown of wall time: where the time of executions went, from set-up to exit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from treehammer.collectors.job_spec import PAIRED
+
+Row = Mapping[str, Any]
+
+
+class TimePart(StrEnum):
+    """Part of the wall time of an execution, in the order of a table."""
+
+    SETUP = "set-up of the software"
+    STAGE_IN = "stage-in"
+    START = "loading ROOT, compiling the loop"
+    OPEN = "open and metadata"
+    RUN_QUEUE = "run queue (waiting for a CPU)"
+    THROTTLED = "throttled by the CPU limit"
+    READS = "waiting for reads"
+    DECOMPRESSION = "decompression"
+    DESERIALIZATION = "deserialization"
+    OTHER = "remainder"
+
+
+_OPENING = ("open", "get_tree", "prepare")
+_CPU = ("user", "sys")
+
+#: Columns from which executions are broken down.
+BREAKDOWN_COLUMNS = (
+    "run_mode",
+    "setup_wall_s",
+    "setup_cpu_s",
+    "stagein_wall_s",
+    "stagein_cpu_s",
+    "payload_wall_s",
+    "payload_user_s",
+    "payload_sys_s",
+    "payload_run_queue_s",
+    "cgroup_throttled_s",
+    "import_wall_s",
+    "import_user_s",
+    "import_sys_s",
+    "compile_wall_s",
+    *(f"pass_{phase}_{clock}_s" for phase in (*_OPENING, "loop") for clock in ("wall", *_CPU)),
+    "pass_loop_run_queue_s",
+    "perfstats_read_s",
+    "perfstats_unzip_s",
+    "ntuple_read_wall_s",
+    "ntuple_unzip_wall_s",
+)
+_TOTAL_CPU = ("payload_user_s", "payload_sys_s", "setup_cpu_s", "stagein_cpu_s")
+
+
+@dataclass(frozen=True)
+class TimeBreakdown:
+    """Wall time in seconds by part, summed over executions; the parts add up to it.
+
+    Attributes:
+        executions: how many were summed.
+        seconds: wall seconds of each part.
+        cpu_seconds: CPU seconds within each part, as far as they fit into its wall time.
+        cpu_s: CPU seconds of set-up, stage-in and payload, including those of further threads.
+    """
+
+    executions: int = 0
+    seconds: Mapping[TimePart, float] = field(default_factory=dict)
+    cpu_seconds: Mapping[TimePart, float] = field(default_factory=dict)
+    cpu_s: float = 0.0
+
+    @property
+    def wall_s(self) -> float:
+        """Wall seconds of all executions."""
+        return math.fsum(self.seconds.values())
+
+    @property
+    def efficiency(self) -> float:
+        """CPU efficiency with set-up and stage-in, as ``eff_job``."""
+        return self.cpu_s / self.wall_s if self.wall_s else 0.0
+
+    def share(self, part: TimePart) -> float:
+        """Share of the wall time that a part took."""
+        return self.seconds.get(part, 0.0) / self.wall_s if self.wall_s else 0.0
+
+    def list_parts(self) -> list[dict[str, Any]]:
+        """List the parts as rows of a table, in order."""
+        return [
+            {
+                "part": part.value,
+                "wall_s": self.seconds[part],
+                "share": self.share(part),
+                "without_cpu_s": self.waited(part),
+            }
+            for part in TimePart
+        ]
+
+    def waited(self, part: TimePart) -> float:
+        """Seconds of a part in which the execution used no CPU."""
+        return max(self.seconds.get(part, 0.0) - self.cpu_seconds.get(part, 0.0), 0.0)
+
+
+def sum_breakdowns(rows: Iterable[Row]) -> TimeBreakdown:
+    """Break down executions; paired ones, which waited for each other's turns, are left out."""
+    solo = [r for r in rows if r["run_mode"] != PAIRED and r["payload_wall_s"] is not None]
+    walls = list(map(split_wall_time, solo))
+    # Of the CPU of a part, no more than its wall time counts: the rest is other threads or rounding.
+    cpus = [
+        {part: min(cpu.get(part, 0.0), wall[part]) for part in TimePart}
+        for wall, cpu in zip(walls, map(split_cpu_time, solo), strict=True)
+    ]
+    return TimeBreakdown(
+        len(solo),
+        _sum_parts(walls),
+        _sum_parts(cpus),
+        math.fsum(sum(_number(row, name) for name in _TOTAL_CPU) for row in solo),
+    )
+
+
+def _sum_parts(breakdowns: Sequence[Mapping[TimePart, float]]) -> dict[TimePart, float]:
+    return {part: math.fsum(one[part] for one in breakdowns) for part in TimePart}
+
+
+def split_wall_time(row: Row) -> dict[TimePart, float]:
+    """Split the wall time of one execution into its parts, in seconds.
+
+    Waits for a CPU are known for the loop and for the whole payload. Those outside the loop are
+    taken from the phases there in proportion to their wall time. Time in the loop that was neither
+    CPU nor run queue is waiting; as far as ROOT saw it inside reads, it is waiting for reads.
+    """
+    loop = _LoopTimes.from_row(row)
+    outside = max(row["payload_wall_s"] - loop.wall_s, 0.0)
+    queue_outside = min(max(_number(row, "payload_run_queue_s") - loop.queue_s, 0.0), outside)
+    start = min(_number(row, "import_wall_s") + _number(row, "compile_wall_s"), outside)
+    opening = min(_sum_opening(row, ("wall",)), outside - start)
+    ran = (outside - queue_outside) / outside if outside else 0.0
+    queue = loop.queue_s + queue_outside
+    throttled = min(_number(row, "cgroup_throttled_s"), queue)
+    return {
+        TimePart.SETUP: _number(row, "setup_wall_s"),
+        TimePart.STAGE_IN: _number(row, "stagein_wall_s"),
+        TimePart.START: start * ran,
+        TimePart.OPEN: opening * ran,
+        TimePart.RUN_QUEUE: queue - throttled,
+        TimePart.THROTTLED: throttled,
+        TimePart.READS: loop.reads_s,
+        TimePart.DECOMPRESSION: loop.unzip_s,
+        TimePart.DESERIALIZATION: loop.cpu_s - loop.unzip_s,
+        TimePart.OTHER: (outside - start - opening) * ran + loop.blocked_s - loop.reads_s,
+    }
+
+
+def split_cpu_time(row: Row) -> dict[TimePart, float]:
+    """Assign the CPU time of one execution to parts; the compiler counts by its wall time."""
+    loop = _LoopTimes.from_row(row)
+    start = sum(_number(row, n) for n in ("import_user_s", "import_sys_s", "compile_wall_s"))
+    opening = _sum_opening(row, _CPU)
+    payload = _number(row, "payload_user_s") + _number(row, "payload_sys_s")
+    return {
+        TimePart.SETUP: _number(row, "setup_cpu_s"),
+        TimePart.STAGE_IN: _number(row, "stagein_cpu_s"),
+        TimePart.START: start,
+        TimePart.OPEN: opening,
+        TimePart.DECOMPRESSION: loop.unzip_s,
+        TimePart.DESERIALIZATION: loop.cpu_s - loop.unzip_s,
+        TimePart.OTHER: max(payload - start - opening - loop.cpu_s, 0.0),
+    }
+
+
+@dataclass(frozen=True)
+class _LoopTimes:
+    """Seconds of all passes of the loop: ``wall_s`` is the sum of CPU, run queue and blocked."""
+
+    wall_s: float
+    queue_s: float
+    cpu_s: float
+    blocked_s: float
+    reads_s: float
+    unzip_s: float
+
+    @classmethod
+    def from_row(cls, row: Row) -> _LoopTimes:
+        wall = _sum_passes(row, "pass_loop_wall_s")
+        passes = len(row["pass_loop_wall_s"] or ())
+        queue = min(_sum_passes(row, "pass_loop_run_queue_s"), wall)
+        cpu = sum(_sum_passes(row, f"pass_loop_{clock}_s") for clock in _CPU)
+        cpu = min(cpu, wall - queue)  # more only with several threads
+        blocked = wall - queue - cpu
+        in_reads = _first_known(row, "perfstats_read_s", "ntuple_read_wall_s")
+        in_unzip = _first_known(row, "perfstats_unzip_s", "ntuple_unzip_wall_s") or 0.0
+        # Decompression is timed by the wall clock, which runs on while the thread is in the queue.
+        running = cpu / (cpu + queue) if cpu else 0.0
+        return cls(
+            wall,
+            queue,
+            cpu,
+            blocked,
+            blocked if in_reads is None else min(blocked, in_reads * passes),
+            min(cpu, in_unzip * passes * running),
+        )
+
+
+def _number(row: Row, name: str) -> float:
+    """Return a value; 0 where it is unknown."""
+    return float(row[name] or 0.0)
+
+
+def _sum_opening(row: Row, clocks: Iterable[str]) -> float:
+    return sum(
+        _sum_passes(row, f"pass_{phase}_{clock}_s") for phase in _OPENING for clock in clocks
+    )
+
+
+def _sum_passes(row: Row, name: str) -> float:
+    return math.fsum(row[name] or ())
+
+
+def _first_known(row: Row, *names: str) -> float | None:
+    known = (row[name] for name in names)
+    return next((float(value) for value in known if value is not None), None)
