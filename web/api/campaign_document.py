@@ -23,8 +23,8 @@ from pydantic import (
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.failures import FAILURE_CLASSES
-from treehammer.collectors.record.measurement_record import is_storable
 from treehammer.collectors.record.metric_catalogue import INT64_LIMIT, MAX_LONG_TEXT
+from treehammer.collectors.record.value_checks import is_storable
 from treehammer.hctests.matrix.definition import Scalar
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import metadata

@@ -8,12 +8,18 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from treehammer.collectors.record.measurement_record import build_record_schema
-from treehammer.collectors.service_spec import API_PREFIX, CAMPAIGNS_PATH, MEASUREMENTS_PATH
+from treehammer.collectors.service_spec import (
+    API_PREFIX,
+    CAMPAIGNS_PATH,
+    MEASUREMENTS_PATH,
+    STARTS_PATH,
+)
 from treehammer.version import __version__
 from treehammer.web.api import response_models as models
 from treehammer.web.api.campaign_document import CampaignDocument
 from treehammer.web.api.campaign_ingest import MAX_ROWS
 from treehammer.web.api.operations import (
+    CAMPAIGN_OPERATIONS_PATH,
     DESCRIPTION_PATH,
     HEALTH_PATH,
     MEASUREMENT_PATH,
@@ -26,7 +32,7 @@ from treehammer.web.api.operations import (
 from treehammer.web.core.request_bodies import RequestLimits
 
 #: Raised with every change of the interface: the first number when clients must change.
-API_VERSION = "1.0.0"
+API_VERSION = "1.1.0"
 
 _REFERENCE = "#/components/schemas/{model}"
 _TOKEN: list[dict[str, list[str]]] = [{"token": []}]
@@ -44,8 +50,10 @@ _REFUSALS: dict[int, tuple[str, dict[str, Any]]] = {
     401: ("The token is missing or invalid.", _CHALLENGE),
     403: ("The token does not permit this.", {}),
     404: ("Not found.", {}),
+    409: ("The request contradicts earlier ones.", {}),
     408: ("The body did not arrive in time.", {}),
     413: ("The body is too large.", {}),
+    422: ("A value is invalid.", {}),
     415: ("The body is not JSON in UTF-8, or has an encoding other than gzip.", {}),
     503: ("The service is overloaded or stopping, or has no database.", _RETRY),
 }
@@ -87,7 +95,12 @@ def _build_schemas() -> dict[str, Any]:
     optional = {name: member for name, member in values.items() if name != "required"}
     stored = {**record, "properties": {**record["properties"], "values": optional}}
     _, schemas = models_json_schema(
-        [*models.RESPONSE_MODELS, (CampaignDocument, "validation")], ref_template=_REFERENCE
+        [
+            *models.RESPONSE_MODELS,
+            (CampaignDocument, "validation"),
+            (models.StartRequest, "validation"),
+        ],
+        ref_template=_REFERENCE,
     )
     return {"Record": record, "StoredRecord": stored, **schemas["$defs"]}
 
@@ -112,6 +125,8 @@ def _build_paths(limits: RequestLimits) -> dict[str, Any]:
                 },
             }
         },
+        STARTS_PATH: {"post": _describe_common_start()},
+        CAMPAIGN_OPERATIONS_PATH: {"get": _describe_operation_stream()},
         TOKEN_PATH: {
             "get": {
                 "operationId": "getToken",
@@ -138,6 +153,28 @@ def _build_paths(limits: RequestLimits) -> dict[str, Any]:
             }
         },
         **pages,
+    }
+
+
+def _describe_operation_stream() -> dict[str, Any]:
+    id_ = Parameter("campaign_id", "Identity.", {**NO_NUL, "minLength": 1}, in_path=True)
+    description = (
+        "One line of JSON per measurement and row: a row of Record.operations, columns of its "
+        "measurement, line (its place, from 0), and p50_s, p95_s, p99_s and max_s of its latencies "
+        "(null where none was taken)."
+    )
+    return {
+        "operationId": "getCampaignOperations",
+        "summary": "Operations of a load campaign, as a stream",
+        "security": _TOKEN_OR_PUBLIC,
+        "parameters": [_describe_parameter(id_)],
+        "responses": {
+            "200": {
+                "description": description,
+                "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+            },
+            **_describe_refusals(_READ_REFUSALS),
+        },
     }
 
 
@@ -178,6 +215,24 @@ def _describe_campaign_upload(limits: RequestLimits) -> dict[str, Any]:
             "InvalidCampaign",
             "The campaign is invalid",
         ),
+    }
+
+
+def _describe_common_start() -> dict[str, Any]:
+    refusals = (*_UPLOAD_REFUSALS, 409, 422)
+    body = _reference("StartRequest")
+    return {
+        "operationId": "registerStart",
+        "summary": "Start together with other jobs of the campaign",
+        "description": "For a job, with its token. Repeat the request every poll_s seconds, also "
+        "after the start is known, until then: the service keeps it in memory only. time_us allows "
+        "the job to compare its clock.",
+        "security": _TOKEN,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": {
+            "200": _json_response("The job is registered.", "StartAnswer"),
+            **_describe_refusals(refusals),
+        },
     }
 
 

@@ -13,12 +13,14 @@ from typing import Any
 from treehammer.collectors.job_spec import EXECUTION_KINDS
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT, Metric
+from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.collectors.record.outcome import BAD_OUTCOME_LABELS
-from treehammer.collectors.service_spec import API_PREFIX, MEASUREMENTS_PATH
+from treehammer.collectors.service_spec import API_PREFIX, CAMPAIGNS_PATH, MEASUREMENTS_PATH
 from treehammer.sql.core.schema import ROLLUP_METRICS
 
 #: Paths of operations that correspond to no page.
 MEASUREMENT_PATH = f"{MEASUREMENTS_PATH}/{{measurement_id}}"
+CAMPAIGN_OPERATIONS_PATH = f"{CAMPAIGNS_PATH}/{{campaign_id}}/operations"
 TOKEN_PATH, HEALTH_PATH, DESCRIPTION_PATH = (
     f"{API_PREFIX}/token",
     f"{API_PREFIX}/health",
@@ -222,8 +224,16 @@ OPERATIONS = (
             "site_days": "sites and days",
             "running": "campaigns with unfinished jobs",
             "verdicts": "the latest comparisons",
+            "storage_days": "storages and days with load tests, with their status",
         },
-        _window_parameters((7, 14, 30, 60)),
+        (
+            *_window_parameters((7, 14, 30, 60)),
+            Parameter(
+                "by",
+                "Sites of the table site_days: those of the jobs, or those of the storage.",
+                {"enum": ["site", "storage_site"]},
+            ),
+        ),
         ("changes",),
     ),
     Operation(
@@ -252,6 +262,27 @@ OPERATIONS = (
         {"campaigns": "campaigns"},
         (Parameter("page", "Page number.", _PAGE),),
         ("page", "pages", "count"),
+    ),
+    # Before the campaign, whose identity may be any text.
+    Operation(
+        "/campaigns/{campaign_id}/load",
+        "getCampaignLoad",
+        "campaign-load",
+        "Operations of a load test: rates, failures and latencies",
+        {
+            "levels": "every load: storage, door and variant, by operation and side",
+            "steps": "time steps of the chosen load",
+            "servers": "servers of the chosen load",
+            "sites": "sites of the jobs of the chosen load",
+            "starts": "common starts, and the spread of the real ones",
+        },
+        (
+            Parameter("campaign_id", "Identity.", _TEXT, in_path=True),
+            Parameter("operation", "Name of an operation; by default the most frequent.", _TEXT),
+            Parameter("side", "Side that measured it.", {"enum": [CLIENT, SERVER]}),
+            Parameter("load", "Value of the column load; by default the highest load.", _TEXT),
+        ),
+        ("operation", "side", "load", "evenness"),
     ),
     Operation(
         "/campaigns/{campaign_id}",

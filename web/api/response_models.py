@@ -58,6 +58,35 @@ class CampaignStored(ApiModel):
     known: Count
 
 
+class StartRequest(BaseModel):
+    """A job that wants to start together with others of its campaign."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    barrier: str = Field(min_length=1, max_length=64, description="Name within the campaign.")
+    jobs: int = Field(ge=1, le=100_000, description="Jobs that are to come.")
+    wait_s: float = Field(ge=0, le=86_400, description="Longest wait for missing jobs.")
+    lead_s: float = Field(ge=0, le=300, description="Time that a job needs before its start.")
+    waited_s: float = Field(ge=0, description="Time for which this job has waited.")
+    absent: bool = Field(False, description="This job will not come: do not wait for it.")
+    start_us: Annotated[int, Field(ge=0, le=2**62)] | None = Field(
+        None, description="The common start, once the job knows it."
+    )
+    present: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="The jobs that were present when it was set, likewise."
+    )
+
+
+class StartAnswer(ApiModel):
+    """The common start of jobs."""
+
+    time_us: Count = Field(description="The service's clock, in microseconds since 1970 UTC.")
+    start_us: Count | None = Field(description="The common start; null while jobs are missing.")
+    present: Count = Field(description="Jobs that have come, or had when the start was set.")
+    jobs: Count = Field(description="Jobs that are to come.")
+    poll_s: float = Field(description="Seconds until the next request.")
+
+
 class Token(ApiModel):
     """Permissions of a token."""
 
@@ -94,6 +123,7 @@ RESPONSE_MODELS: tuple[tuple[type[BaseModel], Literal["serialization"]], ...] = 
         InvalidCampaign,
         MeasurementsStored,
         CampaignStored,
+        StartAnswer,
         Token,
         Health,
     )

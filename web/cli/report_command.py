@@ -10,6 +10,7 @@ import click
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.terminal import on_interrupt
@@ -17,7 +18,12 @@ from treehammer.terminal import on_interrupt
 
 @click.command("report")
 @click.option(
-    "--campaign", default="last", show_default=True, metavar="ID|last", help="Campaign to report."
+    "--campaign",
+    default="last",
+    show_default=True,
+    metavar="ID|last",
+    help="Campaign to report.",
+    shell_complete=complete_campaigns,
 )
 @click.option(
     "-o",

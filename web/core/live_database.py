@@ -18,6 +18,7 @@ from treehammer.sql.core.database_engine import parse_url
 from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.operation_queries import restore_operation
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
@@ -76,14 +77,17 @@ class LiveDatabase:
             return Keyring(engine).load_access()
 
     def find_measurement(self, id_: str) -> dict[str, Any] | None:
-        """Read a measurement as the ``values`` and ``extras`` of its record; None if unknown."""
+        """Read a measurement as a document of its record; None if unknown."""
         selection = Selection(conditions=(Condition("measurement_id", "=", id_),))
         with self._use_engine() as engine, Store(engine).snapshot() as snapshot:
             for row in snapshot.measurements(selection):
-                return {
+                document: dict[str, Any] = {
                     "values": {name: value for name, value in row.items() if value is not None},
                     "extras": {extra.name: extra.value for extra in snapshot.extras(selection)},
                 }
+                if operations := snapshot.operations_of([id_]).get(id_):
+                    document["operations"] = [restore_operation(one) for one in operations]
+                return document
         return None
 
     @contextmanager

@@ -6,10 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from treehammer.text_formatting import pluralize
 from treehammer.web.display.template_environment import format_cell
 
 Row = Mapping[str, Any]
@@ -101,6 +102,15 @@ class DataTable:
             (column, " ".join(["number"] * column.is_number + ["long"] * column.is_long))
             for column in self.shown_columns
         ]
+
+    def truncate(self, most: int, *, newest: bool = False) -> DataTable:
+        """Keep the first or, along a time axis, the last rows, for a page."""
+        if len(self.rows) <= most:
+            return self
+        rows = self.rows[-most:] if newest else self.rows[:most]
+        of_all = pluralize(len(self.rows), "row")
+        note = f"{'Last' if newest else 'First'} {most} of {of_all}; CSV and JSON hold all."
+        return replace(self, rows=rows, note=f"{self.note} {note}".strip())
 
     def plain_rows(self) -> list[dict[str, Any]]:
         """Rows for export: raw values by key."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from treehammer.analysis.samples.sample import natural_sort_key
-from treehammer.collectors.record.measurement_record import is_variant
+from treehammer.collectors.record.value_checks import is_variant
 from treehammer.hctests.matrix import identity
 from treehammer.hctests.matrix.definition import Scalar, Variant
 

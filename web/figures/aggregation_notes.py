@@ -104,20 +104,26 @@ def count_aggregated(
         rows: one row for each kind of work that contributes to the points.
     """
     distinguishing = tuple(name for name in names if name not in (*TIME_UNITS, "failure_class"))
+    values = _collect_values(columns, rows)
+    keys = [tuple(row[columns.index(name)] for name in distinguishing) for row in rows]
+    total_counts = {column: len(set(values[column])) for column in AGGREGATED_COLUMNS}
+    aggregated = {column for column, count in total_counts.items() if count > 1}
+    aggregated -= set(distinguishing)
+    counts = _count_by_point(
+        keys, {column: values[column] for column in total_counts if column in aggregated}
+    )
+    return Aggregation(distinguishing, counts, total_counts)
+
+
+def _collect_values(
+    columns: Sequence[str], rows: Sequence[Sequence[Scalar]]
+) -> dict[str, Sequence[Scalar]]:
+    """Collect the values of each column; variants without releases, which are counted apart."""
     values: dict[str, Sequence[Scalar]] = {
         name: [row[place] for row in rows] for place, name in enumerate(columns)
     }
-    keys = [tuple(values[name][row] for name in distinguishing) for row in range(len(rows))]
-    # Releases are counted separately.
     values[VARIANT_COLUMN] = [drop_release_axis(str(one or "")) for one in values[VARIANT_COLUMN]]
-    total_counts = {column: len(set(values[column])) for column in AGGREGATED_COLUMNS}
-    aggregated = [
-        column
-        for column, count in total_counts.items()
-        if count > 1 and column not in distinguishing
-    ]
-    counts = _count_by_point(keys, {column: values[column] for column in aggregated})
-    return Aggregation(distinguishing, counts, total_counts)
+    return values
 
 
 def _count_by_point(

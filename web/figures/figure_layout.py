@@ -216,15 +216,9 @@ def lay_out_figure(
         marks: position and factory of each mark.
         short: shorter labels of places.
     """
-    panels: dict[str, list[FigureMark]] = {one.title: [] for one in empty.panels}
-    names = {one.name: number for number, one in enumerate(empty.series)}
-    numbers = {place: number for number, place in enumerate(empty.places)}
-    count = 0
-    for position, make_mark in marks:
-        count += 1
-        if position.panel in panels and position.place in numbers and position.name in names:
-            panels[position.panel].append(make_mark(names[position.name], numbers[position.place]))
-    left_out = count - sum(map(len, panels.values()))
+    marks = list(marks)
+    panels = _place_marks(empty, marks)
+    left_out = len(marks) - sum(map(len, panels.values()))
     limits = (MAX_TIMES if empty.dates else MAX_PLACES, MAX_SERIES, MAX_PANELS)
     return replace(
         empty,
@@ -236,8 +230,23 @@ def lay_out_figure(
             FigurePanel(shorten_label(title), tuple(panel_marks))
             for title, panel_marks in panels.items()
         ),
-        left_out=describe_left_out(left_out, count, limits, newest=empty.dates) if left_out else "",
+        left_out=describe_left_out(left_out, len(marks), limits, newest=empty.dates)
+        if left_out
+        else "",
     )
+
+
+def _place_marks(
+    empty: FigureLayout, marks: Iterable[tuple[MarkPosition, MarkFactory]]
+) -> dict[str, list[FigureMark]]:
+    """Place the marks that can be drawn, by panel."""
+    panels: dict[str, list[FigureMark]] = {one.title: [] for one in empty.panels}
+    names = {one.name: number for number, one in enumerate(empty.series)}
+    numbers = {place: number for number, place in enumerate(empty.places)}
+    for position, make_mark in marks:
+        if position.panel in panels and position.place in numbers and position.name in names:
+            panels[position.panel].append(make_mark(names[position.name], numbers[position.place]))
+    return panels
 
 
 def group_value_writers(data: FigurePoints, name: str) -> Callable[[Scalar], str]:

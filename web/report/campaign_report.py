@@ -14,6 +14,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
+from treehammer.analysis.comparison.conclusion import describe_conclusion
 from treehammer.analysis.descriptive.group_summary import Row
 from treehammer.analysis.samples.sample import (
     BUILD_FACTS,
@@ -119,9 +120,9 @@ class CampaignReport:
         return max(self.campaign.planned_measurements - self.executions, 0)
 
     @property
-    def headline_sentences(self) -> tuple[str, ...]:
-        """Results of the comparisons, one sentence each."""
-        return tuple(_comparison_sentence(one) for one in self.comparisons)
+    def conclusions(self) -> tuple[str, ...]:
+        """Conclusion of each comparison in plain sentences."""
+        return tuple(describe_conclusion(one.verdicts, one.controls) for one in self.comparisons)
 
 
 def build_report(
@@ -182,18 +183,6 @@ def _compare_axes(
         if questions:
             with suppress(NothingToDoError):
                 yield from compare_together(samples, questions, now_us=made_us)
-
-
-def _comparison_sentence(comparison: Comparison) -> str:
-    query = comparison.query
-    rows = comparison.of_series
-    counts = Counter(row.verdict for row in rows).most_common()
-    if len(counts) == 1:
-        results = f"all {len(rows)} results are “{counts[0][0]}”"
-    else:
-        results = ", ".join(f"{count} “{verdict}”" for verdict, count in counts)
-        results = f"{results} of {len(rows)} results"
-    return f"{query.axis} {query.b} compared with {query.a}: {results}."
 
 
 def _count_hosts(rows: Iterable[Row], site: str) -> int:

@@ -37,7 +37,7 @@ class ExecutionCell:
     """Usable executions of one variant with one release at one place.
 
     Attributes:
-        place: site, with the door if the site has several.
+        place: site, with that of the storage if it is another, and the door if there are several.
         variant: label of the varying axes without ``root``.
         release: ROOT release.
         executions: number of executions.
@@ -61,16 +61,22 @@ def summarize_executions(rows: Iterable[Row]) -> list[ExecutionCell]:
     axes = tuple(axis for axis in find_distinguishing_names(rows, ()) if axis != "root")
     doors = defaultdict(set)
     for row in rows:
-        doors[row["site"]].add(row["door"])
+        doors[_name_sites(row)].add(row["door"])
 
     def key(row: Row) -> Key:
-        several = len(doors[row["site"]]) > 1
-        place = f"{row['site']} · {row['door']}" if several else row["site"]
+        sites = _name_sites(row)
+        place = f"{sites} · {row['door']}" if len(doors[sites]) > 1 else sites
         release = dict(parse_variant(row["variant"]).values).get("root")
         release = str(release or row["root_version"] or "")
         return place, *(lookup_value(row, axis) for axis in axes), release
 
     return [_build_cell(one, axes) for one in group_executions(rows, key)]
+
+
+def _name_sites(row: Row) -> str:
+    """Name the site of an execution, and the site that it read if that is another."""
+    site, storage = str(row["site"]), row.get("storage_site")
+    return site if storage in (None, site) else f"{storage} from {site}"
 
 
 def _build_cell(one: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:

@@ -17,11 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from treehammer.collectors.service_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH
+from treehammer.collectors.service_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
 from treehammer.errors import StoreError
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 from treehammer.version import __version__
 from treehammer.web.api.campaign_ingest import CampaignIngest
+from treehammer.web.api.common_start import CommonStartEndpoint
 from treehammer.web.api.measurement_ingest import MeasurementIngest
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.operations import (
@@ -87,12 +88,14 @@ def create_app(
     limits = limits or RequestLimits()
     writer = MeasurementWriter(store, mark_bad_replicas=mark_bad_replicas)
     ingest = MeasurementIngest(access_control, writer, limits)
+    starts = CommonStartEndpoint(access_control, limits)
     description = bytes(AsciiJSONResponse(build_description(limits)).body)
     endpoints = _ApiEndpoints(access_control, writer, find_measurement, description)
     routes: list[BaseRoute] = [
         Route(MEASUREMENTS_PATH, ingest.post_measurements, methods=["POST"]),
         Route(allow_any_text(MEASUREMENT_PATH), endpoints.get_measurement, name="measurement"),
         Route(TOKEN_PATH, endpoints.get_token),
+        Route(STARTS_PATH, starts.post_start, methods=["POST"]),
         Route(HEALTH_PATH, endpoints.get_health),
         Route(DESCRIPTION_PATH, endpoints.get_description, name="openapi"),
     ]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from treehammer.config import Settings, load_settings
-from treehammer.web.api import page_data, prometheus
+from treehammer.web.api import operation_stream, page_data, prometheus
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.root_exports import RootExports
@@ -28,6 +28,7 @@ from treehammer.web.views import (
 )
 from treehammer.web.views.compare import compare_page
 from treehammer.web.views.explore import explore_page
+from treehammer.web.views.load import load_page
 from treehammer.web.views.shared.page_context import PageContext
 from treehammer.web.views.shared.static_assets import StaticAssets
 
@@ -68,6 +69,7 @@ class PageRoutes:
             *explore_page.routes(self._context),
             *compare_page.routes(self._context),
             *campaign_list_page.routes(self._context),
+            *load_page.routes(self._context),
             *campaign_page.routes(self._context),
             *job_page.routes(self._context),
             *site_list_page.routes(self._context),
@@ -76,6 +78,7 @@ class PageRoutes:
             *prometheus.routes(self._context),
             *root_file_page.routes(self._context, exports),
             *error_pages.routes(self._context),
+            *operation_stream.routes(self._context),
             *page_data.routes(self._context, self._context.queries),
             Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
         ]

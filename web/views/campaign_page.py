@@ -462,7 +462,10 @@ def _related_links(campaign: CampaignRow, request: Request) -> Iterator[tuple[st
     yield "CPU time per event", link_to(request, "explore", query={**time_per_event, **filters})
     latency = {"view": "latency", "by": "site", "color": "axis_root"}
     yield "Read latency", link_to(request, "explore", query={**latency, **filters})
-    releases = json.loads(campaign.plan).get("definition", {}).get("axes", {}).get("root", [])
+    definition = json.loads(campaign.plan).get("definition", {})
+    if definition.get("load"):
+        yield "Load", link_to(request, "campaign-load", campaign_id=campaign.id)
+    releases = definition.get("axes", {}).get("root", [])
     if len(releases) > 1:
         sides = {"a": releases[0], "b": releases[-1]}
         title = f"{sides['b']} compared with {sides['a']}"

@@ -79,7 +79,11 @@ class Change:
 
 
 def changes_since_yesterday(
-    store: Store, request: Request, sites: Sequence[SiteRow], today: date, max_named: int | None
+    store: Store,
+    request: Request,
+    sites: Sequence[SiteRow[DayOutcomes]],
+    today: date,
+    max_named: int | None,
 ) -> list[Change]:
     """List changes since the start of yesterday, most severe first.
 
@@ -106,7 +110,7 @@ def changes_since_yesterday(
     return sorted(changes, key=lambda change: (change.severity, -change.failing_share))
 
 
-def _arrival_change(sites: Sequence[SiteRow], yesterday: date) -> Iterator[Change]:
+def _arrival_change(sites: Sequence[SiteRow[DayOutcomes]], yesterday: date) -> Iterator[Change]:
     recent = [cell.judged for site in sites for cell in site.cells if cell.day >= yesterday]
     names = (field.name for field in fields(DayOutcomes))
     total = DayOutcomes(*(sum(getattr(day, name) for day in recent) for name in names))
@@ -115,7 +119,9 @@ def _arrival_change(sites: Sequence[SiteRow], yesterday: date) -> Iterator[Chang
         yield Change(ChangeSeverity.SUMMARY, (TextPart(text),))
 
 
-def _status_change(site: SiteRow, yesterday: date, request: Request) -> Iterator[Change]:
+def _status_change(
+    site: SiteRow[DayOutcomes], yesterday: date, request: Request
+) -> Iterator[Change]:
     """The latest change of a site's status since yesterday, relative to the previous measured day."""
     measured = [cell for cell in site.cells if cell.judged.status is not DayStatus.NO_DATA]
     if not measured:
@@ -142,14 +148,16 @@ def _status_change(site: SiteRow, yesterday: date, request: Request) -> Iterator
         yield Change(_status_severity(before, judged.status), parts, judged.status, bad)
 
 
-def _status_severity(before: DayCell, now: DayStatus) -> ChangeSeverity:
+def _status_severity(before: DayCell[DayOutcomes], now: DayStatus) -> ChangeSeverity:
     if now is DayStatus.FAILING:
         return ChangeSeverity.FAILING
     worse = now is DayStatus.WARNING and before.judged.status is DayStatus.GOOD
     return ChangeSeverity.WORSE if worse else ChangeSeverity.BETTER
 
 
-def _link_to_day(request: Request, site: SiteRow, cell: DayCell) -> TextPart:
+def _link_to_day(
+    request: Request, site: SiteRow[DayOutcomes], cell: DayCell[DayOutcomes]
+) -> TextPart:
     """Name of the site, linked to its page of the day."""
     address = link_to(request, "day", day=cell.day, query={"site": site.site})
     return TextPart(site.site or _NO_SITE, address)

@@ -14,11 +14,17 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.descriptive.efficiency_diagnosis import (
+    DIAGNOSIS_COLUMNS,
+    EfficiencyDiagnosis,
+    diagnose_efficiency,
+)
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
+from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import rerun
 from treehammer.web.core.route_paths import require_text
@@ -171,7 +177,11 @@ def job_view(store: Store, request: Request) -> PageView:
     measurements = _measurement_table(
         "measurements", "All measurements of the job", rows, variants, request
     )
+    diagnosis = _diagnose_job(store, job)
+    parts = _time_table(diagnosis) if diagnosis else None
     values = {
+        "diagnosis": diagnosis,
+        "parts": parts,
         "job": job,
         "campaign": campaign,
         "is_finished": JobState(job.state).is_final,
@@ -190,7 +200,35 @@ def job_view(store: Store, request: Request) -> PageView:
         "job.html.j2",
         title,
         values,
-        (measurements, _attempt_table(recorded.values()), *requested_tables),
+        (
+            measurements,
+            _attempt_table(recorded.values()),
+            *((parts,) if parts else ()),
+            *requested_tables,
+        ),
+    )
+
+
+def _diagnose_job(store: Store, job: JobRow) -> EfficiencyDiagnosis | None:
+    selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
+    with store.snapshot() as snapshot:
+        return diagnose_efficiency(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
+
+
+def _time_table(diagnosis: EfficiencyDiagnosis) -> DataTable:
+    """Table of the parts of the wall time, as ``treehammer explain`` prints it."""
+    columns = (
+        TableColumn("part", "part of the wall time"),
+        TableColumn("wall_s", "s", is_number=True),
+        TableColumn("share", "share", lambda share: f"{share:.0%}", is_number=True),
+        TableColumn("without_cpu_s", "without CPU, s", is_number=True),
+    )
+    note = (
+        "Timed measurements without failure, all passes; the parts add up to their wall time. "
+        "Paired ones are left out."
+    )
+    return DataTable(
+        "time", "Parts of the wall time", columns, diagnosis.breakdown.list_parts(), note=note
     )
 
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayStatus
+from treehammer.analysis.descriptive.day_status import (
+    STATUS_RULE_TEXT,
+    DayOutcomes,
+    DayStatus,
+)
+from treehammer.analysis.descriptive.storage_status import StorageDay, load_rule
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.job_state import JobState
+from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import overview_queries
-from treehammer.sql.read.overview_queries import ComparisonSummary
+from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
@@ -33,7 +40,12 @@ from treehammer.web.views.shared.page_context import (
     link_to,
     requested_format,
 )
-from treehammer.web.views.shared.site_day_matrix import SiteRow, load_site_days
+from treehammer.web.views.shared.site_columns import DEFAULT_METRIC
+from treehammer.web.views.shared.site_day_matrix import (
+    SiteRow,
+    load_site_days,
+    load_storage_days,
+)
 
 #: Default number of days in the matrix, and those to choose from.
 DAYS, CHOICES = 14, (7, 14, 30, 60)
@@ -41,6 +53,9 @@ DAYS, CHOICES = 14, (7, 14, 30, 60)
 MAX_COMPARISONS = 5
 #: Sites and campaigns listed by name; further ones are counted.
 MAX_NAMED_SITES = 10
+
+#: Columns by which days are shown, with the words for them.
+SITE_KINDS = {JOB_SITE: "site of the jobs", STORAGE_SITE: "site of the storage"}
 
 _OPEN_STATES = [state.value for state in JobState if not state.is_final]
 
@@ -55,7 +70,9 @@ def overview_view(store: Store, request: Request) -> PageView:
     today = calendar_days.today()
     shown = calendar_days.parse_window(request.query_params, CHOICES, DAYS)
     last, count = shown[-1], len(shown)
-    lines = load_site_days(store, shown)
+    by = _parse_site_kind(request)
+    lines = load_site_days(store, shown, by)
+    storages = load_storage_days(store, shown)
     newest = overview_queries.find_last_day(store)
     running = campaign_table(
         "running",
@@ -66,7 +83,8 @@ def overview_view(store: Store, request: Request) -> PageView:
     verdicts = _verdict_table(store, request)
     people = requested_format(request) == HTML
     recent = _load_recent_days(store, shown, lines, today)
-    quiet = sorted({*overview_queries.list_sites(store)} - {line.site for line in lines})
+    quiet = sorted({*overview_queries.list_sites(store, by)} - {line.site for line in lines})
+    storage_days = _storage_day_table(storages)
     values = {
         "now": time.time_ns() // 1000,
         "running": running,
@@ -89,18 +107,69 @@ def overview_view(store: Store, request: Request) -> PageView:
         "format_day": calendar_days.format_day,
         # Computed once rather than for each of a thousand cells.
         "css_classes": {status: status.replace(" ", "-") for status in DayStatus},
-        "addresses": {day: link_to(request, "day", day=day) for day in shown},
+        "cell_address": _make_cell_linker(request, shown, by),
+        "storage_days": storage_days,
+        "storage_lines": storages,
+        "storage_rule": load_rule().describe(),
+        "storage_cell_address": _make_campaign_linker(request),
+        "by": by,
+        "site_kinds": SITE_KINDS,
+        "linked_sites": {*overview_queries.list_sites(store)}
+        if storages or by == STORAGE_SITE
+        else None,
         "day_names": {day: calendar_days.format_day(day) for day in shown},
     }
     site_days = _site_day_table(() if people else lines)
-    return PageView("overview.html.j2", "Overview", values, (site_days, running, verdicts))
+    return PageView(
+        "overview.html.j2", "Overview", values, (site_days, running, verdicts, storage_days)
+    )
+
+
+def _parse_site_kind(request: Request) -> str:
+    """Return the column of the sites to show.
+
+    Raises:
+        ConfigError: the parameter has another value.
+    """
+    by = request.query_params.get("by", JOB_SITE)
+    if by not in SITE_KINDS:
+        raise ConfigError(f"unknown value {by!r} of by", hint=f"Known: {', '.join(SITE_KINDS)}.")
+    return by
+
+
+def _make_cell_linker(
+    request: Request, shown: Sequence[date], by: str
+) -> Callable[[SiteRow[DayOutcomes], date], str]:
+    """Link a site's day: to its page, or of a storage site to the sites that read it."""
+    addresses = {day: link_to(request, "day", day=day) for day in shown}
+    explore = link_to(request, "explore")
+
+    def link_to_readers(line: SiteRow[DayOutcomes], day: date) -> str:
+        query = {"metric": DEFAULT_METRIC, "by": JOB_SITE, "from": day, "to": day}
+        return f"{explore}?{urlencode({**query, 'where': f'{STORAGE_SITE}={line.site}'})}"
+
+    if by == STORAGE_SITE:
+        return link_to_readers
+    return lambda line, day: f"{addresses[day]}?{line.query_string}"
+
+
+def _make_campaign_linker(request: Request) -> Callable[[SiteRow[StorageDay], date], str]:
+    """Link a storage's day to the campaigns that used it."""
+    explore = link_to(request, "explore")
+
+    def link_to_campaigns(line: SiteRow[StorageDay], day: date) -> str:
+        query = {"metric": DEFAULT_METRIC, "by": "campaign_id", "from": day, "to": day}
+        return f"{explore}?{urlencode({**query, 'where': f'{STORAGE_SITE}={line.site}'})}"
+
+    return link_to_campaigns
 
 
 def _load_recent_days(
-    store: Store, shown: Sequence[date], lines: Sequence[SiteRow], today: date
-) -> list[SiteRow]:
+    store: Store, shown: Sequence[date], lines: Sequence[SiteRow[DayOutcomes]], today: date
+) -> list[SiteRow[DayOutcomes]]:
     """Return the days in which changes are searched, from the shown ones if they are among them."""
-    if shown[-1] == today and len(shown) >= changes_since.LOOKBACK_DAYS:
+    of_jobs = not lines or lines[0].by == JOB_SITE
+    if of_jobs and shown[-1] == today and len(shown) >= changes_since.LOOKBACK_DAYS:
         return [replace(line, cells=line.cells[-changes_since.LOOKBACK_DAYS :]) for line in lines]
     return load_site_days(store, calendar_days.days_until(today, changes_since.LOOKBACK_DAYS))
 
@@ -112,7 +181,7 @@ def _month_headers(shown: Sequence[date]) -> list[tuple[str, list[date]]]:
     return list(months.items())
 
 
-def _site_day_table(lines: Sequence[SiteRow]) -> DataTable:
+def _site_day_table(lines: Sequence[SiteRow[DayOutcomes]]) -> DataTable:
     rows = [
         {
             "site": line.site,
@@ -127,6 +196,18 @@ def _site_day_table(lines: Sequence[SiteRow]) -> DataTable:
     return DataTable(
         "site_days", "Sites by day", tuple(TableColumn(key, key) for key in keys), rows
     )
+
+
+def _storage_day_table(lines: Sequence[SiteRow[StorageDay]]) -> DataTable:
+    rows = [
+        {"storage_site": line.site, "day": cell.day.isoformat(), **cell.judged.as_dict()}
+        for line in lines
+        for cell in line.cells
+        if cell.judged.total
+    ]
+    keys = ("storage_site", "day", *StorageDay.from_operations((), load_rule()).as_dict())
+    columns = tuple(TableColumn(key, key) for key in keys)
+    return DataTable("storage_days", "Storages under load by day", columns, rows)
 
 
 def _verdict_table(store: Store, request: Request) -> DataTable:

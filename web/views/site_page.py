@@ -15,9 +15,9 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.day_status import DayOutcomes
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
-from treehammer.collectors.record.measurement_record import is_variant
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
+from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
@@ -32,7 +32,7 @@ from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import format_per_cent
 from treehammer.web.display.template_environment import format_cell
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
-from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, LineChart
+from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.views.shared.common_columns import count_columns, variant_column
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to, wants_html
 from treehammer.web.views.shared.site_columns import (
@@ -384,9 +384,8 @@ def _build_chart(
         f"{query.metric} at {query.site} by {query.time_column}, from {calendar_days.format_day(query.first)} to "
         f"{calendar_days.format_day(query.last)}",
         lines,
+        DayAxis(query.first, query.last),
         _change_marks(changes),
-        query.first,
-        query.last,
     )
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Maximum number of measurements read by a comparison computed on request.
 MAX_READ = 30_000
 #: Compared axis -> locations that a series still has; all other axes keep site and door.
-_SERIES_LOCATIONS = {"site": (), "door": ("site",)}
+_SERIES_LOCATIONS = {"site": (), "storage_site": ("site",), "door": ("site",)}
 _PARAMETERS = (
     "axis",
     "a",

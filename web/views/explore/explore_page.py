@@ -21,7 +21,6 @@ from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import pluralize
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
@@ -219,7 +218,11 @@ def _page_view(name: str) -> Callable[[Store, Request], PageView]:
             if figure or not data.points
             else figure_captions.explain_empty_figure(query, data.points),
             "about": result.about,
-            "tables": [_truncate_table(table, query) for table in (quantiles, whole) if table.rows],
+            "tables": [
+                table.truncate(MAX_SHOWN_ROWS, newest=query.group_columns[0] in TIME_UNITS)
+                for table in (quantiles, whole)
+                if table.rows
+            ],
             "file": lambda form: _link_to_figure(request, f"{name}-file", query, form=form),
             "permanent": _link_to_figure(request, name, query),
             "presets": list(_preset_links(request, query, name)),
@@ -277,19 +280,6 @@ def _tree_title(result: _ExploreResult) -> str:
     about = result.about
     parts = (result.title, about["bars"], about["selection"], about["aggregated"])
     return ". ".join(text.rstrip(".") for text in parts if text)
-
-
-def _truncate_table(whole: DataTable, query: ExploreQuery) -> DataTable:
-    """Limit the rows shown on the page, along a time axis to the newest."""
-    if len(whole.rows) <= MAX_SHOWN_ROWS:
-        return whole
-    newest = query.group_columns[0] in TIME_UNITS
-    rows = whole.rows[-MAX_SHOWN_ROWS:] if newest else whole.rows[:MAX_SHOWN_ROWS]
-    which = "Last" if newest else "First"
-    note = (
-        f"{which} {MAX_SHOWN_ROWS} of {pluralize(len(whole.rows), 'row')}; CSV and JSON hold all."
-    )
-    return replace(whole, rows=rows, note=f"{whole.note} {note}".strip())
 
 
 def _column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
 from treehammer.analysis.descriptive.day_status import DayOutcomes
+from treehammer.analysis.descriptive.storage_status import (
+    StorageDay,
+    judge_storage_days,
+    load_rule,
+)
 from treehammer.sql.read import overview_queries
+from treehammer.sql.read.load_days import list_operation_days
+from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 
+Judged = TypeVar("Judged", DayOutcomes, StorageDay)
+
 
 @dataclass(frozen=True)
-class DayCell:
-    """Outcomes of one site on one day."""
+class DayCell(Generic[Judged]):
+    """Outcomes of one site, or of the load tests of one storage, on one day."""
 
     day: date
-    judged: DayOutcomes
+    judged: Judged
 
 
 @dataclass(frozen=True)
-class SiteRow:
-    """Outcomes of one site over several days."""
+class SiteRow(Generic[Judged]):
+    """One site over several days; ``by`` is the column that names it."""
 
     site: str
-    cells: tuple[DayCell, ...]
+    cells: tuple[DayCell[Judged], ...]
+    by: str = JOB_SITE
 
     @property
     def query_string(self) -> str:
@@ -34,22 +45,38 @@ class SiteRow:
         return urlencode({"site": self.site})
 
 
-def load_site_days(store: Store, shown: Sequence[date]) -> list[SiteRow]:
-    """Load the daily outcomes of all sites that measured on these days."""
+def load_site_days(
+    store: Store, shown: Sequence[date], by: str = JOB_SITE
+) -> list[SiteRow[DayOutcomes]]:
+    """Load the daily outcomes of all sites that measured, or were read, on these days."""
     site_days = overview_queries.list_site_days(
+        store, calendar_days.day_number(shown[0]), calendar_days.day_number(shown[-1]), by
+    )
+    judged = {(one.site, one.day): DayOutcomes.from_outcomes(one.outcomes) for one in site_days}
+    return _build_rows(judged, DayOutcomes(0, 0, 0), shown, by)
+
+
+def load_storage_days(store: Store, shown: Sequence[date]) -> list[SiteRow[StorageDay]]:
+    """Load the daily status of all storages that load tests used on these days."""
+    days = list_operation_days(
         store, calendar_days.day_number(shown[0]), calendar_days.day_number(shown[-1])
     )
-    by_site_and_day = {
-        (one.site, one.day): DayOutcomes.from_outcomes(one.outcomes) for one in site_days
-    }
-    empty = DayOutcomes(0, 0, 0)
+    rule = load_rule()
+    judged = judge_storage_days(days, rule)
+    return _build_rows(judged, StorageDay.from_operations((), rule), shown, STORAGE_SITE)
+
+
+def _build_rows(
+    judged: Mapping[tuple[str, int], Judged], empty: Judged, shown: Sequence[date], by: str
+) -> list[SiteRow[Judged]]:
     return [
         SiteRow(
             site,
             tuple(
-                DayCell(day, by_site_and_day.get((site, calendar_days.day_number(day)), empty))
+                DayCell(day, judged.get((site, calendar_days.day_number(day)), empty))
                 for day in shown
             ),
+            by,
         )
-        for site in dict.fromkeys(one.site for one in site_days)
+        for site in dict.fromkeys(site for site, _ in judged)
     ]

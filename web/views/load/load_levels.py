@@ -1,0 +1,178 @@
+"""Levels of a campaign's load, and their operations."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+from typing import Any
+
+from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.collectors.record.value_checks import is_variant
+from treehammer.durations import JobRamp
+from treehammer.hctests.matrix import identity
+from treehammer.hctests.matrix.load_settings import LoadSettings
+from treehammer.sql.read.operation_figures import FindKey, OperationGroup
+from treehammer.text_formatting import pluralize
+from treehammer.web.display.variant_labels import label_variants
+
+#: Columns of a measurement that :meth:`LevelFinder.find` needs.
+LEVEL_COLUMNS = ("variant", "door", "site", "storage_site", "load_jobs")
+
+
+@dataclass(frozen=True)
+class LoadLevel:
+    """A load on a storage that all jobs of one variant make.
+
+    Attributes:
+        storage_site: site of the storage.
+        door: its door.
+        variant: axes and values as JSON.
+        jobs: jobs that load at the same time after a step of the ramp; 0 without a ramp.
+    """
+
+    storage_site: str
+    door: str
+    variant: str
+    jobs: int
+
+    @property
+    def id(self) -> str:
+        """Short identity for addresses."""
+        return hashlib.sha256(json.dumps(astuple(self)).encode()).hexdigest()[:10]
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        """Storage, door and axes with text: levels that differ in numbers alone form a line."""
+        return self.storage_site, self.door, _keep_texts(self.variant)
+
+
+@lru_cache(maxsize=4096)
+def _keep_texts(variant: str) -> str:
+    if not is_variant(variant):
+        return variant
+    axes = identity.parse_axes(variant)
+    texts = {name: value for name, value in axes.items() if isinstance(value, str | bool)}
+    return json.dumps(texts, sort_keys=True)
+
+
+class LevelFinder:
+    """Assigns the rows of operations to levels.
+
+    Args:
+        load: the load of the campaign's test; None if unknown.
+    """
+
+    def __init__(self, load: LoadSettings | None) -> None:
+        self._step_s = load.step_s if load else None
+        self._ramp = JobRamp.parse(load.ramp, "[load] ramp") if load and load.ramp else None
+        self._levels: dict[tuple[Any, ...], LoadLevel] = {}
+
+    def find(self, row: Mapping[str, Any]) -> LoadLevel:
+        """Return the level of a row with :data:`LEVEL_COLUMNS`."""
+        storage = row["storage_site"] or row["site"] or ""
+        key = (storage, row["door"] or "", row["variant"] or "", self._count_jobs(row))
+        return self._levels.setdefault(key, LoadLevel(*key))
+
+    def find_step_s(self, row: Mapping[str, Any]) -> float:
+        """Return the length of steps; that of a row may be shorter, since it is the last."""
+        return float(self._step_s or row["step_s"])
+
+    def _count_jobs(self, row: Mapping[str, Any]) -> int:
+        jobs = row["load_jobs"]
+        if self._ramp is None or not jobs:
+            return 0
+        begun = int(row["step"] * self.find_step_s(row) // self._ramp.every_s) + 1
+        return int(min(begun * self._ramp.jobs, jobs))
+
+
+class LevelLabels:
+    """Shortest distinguishing labels of levels."""
+
+    def __init__(self, levels: Iterable[LoadLevel]) -> None:
+        known = {*levels}
+        self._storages = {level.storage_site for level in known}
+        self._doors = {level.door for level in known}
+        self.variants = label_variants(level.variant for level in known)
+        self._texts = label_variants(level.series[2] for level in known)
+
+    def label(self, level: LoadLevel) -> str:
+        """Label a level."""
+        named = len(self.variants.names) > 1 or not level.jobs
+        parts = [self.variants.label(level.variant)] * named
+        parts += [pluralize(level.jobs, "job")] * bool(level.jobs)
+        return " · ".join([*self._place(level), *parts])
+
+    def label_series(self, level: LoadLevel) -> str:
+        """Label the line of a level."""
+        texts = [self._texts.label(level.series[2])] * (len(self._texts.names) > 1)
+        return " · ".join([*self._place(level), *texts]) or "observed"
+
+    def sort_key(self, level: LoadLevel) -> tuple[Any, ...]:
+        """Sort by storage, door, axes as they count, and jobs."""
+        variant = natural_sort_key(self.variants.label(level.variant))
+        return (level.storage_site, level.door, variant, level.jobs)
+
+    def _place(self, level: LoadLevel) -> list[str]:
+        storage = [level.storage_site] * (len(self._storages) > 1)
+        return storage + [level.door] * (len(self._doors) > 1)
+
+
+def make_detail_keys(
+    finder: LevelFinder,
+    chosen: OperationGroup,
+    steps_per_point: int,
+) -> tuple[FindKey, FindKey, FindKey]:
+    """Make the keys of one level: time steps with their start in s, servers, and sites of jobs."""
+
+    def is_chosen(row: Mapping[str, Any]) -> bool:
+        named = row["operation"] == chosen.operation and row["side"] == chosen.side
+        return named and finder.find(row) == chosen.key
+
+    def find_step(row: Mapping[str, Any]) -> tuple[int, float] | None:
+        if not is_chosen(row):
+            return None
+        first = row["step"] // steps_per_point * steps_per_point
+        return first, first * finder.find_step_s(row)
+
+    return (
+        find_step,
+        lambda row: row["server"] or "" if is_chosen(row) else None,
+        lambda row: row["site"] or "" if is_chosen(row) else None,
+    )
+
+
+@dataclass(frozen=True)
+class ServerShare:
+    """A server's part in a level; rates are over the whole time of the level."""
+
+    server: str
+    group: OperationGroup
+    observed_hz: float | None
+    bytes_per_s: float | None
+
+
+def share_among_servers(
+    level: OperationGroup, servers: Sequence[OperationGroup]
+) -> list[ServerShare]:
+    """List the servers of a level, in order of their names."""
+    seconds = level.seconds
+    return [
+        ServerShare(
+            str(one.key),
+            one,
+            one.done / seconds if seconds else None,
+            one.bytes / seconds if seconds else None,
+        )
+        for one in sorted(servers, key=lambda one: natural_sort_key(str(one.key)))
+    ]
+
+
+def compute_evenness(servers: Sequence[ServerShare]) -> float | None:
+    """Divide the smallest rate of a named server by the largest; None for fewer than two."""
+    named = [one for one in servers if one.server]
+    by_bytes = any(one.bytes_per_s for one in named)
+    rates = [(one.bytes_per_s if by_bytes else one.observed_hz) or 0.0 for one in named]
+    return min(rates) / max(rates) if len(rates) > 1 and max(rates) > 0 else None
