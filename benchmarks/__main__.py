@@ -16,6 +16,7 @@ from benchmarks.worker import (
     counter_repeats,
     cpu_account,
     kit_cost,
+    load_rates,
     worker_cost,
 )
 from treehammer.errors import TreehammerError
@@ -40,6 +41,7 @@ CONFIGURABLE_BENCHMARKS = {
     "condor": condor_cost.measure,
     "ingest": ingest_cost.measure,
     "counters": counter_repeats.measure,
+    "load": load_rates.measure,
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
 #: Takes an hour: runs only when named.
@@ -59,6 +61,7 @@ def main() -> int:
     condor_cost.add_options(parser)
     ingest_cost.add_options(parser)
     counter_repeats.add_options(parser)
+    load_rates.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in BENCHMARK_NAMES if name != EXPLICIT_ONLY]
     unknown = [name for name in names if name not in BENCHMARK_NAMES]
@@ -67,19 +70,24 @@ def main() -> int:
     print(describe_machine())
     figures: list[RatioFigure] = []
     for name in names:
-        start = time.monotonic()
-        found = (
-            SIMPLE_BENCHMARKS[name]()
-            if name in SIMPLE_BENCHMARKS
-            else CONFIGURABLE_BENCHMARKS[name](options)
-        )
-        print(f"\n{name} ({time.monotonic() - start:.0f} s)")
-        for figure in found:
-            print(f"  {figure}")
-        figures += found
+        figures += _run_benchmark(name, options)
     if figures:
         write_rows("summary", [figure.summary_row(describe_machine()) for figure in figures])
     return 0
+
+
+def _run_benchmark(name: str, options: argparse.Namespace) -> list[RatioFigure]:
+    """Run and print one benchmark."""
+    start = time.monotonic()
+    found = (
+        SIMPLE_BENCHMARKS[name]()
+        if name in SIMPLE_BENCHMARKS
+        else CONFIGURABLE_BENCHMARKS[name](options)
+    )
+    print(f"\n{name} ({time.monotonic() - start:.0f} s)")
+    for figure in found:
+        print(f"  {figure}")
+    return list(found)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ MIN_RECORDED = 96
 TRIAL_COUNT = 1000
 #: Claimed error rate of a family of verdicts.
 FALSE_VERDICT_RATE = 0.05
-WRONG_VERDICTS = (Verdict.FASTER, Verdict.SLOWER)
+WRONG_VERDICTS = (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT)
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:

@@ -27,12 +27,12 @@ class RatioFigure:
     """One ratio.
 
     Attributes:
-        what: the measured quantity and its peer.
+        title: the measured quantity and its peer.
         value: the ratio (1 means equal).
         low: lower bound of the 95 % interval; NaN for a single run.
         high: upper bound.
         pairs: number of pairs behind the median.
-        at_most: limit of ``high``, or of the value without an interval.
+        upper_bound: limit of ``high``, or of the value without an interval.
     """
 
     title: str
@@ -61,7 +61,7 @@ class RatioFigure:
 
 
 def median_ratio(
-    what: str, ours: Sequence[float], peer: Sequence[float], *, at_most: float | None = None
+    title: str, ours: Sequence[float], peer: Sequence[float], *, at_most: float | None = None
 ) -> RatioFigure:
     """Return the median ratio over pairs measured directly after each other.
 
@@ -70,12 +70,12 @@ def median_ratio(
     logs = np.log(np.asarray(ours) / np.asarray(peer))
     middle = float(np.exp(np.median(logs)))
     if len(logs) < 6:
-        return RatioFigure(what, middle, pairs=len(logs), upper_bound=at_most)
+        return RatioFigure(title, middle, pairs=len(logs), upper_bound=at_most)
     interval = stats.bootstrap(
         (logs,), np.median, method="percentile", rng=np.random.default_rng(SEED)
     ).confidence_interval
     low, high = float(np.exp(interval.low)), float(np.exp(interval.high))
-    return RatioFigure(what, middle, low, high, len(logs), at_most)
+    return RatioFigure(title, middle, low, high, len(logs), at_most)
 
 
 def describe_machine() -> str:

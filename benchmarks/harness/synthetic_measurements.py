@@ -212,6 +212,7 @@ def subject_columns(site: int, variant: int, release: int) -> dict[str, Any]:
         "variant": json.dumps(axes, sort_keys=True),
         "variant_label": variant_label(variant),
         "site": SITE_NAMES[site],
+        "storage_site": SITE_NAMES[site],
         "door": ("root", "https")[variant % 2],
         "door_protocol": ("root", "https")[variant % 2],
         "dataset": "reference-750mb",

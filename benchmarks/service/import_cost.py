@@ -12,7 +12,7 @@ import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
@@ -162,18 +162,19 @@ def _insert_rows(target: str, rows: Rows) -> None:
         connection.executemany(f"INSERT INTO measurement ({names}) VALUES ({marks})", rows)
 
 
+def _select_walls(rows: Iterable[dict[str, Any]], label: str) -> list[float]:
+    return [row["wall_s"] for row in rows if row["what"] == label]
+
+
 def _build_figures(found: Sequence[dict[str, Any]]) -> list[RatioFigure]:
     figures, rates = [], {}
     for kind in dict.fromkeys(row["database"] for row in found):
         mine = [row for row in found if row["database"] == kind]
-        spent = {
-            what: [row["wall_s"] for row in mine if row["what"] == what]
-            for what in (IMPORT_LABEL, BARE_LABEL)
-        }
+        spent = {label: _select_walls(mine, label) for label in (IMPORT_LABEL, BARE_LABEL)}
         peer = "psycopg's bare COPY" if kind == "postgresql" else "bare executemany of sqlite3"
         figures.append(median_ratio(f"wall time, import into {kind} / {peer}", *spent.values()))
-        for what, walls in spent.items():
-            rates[f"{what}, {kind}"] = [mine[0]["rows"] / wall_s for wall_s in walls]
+        for label, walls in spent.items():
+            rates[f"{label}, {kind}"] = [mine[0]["rows"] / wall_s for wall_s in walls]
     figures += [
         RatioFigure(f"rows a second, {name}", sorted(rate)[len(rate) // 2])
         for name, rate in rates.items()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,10 +216,7 @@ def _result_row(
 
 
 def _build_figures(rows: Sequence[dict[str, Any]], count: int) -> list[RatioFigure]:
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        name = f"{row['what']}, {row['database']}" if row["database"] else row["what"]
-        runs.setdefault(name, []).append(row)
+    runs = _group_runs(rows)
     grown = {
         name: many["peak_bytes"] / few["peak_bytes"]
         for name, (few, many) in runs.items()
@@ -249,6 +246,15 @@ def _build_figures(rows: Sequence[dict[str, Any]], count: int) -> list[RatioFigu
         {name: [ratio] for name, ratio in grown.items()},
     )
     return figures
+
+
+def _group_runs(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Group by name the runs with few and with many rows."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        name = f"{row['what']}, {row['database']}" if row["database"] else row["what"]
+        runs.setdefault(name, []).append(row)
+    return runs
 
 
 def _rows_per_cpu_s(few: dict[str, Any], many: dict[str, Any]) -> float:

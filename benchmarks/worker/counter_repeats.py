@@ -73,5 +73,5 @@ def build_figures(rows: Iterable[Mapping[str, Any]]) -> Iterable[RatioFigure]:
     for mode, some in by_mode.items():
         jobs = max(row["jobs"] for row in some)
         share = sum(row["different"] for row in some) / sum(row["jobs"] for row in some)
-        what = f"{mode}: false differences of {len(some)} exact counters"
-        yield RatioFigure(what, share, pairs=jobs)
+        title = f"{mode}: false differences of {len(some)} exact counters"
+        yield RatioFigure(title, share, pairs=jobs)

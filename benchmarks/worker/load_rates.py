@@ -1,0 +1,223 @@
+"""Punctuality and highest rates of one load generator, against XRootD's own clients.
+
+Server and generator share this machine, so the figures need an idle one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.ratio_figures import RatioFigure, write_rows
+from treehammer import config
+from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.software import providers
+from treehammer.testbed.components.xrootd_storage import (
+    DATASET_FOLDER,
+    XrootdStorage,
+    storage_folder,
+)
+from treehammer.testbed.core import lifecycle, workspace
+
+#: Version of the XRootD client.
+CLIENT = "xrootd:6.2.1"
+#: Share of operations that may be sent more than 10 ms late.
+MAX_LATE = 0.01
+#: Study S1: opens per second, and readers of 2.5 MB every 10 s.
+OPENS_HZ, READERS = 200, 800
+FILE_SIZE = 50_000_000
+SMALL_READ_KB = 4
+#: Rates that are tried for the highest one, and seconds for each.
+RATES_HZ = (250, 500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12_000, 16_000)
+RATE_SECONDS = 4
+#: Files of xrdcp, copied eight at a time; reads of xrdreplay.
+COPIED_FILES, REPLAYED_READS = 500, 20_000
+
+_KIT = Path(providers.__file__).parents[1] / "kit"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument(
+        "--load-seconds", type=int, default=60, help="load: length of each load (default: 60)"
+    )
+    parser.add_argument(
+        "--load-rates", type=int, default=len(RATES_HZ), help="load: rates tried (default: all)"
+    )
+
+
+def measure(options: argparse.Namespace) -> list[RatioFigure]:
+    """Measure punctuality, then the highest rates, and write ``load.csv``."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder, _run_storage() as storage:
+        bench = _LoadBench(Path(folder), storage)
+        readers = {"clients": READERS, "period_s": 10, "block_kb": 2500}
+        loads: dict[str, tuple[str, dict[str, Any]]] = {
+            f"{OPENS_HZ} opens/s": ("open", {"clients": 100, "rate_hz": OPENS_HZ / 100}),
+            f"{READERS} readers": ("read", readers),
+        }
+        figures = []
+        for title, (kind, axes) in loads.items():
+            found = bench.run(kind, options.load_seconds, **axes)
+            rows.append({"load": title, **found})
+            label = f"{title}: share sent more than 10 ms late"
+            figures.append(RatioFigure(label, found["late_share"], upper_bound=MAX_LATE))
+        rates = RATES_HZ[: options.load_rates]
+        opened = bench.find_highest_rate("open", rates, rows)
+        read = bench.find_highest_rate("read", rates, rows)
+        peers = {"xrdcp": bench.copy_files(), "xrdreplay": bench.replay_reads()}
+    rows += [{"load": name, "achieved_hz": rate} for name, rate in peers.items()]
+    write_rows("load", [{name: row.get(name, "") for name in _COLUMNS} for row in rows])
+    _print_table(rows)
+    return [
+        *figures,
+        RatioFigure("highest open rate / files per s of xrdcp", opened / peers["xrdcp"]),
+        RatioFigure("highest rate of 4 kB reads / xrdreplay's", read / peers["xrdreplay"]),
+    ]
+
+
+_COLUMNS = (
+    "load",
+    "attempted_hz",
+    "achieved_hz",
+    "late_share",
+    "lateness_max_s",
+    "latency_p50_s",
+    "latency_p99_s",
+    "cpu",
+)
+
+
+@contextmanager
+def _run_storage() -> Iterator[XrootdStorage]:
+    box = workspace.define_workspace(f"bench{os.getpid()}", 1, config.load_settings())
+    part = XrootdStorage(box)
+    lifecycle.bring_up(box, [part], print)
+    try:
+        yield part
+    finally:
+        lifecycle.take_down(box, [part], print)
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    print("".join(f"{name:>16}" for name in _COLUMNS))
+    for row in rows:
+        cells = [f"{row[name]:.4g}" if name in row else "" for name in _COLUMNS[1:]]
+        print("".join(f"{text:>16}" for text in (row["load"], *cells)))
+
+
+class _LoadBench:
+    """Runs generators and their peers against one server."""
+
+    def __init__(self, folder: Path, storage: XrootdStorage) -> None:
+        self.folder, self.storage = folder, storage
+        self.data = storage_folder(storage.box, storage.box.sites[0]) / DATASET_FOLDER.lstrip("/")
+        self._store("data", FILE_SIZE)
+        self.prefix = storage.doors(storage.box.sites[0])[0].prefix
+        request = providers.parse_software_request(CLIENT)
+        request = providers.prepare_software(request, config.load_settings().software_dir, print)
+        self.software = providers.setup_software(request, os.environ, _KIT)
+
+    def _store(self, name: str, size: int) -> None:
+        (self.data / name).write_bytes(os.urandom(size))
+        (self.data / name).chmod(0o644)
+
+    def run(self, kind: str, seconds: float, **axes: Any) -> dict[str, float]:
+        """Run one load and return its figures, marked steps included."""
+        file = {"name": "data", "url": f"{self.prefix}/data", "size": FILE_SIZE, "adler32": ""}
+        job = {
+            "format": 1,
+            "execution": {"files": [file], "variant": axes, "seed": 1},
+            "settings": {},
+            "load": {"step_s": 1.0, "duration_s": seconds},
+        }
+        script, task, result = (self.folder / name for name in ("load.py", "job.json", "out.json"))
+        task.write_text(json.dumps(job))
+        script.write_text(
+            f"import treehammer_load\ntreehammer_load.run(treehammer_load.{kind}_files)\n"
+        )
+        places = {"TREEHAMMER_JOB": str(task), "TREEHAMMER_RESULT": str(result)}
+        subprocess.run(
+            self.software.build_command("python", str(script)),
+            env={**self.software.env, **places},
+            check=True,
+            timeout=seconds + 120,
+        )
+        report = json.loads(result.read_text())
+        return _summarize([row for row in report["operations"] if row["operation"] == kind])
+
+    def find_highest_rate(
+        self, kind: str, rates: tuple[int, ...], rows: list[dict[str, Any]]
+    ) -> float:
+        """Raise the rate until operations are late or missing; return the last good one."""
+        best = 0.0
+        for rate in rates:
+            axes = {"clients": 16, "rate_hz": rate / 16}
+            if kind == "read":
+                axes = {"clients": 16, "period_s": 16 / rate, "block_kb": SMALL_READ_KB}
+            found = self.run(kind, RATE_SECONDS, **axes)
+            rows.append({"load": f"{kind} at {rate}/s", **found})
+            if found["late_share"] >= MAX_LATE or found["achieved_hz"] < 0.99 * rate:
+                break
+            best = found["achieved_hz"]
+        return best or min(rates)
+
+    def copy_files(self) -> float:
+        """Copy small files by one xrdcp; return files per second."""
+        names = [f"small{number}" for number in range(COPIED_FILES)]
+        for name in names:
+            self._store(name, 1)
+        listed = self.folder / "files"
+        listed.write_text("".join(f"{self.prefix}/{name}\n" for name in names))
+        target = self.folder / "copies"
+        target.mkdir()
+        program = self.storage.program_path("xrdcp")
+        start = time.monotonic()
+        subprocess.run(
+            [program, "-f", "-s", "--parallel", "8", "-I", listed, f"{target}/"], check=True
+        )
+        return COPIED_FILES / (time.monotonic() - start)
+
+    def replay_reads(self) -> float:
+        """Replay reads of one file as fast as xrdreplay can; return reads per second."""
+        record, span = self.folder / "reads.csv", FILE_SIZE - SMALL_READ_KB * 1000
+        size = SMALL_READ_KB * 1000
+        lines = [f'"1","Open","1000","{self.prefix}/data;16;0;0","1500","[SUCCESS]",""']
+        for number in range(REPLAYED_READS):
+            at, begin = number * size % span, 2000 + number
+            lines.append(f'"1","Read","{begin}","{at};{size};0","{begin + 1}","[SUCCESS]","{size}"')
+        lines.append(f'"1","Close","{10**6}","0","{10**6 + 1}","[SUCCESS]",""')
+        record.write_text("\n".join(lines) + "\n")
+        program = self.storage.program_path("xrdreplay")
+        start = time.monotonic()
+        subprocess.run(
+            [program, "-x", "1000", record], check=True, stdout=subprocess.DEVNULL, timeout=120
+        )
+        return REPLAYED_READS / (time.monotonic() - start)
+
+
+def _summarize(rows: list[dict[str, Any]]) -> dict[str, float]:
+    def total(name: str) -> float:
+        return float(sum(row[name] for row in rows))
+
+    seconds = sum({row["step"]: row["step_s"] for row in rows}.values())
+    latency = LatencyHistogram.sum(
+        LatencyHistogram.decode(row["latency"]) for row in rows if row["latency"]
+    )
+    return {
+        "attempted_hz": total("scheduled") / seconds,
+        "achieved_hz": total("done") / seconds,
+        "late_share": total("late") / total("scheduled"),
+        "lateness_max_s": max(row["lateness_max_s"] for row in rows),
+        "latency_p50_s": latency.quantile(0.5),
+        "latency_p99_s": latency.quantile(0.99),
+        "cpu": max(row["generator_cpu"] for row in rows),
+    }
