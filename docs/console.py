@@ -2,7 +2,7 @@
 
 A ``console`` block holds commands after ``$ `` (continued after ``> ``) and their output. The
 commands of a page run in order in one folder. A comparison ignores numbers, identities, column
-widths and progress lines; ``...`` matches any text.
+widths, progress lines and verdicts on times, which depend on the machine; ``...`` matches any text.
 
     python docs/console.py --folder DIR docs/first-run.md            # compare
     python docs/console.py --folder DIR --update docs/first-run.md   # update
@@ -22,6 +22,12 @@ from pathlib import Path
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Progress lines in normalized text; their number depends on the machine.
 PROGRESS = re.compile(r"^[A-Z][^:]*: 0/0\b")
+#: End of a row with a verdict in normalized text, and sentences that depend on verdicts.
+VERDICT = re.compile(r"(?<=\(0 launches\)) .*")
+VERDICT_NOTE = re.compile(
+    r"^(Controls are |Different|Do not trust|On this host, |Undecided)|, (CPU|wall): |points at"
+    r"|^(0 )?(new )?(jobs? )?(would )?decide$"  # rest of a wrapped verdict
+)
 TIMEOUT_S = 900
 
 
@@ -62,13 +68,14 @@ def _command(page: str, text: str, line: int, start: int, end: int) -> Command:
 
 
 def normalize(text: str) -> str:
-    """Replace numbers and identities by ``0``, and shorten rules and blanks."""
+    """Replace numbers and identities by ``0``, omit verdicts, and shorten rules and blanks."""
     text = re.sub(r"\b[0-9a-f]{7,64}\b", "0", text)
     text = re.sub(r"[0-9][0-9.,:]*(e[+-]?[0-9]+)?", "0", text)
     text = re.sub(r"[-+−]0", "0", text)
     text = re.sub(r"[-─━=]{3,}", "-", text)
-    lines = (" ".join(line.split()) for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not PROGRESS.match(line))
+    lines = (VERDICT.sub("", " ".join(line.split())) for line in text.splitlines())
+    omitted = (PROGRESS.match, VERDICT_NOTE.search)
+    return "\n".join(line for line in lines if line and not any(omit(line) for omit in omitted))
 
 
 def agrees(expected: str, printed: str) -> bool:

@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 from treehammer import hctests, submit
 from treehammer.cli import cli
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRIC_OWNERS, metrics_owned_by
+from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.collectors.worker.__main__ import build_parser
 
 #: Raw data and plots for the page on benchmarks.
@@ -59,6 +60,14 @@ def metrics_page() -> str:
             f"## {OWNER_TITLES[owner]}",
             _table(("name", "type", "unit", "better", "meaning", "source", "exact at doors"), rows),
         ]
+    columns = [(f"`{m.name}`", m.type, m.unit, m.better, m.meaning) for m in OPERATION_METRICS]
+    parts += [
+        "## Operations of load tests",
+        "A load test's measurement also has rows of operations, one for each side, operation, server and "
+        "time step. The tree `op` and the CSV file add `measurement_id`, `line` (the row's place, from "
+        "0) and quantiles of the latencies in seconds: `p50_s`, `p95_s`, `p99_s`, `max_s`.",
+        _table(("name", "type", "unit", "better", "meaning"), columns),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -83,6 +92,12 @@ def _model(entry: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]
             model: dict[str, Any] = definitions[inner["$ref"].rsplit("/", 1)[-1]]
             return model
     return {}
+
+
+def _require_table(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a table that may be missing as if it were required."""
+    tables = [option for option in entry.get("anyOf", ()) if "$ref" in option]
+    return {**entry, **tables[0]} if tables else entry
 
 
 def _tables(
@@ -112,8 +127,8 @@ def schema_page(title: str, path: Path) -> str:
         f"Generated from `{path.parent.name}/{path.name}`, a JSON Schema for editors.",
         str(schema.get("description", "")),
     ]
-    for section in schema["properties"]:
-        for header, entry, model in _tables(section, schema["properties"][section], definitions):
+    for section, top in schema["properties"].items():
+        for header, entry, model in _tables(section, _require_table(top), definitions):
             parts.append(f"## {header}")
             if about := entry.get("description") or model.get("description"):
                 parts.append(str(about))
