@@ -50,6 +50,10 @@ command -v git >/dev/null || apt_install git || { say "no git (Debian: apt insta
 say "making .venv with $("$python" --version)"
 "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --upgrade 'pip>=23'
-.venv/bin/python -m pip install --quiet --editable '.[dev]' ||
+say "fetching and installing packages (about a minute, 700 MB)"
+.venv/bin/python -m pip install --progress-bar off --editable '.[dev]' |
+    awk '/^ *Collecting / && ++n % 20 == 0 { print "install: " n " packages found" }
+         /^Installing collected packages/ { print "install: unpacking " NF - 3 " packages" }
+         { fflush() }' >&2 ||
     { say "pip could not install the packages above; check the network or pip's index settings, then run make install again"; exit 4; }
 touch "$stamp"

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-from treehammer.collectors.job_spec import EXECUTION_KINDS, RUN_MODES
+from treehammer.collectors.job_spec import EXECUTION_KINDS, RUN_MODES, START_STATES
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.failures import FAILURE_CLASSES
+from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.record.measurement_record import (
     IDENTITY_COLUMNS,
     Measurement,
     make_measurement_id,
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.collectors.record.operation_steps import make_operation_step
 from treehammer.sql.core.rows import CampaignRow, InstructionRow, JobRow, PairRow, VerdictRow
 from treehammer.sql.core.schema import ROLLUP_METRICS
 
@@ -38,7 +40,13 @@ _PLACEHOLDERS: dict[str, Any] = {"int": 1, "float": 1.0, "text": "x", "bool": Tr
 
 
 def make_measurement(
-    job: str = "job", round_: int = 1, position: int = 1, *, extras: Any = None, **values: Any
+    job: str = "job",
+    round_: int = 1,
+    position: int = 1,
+    *,
+    extras: Any = None,
+    operations: Sequence[dict[str, Any]] = (),
+    **values: Any,
 ) -> Measurement:
     """Build a measurement with all required fields, overridden by the given values."""
     required = {m.name: _PLACEHOLDERS[m.type] for m in CATALOGUE if m.required}
@@ -55,7 +63,54 @@ def make_measurement(
         "day": STARTED_DAY,
         "started_us": STARTED_US,
     }
-    return Measurement({**required, **identity, **values}, extras or {})
+    return Measurement({**required, **identity, **values}, extras or {}, operations)
+
+
+def make_operation(
+    latencies_s: Sequence[float] = (0.001, 0.002, 0.25),
+    failures: Mapping[str, int] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Build a row of operations, each of which succeeded after one of the latencies or failed."""
+    latency = LatencyHistogram()
+    for seconds in latencies_s:
+        latency.record(seconds)
+    row: dict[str, Any] = {
+        "side": "client",
+        "operation": "open",
+        "server": "",
+        "step": 0,
+        "step_start_us": STARTED_US,
+        "step_s": 10.0,
+        "clients": 1,
+        "scheduled": latency.count + sum((failures or {}).values()),
+        "late": 0,
+        "lateness_max_s": 0.0,
+        "generator_cpu": 0.125,
+        "generator_limited": False,
+        "bytes": 0,
+        **changes,
+    }
+    if "step" in changes and "step_start_us" not in changes:
+        row["step_start_us"] += round(row["step"] * row["step_s"] * 1e6)
+    return make_operation_step(latency, failures or {}, **row)
+
+
+def random_operations(random: Random) -> list[dict[str, Any]]:
+    """Build rows of operations with random counts, latencies and marks."""
+    return [
+        make_operation(
+            [random.lognormvariate(-6, 2) for _ in range(random.randrange(5))],
+            random.choice(({}, {"timeout": 1}, {"other": 2, "reset": 1})),
+            side=random.choice(("client", "server")),
+            operation=random.choice(("open", "read")),
+            server=random.choice(("", "é.example.org")),
+            step=step,
+            bytes=random.choice((0, 2**62, random.randrange(2**40))),
+            generator_limited=random.random() < 0.1,
+        )
+        for step in range(random.randrange(6))
+    ]
 
 
 def variant_values(label: str) -> dict[str, Any]:
@@ -87,6 +142,7 @@ def _make_consistent(index: int, values: dict[str, Any]) -> dict[str, Any]:
         "record_version": 1,
         "kind": EXECUTION_KINDS[index % len(EXECUTION_KINDS)],
         "run_mode": RUN_MODES[index % len(RUN_MODES)],
+        "start_state": START_STATES[index % len(START_STATES)],
         "launch_order": ("AB", "BA")[index % 2],
         "failure_class": FAILURE_CLASSES[index % len(FAILURE_CLASSES)],
         "variant": f'{{"axis": {index}}}',
@@ -127,6 +183,7 @@ def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
                 (None, [], [random.randrange(3) for _ in range(random.randrange(9))])
             ),
             extras={"hits": random.random()} if random.random() < 0.5 else {},
+            operations=random_operations(random) if random.random() < 0.5 else (),
             **values,
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from measurement_factory import (
     make_campaign_row,
     make_job_row,
     make_measurement,
+    make_operation,
+    random_operations,
 )
 
 from treehammer.collectors.record.measurement_record import Measurement
@@ -68,7 +71,14 @@ def fill_database(url: str) -> None:
             make_measurement(job=str(n), host=text, extras={"e": n / 3})
             for n, text in enumerate(HOSTILE_TEXTS)
         )
-        store.add([make_measurement(retries=-(2**63), eff_job=sys.float_info.max, site="")])
+        steps = [make_operation(step=n, failures={"timeout": n} if n else {}) for n in range(3)]
+        store.add(
+            [
+                make_measurement(
+                    retries=-(2**63), eff_job=sys.float_info.max, site="", operations=steps
+                )
+            ]
+        )
         store.add_replicas([ReplicaRow("r", 1, "set", "h", "s", "d", "f", "root://", False, "")])
         store.replace_comparison(
             "c", [build_pair("c", 0.1), build_pair("c", 5e-324)], [build_verdict("c")]
@@ -145,9 +155,14 @@ def export_csv(store: Store, folder: Path) -> str:
     return write_export(store, folder / "all.csv").read_text()
 
 
-def read_contents(store: Store) -> tuple[list[dict[str, Value]], list[ExtraRow]]:
-    """Read all measurements and test-defined metrics."""
-    return [dict(row) for row in store.measurements(EVERYTHING)], [*store.extras(EVERYTHING)]
+def read_contents(
+    store: Store,
+) -> tuple[list[dict[str, Value]], list[ExtraRow], list[dict[str, Value]]]:
+    """Read all measurements, test-defined metrics and operations."""
+    with store.snapshot() as snapshot:
+        operations = [*snapshot.operations(EVERYTHING)]
+    rows = [dict(row) for row in store.measurements(EVERYTHING)]
+    return rows, [*store.extras(EVERYTHING)], operations
 
 
 def find_rollup_differences(store: Store) -> str:
@@ -170,7 +185,19 @@ def awkward_measurements() -> Iterator[Measurement]:
     yield make_measurement(job="empty", read_latency_hist=[], pass_loop_wall_s=[], test_name="")
     yield make_measurement(job="marked", plausible=False, implausible_reasons="a; bad replica: b")
     yield make_measurement(job="elsewhere", campaign_id="odd id/é=%", site="far")
+    yield from load_measurements()
     yield from (full_measurement(n) for n in range(5))
+
+
+def load_measurements() -> Iterator[Measurement]:
+    """Yield measurements of load tests, among them one without operations."""
+    random = Random(16)
+    for number in range(4):
+        some = random_operations(random) if number else []
+        named = make_operation(
+            [], {"refused": 1}, operation="vector_read", server=HOSTILE_TEXTS[2], step=number
+        )
+        yield make_measurement(job=f"load {number}", operations=[*some, named] if number else ())
 
 
 def build_finding(id_: str, **changes: Any) -> ReplicaRow:

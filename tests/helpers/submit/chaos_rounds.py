@@ -208,9 +208,7 @@ class ChaosRound:
             output = self.output.read_text()
             assert "Traceback" not in output, output
             # 3: nothing to collect yet; -2: interrupted before the start or after the end.
-            # An interrupt within SQLAlchemy's return of a connection closes it under a later query.
-            closed = code == 4 and "Cannot operate on a closed database" in output
-            assert closed or code in (0, 1, 3, 130, -signal.SIGINT), f"{code}\n{output}"
+            assert code in (0, 1, 3, 130, -signal.SIGINT), f"{code}\n{output}"
             if code == 130:  # no message before the command starts
                 assert (
                     "treehammer: interrupted; " in output
@@ -231,9 +229,11 @@ class ChaosRound:
         if not self.campaign_ids():
             assert self.wait_for_command(self.start_submission()) == 0, self.read_logs()
         for row in self.campaign_ids():
-            assert self.wait_for_command(self.start_command("status", row.id, "--follow")) == 0, (
-                self.read_logs()
-            )
+            # 1 if a job was lost, as one is that was killed twice.
+            assert self.wait_for_command(self.start_command("status", row.id, "--follow")) in (
+                0,
+                1,
+            ), self.read_logs()
             assert self.wait_for_command(self.start_command("collect", row.id)) == 0, (
                 self.read_logs()
             )

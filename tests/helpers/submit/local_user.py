@@ -80,10 +80,11 @@ class LocalUser:
         )
         return done.stdout
 
-    def read_measurements(self) -> list[dict[str, object]]:
-        columns = ("measurement_id", "job_id", "failure_class", "slot", "started_us", "ended_us")
+    def read_measurements(self, *more: str) -> list[dict[str, object]]:
+        """Read the most used columns of all measurements, and more if named."""
+        some = ("measurement_id", "job_id", "failure_class", "slot", "started_us", "ended_us")
         with Store.open(self.settings.database) as store:
-            return [dict(row) for row in store.measurements(Selection(), columns)]
+            return [dict(row) for row in store.measurements(Selection(), (*some, *more))]
 
     def last_campaign_id(self) -> str:
         with Store.open(self.settings.database) as store:

@@ -103,9 +103,15 @@ def make_local_plan(
 
 
 def make_grid_plan(
-    folder: Path, text: str, *sites: Site, options: SubmissionOptions = DEFAULT_OPTIONS
+    folder: Path,
+    text: str,
+    *sites: Site,
+    options: SubmissionOptions = DEFAULT_OPTIONS,
+    from_sites: tuple[Site, ...] = (),
 ) -> Plan:
-    return _make_plan(folder, text, sites or (make_grid_site(),), options=options)
+    return _make_plan(
+        folder, text, sites or (make_grid_site(),), options=options, from_sites=from_sites
+    )
 
 
 def make_software_requests(pinned: PinnedTest) -> dict[str, SoftwareRequest]:
@@ -121,6 +127,7 @@ def _make_plan(
     *,
     created_us: int = CREATED_US,
     options: SubmissionOptions = DEFAULT_OPTIONS,
+    from_sites: tuple[Site, ...] = (),
 ) -> Plan:
     pinned = make_pinned_test(folder, text)
     releases = make_software_requests(pinned)
@@ -132,4 +139,5 @@ def _make_plan(
         created_us=created_us,
         site_software=resolve_site_software(sites, releases),
         options=options,
+        from_sites=from_sites,
     )

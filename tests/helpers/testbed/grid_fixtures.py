@@ -202,6 +202,7 @@ def run_testbed(
     *,
     second_pool: bool,
     rucio: bool,
+    slots: int = 1,
 ) -> Iterator[Grid]:
     """Run a testbed for this process; skips the test if the machine does not support one.
 
@@ -211,6 +212,7 @@ def run_testbed(
         f"t{os.getpid()}-{name}",
         sites,
         config.load_settings(),
+        slots=slots,
         second_pool=second_pool,
         rucio=rucio,
         database=rucio,

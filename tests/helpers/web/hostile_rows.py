@@ -36,12 +36,15 @@ TODAY = datetime.now(UTC).date().isoformat()
 #: Tables that no page reads, since keys are known to the service alone.
 UNDISPLAYED_TABLES = {"access_key", "access_revocation"}
 #: Tables that are derived from the measurements.
-DERIVED_TABLES = {"rollup_day"}
+DERIVED_TABLES = {"rollup_day", "rollup_operation"}
 #: Values of columns that only Treehammer itself writes.
 FIXED_VALUES = {
     "job.state": "done",
     "attempt.state": "done",
     "measurement.kind": "timed",
+    "operation.side": "client",
+    "operation.failures": "{{}}",
+    "operation.latency": "",
     "pair.comparison_id": "comparison {}",
     "verdict.comparison_id": "comparison {}",
     "verdict.scope": "site",

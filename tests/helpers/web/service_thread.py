@@ -42,9 +42,7 @@ make_sent_measurement = make_measurement
 
 def make_body(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Build the body of an upload."""
-    return {
-        "measurements": [{"values": dict(m.values), "extras": dict(m.extras)} for m in measurements]
-    }
+    return {"measurements": [json.loads(one.to_json()) for one in measurements]}
 
 
 class ServiceThread:

@@ -16,6 +16,7 @@ import uproot
 from console import agrees, commands, normalize, run
 from demo_checkout import REPOSITORY, DemoRun
 
+from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
 from treehammer.testbed.network.free_ports import find_free_ports
 
 pytestmark = [
@@ -36,20 +37,21 @@ def query(demo: DemoRun, sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
 
-def test_both_releases_measure_all_variants(demo_run: DemoRun) -> None:
+def test_both_releases_measure_all_variants_in_both_modes(demo_run: DemoRun) -> None:
     rows = query(
         demo_run,
-        "select axis_root, axis_branches, axis_cache_mb, count(*) from results"
-        " where kind = 'timed' and failure_class is null and plausible"
-        " and root_version = axis_root group by 1, 2, 3",
+        "select run_mode, kind, axis_root, axis_branches, count(*) from results"
+        " where kind in ('timed', 'control') and failure_class is null and plausible"
+        " and root_version = axis_root and axis_cache_mb = 30 group by 1, 2, 3, 4",
     )
-    assert {row[:3] for row in rows} == {
-        (root, branches, cache)
+    counts = {("solo", "timed"): 1, ("paired", "timed"): 4, ("paired", "control"): 4}
+    assert {row[:4]: row[4] for row in rows} == {
+        (mode, kind, root, branches): count
+        for (mode, kind), count in counts.items()
         for root in ("6.38.00", "6.40.00")
         for branches in ("1.0", "0.02")
-        for cache in (0.0, 3.0, 30.0)
+        if (kind, root) != ("control", "6.40.00")
     }
-    assert len({row[3] for row in rows}) == 1
 
 
 def test_demo_uses_checkout_history(demo_run: DemoRun) -> None:
@@ -65,21 +67,20 @@ def test_demo_uses_checkout_history(demo_run: DemoRun) -> None:
     ]
 
 
-def test_releases_alternate_without_overlap(demo_run: DemoRun) -> None:
+def test_launches_do_not_overlap_and_begin_with_either_release(demo_run: DemoRun) -> None:
     rows = query(
         demo_run,
-        "select job_id, round, position, axis_root, started_us, ended_us from results"
-        " where kind = 'timed' order by started_us",
+        "select job_id, round, min(started_us), max(ended_us), min(launch_order), min(kind)"
+        " from results where run_mode = 'paired' group by 1, 2 order by 3",
     )
-    ends = [row[5] for row in rows]
-    assert all(row[4] >= end for row, end in zip(rows[1:], ends, strict=False))
-    orders: dict[object, dict[object, list[object]]] = {}
-    for job, round_, _, root, *_ in rows:
-        orders.setdefault(job, {}).setdefault(round_, []).append(root)
-    for rounds in orders.values():
-        first, second = rounds[1], rounds[2]
-        assert sorted(map(str, first)) == ["6.38.00", "6.40.00"]
-        assert second == first[::-1]
+    assert len(rows) == 12
+    ends = [row[3] for row in rows]
+    assert all(row[2] >= end for row, end in zip(rows[1:], ends, strict=False))
+    orders: dict[str, list[str]] = {}
+    for job, _, _, _, order, kind in rows:
+        if kind == "timed":
+            orders.setdefault(job, []).append(order)
+    assert all(sorted(found) == ["AB", "BA"] for found in orders.values())
 
 
 def test_both_releases_read_equal_values(demo_run: DemoRun) -> None:
@@ -88,22 +89,44 @@ def test_both_releases_read_equal_values(demo_run: DemoRun) -> None:
         "select count(*), count(distinct value_checksum), min(checksum_leaves)"
         " from measurement where kind = 'checksum'",
     )
-    assert sums[0][:2] == (2, 1)
+    assert sums[0][:2] == (4, 1)
     assert sums[0][2] == 400
 
 
-def test_demo_comparison_gives_no_verdict(demo_run: DemoRun) -> None:
-    assert "Too little read" in demo_run.output
-    assert not re.search(r"\b(faster|slower)\b", demo_run.output)
-    assert "same data proven" in demo_run.output
+def test_demo_ends_with_verdict_control_counts_and_conclusion(demo_run: DemoRun) -> None:
+    _, _, compared = demo_run.output.partition(" compare 6.38.00 6.40.00 --campaign last\n")
+    rows = query(demo_run, "select label, metric, scope, verdict, hosts, evidence from verdict")
+    assert {row[:2] for row in rows if row[2] == "host"} == {
+        (f"branches={share}", f"{clock}_per_event_s")
+        for share in ("100%", "2%")
+        for clock in ("cpu", "wall")
+    }
+    for _, _, scope, verdict, hosts, evidence in rows:
+        if scope == "host":
+            # A busy machine may leave it undecided.
+            assert Verdict(verdict).is_statistical, compared
+            assert (hosts, VerdictEvidence.from_json(evidence).launches) == (1, 4)
+    table, control, counters, conclusion = (
+        compared.index(text)
+        for text in ("this host (4 launches)", "4 A/A launches", "Exact counters", "On this host, ")
+    )
+    assert table < control < counters < conclusion
+    assert "(6.38.00 against itself)" in compared[conclusion:]
+    assert "same data proven" in compared
 
 
-def test_demo_report_contains_study_s0_figure(demo_run: DemoRun) -> None:
-    page = (demo_run.folder / "demo-results" / "report.html").read_text(encoding="utf-8")
-    assert page.count("<svg") >= 2
-    assert "CPU efficiency by variant" in page
-    assert not re.search(r"(src|href)=[\"']https?:", page)
-    assert "<script" not in page
+def test_demo_pages_contain_study_s0_figure_and_conclusion(demo_run: DemoRun) -> None:
+    efficiency, report = (
+        (demo_run.folder / "demo-results" / name).read_text(encoding="utf-8")
+        for name in ("efficiency.html", "report.html")
+    )
+    assert 'id="efficiency' in efficiency
+    assert efficiency.count("<svg") >= 2
+    assert report.count("<svg") >= 1
+    assert "On this host, " in report
+    for page in (efficiency, report):
+        assert not re.search(r"(src|href)=[\"']https?:", page)
+        assert "<script" not in page
 
 
 def test_tree_equals_database(demo_run: DemoRun) -> None:
@@ -135,17 +158,18 @@ def test_last_printed_commands_open_results_page(demo_run: DemoRun) -> None:
         assert process.stderr is not None
         assert any("serving at" in line for line in process.stderr)
         with httpx.Client(base_url=f"http://{where.hostname}:{port}", trust_env=False) as client:
-            (campaign,) = client.get("/api/v1/campaigns").json()["tables"]["campaigns"]
+            campaigns = client.get("/api/v1/campaigns").json()["tables"]["campaigns"]
             (site,) = client.get("/api/v1/sites").json()["tables"]["sites"]
             page = client.get("/", headers={"Accept": "text/html"})
     finally:
         process.terminate()
         process.communicate(timeout=60)
     assert page.status_code == 200
-    assert campaign["campaign"] in page.text
+    assert len(campaigns) == 2
+    assert all(one["campaign"] in page.text for one in campaigns)
     counts = "count(*), sum(failure_class is null and plausible)"
     ((recorded, good),) = query(demo_run, f"select {counts} from measurement")
-    assert (campaign["recorded"], site["good"]) == (recorded, good)
+    assert (sum(one["recorded"] for one in campaigns), site["good"]) == (recorded, good)
     assert good > 0
 
 

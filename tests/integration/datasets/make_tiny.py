@@ -27,9 +27,9 @@ folder, spec_file = map(Path, sys.argv[1:])
 software = root_process.prepare_dataset_root(
     "6.40.00", config.load_settings().software_dir, no_progress
 )
+plan = generated_spec.load_spec(spec_file)
+assert isinstance(plan, generated_spec.GeneratedSpec)
 try:
-    print(
-        FolderCatalogue(folder).make(generated_spec.load_spec(spec_file), software, bars=told).hash
-    )
+    print(FolderCatalogue(folder).make(plan, software, bars=told).hash)
 except TreehammerError as error:
     sys.exit(f"refused: {error}")

@@ -53,10 +53,10 @@ class CommandLineUser:
             check=False,
         )
 
-    def run_json_command(self, *words: str) -> Any:
+    def run_json_command(self, *words: str, exit_code: int = 0) -> Any:
         """Run a command with ``--json`` and parse its output."""
         done = self.run_command(*words, "--json")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == exit_code, done.stderr
         return json.loads(done.stdout)
 
     def read_measurements(self, *columns: str) -> list[Mapping[str, Any]]:

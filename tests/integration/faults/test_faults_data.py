@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 RELEASES = ("6.38.00", "6.40.00")
 MAKER = Path(__file__).parents[2] / "helpers" / "datasets" / "codec_file.py"
 UNKNOWN = "zlib_flaots"
+#: File with this name; its content is not checked before the jobs.
+LIST = "@wanted.txt"
 
 TEST = f"""
 [test]
@@ -30,12 +32,12 @@ passes = 2
 rounds = 1
 [matrix]
 root = {list(RELEASES)!r}
-branches = [1.0, "{UNKNOWN}"]
+branches = [1.0, "{LIST}"]
 cache_mb = [1]
 bundle = ["root"]
 [[exclude]]
 root = "{RELEASES[0]}"
-branches = "{UNKNOWN}"
+branches = "{LIST}"
 """
 
 READ = """
@@ -66,6 +68,7 @@ def test_folder(user: Any) -> Path:
     folder.mkdir()
     (folder / "test.toml").write_text(TEST)
     (folder / "read.py").write_text(READ)
+    (folder / LIST[1:]).write_text(UNKNOWN)
     return folder
 
 
@@ -110,6 +113,12 @@ def flipped(content: bytes) -> bytes:
     return bytes(changed)
 
 
+def test_unknown_branches_of_the_matrix_are_refused_at_once(user: Any, test_folder: Path) -> None:
+    done = user.run_command("submit", str(test_folder), "-P", f"branches={UNKNOWN}")
+    assert done.returncode == 2
+    assert f"dataset 'codecs': no branch matches '{UNKNOWN}'; near: zlib_floats" in done.stderr
+
+
 def test_unknown_branch_fails_only_its_variant(
     user: Any, submitted: subprocess.CompletedProcess[str]
 ) -> None:
@@ -119,7 +128,7 @@ def test_unknown_branch_fails_only_its_variant(
         "kind", "axis_branches", "plausible", "events_read", "value_checksum"
     )
     failed = [row for row in rows if row["failure_class"]]
-    assert [row["axis_branches"] for row in failed] == [UNKNOWN]
+    assert [row["axis_branches"] for row in failed] == [LIST]
     assert failed[0]["failure_class"] == "open"
     assert (failed[0]["failure_kind"], failed[0]["failure_phase"]) == ("branch", "prepare")
     assert "near: zlib_floats" in failed[0]["failure_message"]
@@ -131,7 +140,7 @@ def test_unknown_branch_fails_only_its_variant(
 
 
 def test_status_and_compare_after_a_failure(user: Any, submitted: object) -> None:
-    (site,) = user.run_json_command("status", "last")
+    (site,) = user.run_json_command("status", "last", exit_code=1)
     assert (site["failures"], site["lost"]) == ({"open": 1}, 0)
     done = user.run_command("compare", *RELEASES, "--json")
     assert done.returncode == 0, done.stderr

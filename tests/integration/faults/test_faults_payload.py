@@ -147,7 +147,7 @@ def test_exit_code_and_output_report_the_failures(
 
 
 def test_status_counts_the_failures_by_class(user: Any, submitted: object) -> None:
-    (site,) = user.run_json_command("status", "last")
+    (site,) = user.run_json_command("status", "last", exit_code=1)
     assert site["failures"] == {"payload": sum(bool(fault.kind) for fault in FAULTS.values())}
     assert (site["done"], site["lost"], site["queued"]) == (len(FAULTS), 0, 0)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from measurement_factory import make_measurement
+from measurement_factory import make_measurement, make_operation
 from store_helpers import (
     awkward_measurements,
     export_csv,
     import_counts,
     import_file,
+    read_contents,
     write_export,
 )
 
@@ -64,6 +66,7 @@ def test_tree_round_trip(
     assert import_counts([found]) == [(rows, 0, 0, 0)], found.problems
     assert found.describe_remarks() == []
     assert export_csv(here, tmp_path) == export_csv(other_store, tmp_path)
+    assert read_contents(here) == read_contents(other_store)
     assert here.campaigns() == other_store.campaigns()
     assert here.attempts(["done"]) == other_store.attempts(["done"])
     assert here.replicas() == other_store.replicas()
@@ -98,5 +101,24 @@ def test_tree_merged_by_hadd_is_imported(
     run(root, MERGE, tmp_path / "both.root", one, two)
     rows = len([*awkward_measurements()])
     assert import_counts(import_file(here, tmp_path / "both.root")) == [(rows + 1, rows, 0, 0)]
-    assert export_csv(here, tmp_path) == export_csv(other_store, tmp_path)
+    assert read_contents(here) == read_contents(other_store)
     assert here.campaigns() == other_store.campaigns()
+
+
+DRAW = """
+import json, sys, ROOT
+file = ROOT.TFile.Open(sys.argv[1])
+tree = file.Get("op")
+drawn = tree.Draw("p99_s:max_s:step", 'operation == "open" && done > 0', "goff")
+found = [[tree.GetV1()[n], tree.GetV2()[n], tree.GetV3()[n]] for n in range(drawn)]
+open(sys.argv[2], "w").write(json.dumps(found))
+"""
+
+
+def test_operations_are_drawn_by_root(here: Store, root: Path, tmp_path: Path) -> None:
+    steps = [make_operation([0.001] * 199 + [2.0], step=3), make_operation([], {"reset": 1})]
+    here.add([make_measurement(operations=steps)])
+    file = write_export(here, tmp_path / "load.root", software=root.parent)
+    run(root, DRAW, file, tmp_path / "drawn.json")
+    [row] = json.loads((tmp_path / "drawn.json").read_text())
+    assert row == pytest.approx([0.001, 2.0, 3], rel=0.01)

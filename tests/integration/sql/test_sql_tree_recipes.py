@@ -28,7 +28,11 @@ def test_rdataframe(release: Callable[[str], SoftwareRequest], tmp_path: Path) -
             store.add_campaign(make_campaign_row(campaign), [])
             store.add(
                 make_measurement(
-                    job=f"{campaign} {n}", campaign_id=campaign, eff_job=0.5, cpu_per_event_s=n
+                    job=f"{campaign} {n}",
+                    campaign_id=campaign,
+                    run_mode="solo",
+                    eff_job=0.5,
+                    cpu_per_event_s=n,
                 )
                 for n in (1, 2)
             )

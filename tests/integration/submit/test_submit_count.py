@@ -11,7 +11,7 @@ from local_user import LocalUser
 from machine_requirements import skip_or_fail
 
 from treehammer import config
-from treehammer.errors import ConfigError, CountingError
+from treehammer.errors import CountingError
 from treehammer.sql.write.store import Store
 
 A, B = "6.38.00", "6.40.00"
@@ -64,18 +64,6 @@ def test_payload_without_root_cannot_be_counted(counting_user: LocalUser) -> Non
     assert result.return_value == CountingError.exit_code
     assert "neither executables nor" in result.output
     assert "neither" in result.output
-
-
-@pytest.mark.parametrize(
-    "arguments, problem",
-    [((A, A, "ttree-read"), "both sides"), ((A, B, "ttree-read", "-P", "root=x"), "A and B")],
-)
-def test_releases_are_given_once(
-    local_user: LocalUser, arguments: tuple[str, ...], problem: str
-) -> None:
-    result = local_user.invoke_command("count", *arguments)
-    assert isinstance(result.exception, ConfigError)
-    assert problem in str(result.exception)
 
 
 def test_count_without_valgrind_says_how_to_install_it(

@@ -109,7 +109,7 @@ def _id(job: Path) -> str:
     return f"{job.parent.name}.{job.name}"
 
 
-def test_payload_that_fills_its_folder_is_told_so(tight: LocalUser, disk: SmallDisk) -> None:
+def test_payload_that_fills_its_folder_fails_clearly(tight: LocalUser, disk: SmallDisk) -> None:
     run_test(tight, f"cat /dev/zero > big || exit 7\n{GOOD}")
     done = tight.invoke_command("submit", str(tight.test), "--wait", "-S", "repeats=1")
     assert done.return_value == 1

@@ -59,6 +59,47 @@ def test_repeated_job_is_queued_once(spool: SpoolHarness) -> None:
     assert len(spool.job_times(once["a"])) == 2
 
 
+def test_cancelled_jobs_are_queued_again_once(spool: SpoolHarness) -> None:
+    batch = spool.make_batch()
+    jobs = [spool.describe_job("a", 60), spool.describe_job("b", 0.1), spool.describe_job("c")]
+    first = batch.submit("c1", jobs)
+    spool.wait_for_status(lambda: bool(spool.job_times(first["a"])))
+    batch.cancel(first.values())
+    assert spool.wait_until_final(list(first.values())) == [JobState.CANCELLED] * 3
+    earlier = {first["b"]: 0, first["c"]: 4}
+    again = batch.requeue(earlier, lambda _job, sent: sent)
+    assert set(again) == set(earlier)
+    assert batch.requeue(earlier, lambda _job, sent: sent) == again
+    assert spool.wait_until_final(list(again.values())) == [JobState.DONE] * 2
+    # Attempts continue to count from the last one.
+    assert [spool.job_times(new)[0][1] for new in again.values()] == [1, 5]
+    assert list(batch.sandboxes(again[first["c"]])) == [5]
+    assert batch.find(["a", "b"]) == {"a": first["a"], "b": again[first["b"]]}
+
+
+def test_requeued_jobs_are_purged_with_their_earlier_cluster(spool: SpoolHarness) -> None:
+    batch = spool.make_batch()
+    first = batch.submit("c1", [spool.describe_job("a"), spool.describe_job("b")])
+    spool.wait_until_final(list(first.values()))
+    again = batch.requeue({first["a"]: 1}, lambda _job, sent: sent)
+    spool.wait_until_final(list(again.values()))
+    assert batch.purge([again[first["a"]]]) > 0
+    assert batch.find(["a", "b"]) == first
+    assert batch.purge([first["a"], first["b"]]) > 0
+    assert batch.find(["a", "b"]) == {}
+
+
+def test_requeued_job_has_replaced_inputs(spool: SpoolHarness, tmp_path: Path) -> None:
+    batch = spool.make_batch()
+    first = batch.submit("c1", [spool.describe_job("a")])
+    spool.wait_until_final(list(first.values()))
+    token = tmp_path / "token"
+    token.write_text("new")
+    again = batch.requeue({first["a"]: 1}, lambda _job, sent: {**sent, "token": token})
+    spool.wait_until_final(list(again.values()))
+    assert (batch.sandboxes(again[first["a"]])[2] / "token").read_text() == "new"
+
+
 def test_exit_code_is_kept(spool: SpoolHarness) -> None:
     ids = spool.make_batch().submit("c1", [spool.describe_job("a", mode="fail")])
     spool.wait_until_final([ids["a"]])

@@ -65,6 +65,8 @@ def test_testbed_passes_all_checks(grid: Grid, tmp_path: Path) -> None:
     checks = {(row["site"], row["check"]) for row in rows}
     for site in grid.box.sites:
         assert {(site, "door root"), (site, "machines")} <= checks
+        assert (site, "writing root") in checks
+    assert [row for row in rows if row["check"] == "writing http"]
     doors = [row for row in rows if row["check"].startswith("door")]
     assert all("XRootD v" in row["server"] or "XrootD v" in row["server"] for row in doors)
     assert all(row["rtt_s"] > 0 for row in doors)

@@ -11,15 +11,13 @@ import sys
 import time
 import urllib.request
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from dataset_specs import load_generated_spec
 from grid_fixtures import Grid
-from machine_requirements import skip_or_fail
+from storage_alone import run_storage
 
 from treehammer import config
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -31,8 +29,8 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.testbed.components import replica_files
-from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, SUITE, XrootdStorage
-from treehammer.testbed.core import fault_injection, lifecycle, workspace
+from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, SUITE
+from treehammer.testbed.core import fault_injection
 from treehammer.testbed.network import distance_links
 from treehammer.testbed.network.distance_links import LOOPBACK
 from treehammer.testbed.network.site_profiles import LONG_DISTANCE
@@ -340,27 +338,11 @@ def test_campaign_reads_same_data_over_http(
 # --- Distance, made in both ways
 
 
-@contextmanager
-def alone(kind: str) -> Iterator[XrootdStorage]:
-    """Storages without pools: two sites, the second distant."""
-    box = workspace.define_workspace(f"t{os.getpid()}-{kind}", 2, config.load_settings())
-    part = XrootdStorage(box, kind)
-    try:
-        part.install(print)
-    except TestbedError as error:
-        skip_or_fail(f"no storage: {error}")
-    lifecycle.bring_up(box, [part], print)
-    try:
-        yield part
-    finally:
-        lifecycle.take_down(box, [part], print)
-
-
 @pytest.mark.parametrize("kind", [distance_links.TUNNEL, distance_links.PROXY])
 def test_distance_by_tunnel_and_proxy(kind: str) -> None:
     if kind == distance_links.TUNNEL and not os.access("/dev/net/tun", os.W_OK):
         pytest.skip("only root has /dev/net/tun")
-    with alone(kind) as part:
+    with run_storage(kind) as part:
         far, near = part.doors("SITE_B")[0], part.doors("SITE_A")[0]
         assert LONG_DISTANCE.rtt_ms <= round_trip(far) < 2 * LONG_DISTANCE.rtt_ms
         assert round_trip(near) < 10

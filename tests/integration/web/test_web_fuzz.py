@@ -36,6 +36,7 @@ from treehammer.collectors.record.metric_catalogue import (
     METRICS_BY_NAME,
     Metric,
 )
+from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
@@ -100,7 +101,12 @@ class Sent:
             sent = {
                 name: value for name, value in item["values"].items() if value not in (None, "")
             }
-            assert found == {"values": sent, "extras": item["extras"]}
+            if "site" in sent:  # the default of the store
+                sent.setdefault("storage_site", sent["site"])
+            expected = {"values": sent, "extras": item["extras"]}
+            if item.get("operations"):
+                expected["operations"] = item["operations"]
+            assert found == expected
 
 
 # Inputs generated from the OpenAPI description
@@ -112,6 +118,7 @@ WITHOUT_INVALID_INPUT = (
     "GET /api/v1/health",
     "GET /api/v1/openapi.json",
     "GET /api/v1/measurements/{measurement_id}",
+    "GET /api/v1/campaigns/{campaign_id}/operations",
 )
 
 CAMPAIGN_UPLOAD = "POST /api/v1/campaigns"
@@ -218,6 +225,9 @@ def make_consistent(document: Any) -> None:
         values = item.get("values") if isinstance(item, dict) else None
         if not isinstance(values, dict):
             continue
+        operations = item.get("operations")
+        for row in operations if isinstance(operations, list) else []:
+            make_operation_consistent(row)
         for name, value in values.items():
             kind = METRICS_BY_NAME[name].type if name in METRICS_BY_NAME else ""
             if kind == "int":
@@ -236,6 +246,28 @@ def make_consistent(document: Any) -> None:
             values["variant"] = json.dumps({"axis": len(variant)})
         if values.get("plausible") is True and isinstance(why, str):
             values["plausible"] = not why
+
+
+def make_operation_consistent(row: Any) -> None:
+    """Make a row of operations consistent; values that are invalid on purpose stay invalid."""
+    if not isinstance(row, dict):
+        return
+    for metric in OPERATION_METRICS:
+        name = metric.name
+        value = whole(row.get(name)) if metric.type == "int" else row.get(name)
+        if name in ("done", "failed", "late") and type(value) is int and value >= 0:
+            row[name] = 0 if value < INT64_LIMIT else value
+        elif name in _CONSISTENT_TEXTS and isinstance(value, str):
+            fits = metric.is_identity <= len(value) <= metric.max_length and "\0" not in value
+            row[name] = _CONSISTENT_TEXTS[name] if fits else value
+        elif metric.type == "float" and isinstance(value, int | float) and value is not True:
+            row[name] = abs(value) or 1.0
+        elif name in row:
+            row[name] = value
+
+
+#: Texts without operations that ended.
+_CONSISTENT_TEXTS = {"operation": "open", "failures": "{}", "latency": ""}
 
 
 def whole(value: Any) -> Any:

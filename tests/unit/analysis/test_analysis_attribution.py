@@ -78,7 +78,7 @@ def test_slow_variant_is_attributed_to_release() -> None:
     )
 
 
-def test_release_and_site_are_told_apart() -> None:
+def test_release_and_site_are_separated() -> None:
     samples = slow_down(BOTH.samples(), branches=0.5)
     first, second = attribute_rows(ask(slow_down(samples, site="C")).verdicts)
     assert "slower at the other sites, which points at the release: branches=50%" in first

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.compare_command import print_comparisons
+from treehammer.analysis.cli.compare_command import ComparisonResult, print_comparisons
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.counter_changes import (
     FEWER,
@@ -22,7 +22,6 @@ from treehammer.analysis.comparison.counter_changes import (
     format_counter_verdict,
     summarize_counters,
 )
-from treehammer.analysis.samples.sample import Sample
 from treehammer.collectors.record.exact_counters import (
     ACCESS_MODES,
     COUNTER_NAMES,
@@ -45,7 +44,7 @@ def build_rows(jobs: int = 1, **changes: Any) -> Iterator[dict[str, Any]]:
 
 
 def compare(rows: Iterator[dict[str, Any]]) -> dict[str, CounterChange]:
-    counted = [CountedSample.from_row(Sample.from_row(row), row) for row in rows]
+    counted = [CountedSample.from_row(row) for row in rows]
     return {one.metric: one for one in compare_counters(counted, "root", A, B)}
 
 
@@ -89,12 +88,12 @@ def test_changed_counters_are_printed_below_the_verdicts(
 ) -> None:
     changes = [*compare(build_rows(read_calls=1010)).values()]
     found = compare_samples(SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1)
-    print_comparisons([found], {}, [changes])
+    print_comparisons([ComparisonResult(found, changes)], {})
     printed = capsys.readouterr().out
     assert "+1.0 % read calls" in printed
     assert "1,010" in printed
-    assert "Exact counters of 1 variant: 2 same, 1 more." in printed
-    print_comparisons([found], {}, [changes], form=JSON)
+    assert "Exact counters of 1 variant: 2 same, 1 more (+1.0 % read calls)." in printed
+    print_comparisons([ComparisonResult(found, changes)], {}, form=JSON)
     rows = json.loads(capsys.readouterr().out)
     counters = {row["metric"]: row["verdict"] for row in rows if row["scope"] == "counter"}
     assert counters == {"read_calls": MORE, "bytes_read": SAME, "kernel_read_calls": SAME}

@@ -49,8 +49,8 @@ def test_controls_of_compared_jobs_are_summarized() -> None:
         replace(make_sample(4, 1.0, 0.9, CONTROL), job_id="another"),
         replace(make_sample(5, 1.0, 0.9, CONTROL), plausible=False),
     ]
-    (check,) = check_controls([*controls, *others], {controls[0].job_id})
-    assert (check.metric, check.launches) == (CPU, 4)
+    (check,) = check_controls([*controls, *others], {controls[0].job_id}, "root")
+    assert (check.metric, check.base, check.launches) == (CPU, controls[0].variant["root"], 4)
     assert check.mean == pytest.approx(0.005)
     assert check.sd == pytest.approx(0.01291, rel=1e-3)
     assert check.low is not None
@@ -70,16 +70,16 @@ def test_controls_of_compared_jobs_are_summarized() -> None:
 )
 def test_controls_are_off_beyond_interval_and_bound(ratios: list[float], off: bool) -> None:
     samples = [make_sample(1, 1.0, ratio, CONTROL) for ratio in ratios]
-    (check,) = check_controls(samples, {samples[0].job_id})
+    (check,) = check_controls(samples, {samples[0].job_id}, "root")
     assert check.is_off is off
     (note,) = control_notes([check])
     assert ("Controls are off" in note) is off
 
 
 def test_note_on_controls_names_launches_and_spread() -> None:
-    check = ControlCheck(WALL, 6, -0.004, 0.0123, -0.02, 0.01)
+    check = ControlCheck(WALL, "6.38.00", 6, -0.004, 0.0123, -0.02, 0.01)
     assert [*control_notes([check])] == [
-        "Controls: 6 A/A launches of these jobs show wall −0.4 % (standard deviation 1.2 %)."
+        "Controls are in order: wall −0.4 % in 6 A/A launches (standard deviation 1.2 %)."
     ]
     assert [*control_notes([])] == []
 

@@ -61,7 +61,8 @@ def test_comparison_key_omits_names_and_hosts(name: str) -> None:
 
 def test_sites_and_doors_are_pooled_protocols_are_not() -> None:
     one = SimulatedCampaign().samples()[0]
-    assert release_key(one, "root") == release_key(replace(one, site="x", door="y"), "root")
+    other = replace(one, site="x", storage_site="x", door="y")
+    assert release_key(one, "root") == release_key(other, "root")
     assert release_key(one, "root") != release_key(replace(one, door_protocol="https"), "root")
 
 
@@ -106,3 +107,16 @@ def test_axis_value_candidates_of_text(text: str) -> None:
     assert found[0] == text
     assert all(matches_value(text, value) for value in found)
     assert {repr(v) for v in known if matches_value(text, v)} <= {repr(v) for v in found}
+
+
+def test_storage_sites_are_series_of_their_own_and_an_axis() -> None:
+    own = SimulatedCampaign().samples()[0]
+    own = replace(own, storage_site=own.site)
+    far, farther = (
+        replace(own, storage_site=name, door=f"{name}-door") for name in ("FAR", "FARTHER")
+    )
+    assert comparison_key(own, "root") == comparison_key(replace(own, storage_site=""), "root")
+    assert len({release_key(one, "root") for one in (own, far, farther)}) == 3
+    # Local and remote reading are compared through doors of one protocol.
+    assert len({comparison_key(one, "storage_site") for one in (own, far, farther)}) == 1
+    assert far.axis_value("storage_site") == "FAR"

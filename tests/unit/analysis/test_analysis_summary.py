@@ -148,3 +148,11 @@ def test_figures_are_rounded_to_significant_digits(
 def test_ratios_are_shown_with_interval() -> None:
     assert verdict_text.format_ratio(0.58123, 0.4312, 0.7711) == "0.58 (0.43 … 0.77)"
     assert verdict_text.format_ratio(0.58123, None, None) == "0.581"
+
+
+def test_storage_site_separates_groups_only_where_it_differs() -> None:
+    beside = ("site", "storage_site")
+    own = [row("a", 1.0, storage_site="A"), row("b", 1.0, site="B", storage_site="B")]
+    assert find_distinguishing_names(own, beside) == ("site",)
+    remote = row("c", 1.0, storage_site="B")
+    assert find_distinguishing_names([*own, remote], beside) == beside

@@ -33,6 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 axis_root=root,
                 axis_branches=branches,
                 axis_cache_mb=30.0,
+                run_mode="solo",
                 eff_job=0.5 + job / 100,
                 cpu_per_event_s=1e-4,
                 wall_per_event_s=2e-4,

@@ -33,6 +33,12 @@ def test_commands_and_output_are_separated() -> None:
         ("1/4 of them", "", False),
         ("took 1.5 s", "took 1.5 min", False),
         ("ok", "failed", False),
+        (
+            "x  CPU  this host (4 launches)  0.1  +0.2 %  same\nOn this host, there is no difference",
+            "x  CPU  this host (4 launches)  0.2  −4.2 %  undecided, 14 new jobs would\n  decide",
+            True,
+        ),
+        ("x  this host (4 launches)  same", "y  this host (4 launches)  same", False),
         ("first\n...\nlast", "first\nwhat\never\nlast", True),
     ],
 )

@@ -89,6 +89,14 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return {"root": request.version, "zlib": "1.3", "left_out": {}, "others": []}
         if action == "hashes":
             return {"root": request.version, "checksum": "c", "lines": ["a x 1"], "uncovered": []}
+        if action == "probe":
+            crash = {"name": "odd", "class": "Odd", "log": "Fatal in <F>: no", "end": "failed"}
+            return {
+                "root": request.version,
+                "unreadable": [crash],
+                "others": ["Runs"],
+                "branches": [],
+            }
         layout = {
             "tree": document["tree"] or "events",
             "format": "ttree",

@@ -228,6 +228,7 @@ def test_added_files_are_copied_and_recorded(
     assert [file.name for file in manifest.files] == ["b.root", "a.root"]
     assert manifest.origin["sources"] == [str(source) for source in sources]
     assert manifest.tree == "Events"
+    assert manifest.unreadable_branches == {"odd": "Odd: Fatal in <F>: no."}
     assert catalogue.add("mine", sources, software) == manifest
     for others, tree in ((sources[::-1], ""), (sources[:1], ""), (sources, "Runs")):
         with pytest.raises(DatasetError, match="other content"):

@@ -90,6 +90,8 @@ def test_make_and_add(
     result = _run(settings, "add", "mine", str(source), "--tree", "Events")
     assert result.exit_code == 0
     assert "'Events'" in result.stdout
+    assert "Other trees: Runs" in result.stdout
+    assert "ROOT cannot read 1 of 3 branches:\n  odd: Odd: Fatal in <F>: no.\n" in result.stdout
     unknown = _run(settings, "make", "mine").exception
     assert isinstance(unknown, DatasetError)
     assert "reference-small" in unknown.hint

@@ -105,6 +105,26 @@ def test_check_reports_all_mistakes(run: Run, write_test: WriteTest) -> None:
     assert "nowhere: no folder or shipped test" in lines[3]
 
 
+def test_check_prints_json_for_programs(run: Run, write_test: WriteTest) -> None:
+    folder = write_test("[matrix]\nroot = [6.40]\n")
+    result = run("check", "ttree-read", str(folder), "--json")
+    assert result.exit_code == 2
+    good, bad = json.loads(result.output)
+    assert (good["test"], good["ok"], good["problems"]) == ("ttree-read", True, [])
+    assert (bad["test"], bad["ok"]) == (str(folder), False)
+    [problem] = bad["problems"]
+    assert problem.startswith(f"{folder}/test.toml:5: matrix.root: ")
+
+
+def test_check_finds_syntax_errors_of_payloads(run: Run, write_test: WriteTest) -> None:
+    folder = write_test()
+    [payload] = folder.glob("*.py")
+    payload.write_text("import os\ndef read(:\n")
+    result = run("check", str(folder))
+    assert result.exit_code == 2
+    assert f"{payload.name}:2: invalid syntax (expected valid Python)" in result.output
+
+
 def test_check_accepts_the_path_of_test_toml(run: Run, write_test: WriteTest) -> None:
     result = run("check", str(write_test() / "test.toml"))
     assert result.exit_code == 0, result.output

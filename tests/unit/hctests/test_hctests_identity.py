@@ -122,16 +122,27 @@ def test_file_content_is_part_of_the_identity(pin: Pin) -> None:
 def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.MonkeyPatch) -> None:
     test = identity.compute_test_hash(pin())
     one, other = variant_expansion.expand_variants(pin().definition, "file")[:2]
-    columns = [
+    columns: list[tuple[Any, ...]] = [
         (test, one, "d", "local", "file"),
         (test, other, "d", "local", "file"),
         (test, one, "e", "local", "file"),
         (test, one, "d", "cern", "file"),
         (test, one, "d", "local", "root"),
     ]
+    columns.append((test, one, "d", "local", "file", "cern"))
     keys = {identity.compute_series(*values) for values in columns}
     monkeypatch.setattr(identity, "INSTRUMENT_VERSION", metric_catalogue.INSTRUMENT_VERSION + 1)
-    assert len(keys | {identity.compute_series(*columns[0])}) == 6
+    assert len(keys | {identity.compute_series(*columns[0])}) == 7
+
+
+def test_own_storage_leaves_series_unchanged(pin: Pin) -> None:
+    test = identity.compute_test_hash(pin())
+    variant = variant_expansion.expand_variants(pin().definition, "file")[0]
+    keys = [
+        identity.compute_series(test, variant, "", "cern", "file", storage)
+        for storage in ("", "cern", "ral")
+    ]
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_comparison_key_ignores_the_compared_axes(pin: Pin) -> None:

@@ -58,7 +58,15 @@ def test_row_number_depends_on_known_values_only() -> None:
 def test_constant_text_belongs_to_a_dimension() -> None:
     own = {c.name for c in schema.measurement.c if isinstance(c.type, StoredText)}
     assert own == {
-        *("measurement_id", "campaign_id", "job_id", "kind", "slot", "value_checksum"),
+        *(
+            "measurement_id",
+            "campaign_id",
+            "job_id",
+            "kind",
+            "slot",
+            "value_checksum",
+            "start_state",
+        ),
         *("failure_class", "failure_kind", "failure_phase", "failure_message"),
         *("implausible_reasons", "log_excerpt", "checksum_skipped_leaves"),
     }

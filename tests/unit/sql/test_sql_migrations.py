@@ -21,6 +21,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import NothingToDoError, StoreError
 from treehammer.sql.core import schema_upgrade
+from treehammer.sql.core.database_engine import alter_transaction, make_engine, parse_url
 from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.core.dimensions import DIMENSIONS
 from treehammer.sql.core.measurement_view import ALL_COLUMNS
@@ -251,3 +252,19 @@ def test_newer_database_is_refused(url: str, engine: sa.Engine) -> None:
 def test_upgrade_requires_database(url: str) -> None:
     with pytest.raises(NothingToDoError):
         upgrade_database(url)
+
+
+def test_storage_site_of_earlier_measurements_is_their_site(url: str) -> None:
+    engine = make_engine(parse_url(url))
+    insert = (
+        "INSERT INTO subject (id, series, site, passes_planned) "
+        "VALUES (1, 's', 'A', 1), (2, 't', NULL, 1)"
+    )
+    with alter_transaction(engine) as connection:
+        schema_upgrade.migrate_to(connection, "0001")
+        connection.execute(sa.text(insert))
+    upgrade_database(url)
+    with engine.connect() as connection:
+        rows = connection.execute(sa.text("SELECT storage_site FROM subject ORDER BY id"))
+        assert [row[0] for row in rows] == ["A", None]
+    engine.dispose()

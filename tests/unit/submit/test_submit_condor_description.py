@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_grid_site, make_local_plan
 
+from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
 from treehammer.submit.planning.job_clusters import plan_clusters
 from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.pacing import Pace, PaceRamp
+from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.rendering import cluster_description
@@ -40,7 +41,7 @@ REMOTE = {"grid": "condor schedd@far collector.far", "arc": "arc https://ce.far.
 def test_description_equals_golden_file(tmp_path: Path, universe: str) -> None:
     """Changes of the template require a change of the golden file."""
     options = SubmissionOptions(
-        Pace(4, 3600, PaceRamp(2, 60)), credentials=JobCredentials(Path("/p"), Path("/t"))
+        Pace(4, 3600, JobRamp(2, 60)), credentials=JobCredentials(Path("/p"), Path("/t"))
     )
     site = make_grid_site(cvmfs="/my/cvmfs", submit={"accounting_group": "group_io"})
     if universe in REMOTE:

@@ -15,6 +15,7 @@ from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_local_pl
 
 from treehammer.collectors.service_spec import CA_FILE, SERVICE_FILE, TOKEN_FILE, TOKEN_PLACEHOLDER
 from treehammer.config import Settings, load_settings
+from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
 from treehammer.sql.auth import access_keys, tokens
 from treehammer.submit.batch.htcondor.job_policy import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
@@ -22,7 +23,7 @@ from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local.spool import Spool
 from treehammer.submit.lifecycle.submission import submit_plan
-from treehammer.submit.planning.pacing import Pace, PaceRamp
+from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.rendering import preview
@@ -202,7 +203,7 @@ def test_unavailable_service_warns_and_rejected_key_fails(tmp_path: Path) -> Non
 
 
 def test_tokens_outlive_their_jobs(tmp_path: Path) -> None:
-    options = SubmissionOptions(pace=Pace(in_flight=2, spread_s=3600, ramp=PaceRamp(1, 60)))
+    options = SubmissionOptions(pace=Pace(in_flight=2, spread_s=3600, ramp=JobRamp(1, 60)))
     plan = make_grid_plan(tmp_path / "grid", READING_TEST, options=options)
     jobs = list(plan.jobs)
     lives = [TokenDeadlines(plan, 1), TokenDeadlines(plan, 1)]

@@ -41,6 +41,17 @@ def test_summary_names_day_of_distant_end() -> None:
     assert live_progress.summarize_progress(NOTHING_DONE) == "0 of 20 measured"
 
 
+def test_summary_separates_measured_from_cancelled_and_missing() -> None:
+    ended = replace(
+        PROGRESS,
+        finished_measurements=20,
+        remaining_s=None,
+        absent_measurements={"cancelled": 9, "done": 1},
+    )
+    text = live_progress.summarize_progress(ended)
+    assert text == "10 of 20 measured, 2 failed, 9 cancelled, 1 missing"
+
+
 def test_held_column_appears_with_held_jobs() -> None:
     assert "held" not in live_progress.visible_states(PROGRESS)
     with_held = replace(NOTHING_DONE, states={"A": {"held": 1}})

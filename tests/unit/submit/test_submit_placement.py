@@ -24,7 +24,7 @@ from treehammer.submit.replicas.rucio_placement import (
     RucioPlacement,
     find_placement,
 )
-from treehammer.submit.sites.site_model import Door, Site
+from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 
 #: RSE -> URLs, the best first.
 Urls = Mapping[str, Sequence[str]]
@@ -73,7 +73,8 @@ def find_files(
     finder = PlacementFinder(
         manifest, catalogue, lambda p: ReplicaCheck(p, *states.get(p.url, ("good", "")))
     )
-    return finder.find_files([(Site(site, "htcondor@p", (door,)), door) for site, door in doors])
+    sites = [(Site(name, "htcondor@p", (door,)), door) for name, door in doors]
+    return finder.find_files([DoorAccess(site, site, door) for site, door in sites])
 
 
 ROOT = Door("root", "root", rse="A_DISK")
@@ -156,7 +157,9 @@ def test_missing_replicas_are_awaited_until_timeout(
     monkeypatch.setattr(rucio_placement, "REPLICA_POLL_S", 0.01)
     site = Site("A", "htcondor@p", (ROOT,))
     settings: Any = None
-    placement = find_placement([manifest], [(site, ROOT)], settings, timeout_s=timeout_s)
+    placement = find_placement(
+        [manifest], [DoorAccess(site, site, ROOT)], settings, timeout_s=timeout_s
+    )
     assert len(placement.lacking) == lacking
     assert len(checks) <= max_checks
     assert len(checks) == max_checks or timeout_s == 0.05
@@ -165,7 +168,10 @@ def test_missing_replicas_are_awaited_until_timeout(
 def test_doors_without_rse_need_no_placement(manifest: Manifest) -> None:
     site = Site("A", "htcondor@p", (Door("root", "root", "root://a//d"),))
     settings: Any = None
-    assert find_placement([manifest], [(site, site.doors[0])], settings) is NO_RUCIO_PLACEMENT
+    assert (
+        find_placement([manifest], [DoorAccess(site, site, site.doors[0])], settings)
+        is NO_RUCIO_PLACEMENT
+    )
 
 
 def test_plan_uses_placement_and_notes_skipped_doors(tmp_path: Path, manifest: Manifest) -> None:

@@ -53,7 +53,11 @@ def test_list_shows_doors_labels_and_ceilings(settings: Settings) -> None:
     assert rows[1]["labels"] == ["near", "mine"]
     assert rows[1]["ceilings"]["bytes_per_day"] == 10_000_000_000_000
     assert rows == [
-        row | {key: json.loads(row[key]) for key in ("labels", "ceilings")}
+        row
+        | {
+            key: json.loads(row[key]) if row[key] else None
+            for key in ("labels", "ceilings", "door_load")
+        }
         for row in csv.DictReader(io.StringIO(run(settings, "list", "--csv").stdout))
     ]
     words = " ".join(run(settings, "list").stdout.split())

@@ -44,6 +44,15 @@ def test_missing_site_software_is_refused(mapping: dict[str, str]) -> None:
     assert "Grid jobs never download software" in str(caught.value)
 
 
+def test_xrootd_client_is_the_site_s_own() -> None:
+    found = _at("xrootd:6.2.1", xrootd="xrootd:/cvmfs/site/client-{version}")
+    assert (found.provider, found.location) == ("xrootd", "/cvmfs/site/client-6.2.1")
+    assert _at("xrootd:6.2.1", **{"xrootd:6.2.1": "cvmfs:LCG_106/P"}).version == ""
+    with pytest.raises(ConfigError, match=r"installation of XRootD 6\.2\.1") as caught:
+        _at("xrootd:6.2.1", **{"*": "cvmfs:ROOT/{version}/P", "xrootd": "xrootd:{version}"})
+    assert '"xrootd" = "xrootd:/FOLDER"' in str(caught.value)
+
+
 @pytest.mark.parametrize("word, said", [("cvfms:x", "cvmfs"), ("cvmfs:ROOT/6.38.00/P", "6.38.00")])
 def test_invalid_site_software_is_refused(word: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"site SITE_A: software.*{said}"):

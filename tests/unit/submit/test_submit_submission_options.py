@@ -10,11 +10,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from treehammer.durations import parse_duration
+from treehammer.durations import JobRamp, parse_duration
 from treehammer.errors import ConfigError
 from treehammer.submit.cli.submission_click_options import submission_click_options
 from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.pacing import BreakerThreshold, Pace, PaceRamp
+from treehammer.submit.planning.pacing import BreakerThreshold, Pace
 from treehammer.submit.planning.submission_options import SubmissionOptions
 
 
@@ -40,7 +40,7 @@ def test_options_are_parsed(tmp_path: Path) -> None:
         *("--proxy", str(tmp_path / "p")),
         BEARER_TOKEN_FILE=str(tmp_path / "t"),
     )
-    assert typed.pace == Pace(9, 86400, PaceRamp(3, 600))
+    assert typed.pace == Pace(9, 86400, JobRamp(3, 600))
     assert typed.breaker == BreakerThreshold(0.2, 5)
     assert typed.credentials == JobCredentials(tmp_path / "p", tmp_path / "t")
 
@@ -74,10 +74,10 @@ def test_invalid_duration_is_refused(text: str) -> None:
 
 
 def test_ramp_is_parsed() -> None:
-    assert PaceRamp.parse("5/10m") == PaceRamp(5, 600)
+    assert JobRamp.parse("5/10m", "--ramp") == JobRamp(5, 600)
     for text in ("5", "0/1m", "x/1m", "5/", "5/0s", "/5m"):
         with pytest.raises(ConfigError, match="--ramp"):
-            PaceRamp.parse(text)
+            JobRamp.parse(text, "--ramp")
 
 
 def test_breaker_threshold_is_parsed() -> None:
@@ -101,9 +101,9 @@ def test_breaker_threshold_is_exceeded(ended: int, failed: int, trips: bool) -> 
     [
         (Pace(), 1, [0, 0, 0, 0, 0, 0]),
         (Pace(spread_s=60), 1, [0, 10, 20, 30, 40, 50]),
-        (Pace(ramp=PaceRamp(2, 60)), 6, [0, 0, 60, 60, 120, 120]),
-        (Pace(ramp=PaceRamp(2, 60)), 3, [0, 0, 60, 60, 60, 60]),
-        (Pace(spread_s=60, ramp=PaceRamp(1, 100)), 2, [0, 110, 120, 130, 140, 150]),
+        (Pace(ramp=JobRamp(2, 60)), 6, [0, 0, 60, 60, 120, 120]),
+        (Pace(ramp=JobRamp(2, 60)), 3, [0, 0, 60, 60, 60, 60]),
+        (Pace(spread_s=60, ramp=JobRamp(1, 100)), 2, [0, 110, 120, 130, 140, 150]),
     ],
 )
 def test_delay_expression_evaluates_in_htcondor(

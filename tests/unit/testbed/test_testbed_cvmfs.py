@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.software import wheel_environments
+from treehammer.collectors.software.wheel_releases import make_root_release
 from treehammer.testbed.components import cvmfs_mount
 from treehammer.testbed.components.cvmfs_mount import (
     PLATFORM,
@@ -42,7 +43,7 @@ def environment(tmp_path: Path) -> Path:
     (packages / "pip").mkdir()
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(base / "bin" / NAME)
-    wheel_environments.write_marker(str(folder), "6.40.00")
+    wheel_environments.write_marker(str(folder), make_root_release("6.40.00"))
     return folder
 
 

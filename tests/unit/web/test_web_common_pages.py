@@ -9,6 +9,7 @@ import io
 import re
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -40,6 +41,7 @@ READ_PATHS = (
     "/compare/x",
     "/campaigns",
     "/campaigns/x",
+    "/campaigns/x/load",
     "/jobs/x",
     "/sites",
     "/sites/x",
@@ -71,7 +73,7 @@ def test_address_with_nul_is_refused(filled_service: ServiceThread, address: str
 
 def test_tables_are_available_as_json_and_csv(filled_service: ServiceThread) -> None:
     document = filled_service.client.get("/?format=json&days=7").json()
-    assert set(document["tables"]) == {"site_days", "running", "verdicts"}
+    assert set(document["tables"]) == {"site_days", "running", "verdicts", "storage_days"}
     (running,) = document["tables"]["running"]
     assert running["campaign"] == HOSTILE_TEXTS[1]
     assert (running["queued"], running["running"], running["planned"]) == (1, 2, 400)
@@ -122,6 +124,27 @@ def test_job_page_shows_measured_percentiles_only(start_service: StartService) -
     assert "951 reads by latency" in page
     assert "8.69" in page
     assert "12.3" not in page
+
+
+def test_job_page_explains_where_the_time_went(start_service: StartService) -> None:
+    starved: dict[str, Any] = {
+        "run_mode": "solo",
+        "payload_wall_s": 30.0,
+        "payload_user_s": 10.0,
+        "payload_sys_s": 0.0,
+        "pass_loop_wall_s": [29.0],
+        "pass_loop_user_s": [9.5],
+        "pass_loop_run_queue_s": [19.0],
+    }
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add_campaign(make_campaign_row(), [make_job_row()])
+            store.add([make_measurement(**starved)])
+        page = service.load_page("/jobs/job")
+        parts = service.client.get("/jobs/job?format=json&table=time").json()["tables"]["time"]
+    assert "The job waits for CPU, not for data: 19 of 30 s in the run queue." in page
+    assert "Its CPU efficiency is 0.33." in page
+    assert sum(part["wall_s"] for part in parts) == 30.0
 
 
 def test_day_counts_equal_stored_measurements(filled_service: ServiceThread) -> None:

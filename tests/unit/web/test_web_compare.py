@@ -119,7 +119,7 @@ def test_what_stands_out_comes_first(filled_service: ServiceThread) -> None:
     assert rows[0]["verdict"] == "faster"
 
 
-def test_conditions_of_another_version_are_told_as_they_are(tmp_path: Path) -> None:
+def test_conditions_of_another_version_are_shown_unchanged(tmp_path: Path) -> None:
     """On a column that this version does not know: no page fails for it."""
     evidence = VerdictEvidence(
         campaigns=(), where=("column_of_next=1",), of_a={"axis_root": "6.38.00"}

@@ -93,7 +93,7 @@ def changed(**values: Any) -> Any:
                 (b"{}", 422, "exactly 'measurements'"),
                 (b'{"measurements": {}}', 422, "exactly 'measurements'"),
                 (b'{"measurements": [], "more": 1}', 422, "exactly 'measurements'"),
-                (b'{"measurements": [1]}', 422, "'values' and 'extras'"),
+                (b'{"measurements": [1]}', 422, "'values', 'extras'"),
                 (b'{"measurements": [{"values": {}, "extras": []}]}', 422, "objects"),
                 (b'{"measurements": [{"values": {}, "extras": {}}]}', 422, "series is missing"),
                 (changed(host="a\x00b"), 422, "host must not contain NUL"),

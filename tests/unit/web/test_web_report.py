@@ -127,7 +127,7 @@ def test_report_has_results_provenance_and_failures() -> None:
     page = Page(page_of(rows, dirty=True, planned_measurements=34)).text
     for expected in (
         "ttree-read nightly",
-        "root 6.40.00 compared with 6.38.00: all 2 results are “slower”",
+        "At T2_A, ROOT 6.40.00 needs 6.",
         "https://git.example/tests.git at main",
         "with uncommitted changes",
         "reference-small (dddddddddddd)",
@@ -145,7 +145,7 @@ def test_single_host_is_judged_for_itself() -> None:
     rows = list(SimulatedCampaign(hosts=1, effect=0.1).rows())
     assert report_of([*rows, {**rows[0], "host": None}]).hosts == report_of(rows).hosts
     report = report_of(rows)
-    assert "all 2 results are “slower”" in report.headline_sentences[0]
+    assert report.conclusions[0].startswith("On this host, ROOT 6.40.00 needs ")
     assert "on this host (8 jobs)" in Page(render_report(report)).text
 
 

@@ -24,6 +24,7 @@ from treehammer.web.figures.line_chart import (
     ChartDot,
     ChartLine,
     ChartMark,
+    DayAxis,
     LineChart,
     _round_ticks,
 )
@@ -204,7 +205,7 @@ def test_close_marks_are_merged() -> None:
     first = date(2026, 1, 1)
     lines = [ChartLine("a", "own", [ChartDot(first, 1.0)])]
     marks = [ChartMark(first + timedelta(days=n), n + 1, f"t{n}") for n in (0, 50, 51, 52, 90)]
-    found = LineChart("x", lines, marks, first, first + timedelta(days=99)).marks
+    found = LineChart("x", lines, DayAxis(first, first + timedelta(days=99)), marks).marks
     assert [one.label for one in found] == ["1", "51–53", "91"]
     assert [one.end > one.x for one in found] == [False, True, False]
     assert [one.text for one in found] == ["t0", "changes 51 to 53 in the table", "t90"]

@@ -15,6 +15,7 @@ import pytest
 
 from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import providers, wheel_environments, wheel_installation
+from treehammer.collectors.software.wheel_releases import Release, make_root_release
 
 pytestmark = pytest.mark.root
 
@@ -100,7 +101,7 @@ def test_two_processes_prepare_one_release_once(
     monkeypatch.setattr(
         wheel_installation,
         "install_release",
-        lambda folder, version, say, lock: _slow_fake(folder, version, log),
+        lambda folder, release, say, lock: _slow_fake(folder, release, log),
     )
     request = providers.parse_software_request("6.40.00")
     with ThreadPoolExecutor(2) as pool:
@@ -115,22 +116,22 @@ def test_two_processes_prepare_one_release_once(
     assert notes == ["waiting for ROOT 6.40.00"]
 
 
-def _slow_fake(folder: str, version: str, log: Path) -> None:
+def _slow_fake(folder: str, release: Release, log: Path) -> None:
     time.sleep(0.5)
     with log.open("a") as stream:
         stream.write("made\n")
     python = Path(folder) / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    name = f"root-{wheel_environments.WHEELS[version]}.dist-info"
+    name = f"root-{release.wheel}.dist-info"
     records = Path(folder) / "lib" / "python3.11" / "site-packages" / name / "RECORD"
     records.parent.mkdir(parents=True)
     records.write_text("")
-    wheel_environments.write_marker(folder, version)
+    wheel_environments.write_marker(folder, release)
 
 
 def test_environment_without_python_is_not_used(tmp_path: Path) -> None:
-    _slow_fake(str(tmp_path / "root-6.40.00"), "6.40.00", tmp_path / "log")
+    _slow_fake(str(tmp_path / "root-6.40.00"), make_root_release("6.40.00"), tmp_path / "log")
     assert providers.list_prepared_releases(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
     python = tmp_path / "root-6.40.00" / "bin" / "python"
     python.unlink()

@@ -22,9 +22,9 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import (
     providers,
-    wheel_environments,
     wheel_installation,
     wheel_pins,
+    wheel_releases,
 )
 from treehammer.collectors.software_preparation import prepare_root
 from treehammer.errors import ExitCode, SoftwareError
@@ -146,9 +146,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
         monkeypatch.setenv("PIP_RETRIES", "0")
-        monkeypatch.setitem(wheel_environments.WHEELS, VERSION, WHEEL)
+        monkeypatch.setitem(wheel_releases.WHEELS, VERSION, WHEEL)
         monkeypatch.setattr(wheel_installation, "BACK_OFF_S", (0.0, 0.0))
-        monkeypatch.setattr(wheel_installation, "NEEDED_BYTES", 1)
+        monkeypatch.setattr(wheel_releases, "NEEDED_BYTES", 1)
         yield server
         server.shutdown()
         thread.join()
@@ -249,9 +249,9 @@ def test_killed_installation_is_restarted(index: Index, tmp_path: Path) -> None:
     index.faults = ["stall"]
     script = (
         "from treehammer.collectors.software import (\n"
-        "    providers, wheel_environments, wheel_installation)\n"
-        f"wheel_environments.WHEELS[{VERSION!r}] = {WHEEL!r}\n"
-        "wheel_installation.NEEDED_BYTES = 1\n"
+        "    providers, wheel_installation, wheel_releases)\n"
+        f"wheel_releases.WHEELS[{VERSION!r}] = {WHEEL!r}\n"
+        "wheel_releases.NEEDED_BYTES = 1\n"
         f"request = providers.parse_software_request({VERSION!r})\n"
         f"providers.prepare_software(request, {str(tmp_path)!r})\n"
     )
@@ -273,7 +273,7 @@ def test_missing_index_and_missing_release_are_distinguished(
     tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
-    monkeypatch.setitem(wheel_environments.WHEELS, VERSION, "0.98")
+    monkeypatch.setitem(wheel_releases.WHEELS, VERSION, "0.98")
     with pytest.raises(ExecutionError, match="No matching distribution") as error:
         prepare(tmp_path, notes)
     assert "tries" not in str(error.value)
@@ -291,9 +291,9 @@ def test_missing_index_and_missing_release_are_distinguished(
 FULL_DISK = """
 import sys
 from treehammer.collectors.record.failures import ExecutionError
-from treehammer.collectors.software import providers, wheel_environments, wheel_installation
-wheel_environments.WHEELS[sys.argv[2]] = sys.argv[3]
-wheel_installation.NEEDED_BYTES = int(sys.argv[4])
+from treehammer.collectors.software import providers, wheel_installation, wheel_releases
+wheel_releases.WHEELS[sys.argv[2]] = sys.argv[3]
+wheel_releases.NEEDED_BYTES = int(sys.argv[4])
 try:
     providers.prepare_software(providers.parse_software_request(sys.argv[2]), sys.argv[1])
 except ExecutionError as error:

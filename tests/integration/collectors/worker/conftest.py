@@ -20,6 +20,7 @@ from treehammer.collectors.job_spec import (
     ExecutionSpec,
     InputFile,
     JobSpec,
+    LoadSpec,
     PayloadSpec,
     SoftwareRequest,
 )
@@ -100,6 +101,7 @@ class WorkerBench:
         *executions: ExecutionSpec,
         kind: str = "python",
         limits: ExecutionLimits = ExecutionLimits(30.0, 0),  # noqa: B008 - frozen
+        load: LoadSpec | None = None,
         **payload_changes: Any,
     ) -> Path:
         """Write ``job.json`` and a payload (a script's text); return the path of ``job.json``."""
@@ -118,6 +120,7 @@ class WorkerBench:
             payload=spec,
             limits=limits,
             executions=executions or (make_execution(),),
+            load=load,
         )
         path = self.folder / "job.json"
         path.write_text(job.to_json())

@@ -30,10 +30,20 @@ def chosen(request: str, folder: Path | str = "", seed: int = 1) -> list[str]:
         ("Jet_pt, run", ["Jet_pt", "run"]),
         ("run,Jet_pt,run", ["Jet_pt", "run"]),
         ("odd[name]", ["odd[name]"]),
+        ("!Muon_*,!odd[name]", ["nMuon", "Jet_pt", "run"]),
+        ("*,!Jet_pt", ["nMuon", "Muon_pt", "Muon_eta", "odd[name]", "run"]),
+        ("Muon_*,!Muon_eta", ["nMuon", "Muon_pt"]),
     ],
 )
 def test_patterns_select_in_tree_order_with_counters(request_: str, expected: list[str]) -> None:
     assert chosen(request_) == expected
+
+
+def test_readable_leaves_out_unreadable_branches() -> None:
+    found = select_branches(NAMES, {}, "readable", seed=1, folder="", unreadable=["run", "Jet_pt"])
+    assert [NAMES[position] for position in found] == [*NAMES[:3], "odd[name]"]
+    with pytest.raises(PayloadError, match="leaves none to read"):
+        select_branches(NAMES, {}, "readable", seed=1, folder="", unreadable=NAMES)
 
 
 def test_list_file_contains_one_pattern_per_line(tmp_path: Path) -> None:
@@ -43,7 +53,14 @@ def test_list_file_contains_one_pattern_per_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "request_, expected",
-    [("Muon_pT", "Muon_pt"), ("Tau_*", "'Tau_*'"), (" , ", "empty"), ("@none.txt", "none.txt")],
+    [
+        ("Muon_pT", "Muon_pt"),
+        ("run,!run", "leaves none"),
+        ("!Tau_*", "'Tau_*'"),
+        ("Tau_*", "'Tau_*'"),
+        (" , ", "empty"),
+        ("@none.txt", "none.txt"),
+    ],
 )
 def test_unmatched_pattern_fails(request_: str, expected: str) -> None:
     with pytest.raises(PayloadError) as error:

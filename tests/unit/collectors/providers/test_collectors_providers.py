@@ -11,13 +11,19 @@ import pytest
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.failures import ExecutionError
-from treehammer.collectors.software import providers, wheel_installation, wheel_pins
+from treehammer.collectors.software import (
+    providers,
+    wheel_environments,
+    wheel_installation,
+    wheel_pins,
+)
 from treehammer.collectors.software.providers import (
     parse_software_request,
     prepare_software,
     setup_software,
 )
 from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
+from treehammer.collectors.software.wheel_releases import make_root_release, make_xrootd_release
 
 PLATFORM = "x86_64-el9-gcc13-opt"
 VIEWS = "sft.cern.ch/lcg/views"
@@ -171,3 +177,32 @@ def test_every_wheel_has_a_distinct_hash() -> None:
 )
 def test_pip_errors_are_described(output: str, reason: str) -> None:
     assert reason in wheel_installation._describe_download_failure(output)
+
+
+def test_xrootd_client_is_a_release_or_a_folder(tmp_path: Path) -> None:
+    release = parse_software_request("xrootd:6.2.1")
+    assert (release.provider, release.version, release.location) == ("xrootd", "6.2.1", "")
+    assert providers.is_installed_release(release)
+    assert providers.find_missing_release(release, tmp_path) == "XRootD 6.2.1"
+    own = parse_software_request("xrootd:./client", base="/opt")
+    assert (own.version, own.location) == ("", "/opt/client")
+    assert not providers.is_installed_release(own)
+    with pytest.raises(ValueError, match="neither a version such as"):
+        parse_software_request("xrootd:6.2")
+
+
+def test_releases_of_root_and_xrootd_stay_apart(tmp_path: Path) -> None:
+    for release in (make_root_release("6.40.00"), make_xrootd_release("6.2.1")):
+        folder = tmp_path / release.folder_name
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+        info = f"{release.package.lower()}-{release.wheel}.dist-info"
+        record = folder / "lib" / "python3.11" / "site-packages" / info / "RECORD"
+        record.parent.mkdir(parents=True)
+        record.write_text("")
+        wheel_environments.write_marker(str(folder), release)
+    assert providers.list_prepared_releases(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
+    request = parse_software_request("xrootd:6.2.1")
+    located = providers.locate_prepared_software(request, tmp_path)
+    assert located.location == str(tmp_path / "xrootd-6.2.1")
+    assert not providers.find_missing_release(request, tmp_path)

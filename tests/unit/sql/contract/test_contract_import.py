@@ -532,3 +532,16 @@ def test_truncated_file_gives_readable_rows(
 def test_all_catalogue_columns_are_carried() -> None:
     names = {metric.name for metric in CATALOGUE}
     assert set(full_measurement().values) == names
+
+
+def test_earlier_export_reads_own_storage(store: Store, tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'others.db'}") as others:
+        others.add([make_measurement(position=p, site="A") for p in (1, 2)])
+        file = write_export(others, tmp_path / "theirs.parquet")
+    table = parquet.read_table(file)
+    assert set(table.column("storage_site").to_pylist()) == {"A"}
+    parquet.write_table(table.drop_columns(["storage_site"]), file)
+    (found,) = import_file(store, file)
+    assert (found.new, found.missing_columns) == (2, ())
+    selection = Selection.parse(wheres=["storage_site=A"])
+    assert len([*store.measurements(selection)]) == 2

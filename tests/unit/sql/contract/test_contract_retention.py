@@ -6,13 +6,15 @@ from datetime import date
 from typing import Any
 
 import pytest
-from measurement_factory import make_measurement
+from measurement_factory import make_measurement, make_operation
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_figures import fetch_operations
+from treehammer.sql.read.operation_queries import restore_operation
 from treehammer.sql.write.database_check import check_database
-from treehammer.sql.write.recording import AddResult
+from treehammer.sql.write.recording import AddResult, fingerprint_content, fingerprints_match
 from treehammer.sql.write.retention import PRUNED_COLUMNS, PruneResult, first_kept_day
 from treehammer.sql.write.store import Store
 
@@ -77,3 +79,38 @@ def test_kept_days() -> None:
     assert first_kept_day(1, date(2026, 3, 1)) == date(2026, 3, 1)
     assert first_kept_day(30, date(2026, 3, 1)) == date(2026, 1, 31)
     assert {"log_excerpt", "pass_loop_wall_s"} < set(PRUNED_COLUMNS)
+
+
+def test_old_time_steps_are_merged(store: Store, url: str) -> None:
+    steps = [
+        make_operation([0.001] * 9, step=0, clients=2),
+        make_operation([2.0], {"reset": 1}, step=1, clients=5, generator_cpu=0.5),
+        make_operation([9.0], step=2, generator_limited=True),
+        make_operation([], operation="read", server="s"),
+    ]
+    some = [make_measurement(str(day), day=day, operations=steps) for day in DAYS]
+    store.add(some)
+    foreseen = store.prunable("operations", date(2026, 1, 3))
+    assert foreseen.measurements == 2
+    assert foreseen.bytes > 0
+    assert store.prune("operations", date(2026, 1, 3)) == foreseen
+    assert store.prunable("operations", date(2026, 1, 3)).measurements == 0
+    with store.snapshot() as snapshot:
+        old, kept = (snapshot.operations_of([some[n].id])[some[n].id] for n in (0, 2))
+        [opened, _] = fetch_operations(snapshot, Selection.parse(wheres=[f"day={DAYS[0]}"]))
+    assert (len(old), len(kept)) == (3, 4)
+    merged = old[0]
+    assert [merged[n] for n in ("step", "step_s", "clients", "done", "failed")] == [0, 20, 5, 10, 1]
+    assert merged["failures"] == '{"reset": 1}'
+    assert merged["generator_cpu"] == 0.3125
+    assert (opened.limited_steps, opened.seconds, opened.latency.count) == (1, 20.0, 10)
+    assert check_database(url)["operation"] == 10  # which compares the roll-ups, too
+    assert store.add(some) == AddResult(0, 3)
+    other = make_measurement(str(DAYS[0]), day=DAYS[0], operations=[*steps[:3], *steps[2:]])
+    assert store.add([other]) == AddResult(0, 0, (other.id,))
+    assert fingerprints_match(*(fingerprint_content(one) for one in (some[0], some[0])))
+    pruned = make_measurement(
+        str(DAYS[0]), day=DAYS[0], operations=[restore_operation(row) for row in old]
+    )
+    assert fingerprints_match(*(fingerprint_content(one) for one in (some[0], pruned)))
+    assert not fingerprints_match(*(fingerprint_content(one) for one in (other, pruned)))

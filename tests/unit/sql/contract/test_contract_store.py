@@ -63,7 +63,8 @@ def test_missing_values_are_none(store: Store) -> None:
     given = make_measurement()
     store.add([given])
     (row,) = store.measurements(EVERYTHING)
-    assert {name: value for name, value in row.items() if value is not None} == given.values
+    known = {name: value for name, value in row.items() if value is not None}
+    assert known == {**given.values, "storage_site": given.values["site"]}
 
 
 def test_add_is_idempotent(store: Store) -> None:
@@ -537,3 +538,22 @@ def raw_connection(url: str) -> Iterator[sa.Connection]:
             yield connection
     finally:
         engine.dispose()
+
+
+def test_storage_site_defaults_to_site(store: Store) -> None:
+    """Records from before it was recorded equal those with it, and share their subject."""
+    old, new = make_measurement(site="A"), make_measurement(site="A", storage_site="A")
+    assert store.add([old]) == AddResult(1, 0)
+    assert store.add([new, make_measurement(position=2, site="A", storage_site="A")]) == (
+        AddResult(1, 1)
+    )
+    store.add([make_measurement(position=3, site="A", storage_site="B")])
+    selection = Selection.parse(wheres=["storage_site=A"])
+    assert len([*store.measurements(selection)]) == 2
+    with store.connection() as connection:
+        assert (
+            connection.scalar(
+                sa.select(sa.func.count()).select_from(schema.dimension_tables["subject"])
+            )
+            == 2
+        )

@@ -55,6 +55,7 @@ CREATE TABLE subject (
   variant VARCHAR2(4000 BYTE),
   variant_label VARCHAR2(4000 BYTE),
   site VARCHAR2(4000 BYTE),
+  storage_site VARCHAR2(4000 BYTE),
   door VARCHAR2(4000 BYTE),
   door_protocol VARCHAR2(4000 BYTE),
   dataset VARCHAR2(4000 BYTE),
@@ -80,6 +81,9 @@ DELETE FROM pair WHERE pair.comparison_id = :comparison_id_1
 ;
 
 DELETE FROM rollup_day WHERE 1 = 1
+;
+
+DELETE FROM rollup_operation WHERE 1 = 1
 ;
 
 DELETE FROM verdict WHERE verdict.comparison_id = :comparison_id_1
@@ -131,9 +135,9 @@ INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, rep
     segment_cpu_log_ratio, segment_cpu_log_ratio_sd, segment_wall_log_ratio,
     segment_wall_log_ratio_sd, max_rss_bytes, tree_peak_rss_bytes, ctx_voluntary, ctx_involuntary,
     page_faults_minor, page_faults_major, io_read_chars, io_write_chars, io_read_bytes,
-    io_write_bytes, processes, exit_code, exit_signal, cpu_mhz, cpu_steal_s, psi_cpu_some_s,
-    psi_io_some_s, psi_memory_some_s, cgroup_throttled_s, load1_start, load1_end,
-    mem_available_start_b ...
+    io_write_bytes, processes, exit_code, exit_signal, load_index, load_jobs, start_state,
+    start_planned_us, start_present_jobs, start_offset_s, start_wait_s, clock_offset_s,
+    clock_error_s, cp ...
 ; -- many rows
 
 INSERT INTO node (id, host, cpu_model, cores_online, cores_allowed, cgroup_cpu_limit,
@@ -141,6 +145,13 @@ INSERT INTO node (id, host, cpu_model, cores_online, cores_allowed, cgroup_cpu_l
     hw_counters_missing) VALUES (:id, :host, :cpu_model, :cores_online, :cores_allowed,
     :cgroup_cpu_limit, :cgroup_memory_limit_bytes, :mem_total_bytes, :kernel, :os_name, :container,
     :worker_python, :hw_counters_missing)
+; -- many rows
+
+INSERT INTO operation (measurement_id, line, side, operation, server, step, step_start_us, step_s,
+    clients, scheduled, done, failed, late, lateness_max_s, generator_cpu, generator_limited, bytes,
+    failures, latency) VALUES (:measurement_id, :line, :side, :operation, :server, :step,
+    :step_start_us, :step_s, :clients, :scheduled, :done, :failed, :late, :lateness_max_s,
+    :generator_cpu, :generator_limited, :bytes, :failures, :latency)
 ; -- many rows
 
 INSERT INTO origin (id, record_version, instrument_version, campaign_name, repository, ref,
@@ -170,6 +181,11 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job,
     n_loop_cpu_s, s_loop_cpu_s, q_loop_cpu_s, n_first_byte_s, s_first_byte_s, q_first_ ...
 ; -- many rows
 
+INSERT INTO rollup_operation (day, subject_id, outcome, side, operation, steps, limited_steps,
+    scheduled, done, failed, late, bytes, latency) VALUES (:day, :subject_id, :outcome, :side,
+    :operation, :steps, :limited_steps, :scheduled, :done, :failed, :late, :bytes, :latency)
+;
+
 INSERT INTO software (id, root_provider, root_version, root_commit, root_platform, root_compiler,
     root_flags, root_cxx_standard, root_features, zlib_version, lzma_version, lz4_version,
     zstd_version, libcore_sha256) VALUES (:id, :root_provider, :root_version, :root_commit,
@@ -184,12 +200,12 @@ INSERT INTO storage (id, file_name, file_url, file_size_bytes, file_class, data_
     :server_cache_state, :server_cache_method)
 ; -- many rows
 
-INSERT INTO subject (id, series, test_name, variant, variant_label, site, door, door_protocol,
-    dataset, dataset_hash, content_hash, axis_root, axis_branches, axis_cache_mb, axis_events,
-    axis_access, axis_cache, passes_planned, run_mode, launch_order) VALUES (:id, :series,
-    :test_name, :variant, :variant_label, :site, :door, :door_protocol, :dataset, :dataset_hash,
-    :content_hash, :axis_root, :axis_branches, :axis_cache_mb, :axis_events, :axis_access,
-    :axis_cache, :passes_planned, :run_mode, :launch_order)
+INSERT INTO subject (id, series, test_name, variant, variant_label, site, storage_site, door,
+    door_protocol, dataset, dataset_hash, content_hash, axis_root, axis_branches, axis_cache_mb,
+    axis_events, axis_access, axis_cache, passes_planned, run_mode, launch_order) VALUES (:id,
+    :series, :test_name, :variant, :variant_label, :site, :storage_site, :door, :door_protocol,
+    :dataset, :dataset_hash, :content_hash, :axis_root, :axis_branches, :axis_cache_mb,
+    :axis_events, :axis_access, :axis_cache, :passes_planned, :run_mode, :launch_order)
 ; -- many rows
 
 INSERT INTO verdict (comparison_id, line, site, comparison_key, label, metric, axis, a, b,
@@ -253,6 +269,10 @@ FROM node
 ;
 
 SELECT count(*) AS count_1
+FROM operation
+;
+
+SELECT count(*) AS count_1
 FROM origin
 ;
 
@@ -266,6 +286,10 @@ FROM replica
 
 SELECT count(*) AS count_1
 FROM rollup_day
+;
+
+SELECT count(*) AS count_1
+FROM rollup_operation
 ;
 
 SELECT count(*) AS count_1

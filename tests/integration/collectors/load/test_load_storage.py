@@ -1,0 +1,530 @@
+"""Loads of real servers: exact counts, a stalled server, a killed one, TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_servers import serve_http
+from polling import wait_until
+from storage_alone import run_storage
+
+from treehammer import config
+from treehammer.collectors.kit.treehammer_load.recorder import MAX_CPU, MAX_LATE_SHARE
+from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.record.operation_steps import find_operation_problems
+from treehammer.collectors.software import providers
+from treehammer.testbed.components.xrootd_storage import (
+    DATASET_FOLDER,
+    XrootdStorage,
+    storage_folder,
+)
+from treehammer.testbed.core import fault_injection, workspace
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.network import distance_links
+
+KIT = Path(providers.__file__).parents[1] / "kit"
+SIZE = 8_000_000
+#: Notes the instant of each operation before it is sent.
+PAYLOAD = """
+import os, treehammer_load
+def operations(task, span):
+    for operation in treehammer_load.{kind}_files(task, span):
+        with open("progress.new", "w") as stream:
+            stream.write(str(operation.due_s))
+        os.replace("progress.new", "progress")
+        yield operation
+treehammer_load.run(operations)
+"""
+
+#: Payloads that need no notes.
+CLOSED = {
+    "pattern": "t.read_pattern",
+    "stream": "t.stream_files, prepare=t.write_streams",
+    "delete": "t.delete_files, prepare=t.create_files",
+}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A load generator that runs in a folder of its own."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    cores: int = 1
+
+    def wait_for(self, due_s: float) -> None:
+        """Wait until the operations of an instant are sent."""
+        wait_until(lambda: self.progress() >= due_s, f"no operation due at {due_s} s")
+
+    def progress(self) -> float:
+        path = self.folder / "progress"
+        return float(path.read_text()) if path.exists() else -1e9
+
+    def read_rows(self) -> list[Row]:
+        """Wait for the end and return the operations, checked for consistency."""
+        assert self.process.wait(120) == 0, (self.folder / "log").read_text()
+        rows: list[Row] = json.loads((self.folder / "result.json").read_text())["operations"]
+        assert find_operation_problems(rows) == []
+        for step in {row["step"] for row in rows}:
+            own = [row for row in rows if row["step"] == step]
+            late, due = (sum(row[name] for row in own) for name in ("late", "scheduled"))
+            assert len({row["generator_limited"] for row in own}) == 1
+            # Readers open their files before the first step, which is not judged.
+            if not own[0]["generator_limited"]:
+                assert own[0]["generator_cpu"] < MAX_CPU * self.cores
+                assert "open" in {row["operation"] for row in own} or late <= due * MAX_LATE_SHARE
+        return rows
+
+    def read_figures(self) -> dict[str, float]:
+        """Return the figures that the payload reports beside its operations."""
+        figures: dict[str, float] = json.loads((self.folder / "result.json").read_text())["extras"]
+        return figures
+
+
+def total(rows: list[Row], name: str) -> int:
+    return sum(int(row[name]) for row in rows)
+
+
+def failures(rows: list[Row]) -> set[str]:
+    return {name for row in rows for name in json.loads(row["failures"])}
+
+
+def latencies(rows: list[Row]) -> LatencyHistogram:
+    return LatencyHistogram.sum(LatencyHistogram.decode(r["latency"]) for r in rows if r["latency"])
+
+
+@pytest.fixture(scope="module")
+def software() -> providers.SoftwareSetup:
+    """The XRootD client and aiohttp, as a job has them."""
+    request = providers.prepare_software(
+        providers.parse_software_request("xrootd:6.2.1"), config.load_settings().software_dir
+    )
+    return providers.setup_software(request, os.environ, KIT)
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[XrootdStorage]:
+    """Two sites that both have ``data``."""
+    with run_storage(distance_links.PROXY) as part:
+        content = os.urandom(SIZE)
+        for site in part.box.sites:
+            path = storage_folder(part.box, site) / DATASET_FOLDER.lstrip("/") / "data"
+            path.write_bytes(content)
+            path.chmod(0o644)
+        yield part
+
+
+@pytest.fixture
+def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
+    """Factory of generators: ``start(kind, url, duration_s, **axes)``, in steps of 1 s."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def do(
+        kind: str,
+        url: str,
+        duration_s: float,
+        env: dict[str, str] | None = None,
+        writable: str = "",
+        adler32: str = "",
+        **axes: Any,
+    ) -> Generator:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        file = {"name": "data", "url": url, "size": SIZE, "adler32": adler32}
+        job = {
+            "format": 1,
+            "execution": {"files": [file] if url else [], "variant": axes, "seed": 1},
+            "settings": {"timeout_s": 20},
+            "load": {"step_s": 1.0, "duration_s": duration_s, "writable": writable},
+        }
+        (folder / "job.json").write_text(json.dumps(job))
+        closed = f"import treehammer_load as t\nt.run({CLOSED.get(kind)})\n"
+        (folder / "load.py").write_text(closed if kind in CLOSED else PAYLOAD.format(kind=kind))
+        places = {
+            "TREEHAMMER_JOB": str(folder / "job.json"),
+            "TREEHAMMER_RESULT": str(folder / "result.json"),
+        }
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                software.build_command("python", "load.py"),
+                env={**software.env, **places, **(env or {})},
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+            )
+        started.append(process)
+        return Generator(process, folder, len(os.sched_getaffinity(0)) if kind == "stream" else 1)
+
+    yield do
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def find_area(storage: XrootdStorage, door: str, tmp_path: Path) -> str:
+    """Return the writable area of a door of the first site."""
+    if door == "file":
+        return f"{tmp_path}/area"
+    (found,) = [one for one in storage.doors("SITE_A") if one.name == door]
+    return found.writable_url
+
+
+def list_area(storage: XrootdStorage, door: str, tmp_path: Path) -> list[Path]:
+    """List everything in the writable area."""
+    stored = storage_folder(storage.box, "SITE_A") / "load"
+    return sorted((tmp_path / "area" if door == "file" else stored).rglob("*"))
+
+
+def find_url(storage: XrootdStorage, door: str) -> str:
+    if door == "file":
+        return str(storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "data")
+    prefixes = {one.name: one.prefix for one in storage.doors("SITE_A")}
+    return f"{prefixes[door]}/data"
+
+
+def server_ports(storage: XrootdStorage, door: str) -> set[int]:
+    """Ports of the servers that may perform the operations of a door."""
+    roots = {storage.storage_address(site)[1] for site in storage.box.sites}
+    _, root, http = storage.storage_address("SITE_A")
+    return {"root": {root}, "http": {http}, "federation": roots}[door]
+
+
+@pytest.mark.parametrize("door", ["root", "federation", "http", "file"])
+def test_opens_are_scheduled_and_counted_exactly(
+    start: Any, storage: XrootdStorage, door: str
+) -> None:
+    running = start("open", find_url(storage, door), 4, clients=10, rate_hz=5)
+    rows = running.read_rows()
+    assert {row["operation"] for row in rows} == {"open"}
+    by_step = [
+        total([row for row in rows if row["step"] == step], "scheduled") for step in range(4)
+    ]
+    assert by_step == [50] * 4
+    assert total(rows, "done") == 200
+    assert latencies(rows).count == 200
+    if door == "file":
+        assert {row["server"] for row in rows} == {os.uname().nodename}
+    else:
+        found = {int(row["server"].rpartition(":")[2]) for row in rows}
+        assert found <= server_ports(storage, door)
+        assert 0 < running.read_figures()["round_trip_s"] < 1
+
+
+@pytest.mark.parametrize(
+    "door, axes",
+    [
+        ("root", {"pattern": "consecutive"}),
+        ("root", {"pattern": "vector", "vector": 64}),
+        ("federation", {"pattern": "random"}),
+        ("http", {"pattern": "random"}),
+        ("http", {"pattern": "vector", "vector": 64}),
+        ("file", {"pattern": "consecutive"}),
+        ("file", {"pattern": "vector", "vector": 8, "io": "direct"}),
+    ],
+)
+def test_paced_readers_read_every_byte(
+    start: Any, storage: XrootdStorage, door: str, axes: dict[str, Any]
+) -> None:
+    url = find_url(storage, door)
+    rows = start("read", url, 4, clients=20, period_s=2, block_kb=250, **axes).read_rows()
+    if axes.get("io") == "direct" and failures(rows) == {"other"}:
+        pytest.skip("this file system has no O_DIRECT")
+    opened = [row for row in rows if row["operation"] == "open"]
+    assert (total(opened, "scheduled"), total(opened, "done")) == (20, 20)
+    reads = [row for row in rows if row["operation"] != "open"]
+    assert {row["operation"] for row in reads} == {
+        "vector_read" if axes["pattern"] == "vector" else "read"
+    }
+    assert (total(reads, "scheduled"), total(reads, "done")) == (40, 40)
+    assert total(reads, "bytes") == 40 * 250_000
+    assert {row["clients"] for row in rows} == {20}
+
+
+@pytest.mark.parametrize("door", ["root", "http"])
+def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: str) -> None:
+    state = workspace.read_state(storage.box.folder)
+    assert state is not None
+    (pid,) = [daemon.pid for daemon in state.daemons if daemon.name == "xrootd-SITE_A"]
+    running = start("open", find_url(storage, door), 4, clients=10, rate_hz=5)
+    running.wait_for(1.5)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        running.wait_for(2.5)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    rows = running.read_rows()
+    assert (total(rows, "scheduled"), total(rows, "done")) == (200, 200)
+    found = latencies(rows)
+    assert found.maximum > 0.9
+    assert found.quantile(0.99) > 0.85
+    assert found.share_above(0.2) > 0.15, "operations in the stall count from their own instants"
+
+
+@pytest.mark.parametrize("kind", ["open", "read"])
+def test_killed_server_gives_failures_and_schedule_is_kept(
+    start: Any, storage: XrootdStorage, kind: str
+) -> None:
+    pace = {"rate_hz": 5} if kind == "open" else {"period_s": 0.2, "block_kb": 10}
+    running = start(kind, find_url(storage, "root"), 300, clients=10, **pace)
+    running.wait_for(1)
+    with fault_injection.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
+        running.wait_for(running.progress() + 2)
+    running.wait_for(running.progress() + 3)
+    running.process.terminate()
+    rows = [row for row in running.read_rows() if row["operation"] == kind]
+    assert failures(rows) <= {"refused", "reset", "timeout", "server-error", "unfinished"}
+    assert failures(rows) & {"refused", "reset"}
+    steps = sorted({row["step"] for row in rows})
+    assert steps == list(range(len(steps)))
+    done = {}
+    for step in steps[:-1]:
+        own = [row for row in rows if row["step"] == step]
+        assert total(own, "scheduled") == 50
+        assert total(own, "done") + total(own, "failed") == 50
+        done[step] = total(own, "done")
+    assert done[0] == 50
+    assert min(done.values()) == 0
+    assert done[steps[-2]] == 50, "the server is used again after its return"
+
+
+def test_missing_file_and_dead_door_are_told_apart(start: Any, storage: XrootdStorage) -> None:
+    for door in ("root", "http", "file"):
+        rows = start("open", find_url(storage, door) + "-not", 1, rate_hz=20).read_rows()
+        assert failures(rows) == {"not-found"}, door
+        assert total(rows, "failed") == 20
+    for scheme in ("root", "http"):
+        rows = start("open", f"{scheme}://127.0.0.1:9//data", 1, rate_hz=20).read_rows()
+        assert failures(rows) == {"refused"}, scheme
+
+
+def test_tls_is_verified(start: Any, tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "ca")
+    certificate, key = authority.issue_server_certificate()
+    both = tmp_path / "both.pem"
+    both.write_text(certificate.read_text() + key.read_text())
+    (tmp_path / "data").write_bytes(bytes(100_000))
+    with serve_http(SimpleHTTPRequestHandler, tmp_path, both) as port:
+        url = f"https://127.0.0.1:{port}/data"
+        rows = start("open", url, 1, {"SSL_CERT_FILE": str(authority.ca)}, rate_hz=20).read_rows()
+        assert (total(rows, "done"), total(rows, "failed")) == (20, 0)
+        rows = start("open", url, 1, {"SSL_CERT_FILE": ""}, rate_hz=20).read_rows()
+        assert failures(rows) == {"credential"}
+        # This server ignores ranges: reading would take the whole file.
+        rows = start(
+            "read", url, 1, {"SSL_CERT_FILE": str(authority.ca)}, period_s=0.1, block_kb=1
+        ).read_rows()
+        assert failures(rows) == {"not-supported"}
+
+
+class _Recording(BaseHTTPRequestHandler):
+    """Answers ranges and keeps each request's token; a target makes it redirect."""
+
+    tokens: list[str | None]
+    target = ""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.tokens.append(self.headers["Authorization"])
+        self.send_response(302 if self.target else 206 if self.headers["Range"] else 200)
+        if self.target:
+            self.send_header("Location", self.target)
+        body = b"" if self.target or self.command == "HEAD" else bytes(1000)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+
+def test_token_stays_with_the_door(start: Any, tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "ca")
+    certificate, key = authority.issue_server_certificate()
+    both = tmp_path / "both.pem"
+    both.write_text(certificate.read_text() + key.read_text())
+    (tmp_path / "token").write_text("secret")
+    env = {"SSL_CERT_FILE": str(authority.ca), "BEARER_TOKEN_FILE": str(tmp_path / "token")}
+    at_server: list[str | None] = []
+    at_door: list[str | None] = []
+    with serve_http(type("Server", (_Recording,), {"tokens": at_server})) as port:
+        target = f"http://127.0.0.1:{port}/data"
+        door = type("Door", (_Recording,), {"tokens": at_door, "target": target})
+        with serve_http(door, certificate=both) as secure:
+            url = f"https://127.0.0.1:{secure}/data"
+            rows = start("read", url, 1, env, period_s=0.1, block_kb=1).read_rows()
+    assert total(rows, "failed") == 0
+    assert {row["server"] for row in rows} == {f"127.0.0.1:{port}"}
+    assert at_door == ["Bearer secret"], "reads go to the server that answered the open"
+    assert len(at_server) == 11
+    assert set(at_server) == {None}
+
+
+DOORS = ["root", "http", "file"]
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("direction", ["write", "read"])
+def test_streams_write_and_read_back(
+    start: Any, storage: XrootdStorage, door: str, direction: str, tmp_path: Path
+) -> None:
+    area = find_area(storage, door, tmp_path)
+    axes = {"clients": 4, "files": 3, "size_mb": 9.0, "direction": direction}
+    running = start("stream", "", 60, writable=area, **axes)
+    rows = running.read_rows()
+    assert {row["operation"] for row in rows} == {direction}
+    assert failures(rows) == set()
+    assert (total(rows, "done"), total(rows, "bytes")) == (12, 12 * 9_000_000)
+    if door != "file":
+        _, root, http = storage.storage_address("SITE_A")
+        ports = {int(row["server"].rpartition(":")[2]) for row in rows}
+        assert ports == {{"root": root, "http": http}[door]}
+    figures = running.read_figures()
+    assert (figures["files_removed"], figures["files_left"]) == (12, 0)
+    assert figures["total_s"] > 0
+    assert list_area(storage, door, tmp_path) == []
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_streams_compare_checksums_of_a_dataset(
+    start: Any, storage: XrootdStorage, door: str, tmp_path: Path
+) -> None:
+    content = Path(find_url(storage, "file")).read_bytes()
+    area = find_area(storage, door, tmp_path)
+    for adler32, expected in (
+        (f"{zlib.adler32(content):08x}", set()),
+        ("00000001", {"wrong-data"}),
+    ):
+        rows = start(
+            "stream",
+            find_url(storage, door),
+            60,
+            writable=area,
+            adler32=adler32,
+            clients=2,
+            files=2,
+            direction="read",
+        ).read_rows()
+        assert failures(rows) == expected
+        assert total(rows, "scheduled") == 4
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("axes", [{"files": 20}, {"rate_hz": 10, "size_kb": 2}])
+def test_deletion_is_counted_exactly(
+    start: Any, storage: XrootdStorage, door: str, axes: dict[str, Any], tmp_path: Path
+) -> None:
+    area = find_area(storage, door, tmp_path)
+    running = start("delete", "", 2, writable=area, clients=5, **axes)
+    rows = running.read_rows()
+    assert {row["operation"] for row in rows} == {"delete"}
+    assert (total(rows, "done"), total(rows, "failed")) == (100, 0)
+    figures = running.read_figures()
+    # One more file than instants is created.
+    assert (figures["files_removed"], figures["files_left"]) == ("rate_hz" in axes, 0)
+    assert list_area(storage, door, tmp_path) == []
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_stopped_load_removes_its_files(
+    start: Any, storage: XrootdStorage, door: str, tmp_path: Path
+) -> None:
+    area = find_area(storage, door, tmp_path)
+    running = start("stream", "", 300, writable=area, clients=4, files=1_000, size_mb=1.0)
+    wait_until(lambda: len(list_area(storage, door, tmp_path)) > 20, "nothing is written")
+    running.process.terminate()
+    rows = running.read_rows()
+    assert failures(rows) <= {"unfinished"}
+    figures = running.read_figures()
+    assert "total_s" not in figures
+    assert figures["files_left"] == 0
+    assert figures["files_removed"] >= total(rows, "done") > 0
+    assert list_area(storage, door, tmp_path) == []
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("vector", [1, 16])
+def test_pattern_reads_in_sequence(
+    start: Any, storage: XrootdStorage, door: str, vector: int
+) -> None:
+    running = start(
+        "pattern", find_url(storage, door), 60, reads=200, chunk_kb="10-20", vector=vector
+    )
+    rows = running.read_rows()
+    read = [row for row in rows if row["operation"] != "open"]
+    assert {row["operation"] for row in read} == {"read" if vector == 1 else "vector_read"}
+    assert (total(read, "done"), total(read, "failed"), total(read, "late")) == (200, 0, 0)
+    assert 2e6 * vector < total(read, "bytes") < 4e6 * vector
+    figures = running.read_figures()
+    # One read follows the other, so the whole takes at least the sum; histograms err by 0.8 %.
+    assert figures["total_s"] > 0.99 * 200 * latencies(read).mean
+
+
+def test_area_that_forbids_writing_fails_in_setup(start: Any, storage: XrootdStorage) -> None:
+    prefix = find_url(storage, "root").rpartition("/")[0]
+    running = start("delete", "", 2, writable=f"{prefix}/not-writable")
+    assert running.process.wait(120) == 1
+    failure = json.loads((running.folder / "result.json").read_text())["failure"]
+    assert (failure["failure_class"], failure["phase"]) == ("open", "setup")
+    assert "mkdir" in failure["message"]
+
+
+class _Putting(BaseHTTPRequestHandler):
+    """Stores nothing, but notes each request; a target makes it redirect."""
+
+    requests: list[tuple[str, str | None, int]]
+    target = ""
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.requests.append((self.command, self.headers["Authorization"], len(body)))
+        self.send_response(307 if self.target else 201 if self.command == "MKCOL" else 204)
+        if self.target:
+            self.send_header("Location", f"{self.target}{self.path}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
+    def do_MKCOL(self) -> None:
+        self._answer()
+
+
+def test_uploads_follow_redirects_without_the_token(start: Any, tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "ca")
+    certificate, key = authority.issue_server_certificate()
+    both = tmp_path / "both.pem"
+    both.write_text(certificate.read_text() + key.read_text())
+    (tmp_path / "token").write_text("secret")
+    env = {"SSL_CERT_FILE": str(authority.ca), "BEARER_TOKEN_FILE": str(tmp_path / "token")}
+    at_server: list[tuple[str, str | None, int]] = []
+    at_door: list[tuple[str, str | None, int]] = []
+    with serve_http(type("Server", (_Putting,), {"requests": at_server})) as port:
+        target = f"http://127.0.0.1:{port}"
+        door = type("Door", (_Putting,), {"requests": at_door, "target": target})
+        with serve_http(door, certificate=both) as secure:
+            area = f"https://127.0.0.1:{secure}/area"
+            running = start("stream", "", 60, env, area, clients=1, files=2, size_mb=5)
+            rows = running.read_rows()
+    assert (total(rows, "done"), total(rows, "bytes")) == (2, 10_000_000)
+    expected = [("MKCOL", 0), ("PUT", 5_000_000), ("PUT", 5_000_000)]
+    expected += [("DELETE", 0)] * 3
+    assert at_server == [(name, None, size) for name, size in expected]
+    assert [name for name, token, _ in at_door] == [name for name, _ in expected]
+    assert {token for _, token, _ in at_door} == {"Bearer secret"}

@@ -1,0 +1,170 @@
+"""Jobs that start together: local ones, at a service that restarts, and in an HTCondor pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grid_fixtures import Grid, run_testbed
+from grid_user import GridUser
+from local_user import LocalUser
+from polling import wait_until
+from service_process import ServiceProcess
+from spool_harness import SpoolHarness
+from starting_jobs import WorkerProcesses, write_load_test
+
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.sites.site_model import LoadPermission
+from treehammer.testbed.components import component_list
+
+
+def read_rows(user: LocalUser) -> list[dict[str, Any]]:
+    with Store.open(user.settings.database) as store:
+        rows = [dict(row) for row in store.measurements(Selection())]
+    return sorted(rows, key=lambda row: row["load_index"])
+
+
+def test_local_jobs_start_together_and_in_levels(local_user: LocalUser) -> None:
+    test = write_load_test(local_user.folder / "load")
+    done = local_user.invoke_command("submit", str(test), "--wait", "-S", "load.ramp=2/3s")
+    assert done.exception is None, done.output
+    assert "jobs start together, after 300 s at most; ramp 2/3s" in done.output
+    rows = read_rows(local_user)
+    assert [row["failure_class"] for row in rows] == [None] * 4
+    assert [(row["load_index"], row["load_jobs"]) for row in rows] == [(n, 4) for n in range(4)]
+    assert [row["start_present_jobs"] for row in rows] == [4] * 4
+    (start_us,) = {row["start_planned_us"] for row in rows}
+    (meeting,) = local_user.settings.spool_dir.glob("jobs/*/starts/*")
+    arrivals = [(meeting / str(number)).stat().st_mtime for number in range(4)]
+    assert max(arrivals) * 1e6 < start_us, "nobody starts before all are there"
+    for row, level_s in zip(rows, (0, 0, 3, 3), strict=True):
+        own_us = start_us + level_s * 1_000_000
+        assert row["load_started_us"] >= own_us
+        assert row["start_offset_s"] == pytest.approx((row["load_started_us"] - own_us) / 1e6)
+        assert row["start_state"] == ("late" if row["start_offset_s"] > 0.25 else "together")
+        assert row["start_wait_s"] < 300
+    said = local_user.invoke_command("status", "last").output
+    assert "4 of 4 jobs started together, spread" in said
+    refused = local_user.invoke_command("resume", "last")
+    assert "its jobs start together" in str(refused.exception)
+
+
+def test_together_and_ordinary_jobs_do_not_overlap(spool: SpoolHarness) -> None:
+    batch = spool.make_batch()
+    first = batch.submit("first", [spool.describe_job("alone", seconds=0.5)])
+    jobs = [replace(spool.describe_job(f"j{n}", seconds=0.5), together=3) for n in range(3)]
+    group = batch.submit("group", jobs)
+    last = batch.submit("last", [spool.describe_job("other", seconds=0.5)])
+    spool.wait_until_final([*first.values(), *group.values(), *last.values()], 300)
+    ((_, _, _), (_, _, before)) = spool.job_times(first["alone"])
+    ((_, _, after), (_, _, _)) = spool.job_times(last["other"])
+    for batch_id in group.values():
+        ((_, _, start), (_, _, end)) = spool.job_times(batch_id)
+        assert before <= start < end <= after
+
+
+def test_missing_job_delays_the_others_no_longer_than_the_limit(
+    local_user: LocalUser, tmp_path: Path
+) -> None:
+    test = write_load_test(tmp_path / "load", wait_s="3", duration_s="1")
+    with WorkerProcesses(test, local_user.settings, tmp_path / "jobs", service=False) as workers:
+        workers.start(0, 1, 3)
+        workers.wait()
+        for number in (0, 1, 3):
+            values = workers.read_values(number)
+            assert "failure_class" not in values, workers.read_log(number)
+            assert values["start_present_jobs"] == 3
+            assert "3 of 4 jobs arrived in time" in workers.read_log(number)
+        workers.start(2)
+        workers.wait()
+        late = workers.read_values(2)
+    assert (late["start_state"], late["failure_kind"]) == ("late", "late-start")
+    assert "their load is over" in str(late["failure_message"])
+
+
+def test_service_that_restarts_while_jobs_wait_loses_no_job(
+    local_user: LocalUser, service_process: ServiceProcess, tmp_path: Path
+) -> None:
+    settings = service_process.settings_for_user(local_user.settings)
+    test = write_load_test(tmp_path / "load")
+    with WorkerProcesses(test, settings, tmp_path / "jobs", service=True) as workers:
+        workers.start(0, 1, 2)
+        wait_until(lambda: "3 of 4 jobs" in service_process.log.read_text(), "three jobs are there")
+        service_process.end_process()
+        service_process.start()
+        began_us = time.time() * 1e6
+        workers.start(3)
+        workers.wait()
+        rows = [workers.read_values(number) for number in range(4)]
+    for number, row in enumerate(rows):
+        assert "start_planned_us" in row, workers.read_log(number)
+    assert len({row["start_planned_us"] for row in rows}) == 1
+    for number, row in enumerate(rows):
+        assert row["start_present_jobs"] == 4, workers.read_log(number)
+        assert row["load_started_us"] > began_us  # type: ignore[operator]
+        # The service runs on this machine: its clock is ours.
+        offset_s, error_s = float(str(row["clock_offset_s"])), float(str(row["clock_error_s"]))
+        assert abs(offset_s) <= error_s + 0.001
+        assert "it cannot be reached" not in workers.read_log(number)
+    assert len(service_process.read_measurements()) == 4
+
+
+@pytest.mark.parametrize("service", [False, True])
+def test_job_that_fails_before_its_start_delays_nobody(
+    local_user: LocalUser, service_process: ServiceProcess, tmp_path: Path, service: bool
+) -> None:
+    settings = service_process.settings_for_user(local_user.settings)
+    test = write_load_test(tmp_path / "load", wait_s="86400")
+    with WorkerProcesses(test, settings, tmp_path / "jobs", service=service) as workers:
+        workers.break_software(2)
+        workers.start(0, 1, 2, 3)
+        workers.wait()
+        assert workers.read_values(2)["failure_class"] == "software-setup"
+        for number in (0, 1, 3):
+            values = workers.read_values(number)
+            assert "failure_class" not in values, workers.read_log(number)
+            assert values["start_present_jobs"] == 3
+
+
+@pytest.fixture(scope="module")
+def wide_pool() -> Iterator[Grid]:
+    """HTCondor only: two sites with four slots each."""
+    with run_testbed(
+        "wide", component_list.build_pools, 2, second_pool=True, rucio=False, slots=4
+    ) as grid:
+        yield grid
+
+
+def test_jobs_of_a_pool_start_together(
+    wide_pool: Grid, service_process: ServiceProcess, tmp_path: Path
+) -> None:
+    user = GridUser(tmp_path, wide_pool)
+    for name in wide_pool.box.sites:
+        (door,) = user.sites[name].doors
+        user.write_sites_file(**{name: {"doors": (replace(door, load=LoadPermission(clients=8)),)}})
+    test = write_load_test(tmp_path / "load", repeats="2")
+    sites = ",".join(wide_pool.box.sites)
+    refused = user.invoke_command("submit", str(test), "--sites", sites)
+    assert "agree on a common start at the results service" in str(refused.exception)
+    user.settings = service_process.settings_for_user(user.settings)
+    done = user.invoke_command("submit", str(test), "--sites", sites, "-S", "repeats=4", "--wait")
+    assert done.exception is None, (done.output, done.exception)
+    rows = read_rows(user)
+    assert [row["failure_class"] for row in rows] == [None] * 8
+    assert [row["load_index"] for row in rows] == list(range(8))
+    assert len({(row["site"], row["slot"]) for row in rows}) == 8, "four slots of each site"
+    (start_us,) = {row["start_planned_us"] for row in rows}
+    for row in rows:
+        assert row["start_present_jobs"] == 8
+        assert row["load_started_us"] >= start_us - 1e6 * row["clock_error_s"]
+    (status,) = [
+        line
+        for line in user.invoke_command("status", "last").output.splitlines()
+        if line.startswith("start ")
+    ]
+    assert "8 of 8 jobs started together" in status

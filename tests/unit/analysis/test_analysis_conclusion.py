@@ -1,0 +1,244 @@
+"""Conclusions of comparisons in plain sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from simulated_campaign import SimulatedCampaign
+
+from treehammer.analysis.cli.compare_command import print_conclusions
+from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.conclusion import describe_conclusion
+from treehammer.analysis.samples.control_check import ControlCheck
+from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.terminal import JSON
+
+A, B = "6.38.00", "6.40.00"
+CPU, WALL = "cpu_per_event_s", "wall_per_event_s"
+LESS, MORE, UNCLEAR = (-1.7, -2.6, -0.8), (3.1, 2.2, 4.0), (0.9, -0.8, 2.6)
+
+
+def make_row(
+    verdict: Verdict,
+    change: tuple[float, float, float] | None = None,
+    label: str = "branches=100%",
+    **values: Any,
+) -> VerdictRow:
+    """Make a row; ``change`` is the effect with its interval, in per cent."""
+    effect, low, high = (math.log1p(one / 100) for one in change) if change else (None,) * 3
+    row: dict[str, Any] = {
+        "comparison_id": "c",
+        "created_us": 1,
+        "rule_version": 2,
+        "scope": "host",
+        "site": "local",
+        "comparison_key": label,
+        "label": label,
+        "metric": CPU,
+        "axis": "root",
+        "a": A,
+        "b": B,
+        "verdict": str(verdict),
+        "effect": effect,
+        "low": low,
+        "high": high,
+        "jobs": 3,
+        "hosts": 1,
+        "jobs_needed": None,
+        "evidence": VerdictEvidence(delta=0.02, campaigns=()).to_json(),
+    }
+    return VerdictRow(**{**row, **values})
+
+
+@pytest.mark.parametrize(
+    "verdict, change, sentence",
+    [
+        (
+            Verdict.SLOWER,
+            MORE,
+            f"ROOT {B} needs 3.1 % (2.2 to 4.0 %) more CPU time per event than {A}",
+        ),
+        (
+            Verdict.FASTER,
+            (-9.0, -12.0, -6.0),
+            f"ROOT {B} needs 9.0 % (6.0 to 12.0 %) less CPU time per event than {A}",
+        ),
+        (
+            Verdict.DIFFERENT,
+            LESS,
+            f"ROOT {B} needs 1.7 % (0.8 to 2.6 %) less CPU time per event than {A}",
+        ),
+        (
+            Verdict.SAME,
+            (0.1, -0.4, 0.6),
+            f"there is no difference beyond 2 % in CPU time per event between ROOT {B} and {A}",
+        ),
+        (
+            Verdict.UNDECIDED,
+            UNCLEAR,
+            f"it is undecided whether ROOT {B} needs more or less CPU time per event than {A} "
+            "(between 0.8 % less and 2.6 % more)",
+        ),
+        (
+            Verdict.NOT_ENOUGH,
+            None,
+            f"there are not enough data to compare the CPU time per event of ROOT {B} and {A}",
+        ),
+        (Verdict.TOO_LITTLE, None, f"too little was read to compare ROOT {B} and {A}"),
+        (
+            Verdict.BUILD_DIFFERS,
+            None,
+            f"ROOT {B} and {A} are not compared, because their builds differ",
+        ),
+        (
+            Verdict.VALUES_DIFFER,
+            None,
+            f"ROOT {B} and {A} are not compared, because they read different values",
+        ),
+        (Verdict.ONLY_IN_A, None, f"ROOT {B} was not measured"),
+        (Verdict.ONLY_IN_B, None, f"ROOT {A} was not measured"),
+        (
+            Verdict.FAILED,
+            None,
+            f"ROOT {B} and {A} are not compared, because measurements failed",
+        ),
+    ],
+)
+def test_every_verdict_has_a_sentence(
+    verdict: Verdict, change: tuple[float, float, float] | None, sentence: str
+) -> None:
+    assert describe_conclusion([make_row(verdict, change)]) == f"On this host, {sentence}."
+
+
+def test_variants_with_different_verdicts_are_named() -> None:
+    rows = [
+        make_row(Verdict.SAME, (0.0, -0.5, 0.5), "branches=2% cache_mb=30"),
+        make_row(Verdict.DIFFERENT, LESS, "branches=100% cache_mb=30"),
+        make_row(Verdict.UNDECIDED, UNCLEAR, "events=50%"),
+    ]
+    assert describe_conclusion(rows) == (
+        f"On this host, ROOT {B} needs 1.7 % (0.8 to 2.6 %) less CPU time per event than {A} "
+        "for all branches, cache_mb=30; there is no difference beyond 2 % "
+        "for 2 % of the branches, cache_mb=30; "
+        "it is undecided (between 0.8 % less and 2.6 % more) for 50 % of the events."
+    )
+
+
+def test_many_variants_are_counted_with_the_range_of_their_changes() -> None:
+    rows = [make_row(Verdict.SLOWER, (n, n - 1, n + 1), f"cache_mb={n}") for n in (4, 6, 5, 7)]
+    assert describe_conclusion(rows) == (
+        f"On this host, ROOT {B} needs 4.0 to 7.0 % more CPU time per event than {A} in all 4 cases."
+    )
+    rows.append(make_row(Verdict.TOO_LITTLE, None, "cache_mb=0"))
+    assert "in 4 of 5 cases; too little was read for cache_mb=0." in describe_conclusion(rows)
+
+
+def test_wall_time_is_mentioned_where_its_claim_differs() -> None:
+    rows = [
+        make_row(Verdict.SAME, (0.0, -0.5, 0.5)),
+        make_row(Verdict.SAME, (0.0, -0.5, 0.5), "branches=2%"),
+        make_row(Verdict.SAME, (0.1, -0.5, 0.5), metric=WALL),
+    ]
+    assert "wall" not in describe_conclusion(
+        [*rows, make_row(Verdict.SAME, (0.2, -0.5, 0.5), "branches=2%", metric=WALL)]
+    )
+    text = describe_conclusion([*rows, make_row(Verdict.SLOWER, MORE, "branches=2%", metric=WALL)])
+    assert text.endswith(
+        f"for all branches and for 2 % of the branches. ROOT {B} needs 3.1 % (2.2 to 4.0 %) more "
+        f"wall time per event than {A} for 2 % of the branches."
+    )
+
+
+def test_results_of_several_sites_name_them() -> None:
+    rows = [
+        make_row(Verdict.SLOWER, MORE, scope="site", site="T2_A", hosts=4),
+        make_row(Verdict.ONLY_IN_A, None, site="T2_B", hosts=0),
+    ]
+    assert describe_conclusion(rows) == (
+        f"ROOT {B} needs 3.1 % (2.2 to 4.0 %) more CPU time per event than {A} at T2_A; "
+        f"ROOT {B} was not measured at T2_B."
+    )
+
+
+def test_variant_without_effect_over_sites_is_not_hidden() -> None:
+    evidence = VerdictEvidence(delta=0.02, sites=("A", "B")).to_json()
+    rows = [
+        make_row(Verdict.SLOWER, MORE, scope="sites", site="", hosts=8, evidence=evidence),
+        make_row(Verdict.NOT_ENOUGH, None, "branches=2%", scope="sites", site="", hosts=0),
+        make_row(Verdict.ONLY_IN_A, None, "branches=2%"),
+    ]
+    assert describe_conclusion(rows) == (
+        f"On average at these 2 sites, ROOT {B} needs 3.1 % (2.2 to 4.0 %) more CPU time per event "
+        f"than {A} for all branches; there are not enough data for 2 % of the branches."
+    )
+
+
+def test_effects_over_sites_replace_those_of_sites() -> None:
+    rows = compare_samples(
+        SimulatedCampaign(sites=("A", "B", "C", "D"), effect=0.1).samples(),
+        ComparisonQuery("root", A, B),
+        now_us=1,
+    ).verdicts
+    text = describe_conclusion(rows)
+    assert text.startswith(f"Over 4 sites, ROOT {B} needs 10.")
+    assert len(text.split(". ")) == 1
+
+
+def test_other_axes_are_named_with_their_values() -> None:
+    row = make_row(Verdict.DIFFERENT, LESS, axis="cache_mb", a="0", b="30")
+    assert "cache_mb=30 needs" in describe_conclusion([row])
+    check = ControlCheck(CPU, "0", 1, 0.002, None, None, None)
+    text = describe_conclusion([row], [check])
+    assert "than cache_mb=0. The only control launch (cache_mb=0 against itself) differs" in text
+    row = make_row(Verdict.DIFFERENT, LESS, axis="campaign", a="c1", b="c2")
+    assert "campaign night needs" in describe_conclusion([row], names={"c2": "night"})
+
+
+@pytest.mark.parametrize(
+    "mean, sd, launches, sentence",
+    [
+        (0.002, 0.006, 6, "The control (6.38.00 against itself) differs by 0.2 %, as it should."),
+        (
+            -0.03,
+            0.08,
+            6,
+            "The control (6.38.00 against itself) differs by 3.0 %, which may be its scatter.",
+        ),
+        (0.002, None, 1, "The only control launch (6.38.00 against itself) differs by 0.2 %."),
+    ],
+)
+def test_control_follows_the_result(
+    mean: float, sd: float | None, launches: int, sentence: str
+) -> None:
+    low, high = (None, None) if sd is None else (mean - sd, mean + sd)
+    check = ControlCheck(CPU, A, launches, mean, sd, low, high)
+    text = describe_conclusion([make_row(Verdict.SLOWER, MORE)], [check])
+    assert text.endswith(f"than {A}. {sentence}")
+
+
+def test_controls_that_are_off_come_first() -> None:
+    good = ControlCheck(CPU, A, 6, 0.001, 0.002, -0.001, 0.003)
+    off = ControlCheck(WALL, A, 6, 0.03, 0.002, 0.028, 0.032)
+    text = describe_conclusion([make_row(Verdict.SLOWER, MORE)], [good, off])
+    assert (
+        "Do not trust this result: the control (6.38.00 against itself) differs by 3.0 % in wall"
+        in text
+    )
+    assert text.index("Do not trust") < text.index("On this host")
+
+
+def test_nothing_to_conclude() -> None:
+    assert describe_conclusion([]) == ""
+
+
+def test_conclusion_goes_to_standard_error_beside_json(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = SimulatedCampaign(effect=0.1).samples()
+    found = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
+    print_conclusions([found], {})
+    print_conclusions([found], {}, form=JSON)
+    printed = capsys.readouterr()
+    assert printed.out == printed.err
+    assert printed.out.startswith(f"\nAt T2_A, ROOT {B} needs 10.")

@@ -1,0 +1,138 @@
+"""Rates and tails of operations, and their table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_verbs import find_command
+from click.testing import CliRunner, Result
+from measurement_factory import make_campaign_row, make_measurement, make_operation
+
+from treehammer.config import load_settings
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.write.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
+        yield opened
+
+
+def fetch(store: Store, **options: Any) -> list[OperationGroup]:
+    with store.snapshot() as snapshot:
+        return fetch_operations(snapshot, Selection(), **options)
+
+
+def add(store: Store, job: str, *steps: dict[str, Any], **values: Any) -> None:
+    store.add([make_measurement(job, operations=steps, **values)])
+
+
+def test_simultaneous_rates_add_and_consecutive_ones_average(store: Store) -> None:
+    for job in "ab":
+        add(store, job, *(make_operation([0.001] * 50, step=n, clients=3) for n in range(2)))
+    add(store, "c", make_operation([0.5] * 50, {"timeout": 50}, step=1, clients=1, bytes=4000))
+    [total] = fetch(store)
+    # 20 s in all: 2 x 100 in both steps, and 100 more in the second.
+    assert (total.measurements, total.active_clients, total.seconds) == (3, 7, 20.0)
+    assert (total.attempted_hz, total.observed_hz) == (15.0, 12.5)
+    assert total.bytes_per_s == 200
+    assert total.failed_fraction == pytest.approx(50 / 300)
+    assert total.failures == {"timeout": 50}
+    assert total.latency.quantile(0.5) == pytest.approx(0.001, rel=0.01)
+    assert total.latency.quantile(0.99) == pytest.approx(0.5, rel=0.01)
+    steps = fetch(store, key=lambda row: row["step"])
+    assert [(one.key, one.attempted_hz, one.active_clients) for one in steps] == [
+        (0, 10.0, 6),
+        (1, 20.0, 7),
+    ]
+
+
+def test_clients_of_several_servers_count_once(store: Store) -> None:
+    add(store, "a", *(make_operation([0.001], server=name, clients=5) for name in ("x", "y")))
+    [total] = fetch(store)
+    assert (total.active_clients, total.seconds, total.done) == (5, 10.0, 2)
+    assert len(fetch(store, key=lambda row: row["server"])) == 2
+
+
+def test_gaps_between_jobs_do_not_lower_the_rate(store: Store) -> None:
+    add(store, "a", make_operation([0.001] * 50))
+    add(store, "b", make_operation([0.001] * 50, step=1000))
+    [total] = fetch(store)
+    assert (total.seconds, total.observed_hz, total.active_clients) == (20.0, 5.0, 1)
+
+
+def test_limited_steps_and_unusable_measurements_are_left_out(store: Store) -> None:
+    limited = make_operation([9.0] * 7, generator_limited=True)
+    add(store, "a", make_operation([0.001] * 10), {**limited, "step": 1})
+    add(store, "b", make_operation([9.0]), plausible=False)
+    add(store, "c", make_operation([9.0]), failure_class="payload")
+    add(store, "d", {**limited, "side": "server"})
+    client, server = fetch(store)
+    assert (client.steps, client.limited_steps, client.scheduled) == (1, 1, 10)
+    assert client.latency.maximum < 1
+    assert (server.steps, server.limited_steps, server.seconds) == (0, 1, 0.0)
+    figures = (server.attempted_hz, server.failed_fraction, server.bytes_per_s)
+    assert figures == (None, None, None)
+    assert server.latency.count == 0
+
+
+@pytest.fixture
+def campaign(store: Store, tmp_path: Path) -> Path:
+    store.add_campaign(make_campaign_row(name="opens"), [])
+    for rate, site in ((50, "SITE_A"), (100, "SITE_A"), (50, "SITE_B")):
+        steps = (make_operation([0.002] * rate, {"other": rate}, step=n) for n in range(2))
+        add(store, f"{rate}{site}", *steps, site=site, variant=f'{{"rate_hz":{rate}}}')
+    return tmp_path
+
+
+def summarize(folder: Path, *arguments: str) -> Result:
+    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
+    return CliRunner().invoke(find_command("summary"), arguments, obj=settings)
+
+
+def test_summary_of_a_load_test_shows_its_operations(campaign: Path) -> None:
+    result = summarize(campaign)
+    assert result.exception is None, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["SITE_A", "50", "open", "client", "1", "10.0", "5.00", "50.0"] in [x[:8] for x in lines]
+    assert ["SITE_A", "100", "open", "client", "1", "20.0", "10.0", "50.0"] in [
+        x[:8] for x in lines
+    ]
+    assert "generator was the limit" in result.output
+
+
+def test_operations_are_grouped_by_axes_columns_and_steps(campaign: Path) -> None:
+    found = json.loads(summarize(campaign, "--by", "rate_hz,step", "--json").stdout)
+    assert [(one["rate_hz"], one["step"], one["attempted_hz"]) for one in found] == [
+        (50, 0, 20.0),
+        (50, 1, 20.0),
+        (100, 0, 20.0),
+        (100, 1, 20.0),
+    ]
+    assert found[0]["p99_s"] == pytest.approx(0.002, rel=0.01)
+    assert found[0]["failures"] == {"other": 100}
+    csv = summarize(campaign, "--by", "site", "--where", "site=SITE_B", "--csv").stdout
+    assert csv.splitlines()[1].startswith("SITE_B,open,client,1,10.0,5.0,0.5,")
+
+
+def test_axes_may_have_the_names_of_figures(store: Store, tmp_path: Path) -> None:
+    store.add_campaign(make_campaign_row(), [])
+    step = make_operation([0.001], clients=7)
+    add(store, "a", step, variant='{"bytes":2,"clients":1000}')
+    [line] = json.loads(summarize(tmp_path, "--by", "clients,bytes", "--json").stdout)
+    assert (line["clients"], line["active_clients"]) == (1000, 7)
+    assert (line["axis_bytes"], line["bytes"]) == (2, 0)
+
+
+def test_metrics_of_a_load_test_are_summarized_on_request(campaign: Path) -> None:
+    result = summarize(campaign, "--metrics", "payload_wall_s")
+    assert result.exception is None
+    assert "payload_wall_s" in result.output
+    refused = summarize(campaign, "--by", "colour")
+    assert "neither an axis" in str(refused.exception)

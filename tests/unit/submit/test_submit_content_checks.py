@@ -1,0 +1,61 @@
+"""Checks of tests against the contents of datasets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from plan_factory import make_manifest
+
+from treehammer.datasets.model.manifest import Manifest
+from treehammer.errors import DefinitionError
+from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.matrix.definition import TestDefinition
+from treehammer.hctests.schema import definition_loader
+from treehammer.submit.planning.content_checks import check_contents
+
+
+@pytest.fixture(scope="module")
+def definition() -> TestDefinition:
+    return definition_loader.load_definition(pinned_tests.SHIPPED_TESTS_FOLDER / "ttree-read")
+
+
+def make_listed_manifest(**origin: Any) -> Manifest:
+    manifest = make_manifest()
+    known = {"other_trees": ["Runs"], "branches": ["x", "odd", "y"], "unreadable_branches": {}}
+    return replace(manifest, origin={**manifest.origin, **known, **origin})
+
+
+def with_branches(definition: TestDefinition, tree: str, *branches: str | float) -> TestDefinition:
+    return replace(definition, tree=tree, axes={**definition.axes, "branches": branches})
+
+
+def test_existing_tree_and_branches_are_accepted(definition: TestDefinition) -> None:
+    manifest = make_listed_manifest(unreadable_branches={"odd": "no"})
+    wanted = ("x,y", "!odd", "readable", "@list", 0.5)
+    check_contents(with_branches(definition, manifest.tree, *wanted), [manifest])
+    # The branches of another tree are not known.
+    check_contents(with_branches(definition, "Runs", "z"), [manifest])
+
+
+def test_unknown_tree_is_refused_with_the_nearest_name(definition: TestDefinition) -> None:
+    with pytest.raises(DefinitionError, match="has no tree 'Runz'") as error:
+        check_contents(with_branches(definition, "Runz", 1.0), [make_listed_manifest()])
+    assert "Did you mean 'Runs'?" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("request_", "problem"),
+    [("odt", "no branch matches 'odt'; near: odd"), ("readable", "leaves none to read")],
+)
+def test_unmatched_branches_are_refused(
+    definition: TestDefinition, request_: str, problem: str
+) -> None:
+    manifest = make_listed_manifest(unreadable_branches=dict.fromkeys("xy", "") | {"odd": ""})
+    with pytest.raises(DefinitionError, match=problem):
+        check_contents(with_branches(definition, manifest.tree, request_), [manifest])
+
+
+def test_manifest_without_names_is_not_checked(definition: TestDefinition) -> None:
+    check_contents(with_branches(definition, "any", "z"), [make_manifest()])

@@ -1,0 +1,106 @@
+"""Command ``count`` with stand-ins for callgrind: results, problems and stored rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from local_user import LocalUser
+from plan_factory import make_local_plan
+
+from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
+from treehammer.errors import ConfigError, CountingError, ExitCode
+from treehammer.progress import no_progress
+from treehammer.sql.write.store import Store
+from treehammer.submit.cli import count_command
+from treehammer.submit.counting import count_runner
+from treehammer.submit.counting.callgrind_output import CallgrindProfile
+from treehammer.submit.counting.callgrind_run import CountedRead, Valgrind
+from treehammer.submit.counting.count_runner import RepeatedCount, build_rows, count_plan
+
+A, B = "6.38.00", "6.40.00"
+VALGRIND = Valgrind("valgrind", "", "3.19.0")
+INSTRUCTIONS = {A: 1000, B: 1100}
+
+
+def count_events(
+    _valgrind: Valgrind, _job: JobSpec, spec: ExecutionSpec, payload: Path, events: int
+) -> CountedRead:
+    """Count INSTRUCTIONS per event; fail without a cache."""
+    assert (payload / "read.py").is_file()
+    if spec.variant["cache_mb"] == 0:
+        raise CountingError("no cache", where="cache_mb=0")
+    root = str(spec.variant["root"])
+    return make_read(spec, {("libTree.so", "Fill()"): events * INSTRUCTIONS[root]}, events)
+
+
+def make_read(
+    spec: ExecutionSpec, instructions: dict[tuple[str, str], int], events: int
+) -> CountedRead:
+    values = {"events_read": events, "root_version": spec.variant["root"]}
+    return CountedRead(spec, values, CallgrindProfile(instructions))
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalUser:
+    """A user whose reads are counted by :func:`count_events`."""
+    plan = make_local_plan(tmp_path / "reads")
+    monkeypatch.setattr(count_runner, "count_read", count_events)
+    monkeypatch.setattr(count_command, "find_valgrind", lambda: VALGRIND)
+    monkeypatch.setattr(count_command, "plan_request", lambda *_, **__: plan)
+    return LocalUser(tmp_path)
+
+
+def test_counts_are_printed_and_stored_beside_problems(user: LocalUser) -> None:
+    result = user.invoke_command("count", A, B, "reads", "--events", "50", "--json")
+    assert result.return_value == ExitCode.INFRASTRUCTURE
+    assert "cache_mb=0: no cache" in result.stderr
+    total = json.loads(result.stdout)[0]
+    assert (total["a_per_event"], total["b_per_event"]) == (1000, 1100)
+    assert total["relative"] == pytest.approx(0.1)
+    with Store.open(user.settings.database, create=False) as store:
+        rows = store.instruction_counts()
+    assert {(row.root_version, row.events) for row in rows} == {(A, 50), (B, 50)}
+
+
+def test_counts_stay_out_of_the_database_on_request(user: LocalUser) -> None:
+    user.invoke_command("count", A, B, "reads", "--no-store")
+    assert not (user.settings.data_dir / "results.db").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [((A, A, "reads"), "both sides"), ((A, B, "reads", "-P", "root=x"), "given as A and B")],
+)
+def test_releases_are_given_once(user: LocalUser, arguments: tuple[str, ...], problem: str) -> None:
+    result = user.invoke_command("count", *arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert problem in str(result.exception)
+
+
+def test_each_variant_is_counted_repeatedly(user: LocalUser, tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path / "again")
+    found = count_plan(plan, VALGRIND, user.settings, no_progress, events=50, repeats=3)
+    assert [len(one.reads) for one in found.counts] == [3, 3]
+    assert [one.spread for one in found.counts] == [0, 0]
+    assert len(found.problems) == 2
+
+
+def test_spread_is_relative_to_smallest_count(tmp_path: Path) -> None:
+    spec = make_local_plan(tmp_path).jobs[0].spec.executions[0]
+    reads = tuple(make_read(spec, {("lib", "f"): count}, 1) for count in (100, 101))
+    assert RepeatedCount(reads).spread == pytest.approx(0.01)
+    assert RepeatedCount(reads[:1]).spread is None
+
+
+def test_rows_list_libraries_then_functions_that_matter(tmp_path: Path) -> None:
+    spec = make_local_plan(tmp_path).jobs[0].spec.executions[0]
+    parts = {("a", "rare"): 1, ("a", "often"): 300_000, ("b", "most"): 700_000}
+    rows = build_rows(make_read(spec, parts, 10), VALGRIND)
+    assert [(row.library, row.function, row.instructions) for row in rows] == [
+        ("b", "", 700_000),
+        ("a", "", 300_001),
+        ("b", "most", 700_000),
+        ("a", "often", 300_000),
+    ]

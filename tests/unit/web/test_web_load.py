@@ -1,0 +1,189 @@
+"""Page of a campaign's load: values against the database."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+from load_campaign import CAMPAIGN, LIMITED_STEP, RATES, SERVERS, STEPS, add_load_campaign
+from measurement_factory import make_campaign_row, make_measurement, make_operation
+from service_thread import ServiceThread, StartService
+
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_figures import fetch_operations
+from treehammer.sql.write.store import Store
+from treehammer.web.figures.line_chart import NumberAxis
+from treehammer.web.views.load import load_page
+
+PAGE = f"/campaigns/{CAMPAIGN}/load"
+API = f"/api/v1{PAGE}"
+
+
+@pytest.fixture
+def loaded(start_service: StartService) -> Iterator[ServiceThread]:
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            add_load_campaign(store)
+        yield service
+
+
+def test_levels_equal_stored_operations(loaded: ServiceThread) -> None:
+    rows = loaded.load_tables(API)["levels"]
+    assert [row["label"] for row in rows] == [f"clients={rate}" for rate in RATES]
+    assert [row["attempted_hz"] for row in rows] == [20, 100, 200]
+    assert [row["observed_hz"] for row in rows] == [20, 100, 150]
+    assert [row["limited_steps"] for row in rows] == [0, 0, 6]
+    assert rows[2]["failed_fraction"] == pytest.approx(0.25)
+    assert rows[2]["failures"] == {"reset": 5 * 500}
+    with Store.open(loaded.url) as store, store.snapshot() as snapshot:
+        stored = fetch_operations(
+            snapshot, Selection((CAMPAIGN,)), columns=["variant"], key=lambda row: row["variant"]
+        )
+    for row in rows:
+        [group] = [one for one in stored if one.key == row["variant"]]
+        names = ("done", "seconds", "active_clients", "measurements")
+        assert [row[name] for name in names] == [getattr(group, name) for name in names]
+        assert row["p95_s"] == group.latency.quantile(0.95)
+
+
+def test_highest_load_is_shown_over_time(loaded: ServiceThread) -> None:
+    document = loaded.load_document(PAGE)
+    steps = document["tables"]["steps"]
+    assert [row["start_s"] for row in steps] == [10 * step for step in range(STEPS)]
+    limited = steps[LIMITED_STEP]
+    assert (limited["steps"], limited["limited_steps"], limited["observed_hz"]) == (0, 6, None)
+    assert {row["observed_hz"] for row in steps if row["steps"]} == {150}
+    servers = {row["server"]: row for row in document["tables"]["servers"]}
+    assert set(servers) == {"", *SERVERS}
+    fast, slow = (servers[name] for name in SERVERS)
+    assert fast["observed_hz"] + slow["observed_hz"] == pytest.approx(150)
+    evenness = slow["done"] / fast["done"]
+    assert document["about"]["evenness"] == pytest.approx(evenness)
+    assert slow["p50_s"] == pytest.approx(0.5, rel=0.01)
+    assert [row["site"] for row in document["tables"]["sites"]] == ["SITE_A", "SITE_B"]
+    assert [row["observed_hz"] for row in document["tables"]["sites"]] == [75, 75]
+    starts = document["tables"]["starts"]
+    assert [(row["jobs"], row["judgment"]) for row in starts] == [(2, "good")] * len(RATES)
+    assert starts[0]["spread_s"] == pytest.approx(0.1)
+
+
+def test_levels_link_to_their_time_steps(loaded: ServiceThread) -> None:
+    page = loaded.load_page(PAGE)
+    addresses = re.findall(r'href="([^"]*/load\?[^"]*)#time"', page)
+    assert len(addresses) == len(RATES)
+    low = loaded.load_page(unescape(addresses[0]))
+    assert "Over time: clients=20" in low
+    known = loaded.load_tables(API)["levels"][0]["load"]
+    steps = loaded.load_tables(f"{API}?load={known}")["steps"]
+    assert {row["observed_hz"] for row in steps} == {20}
+
+
+def test_figures_have_points_marks_and_ideal(loaded: ServiceThread) -> None:
+    page = unescape(loaded.load_page(PAGE))
+    for text in (
+        "clients=200: 150 1/s at 200/s attempted; 6 rows left out",
+        "ideal: all succeed at once",
+        "S1's target, 100 1/s",
+        "step 3: observed 150/s",
+        "step 3: failed 50/s",
+        f"step {LIMITED_STEP}: 6 of 6 rows left out",
+        "Evenness: the server with the smallest rate has 33 % of the largest.",
+        "Failures: 2500 reset.",
+    ):
+        assert text in page
+    assert re.search(r"step 3: p99 50\d ms", page)
+    assert f"step {LIMITED_STEP}: observed" not in page
+    assert "<script>" not in page
+    assert loaded.load_page(f"/campaigns/{CAMPAIGN}").count(f'href="{PAGE}"') == 1
+
+
+def test_tables_are_available_as_csv(loaded: ServiceThread) -> None:
+    text = loaded.client.get(f"{PAGE}?format=csv&table=steps").text
+    rows = [*csv.DictReader(io.StringIO(text))]
+    assert [row["done"] for row in rows[:2]] == ["1500", "1500"]
+    assert json.loads(rows[0]["failures"]) == {"reset": 500}
+
+
+def test_operations_and_sides_are_shown_one_at_a_time(start_service: StartService) -> None:
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add_campaign(make_campaign_row(), [])
+            steps = [
+                make_operation([0.1] * 5),
+                make_operation([0.2] * 50, operation="read", bytes=125_000_000),
+                make_operation([0.1] * 50, operation="read", side="server"),
+            ]
+            store.add([make_measurement(operations=steps, variant='{"clients":2,"root":"none"}')])
+        about = service.load_document("/campaigns/campaign/load")["about"]
+        assert (about["operation"], about["side"]) == ("read", "client")
+        page = unescape(service.load_page("/campaigns/campaign/load"))
+        assert "Over time: clients=2 root=none" in page
+        assert "step 0: 12.5 MB/s" in page
+        assert "Study S1's target of 150 MB/s is beyond the drawing." in page
+        [other] = re.findall(r'href="(\?operation=read&side=server)"', page)
+        assert "read, server side</h2>" in service.load_page(f"/campaigns/campaign/load{other}")
+        refused = service.get_path("/campaigns/campaign/load?operation=write")
+        assert refused.status_code == 400
+        assert "Known: open, read" in refused.json()["error"]
+
+
+def test_ramp_makes_levels(start_service: StartService) -> None:
+    plan = {"definition": {"load": {"ramp": "1/20s", "duration_s": 60.0}}}
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add_campaign(make_campaign_row(plan=json.dumps(plan)), [])
+            for index in range(2):
+                steps = [make_operation([0.1] * 10, step=n) for n in range(2 * index, 6)]
+                store.add([make_measurement(f"{index}", operations=steps, load_jobs=2)])
+        rows = service.load_tables("/api/v1/campaigns/campaign/load")["levels"]
+    assert [(row["label"], row["jobs"], row["attempted_hz"]) for row in rows] == [
+        ("1 job", 1, 1.0),
+        ("2 jobs", 2, 2.0),
+    ]
+
+
+def test_campaign_without_usable_operations(start_service: StartService) -> None:
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add_campaign(make_campaign_row(), [])
+        assert "No timed measurement" in service.load_page("/campaigns/campaign/load")
+        with Store.open(service.url) as store:
+            limited = make_operation([9.0], generator_limited=True)
+            store.add([make_measurement(operations=[limited])])
+        page = service.load_page("/campaigns/campaign/load")
+        assert "no rate can be shown" in page
+        assert service.get_path("/campaigns/other/load").status_code == 404
+
+
+@pytest.mark.parametrize("load", [{"ramp": "x"}, {"step_s": 0}, {"ceiling": 3}, {"x": 1}, [1], "a"])
+def test_invalid_load_of_uploaded_plan_is_ignored(
+    start_service: StartService, load: object
+) -> None:
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            plan = json.dumps({"definition": {"load": load}})
+            store.add_campaign(make_campaign_row(plan=plan), [])
+            store.add([make_measurement(operations=[make_operation()], load_jobs=2)])
+        assert "Over time: " in service.load_page("/campaigns/campaign/load")
+
+
+def test_too_many_rows_are_refused(loaded: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_page, "MAX_ROWS", 10)
+    refused = loaded.get_path(PAGE)
+    assert refused.status_code == 400
+    assert "summary --campaign load" in refused.json()["error"]
+
+
+def test_number_axes_hold_their_values() -> None:
+    axis = NumberAxis([0.0, 0.3, 200.0])
+    assert (axis.place(0), axis.place(200)) == (0.0, 1.0)
+    assert [text for _, text in axis.ticks()] == ["0", "50", "100", "150", "200"]
+    decades = NumberAxis([0.0, 0.002, 5.0], logarithmic=True)
+    assert [text for _, text in decades.ticks()] == ["0.001", "0.01", "0.1", "1", "10"]
+    assert decades.place(0.1) == pytest.approx(0.5)
+    assert decades.place(0.0) == 0.0
