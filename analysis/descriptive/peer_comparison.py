@@ -28,14 +28,14 @@ class PeerComparison:
 
     Attributes:
         time: the day, or the Monday of the week (UTC, YYYYMMDD).
-        number: good measurements that have the metric.
-        mean: of all of them, in the metric's unit.
-        compared: those of work that others did, too.
-        own: their mean; None without any.
+        count: good measurements that have the metric.
+        mean: their mean, in the metric's unit.
+        compared_count: those of work that other sites did, too.
+        own_mean: mean of the compared ones; None without any.
         rms: scatter of the shown values, each about the mean of its own work.
-        error: standard error of the shown value, assuming independent measurements.
-        median: of similar sites, weighted by this site's work; None without any.
-        sites: how many similar sites there were.
+        standard_error: of the shown value, assuming independent measurements.
+        peer_median: median of similar sites, weighted by this site's work; None without any.
+        peer_count: number of similar sites.
     """
 
     time: int

@@ -136,7 +136,7 @@ class Sample:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
-        """Build one from a row of the store that holds :data:`COLUMNS`."""
+        """Build one from a row of the store that holds :data:`SAMPLE_COLUMNS`."""
         text = {name: row.get(name) or "" for name in _TEXT_COLUMNS}
         text["storage_site"] = text["storage_site"] or text["site"]
         build = {name: text.pop(name) for name in ("root_version", "root_commit")}

@@ -49,7 +49,7 @@ class Verdict(StrEnum):
         return self in STATISTICAL_VERDICTS
 
 
-#: Verdicts of the statistical rule; :func:`judge_family` defines them.
+#: Verdicts of the statistical rule; :func:`.estimates.judge_family` defines them.
 STATISTICAL_VERDICTS = (
     Verdict.FASTER,
     Verdict.SLOWER,

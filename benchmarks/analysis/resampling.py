@@ -29,7 +29,7 @@ class SamplingScheme(Enum):
     SCATTERED = "scattered"
     """Random: drifts are spread over all series."""
     NEIGHBORS = "neighbours"
-    """Random among :data:`WINDOW` consecutive jobs: a drift stays within a series.
+    """Random among :data:`NEIGHBOR_WINDOW` consecutive jobs: a drift stays within a series.
 
     (Fixed blocks would give at most 200 series, and an unlucky block would be in every sixth
     campaign.)

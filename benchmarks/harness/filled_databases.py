@@ -64,10 +64,10 @@ class FilledDatabase:
     """A filled database.
 
     Attributes:
-        kind: one of :data:`KINDS`.
+        kind: one of :data:`DATABASE_KINDS`.
         url: of the database.
         rows: measurements in it.
-        stored: measurements that went through the store.
+        stored_rows: measurements that went through the store.
         stored_wall_s: wall seconds of storing them.
         stored_cpu_s: CPU seconds of this process for storing them.
         first_day: of its measurements, YYYYMMDD.
@@ -107,7 +107,7 @@ def filled_database(
     """Provide a database with so many measurements; ``keep`` preserves it.
 
     Args:
-        kind: one of :data:`KINDS`.
+        kind: one of :data:`DATABASE_KINDS`.
         rows: measurements.
         keep: folder of the database, reused if it was filled today.
         beside: further bytes per row needed on the same disk.

@@ -28,7 +28,7 @@ class Failure:
     """Failure of an execution: class, phase, message and prospects of a retry.
 
     Attributes:
-        failure_class: one of :data:`CLASSES`.
+        failure_class: one of :data:`FAILURE_CLASSES`.
         kind: finer than the class, e.g. ``timeout``, ``signal``, ``memory``, ``version``.
         phase: phase of the execution, e.g. ``setup``, ``open``, ``loop``.
         message: one clear sentence.

@@ -55,7 +55,7 @@ def run_action(
     Args:
         action: one of the script's ``ACTIONS``.
         document: the script's request.
-        request: a ROOT from :func:`prepare`.
+        request: a ROOT from :func:`prepare_dataset_root`.
         on_done: receives the progress that the script reports.
 
     Raises:

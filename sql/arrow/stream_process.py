@@ -2,7 +2,7 @@
 
 A process of its own, because the driver that fills Arrow's columns brings an SQLite library with
 it: two of them in one process would let go of each other's locks on the file.  Standard input has
-the :class:`Order`, written by :mod:`treehammer.sql.arrow.arrow_stream`.
+the :class:`StreamRequest`, written by :mod:`treehammer.sql.arrow.arrow_stream`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StreamRequest:
     Attributes:
         backend: the kind of database, as SQLAlchemy calls it.
         address: where it is; see :func:`treehammer.sql.arrow.adbc_drivers.open_driver`.
-        batch: the most rows of one record batch.
+        batch_rows: the most rows of one record batch.
         columns: of the stream; None for every column.
         fetched: columns that ``measurements`` gives, as :func:`treehammer.sql.core.measurement_view.stored_columns` says; the
             identity among them when there are extras.

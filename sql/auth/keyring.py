@@ -58,7 +58,7 @@ class Keyring:
 
         Args:
             master: the service's master key.
-            role: one of :data:`~treehammer.sql.auth.tokens.ROLES`.
+            role: one of :data:`~treehammer.sql.auth.access_keys.ROLES`.
             name: its holder, for display.
             now_us: the current time.
             expires_us: expiry; None for a key that does not expire.

@@ -2,7 +2,7 @@
 
 Format: a version byte, then zlib-compressed: the number of lists (int32), the length of each list
 (int32, -1 if unknown), and the numbers of all lists (float64), little-endian. A list is identified
-by its position in :data:`PACKED`.
+by its position in :data:`PACKED_COLUMNS`.
 """
 
 from __future__ import annotations

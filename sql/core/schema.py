@@ -183,7 +183,7 @@ class RollupColumnNames(NamedTuple):
 
 
 def rollup_column_names(name: str) -> RollupColumnNames:
-    """Return the roll-up columns of a metric of :data:`ROLLED`."""
+    """Return the roll-up columns of a metric of :data:`ROLLUP_METRICS`."""
     return RollupColumnNames(f"n_{name}", f"s_{name}", f"q_{name}")
 
 

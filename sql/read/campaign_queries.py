@@ -43,7 +43,7 @@ class FailureMessage:
 
 @dataclass(frozen=True)
 class FailedAttemptCount:
-    """How many attempts at a site ended with a class of failure; ``again`` of them were followed by another."""
+    """Number of attempts at a site that ended with a class of failure, and of those retried."""
 
     site: str
     failure_class: str
@@ -53,14 +53,15 @@ class FailedAttemptCount:
 
 @dataclass(frozen=True)
 class JobSummary:
-    """A job, its last attempt (None before the first) and its measurements.
+    """A job, its last attempt, and counts of its measurements.
 
     Attributes:
-        job: it.
-        last: its last attempt.
-        attempts: how many there were.
-        recorded: its measurements.
-        failed: outcome that is not good, as roll-ups name it -> its measurements, the most first.
+        job: the job.
+        last_attempt: None before the first.
+        attempts: number of attempts.
+        measurements: number of its measurements.
+        failures: outcome that is not good, as roll-ups name it -> measurements, the most frequent
+            first.
         message: the message of one of the most frequent failures.
     """
 
@@ -370,7 +371,7 @@ def _jobs_with_failure(campaign_id: str, failure: str) -> sa.ColumnElement[bool]
 def fetch_job_measurements(
     store: ResultsReader, row: JobRow, columns: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The measurements of a job by attempt, round and position, :data:`MOST_OF_JOB` at most."""
+    """The measurements of a job by attempt, round and position, :data:`MAX_JOB_MEASUREMENTS` at most."""
     order = (measurement.c.attempt, measurement.c.round, measurement.c.position)
     query = measurement_view.select_columns(columns).where(
         measurement.c.campaign_id == row.campaign_id, measurement.c.job_id == row.id

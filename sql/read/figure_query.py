@@ -1,6 +1,6 @@
 """Figures: counts, means and spreads of metrics by any columns, as tables, matrices and plots show them.
 
-A :class:`Figure` is the question.  Where the roll-ups by day and subject can answer it they do, in
+A :class:`FigureQuery` is the question.  Where the roll-ups by day and subject can answer it they do, in
 some thousand rows instead of millions; else the measurements themselves are read.  Both give the
 same numbers, and the answer says where it came from.
 """
@@ -40,7 +40,7 @@ class FigureQuery:
 
     Means are taken of *good* measurements alone: those that came back whole and can be true.  All
     are counted, by outcome: ``good``, ``implausible``, or the class of the failure, of which is counted
-    apart what is not supported (but not by ``raw`` along an index).
+    apart what is not supported (but not with ``from_measurements`` along an index).
 
     Attributes:
         metrics: catalogue names of numbers, and ``extra_NAME`` for those that tests define.
@@ -51,7 +51,7 @@ class FigureQuery:
         last_day: the last day, which still counts, if any.
         kind: the kind of execution; None for all kinds.
         latencies: whether the histograms of read latency are added up as well.
-        raw: read the measurements in any case; they alone know smallest and largest values.
+        from_measurements: read the measurements in any case; they alone know smallest and largest values.
 
     Raises:
         ConfigError: there is no such column, or it cannot be used so.
@@ -89,11 +89,11 @@ class Moments:
     """A metric in a group, of the good measurements that have it.
 
     Attributes:
-        number: how many these are.
+        value_count: number of these measurements.
         total: sum of their values, in the metric's unit.
         squares: sum of the squares.
-        low: the smallest value; None when nothing is there, or roll-ups answered.
-        high: the largest.
+        minimum: the smallest value; None without any, or if the roll-ups answered.
+        maximum: the largest.
     """
 
     value_count: int = 0

@@ -88,7 +88,7 @@ class MeasurementQueries:
 class DatabaseSnapshot:
     """Queries on one state of the database, unaffected by concurrent writes.
 
-    Everything is in the order of :class:`Questions`.
+    Everything is in the order of :class:`MeasurementQueries`.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -190,8 +190,8 @@ class ComparisonSummary:
     """A stored comparison in short.
 
     Attributes:
-        first: its first line, with the compared values and the time.
-        counts: metric -> scope -> verdict -> how many lines, the most frequent verdict first.
+        first_verdict: its first line, with the compared values and the time.
+        verdict_counts: metric -> scope -> verdict -> how many lines, the most frequent verdict first.
     """
 
     first_verdict: VerdictRow
@@ -288,7 +288,7 @@ class BadMeasurement:
 
 
 def list_bad_measurements(store: ResultsReader, site: str, day: int) -> list[BadMeasurement]:
-    """Measurements of a site and day (YYYYMMDD) that are not good, :data:`MOST_FAILING` at most."""
+    """Measurements of a site and day (YYYYMMDD) that are not good, :data:`MAX_BAD_MEASUREMENTS` at most."""
     names = tuple(field.name for field in fields(BadMeasurement))
     query = measurement_view.select_columns(names).where(
         measurement.c.day == day, _is_at_site(site), is_bad()
@@ -310,7 +310,7 @@ class MeasuredJob:
 
 
 def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[MeasuredJob]:
-    """Jobs that measured something at a site on a day (YYYYMMDD), :data:`MOST_JOBS` at most."""
+    """Jobs that measured something at a site on a day (YYYYMMDD), :data:`MAX_MEASURED_JOBS` at most."""
     one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
     by = (measurement.c.campaign_id, measurement.c.job_id)
     counts = sa.func.count(), sa.func.sum(sa.case((has_outcome(Outcome.GOOD), one), else_=none))

@@ -31,7 +31,7 @@ _NODE = dimension_tables["node"].c
 
 @dataclass(frozen=True)
 class Workload:
-    """Something that a site measured; its variant as it was recorded, with :func:`one_label`."""
+    """Something that a site measured; its variant as recorded, with :func:`common_label`."""
 
     test: str
     variant: str
@@ -47,7 +47,7 @@ WORKLOAD_COLUMNS = ("test_name", "variant", "axis_root", "dataset_hash", "door_p
 
 
 def workload_key(values: Iterable[object]) -> tuple[str, ...]:
-    """The work of a measurement with these values of :data:`WORK`: equal for the same.
+    """The work of a measurement with these values of :data:`WORKLOAD_COLUMNS`: equal for the same.
 
     The variant is compared by its axes; its label names only the axes that vary in its campaign, and
     the release is left out of it, as it has a column of its own.
@@ -57,10 +57,10 @@ def workload_key(values: Iterable[object]) -> tuple[str, ...]:
 
 
 class DailySums(NamedTuple):
-    """A metric of the good measurements of a site and work (:data:`WORK`) on a day (YYYYMMDD).
+    """A metric of a site's good measurements of one workload on one day (YYYYMMDD).
 
-    Their number, the sum of their values and that of the squares, as in :class:`.figures.Moments`:
-    plain numbers, as there are some ten thousand for half a year.
+    The workload has the values of :data:`WORKLOAD_COLUMNS`. The sums are those of
+    :class:`.figure_query.Moments`, as plain numbers, since half a year has some ten thousand.
     """
 
     day: int
@@ -138,7 +138,7 @@ def fetch_daily_sums(
         metric: one of :data:`~treehammer.sql.core.schema.ROLLUP_METRICS`.
         first: the first day (YYYYMMDD).
         last: the last one.
-        only: column of :data:`WORK` -> the value that it must have in :func:`work`.
+        only: column of :data:`WORKLOAD_COLUMNS` -> the value that it must have in :func:`workload_key`.
     """
     table = rollup_day.c
     sums = [table[name] for name in rollup_column_names(metric)]

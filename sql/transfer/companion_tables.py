@@ -72,7 +72,7 @@ OpenSink = Callable[[Path, pa.Schema], AbstractContextManager[ExportSink]]
 
 
 def companion_schema(name: str) -> pa.Schema:
-    """The columns of one of :data:`KINDS`."""
+    """The columns of one of :data:`COMPANION_KINDS`."""
     hints = get_type_hints(COMPANION_KINDS[name])
     return pa.schema(
         build_field(field.name, _TYPE_NAMES[hints[field.name]], f"{field.name} of the {name}")

@@ -111,7 +111,7 @@ class Store(ResultsReader):
     def add_replicas(self, findings: Iterable[ReplicaRow]) -> None:
         """Insert replica checks; existing rows stay unchanged.
 
-        Messages are cut to :data:`~treehammer.collectors.record.measurement_record.MAX_TEXT`
+        Messages are cut to :data:`~treehammer.collectors.record.metric_catalogue.MAX_TEXT`
         characters.
         """
         shortened = (replace(finding, message=finding.message[:MAX_TEXT]) for finding in findings)

@@ -202,9 +202,9 @@ def make_bar_columns() -> tuple[ProgressColumn, ...]:
 def progress_bar(what: str, total: int) -> Iterator[ProgressCallback]:
     """Open a progress bar on standard error with counts, elapsed and remaining time.
 
-    Yields a callback for the number done and a note.  Where standard error is not a
-    terminal, a line is printed at each tenth, unless it all takes less than :data:`QUIET_S`; of work
-    that is one step, each note.
+    Yields a callback for the number done and a note. Where standard error is not a terminal, a line
+    is printed at each tenth, at most one per :data:`MIN_LINE_INTERVAL_S`; for work that is a single
+    step, each note is printed.
     """
     if sys.stderr.isatty():
         with Progress(*make_bar_columns(), console=Console(stderr=True)) as bar:

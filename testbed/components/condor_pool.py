@@ -73,9 +73,9 @@ class PoolLayout:
 
     Attributes:
         name: of its folder in the testbed's.
-        box: the testbed.
+        workspace: the testbed.
         sites: names of its sites.
-        views: folders that jobs see in addition to HTCondor's needs.
+        visible_folders: folders that jobs see in addition to HTCondor's needs.
         slots: jobs that a site runs at once.
     """
 

@@ -37,7 +37,7 @@ class Workspace:
         cache: packages, kept between testbeds.
         sites: names of its sites, in order; the last one is distant.
         user: (uid, gid) of daemons and jobs; None for the current user.
-        hidden: folders that no job may read.
+        hidden_folders: folders that no job may read.
         second_pool: whether there is a second HTCondor pool for the grid universe.
         releases: ROOT releases that jobs find on CVMFS.
         software_dir: cached environments of ROOT releases.
@@ -82,8 +82,8 @@ class Workspace:
 class DaemonSpec:
     """A process that runs until ``down``, in its own session.
 
-    Its log is ``FOLDER/logs/NAME.log``, and :data:`MARK` is added to its environment. As root, it
-    runs as the testbed's user, who can read the package cache even below root's home.
+    Its log is ``FOLDER/logs/NAME.log``, and :data:`ENVIRONMENT_MARK` is added to its environment.
+    As root, it runs as the testbed's user, who can read the package cache even below root's home.
 
     Attributes:
         name: of its log and in ``testbed status``.
@@ -91,7 +91,7 @@ class DaemonSpec:
         env: its complete environment.
         folder: its working folder.
         privileged: whether it runs as the current user instead of the testbed's user.
-        within: prefix that starts it as root before it changes to the testbed's user, e.g.
+        command_prefix: prefix that starts it as root before it changes to the testbed's user, e.g.
             ``("ip", "netns", "exec", NAME)``.
         stop_signal: for an orderly end.
     """

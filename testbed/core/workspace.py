@@ -43,8 +43,8 @@ class RunningDaemon:
     Attributes:
         name: given by its component.
         pid: of its process.
-        started: start of the process in clock ticks after boot.
-        since: the same in seconds since the epoch.
+        start_ticks: start of the process in clock ticks after boot.
+        started_at: the same in seconds since the epoch.
         stop_signal: for an orderly end.
     """
 

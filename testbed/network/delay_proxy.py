@@ -38,7 +38,7 @@ class Link:
     Attributes:
         delay: seconds one way.
         rate: bytes per second.
-        free_at: when the link is idle again, in the loop's time.
+        busy_until: when the link is idle again, in the loop's time.
     """
 
     delay: float

@@ -41,9 +41,9 @@ class NetworkLocation:
     """Addresses of a site's storage server.
 
     Attributes:
-        door: address for readers.
-        listen: address of the server, '' for all of its own namespace.
-        within: prefix of its daemons, as in
+        door_address: address for readers.
+        listen_address: address of the server, '' for all of its own namespace.
+        command_prefix: prefix of its daemons, as in
             :class:`~treehammer.testbed.core.component.DaemonSpec`.
     """
 

@@ -47,7 +47,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_tab(chromium: Browser) -> Iterator[Callable[..., WatchedTab]]:
-    """Opens tabs; see :class:`browser.Watched`."""
+    """Opens tabs; see :class:`browser.WatchedTab`."""
     tabs: list[WatchedTab] = []
 
     def new(*args: str, **how: object) -> WatchedTab:

@@ -90,9 +90,9 @@ def changes_since_yesterday(
     Args:
         store: the database.
         request: provides the root path of links.
-        lines: sites over the last :data:`LOOKBACK_DAYS` days including today.
+        sites: sites over the last :data:`LOOKBACK_DAYS` days including today.
         today: current day (UTC).
-        named: maximum number of sites or campaigns named per change; None for all.
+        max_named: maximum number of sites or campaigns named per change; None for all.
     """
     yesterday = today - timedelta(days=1)
     since_us = calendar_days.midnight_us(yesterday)

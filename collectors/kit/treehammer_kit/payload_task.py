@@ -52,8 +52,8 @@ class PayloadTask:
         adler32s: adler32 of each file, 8 hex digits, '' if unknown.
         passes: number of passes; a cold execution has exactly one.
         branches: fraction (a number), or patterns, ``@file`` or ``readable`` (text).
-        cache_bytes: size of the TTreeCache; 0 is off.  The cluster cache of an RNTuple has no
-            size: any other value turns it on.
+        cache_bytes: size of the TTreeCache; 0 is off.  The cluster cache of an RNTuple has none,
+            so that any other value turns it on.
         events: fraction of the events.
         settings: the test's ``[settings]``.
         format: ``ttree`` or ``rntuple``, the value of the test's axis ``format``.

@@ -40,7 +40,7 @@ def run(make_operations: MakeOperations, prepare: Optional[MakePreparation] = No
     """Run the load described by ``job.json``, write the result, and exit.
 
     Args:
-        make_operations: :func:`open_files`, :func:`read_files`, or a function like them.
+        make_operations: :func:`.workloads.open_files`, :func:`.workloads.read_files`, or a function like them.
         prepare: makes operations that come before the load and are not recorded, such as the
             writing of files that it deletes.
     """

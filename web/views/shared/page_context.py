@@ -124,10 +124,10 @@ class PageContext:
 
         Args:
             path: in Starlette's notation.
-            ask: collects the data of the page.
+            query_page: collects the data of the page.
             name: name of the route, for links.
-            packed: compress with gzip; not for files that support range requests.
-            room: a pool of its own for slow queries.
+            compress: compress with gzip; not for files that support range requests.
+            pool: a pool of its own for slow queries; None for the common one.
         """
 
         self.queries[name] = query_page
