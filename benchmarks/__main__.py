@@ -8,7 +8,7 @@ import time
 
 from benchmarks.analysis import aa_jobs, release_comparison, verdict_error_rates, verdict_simulation
 from benchmarks.harness import filled_databases
-from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, write_rows
+from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, update_summary
 from benchmarks.service import export_cost, import_cost, ingest_cost, page_cost, query_cost, scaling
 from benchmarks.worker import (
     byte_account,
@@ -68,11 +68,9 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARK_NAMES)}")
     print(describe_machine())
-    figures: list[RatioFigure] = []
     for name in names:
-        figures += _run_benchmark(name, options)
-    if figures:
-        write_rows("summary", [figure.summary_row(describe_machine()) for figure in figures])
+        if figures := _run_benchmark(name, options):
+            update_summary(name, figures)
     return 0
 
 

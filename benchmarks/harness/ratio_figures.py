@@ -55,10 +55,6 @@ class RatioFigure:
         verdict = "" if self.upper_bound is None else "kept" if self.within_bound else "BROKEN"
         return f"{self.title}: {self.value:.4g}{interval}{pairs}{kept}{verdict}"
 
-    def summary_row(self, host: str) -> dict[str, Any]:
-        """Return the row of the summary."""
-        return {**asdict(self), "machine": host}
-
 
 def median_ratio(
     title: str, ours: Sequence[float], peer: Sequence[float], *, at_most: float | None = None
@@ -87,6 +83,18 @@ def describe_machine() -> str:
         f"{facts['container'] or 'bare metal'}, {facts['os_name']}, Linux {facts['kernel']}, "
         f"Python {facts['worker_python']}"
     )
+
+
+def update_summary(benchmark: str, figures: Sequence[RatioFigure]) -> None:
+    """Replace the benchmark's rows in ``results/summary.csv`` and keep those of the others."""
+    machine = describe_machine()
+    try:
+        with (RESULTS_FOLDER / "summary.csv").open(newline="", encoding="utf-8") as stream:
+            rows = [row for row in csv.DictReader(stream) if row["benchmark"] != benchmark]
+    except FileNotFoundError:
+        rows = []
+    new = [{"benchmark": benchmark, **asdict(figure), "machine": machine} for figure in figures]
+    write_rows("summary", [*rows, *new])
 
 
 def write_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
