@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from treehammer.analysis.descriptive.storage_status import StorageRule
 from treehammer.sql.read.operation_figures import OperationGroup
@@ -44,8 +46,16 @@ def _find_target(rule: StorageRule, operation: str, *, by_bytes: bool) -> float 
     return rule.target_open_hz if operation in rule.opens else None
 
 
+class _LoadPoint(NamedTuple):
+    """Operations at a place of the horizontal axis, with the text that describes it."""
+
+    at: float
+    group: OperationGroup
+    text: str
+
+
 def draw_levels(
-    series: Sequence[tuple[str, Sequence[OperationGroup]]],
+    series: Mapping[str, Sequence[OperationGroup]],
     label: Labels,
     rule: StorageRule,
     operation: str,
@@ -54,61 +64,94 @@ def draw_levels(
     """Draw observed rates and bytes against attempted rates.
 
     Args:
-        series: name and levels of each line.
+        series: levels of each line, by its name.
         label: labels a level.
         rule: contains the target rates.
         operation: name of the operation.
         shown: name of the line whose latencies are drawn.
     """
-    known = [
-        (name, sorted((one for one in levels if one.seconds), key=_attempted))
-        for name, levels in series
-    ]
-    known = [(name, levels) for name, levels in known if levels]
-    if not known:
+    lines = {name: levels for name, some in series.items() if (levels := _sort_levels(some))}
+    if not lines:
         return []
-    attempted = [_attempted(one) for _, levels in known for one in levels]
-    most = max(attempted)
-    axis = NumberAxis([0.0, most])
-    ideal = ChartLine(
-        "ideal: all succeed at once", "ideal", _flat_dots((0, 0), (most, most)), plain=True
-    )
+    charts = _LevelCharts(lines, label)
+    drawn = [charts.draw_rates(_find_target(rule, operation, by_bytes=False))]
+    if any(one.bytes for levels in lines.values() for one in levels):
+        drawn.append(charts.draw_bytes(_find_target(rule, operation, by_bytes=True)))
+    return drawn + charts.draw_latencies(shown)
 
-    def build(heading: str, unit: str, find: FindRate, *, by_bytes: bool) -> LoadChart:
+
+def _sort_levels(levels: Sequence[OperationGroup]) -> list[OperationGroup]:
+    return sorted((one for one in levels if one.seconds), key=_attempted)
+
+
+class _LevelCharts:
+    """Charts of one operation with a common axis of attempted rates."""
+
+    def __init__(self, lines: Mapping[str, Sequence[OperationGroup]], label: Labels) -> None:
+        self._lines = lines
+        self._label = label
+        self._most = max(_attempted(one) for levels in lines.values() for one in levels)
+        self._axis = NumberAxis([0.0, self._most])
+
+    def draw_rates(self, target: float | None) -> LoadChart:
+        ideal = _flat_dots((0, 0), (self._most, self._most))
+        line = ChartLine("ideal: all succeed at once", "ideal", ideal, plain=True)
+        return self._draw("Observed rate", "1/s", _observed, target, [line])
+
+    def draw_bytes(self, target: float | None) -> LoadChart:
+        return self._draw("Bytes", "MB/s", _megabytes_per_s, target, [])
+
+    def draw_latencies(self, name: str) -> list[LoadChart]:
+        """Draw the latencies of one line; nothing if it has a single level."""
+        levels = self._lines.get(name, ())
+        if len(levels) < 2:
+            return []
+        points = [_LoadPoint(_attempted(one), one, self._label(one)) for one in levels]
+        of_line = f"of {name}, " * (len(self._lines) > 1)
+        return _draw_tails(
+            points, "Latency by load", f"{of_line}against attempted rate (1/s)", self._axis
+        )
+
+    def _draw(
+        self,
+        heading: str,
+        unit: str,
+        find: FindRate,
+        target: float | None,
+        ideal: Sequence[ChartLine],
+    ) -> LoadChart:
         lines = [
-            ChartLine(name, f"color{index}", [_level_dot(one, find, unit, label) for one in levels])
-            for index, (name, levels) in enumerate(known[:MAX_SERIES])
+            ChartLine(
+                name, f"color{index}", [_level_dot(one, find, unit, self._label) for one in levels]
+            )
+            for index, (name, levels) in enumerate(islice(self._lines.items(), MAX_SERIES))
         ]
-        target = _find_target(rule, operation, by_bytes=by_bytes)
-        largest = max(dot.value for line in lines for dot in line.dots)
-        beyond = ""
-        if target is not None and target <= 1.5 * max(largest, 0 if by_bytes else most):
-            dots = _flat_dots((0, target), (most, target))
-            lines.append(ChartLine(f"S1's target, {target:g} {unit}", "target", dots, plain=True))
-        elif target is not None:
-            beyond = f" Study S1's target of {target:g} {unit} is beyond the drawing."
-        lines += [] if by_bytes else [ideal]
-        omitted = f" The first {MAX_SERIES} of {len(known)} lines." * (len(known) > MAX_SERIES)
-        title = f"{heading} by attempted rate"
-        values = NumberAxis([0.0, *(dot.value for line in lines for dot in line.dots)])
-        return LoadChart(
-            heading,
-            LineChart(title, lines, axis, values=values),
+        target_lines, beyond = self._draw_target(target, unit, [*lines, *ideal])
+        lines += [*target_lines, *ideal]
+        count = len(self._lines)
+        omitted = f" The first {MAX_SERIES} of {count} lines." * (count > MAX_SERIES)
+        chart = LineChart(
+            f"{heading} by attempted rate",
+            lines,
+            self._axis,
+            values=NumberAxis([0.0, *(dot.value for line in lines for dot in line.dots)]),
+        )
+        caption = (
             f"{heading} ({unit}) against attempted rate (1/s); one point for each level. Outlined: "
-            f"steps were left out.{beyond}{omitted}",
+            f"steps were left out.{beyond}{omitted}"
         )
+        return LoadChart(heading, chart, caption)
 
-    charts = [build("Observed rate", "1/s", lambda one: one.observed_hz or 0.0, by_bytes=False)]
-    if any(one.bytes for _, levels in known for one in levels):
-        charts.append(
-            build("Bytes", "MB/s", lambda one: (one.bytes_per_s or 0.0) / 1e6, by_bytes=True)
-        )
-    line = dict(known).get(shown, ())
-    tails = [(_attempted(one), one, label(one)) for one in line] if len(line) > 1 else []
-    of_line = f"of {shown}, " * (len(known) > 1)
-    return charts + _draw_tails(
-        tails, "Latency by load", f"{of_line}against attempted rate (1/s)", axis
-    )
+    def _draw_target(
+        self, target: float | None, unit: str, lines: Sequence[ChartLine]
+    ) -> tuple[list[ChartLine], str]:
+        """Draw the target as a line; if that would flatten the other ones, return a sentence."""
+        if target is None:
+            return [], ""
+        if target > 1.5 * max(dot.value for line in lines for dot in line.dots):
+            return [], f" Study S1's target of {target:g} {unit} is beyond the drawing."
+        dots = _flat_dots((0, target), (self._most, target))
+        return [ChartLine(f"S1's target, {target:g} {unit}", "target", dots, plain=True)], ""
 
 
 def draw_steps(steps: Sequence[OperationGroup], points: int) -> list[LoadChart]:
@@ -118,79 +161,77 @@ def draw_steps(steps: Sequence[OperationGroup], points: int) -> list[LoadChart]:
         steps: with number and start in s as key, in order.
         points: steps merged into each point.
     """
-    known = [(_start_s(one), one, f"step {_number(one)}") for one in steps if one.seconds]
-    if not known:
-        return []
-    axis = NumberAxis([0.0, 1.0, *(_start_s(one) for one in steps)])
-    marks = [
-        ChartMark(_start_s(one), _number(one), _describe_limited(one))
-        for one in steps
-        if one.limited_steps
-    ]
-    merged = f" Each point merges {points} steps." * (points > 1)
-    left_out = (
-        " Numbered lines: steps in which the generator was the limit; such rows are left out."
-        * bool(marks)
-    )
+    charts = _StepCharts(steps, points)
+    return charts.draw() if charts.points else []
 
-    def build(heading: str, unit: str, lines: Sequence[ChartLine]) -> LoadChart:
-        drawn = [dot.value for line in lines for dot in line.dots]
+
+class _StepCharts:
+    """Charts of time steps with a common time axis, on which limited steps are marked."""
+
+    def __init__(self, steps: Sequence[OperationGroup], merged_steps: int) -> None:
+        self.points = [
+            _LoadPoint(_start_s(one), one, f"step {_number(one)}") for one in steps if one.seconds
+        ]
+        self._axis = NumberAxis([0.0, 1.0, *map(_start_s, steps)])
+        self._marks = [
+            ChartMark(_start_s(one), _number(one), _describe_limited(one))
+            for one in steps
+            if one.limited_steps
+        ]
+        self._merged = f" Each point merges {merged_steps} steps." * (merged_steps > 1)
+
+    def draw(self) -> list[LoadChart]:
+        rates = [
+            self._draw_line("attempted", "ideal", _attempted, "attempted %s/s"),
+            self._draw_line("observed", "color0", _observed, "observed %s/s"),
+            self._draw_line(
+                "failed", "color5", lambda one: one.failed / one.seconds, "failed %s/s"
+            ),
+        ]
+        charts = [self._draw("Rate", "1/s", rates)]
+        across = f"over seconds since the start.{self._merged}"
+        charts += _draw_tails(self.points, "Latency", across, self._axis, self._marks)
+        if any(one.group.bytes for one in self.points):
+            line = self._draw_line("bytes", "color0", _megabytes_per_s, "%s MB/s")
+            charts.append(self._draw("Bytes", "MB/s", [line]))
+        return charts
+
+    def _draw_line(self, name: str, css: str, find: FindRate, form: str) -> ChartLine:
+        return ChartLine(name, css, [_step_dot(one, find(one.group), form) for one in self.points])
+
+    def _draw(self, heading: str, unit: str, lines: Sequence[ChartLine]) -> LoadChart:
         chart = LineChart(
             f"{heading} over time",
             lines,
-            axis,
-            marks,
+            self._axis,
+            self._marks,
             marked="steps",
-            values=NumberAxis([0.0, *drawn]),
+            values=NumberAxis([0.0, *(dot.value for line in lines for dot in line.dots)]),
         )
-        return LoadChart(
-            heading, chart, f"{heading} ({unit}) over seconds since the start.{merged}{left_out}"
+        left_out = (
+            " Numbered lines: steps in which the generator was the limit; such rows are left out."
+            * bool(self._marks)
         )
-
-    rates: tuple[tuple[str, str, FindRate], ...] = (
-        ("attempted", "ideal", lambda one: one.attempted_hz or 0.0),
-        ("observed", "color0", lambda one: one.observed_hz or 0.0),
-        ("failed", "color5", lambda one: one.failed / one.seconds),
-    )
-    charts = [
-        build(
-            "Rate",
-            "1/s",
-            [
-                ChartLine(
-                    name, css, [_step_dot(*one, find(one[1]), f"{name} %s/s") for one in known]
-                )
-                for name, css, find in rates
-            ],
-        )
-    ]
-    charts += _draw_tails(known, "Latency", f"over seconds since the start.{merged}", axis, marks)
-    if any(one.bytes for _, one, _ in known):
-        dots = [_step_dot(*one, (one[1].bytes_per_s or 0.0) / 1e6, "%s MB/s") for one in known]
-        charts.append(build("Bytes", "MB/s", [ChartLine("bytes", "color0", dots)]))
-    return charts
+        caption = f"{heading} ({unit}) over seconds since the start.{self._merged}{left_out}"
+        return LoadChart(heading, chart, caption)
 
 
 def _draw_tails(
-    known: Sequence[tuple[float, OperationGroup, str]],
+    points: Sequence[_LoadPoint],
     heading: str,
     across: str,
     axis: NumberAxis,
     marks: Sequence[ChartMark] = (),
 ) -> list[LoadChart]:
     """Draw the quantiles on a logarithmic axis; nothing if no operation succeeded."""
-    filled = [one for one in known if one[1].latency.count]
+    filled = [one for one in points if one.group.latency.count]
     if not filled:
         return []
     lines = [
         ChartLine(
             name.removesuffix("_s"),
             f"color{color}",
-            [
-                ChartDot(at, value, text=f"{text}: {name[:-2]} {format_seconds(value)}")
-                for at, one, text in filled
-                for value in (one.latency.quantile(QUANTILES[name]),)
-            ],
+            [_quantile_dot(one, name) for one in filled],
             round=name != "max_s",
         )
         for name, color in _QUANTILE_COLORS.items()
@@ -207,6 +248,14 @@ def _draw_tails(
 
 def _attempted(group: OperationGroup) -> float:
     return group.attempted_hz or 0.0
+
+
+def _observed(group: OperationGroup) -> float:
+    return group.observed_hz or 0.0
+
+
+def _megabytes_per_s(group: OperationGroup) -> float:
+    return (group.bytes_per_s or 0.0) / 1e6
 
 
 def _number(step: OperationGroup) -> int:
@@ -234,6 +283,12 @@ def _level_dot(group: OperationGroup, find: FindRate, unit: str, label: Labels) 
     return ChartDot(_attempted(group), value, text=text, hollow=bool(group.limited_steps))
 
 
-def _step_dot(at: float, group: OperationGroup, text: str, value: float, form: str) -> ChartDot:
-    shown = form.replace("%s", f"{value:.4g}")
-    return ChartDot(at, value, text=f"{text}: {shown}", hollow=bool(group.limited_steps))
+def _step_dot(point: _LoadPoint, value: float, form: str) -> ChartDot:
+    text = f"{point.text}: {form.replace('%s', f'{value:.4g}')}"
+    return ChartDot(point.at, value, text=text, hollow=bool(point.group.limited_steps))
+
+
+def _quantile_dot(point: _LoadPoint, name: str) -> ChartDot:
+    value = point.group.latency.quantile(QUANTILES[name])
+    text = f"{point.text}: {name.removesuffix('_s')} {format_seconds(value)}"
+    return ChartDot(point.at, value, text=text)

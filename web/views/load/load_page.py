@@ -126,7 +126,6 @@ def load_view(store: Store, request: Request) -> PageView:
     with store.snapshot() as snapshot:
         details = _load_details(snapshot, campaign, load, request)
     spreads, lonely = summarize_campaign_starts(store, campaign)
-    chosen = details.chosen
     shown = requested_format(request) == HTML
     tables = {
         "levels": _level_table(details, request),
@@ -139,21 +138,32 @@ def load_view(store: Store, request: Request) -> PageView:
         **{name: table.truncate(MAX_SHOWN_ROWS) for name, table in tables.items()},
         "campaign": campaign,
         "load_text": load.describe() if load else "",
-        "operation": chosen.operation if chosen else "",
-        "side": chosen.side if chosen else "",
-        "load": level_of(chosen).id if chosen else "",
-        "load_label": details.label(chosen) if chosen else "",
+        **_describe_chosen(details),
         "operations": list(dict.fromkeys((one.operation, one.side) for one in details.levels)),
         "loads": [(level_of(one).id, details.label(one)) for one in details.similar],
         "level_charts": _draw_level_charts(details) if shown else [],
         "step_charts": draw_steps(details.steps, details.points) if shown else [],
         "evenness": compute_evenness(details.servers),
-        "failures": format_counts(chosen.failures) if chosen else "",
-        "chosen": chosen,
         "lonely": lonely,
     }
     title = f"Load of {campaign.name or campaign.id}"
     return PageView("load.html.j2", title, values, tuple(tables.values()))
+
+
+def _describe_chosen(details: LoadDetails) -> dict[str, Any]:
+    """Return the values of the chosen level and operation; empty ones without any."""
+    chosen = details.chosen
+    if chosen is None:
+        texts = ("operation", "side", "load", "load_label", "failures")
+        return {**dict.fromkeys(texts, ""), "chosen": None}
+    return {
+        "operation": chosen.operation,
+        "side": chosen.side,
+        "load": level_of(chosen).id,
+        "load_label": details.label(chosen),
+        "failures": format_counts(chosen.failures),
+        "chosen": chosen,
+    }
 
 
 def _draw_level_charts(details: LoadDetails) -> list[LoadChart]:
@@ -161,7 +171,7 @@ def _draw_level_charts(details: LoadDetails) -> list[LoadChart]:
     if chosen is None:
         return []
     shown = details.labels.label_series(level_of(chosen))
-    lines = [*details.group_by_line().items()]
+    lines = details.group_by_line()
     return draw_levels(lines, details.label, load_rule(), chosen.operation, shown)
 
 
