@@ -73,8 +73,7 @@ def explain_command(
         selection = query.build_selection(store)
         with store.snapshot() as snapshot:
             rows = select_explained(snapshot.measurements(selection, _COLUMNS))
-    own = [row for row in rows if site in (None, row["site"])]
-    query.require_one_job(own)
+    own = query.select_own(rows)
     diagnosis = diagnose_efficiency(own)
     if diagnosis is None:
         raise NothingToDoError(
@@ -83,22 +82,14 @@ def explain_command(
             hint='Runs with mode = "solo" measure CPU efficiency. See also --campaign and --days.',
         )
     others = _find_other_shares(rows, {row["site"] for row in own})
-    lines = diagnosis.breakdown.list_parts()
-    if others:
-        lines = [{**line, "other_sites_share": others[TimePart(line["part"])]} for line in lines]
-    if form != TABLE:
-        print_rows(lines, (), form=form)
-        return
-    click.secho(f"{query.name_subject(own)} {diagnosis.sentence}.", bold=True)
-    click.echo(
-        f"CPU efficiency {diagnosis.breakdown.efficiency:.2f} in "
-        f"{pluralize(diagnosis.breakdown.executions, 'measurement')} of "
-        f"{pluralize(len(_list_jobs(own)), 'job')}."
-    )
-    print_rows(lines, _make_columns(others))
-    for text in diagnosis.evidence:
-        click.echo(text)
-    click.echo(f"Next: {_format_next_command(diagnosis, job, site, campaign)}")
+    if form == TABLE:
+        click.secho(f"{query.name_subject(own)} {diagnosis.sentence}.", bold=True)
+        click.echo(_describe_efficiency(diagnosis, own))
+    print_rows(_list_parts(diagnosis, others), _make_columns(others), form=form)
+    if form == TABLE:
+        click.echo(
+            "\n".join([*diagnosis.evidence, f"Next: {query.format_next_command(diagnosis)}"])
+        )
 
 
 @dataclass(frozen=True)
@@ -121,20 +112,47 @@ class _ExplainQuery:
             return Selection.parse((), [])
         return Selection.parse((store.campaign(self.campaign or "last").id,), [])
 
-    def require_one_job(self, rows: Iterable[Row]) -> None:
-        """Refuse the beginning of several jobs."""
-        jobs = _list_jobs(rows)
+    def select_own(self, rows: Iterable[Row]) -> list[Row]:
+        """Select the rows to explain among those of all sites.
+
+        Raises:
+            ConfigError: they belong to several jobs with this beginning.
+        """
+        own = [row for row in rows if self.site in (None, row["site"])]
+        jobs = _list_jobs(own)
         if self.job and len(jobs) > 1:
             raise ConfigError(
                 f"{self.job!r} is the beginning of {len(jobs)} jobs",
                 where="JOB",
                 hint=", ".join(jobs[:10]),
             )
+        return own
 
     def name_subject(self, rows: Sequence[Row]) -> str:
         """Name the site, the job, or all sites of the rows."""
         sites = ", ".join(sorted({row["site"] for row in rows}))
         return self.site or (f"Job {_list_jobs(rows)[0]}" if self.job else sites)
+
+    def format_next_command(self, diagnosis: EfficiencyDiagnosis) -> str:
+        """Return the command that shows the same measurements in detail."""
+        words = ["treehammer summary"]
+        if self.job or (self.site and not self.campaign):
+            words.append("--campaign all")
+        elif self.campaign and self.campaign != "last":
+            words.append(f"--campaign {self.campaign}")
+        if self.job:
+            words.append(f"--where 'job_id~{self.job}*'")
+        by = ("site", *diagnosis.next_by)
+        return f"{' '.join(words)} --by {','.join(by)} --metrics {','.join(diagnosis.next_metrics)}"
+
+
+def _describe_efficiency(diagnosis: EfficiencyDiagnosis, rows: Iterable[Row]) -> str:
+    breakdown = diagnosis.breakdown
+    return (
+        f"CPU efficiency {breakdown.efficiency:.2f} in "
+        f"{pluralize(breakdown.executions, 'measurement')} of "
+        f"{pluralize(len(_list_jobs(rows)), 'job')}."
+    )
 
 
 def _list_jobs(rows: Iterable[Row]) -> list[str]:
@@ -151,6 +169,16 @@ def _find_other_shares(rows: Sequence[Row], own: set[str]) -> dict[TimePart, flo
     if not breakdowns:
         return {}
     return {part: statistics.median(one.share(part) for one in breakdowns) for part in TimePart}
+
+
+def _list_parts(
+    diagnosis: EfficiencyDiagnosis, others: Mapping[TimePart, float]
+) -> list[dict[str, Any]]:
+    """List the parts of the wall time, beside those of other sites if there are any."""
+    lines = diagnosis.breakdown.list_parts()
+    if not others:
+        return lines
+    return [{**line, "other_sites_share": others[TimePart(line["part"])]} for line in lines]
 
 
 def _make_columns(others: Mapping[TimePart, float]) -> list[OutputColumn]:
@@ -171,17 +199,3 @@ def _make_columns(others: Mapping[TimePart, float]) -> list[OutputColumn]:
 
 def _format_share(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
-
-
-def _format_next_command(
-    diagnosis: EfficiencyDiagnosis, job: str | None, site: str | None, campaign: str | None
-) -> str:
-    words = ["treehammer summary"]
-    if job or (site and not campaign):
-        words.append("--campaign all")
-    elif campaign and campaign != "last":
-        words.append(f"--campaign {campaign}")
-    if job:
-        words.append(f"--where 'job_id~{job}*'")
-    by = ("site", *diagnosis.next_by)
-    return f"{' '.join(words)} --by {','.join(by)} --metrics {','.join(diagnosis.next_metrics)}"

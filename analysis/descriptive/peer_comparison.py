@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.site_history import DailySums
@@ -71,20 +72,19 @@ def compare_over_time(
         site: the site in question.
         time: the day or week that a day (YYYYMMDD) belongs to; None where it is no day.
     """
-    own: dict[int, dict[_WorkKey, Moments]] = defaultdict(dict)
+    own: dict[int, dict[_WorkKey, Moments]] = defaultdict(lambda: defaultdict(Moments))
     found: dict[tuple[int, _WorkKey], dict[str, tuple[int, float]]] = defaultdict(dict)
-    times: dict[int, int | None] = {}
+    time_of = cache(time)
     for day, of_site, work, number, total, squares in dailies:
-        when = times[day] if day in times else times.setdefault(day, time(day))
+        when = time_of(day)
         if when is None or not number:
             continue
         if of_site == site:
-            mine, more = own[when], Moments(number, total, squares)
-            mine[work] = mine[work] + more if work in mine else more
+            own[when][work] += Moments(number, total, squares)
         else:
             sums = found[when, work]
-            before = sums.get(of_site)
-            sums[of_site] = (before[0] + number, before[1] + total) if before else (number, total)
+            number_before, total_before = sums.get(of_site, (0, 0.0))
+            sums[of_site] = (number_before + number, total_before + total)
     others = {
         (when, work): {name: total / number for name, (number, total) in found[when, work].items()}
         for when, works in own.items()

@@ -115,11 +115,6 @@ def _summarize_start(start_us: int, rows: Sequence[_Row], load: LoadSettings) ->
         _number(row, "start_offset_s") for row in started if row["start_offset_s"] is not None
     ]
     late = [row for row in started if row["start_state"] == LATE]
-    planned = sum(_planned_s(load, index) for index in range(jobs))
-    delivered = sum(
-        _planned_s(load, int(_number(row, "load_index"))) - max(0.0, _number(row, "start_offset_s"))
-        for row in started
-    )
     return StartSpread(
         start_us=start_us,
         jobs=jobs,
@@ -128,8 +123,18 @@ def _summarize_start(start_us: int, rows: Sequence[_Row], load: LoadSettings) ->
         latest_s=max((_number(row, "start_offset_s") for row in late), default=0.0),
         spread_s=max(offsets) - min(offsets) if len(offsets) > 1 else None,
         clock_error_s=max((_number(row, "clock_error_s") for row in started), default=0.0),
-        missing_load=max(0.0, 1 - delivered / planned) if planned > 0 else 0.0,
+        missing_load=_missing_load(started, jobs, load),
     )
+
+
+def _missing_load(started: Iterable[_Row], jobs: int, load: LoadSettings) -> float:
+    """Return the share of the planned load that late and absent jobs did not deliver."""
+    planned = sum(_planned_s(load, index) for index in range(jobs))
+    delivered = sum(
+        _planned_s(load, int(_number(row, "load_index"))) - max(0.0, _number(row, "start_offset_s"))
+        for row in started
+    )
+    return max(0.0, 1 - delivered / planned) if planned > 0 else 0.0
 
 
 def _planned_s(load: LoadSettings, index: int) -> float:

@@ -250,6 +250,11 @@ def check_file(folder: FilePath, name: str, path: KeyPath) -> Iterator[DocumentP
 
 
 def _find_file_problem(folder: FilePath, name: str) -> str:
+    return _find_path_problem(folder, name) or _find_content_problem(folder / name, name)
+
+
+def _find_path_problem(folder: FilePath, name: str) -> str:
+    """Describe why no file of the test has this name; '' if one has."""
     pure = PurePosixPath(name)
     inside = f"(expected a file in {folder.name}/)"
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or not name.isprintable():
@@ -262,6 +267,10 @@ def _find_file_problem(folder: FilePath, name: str) -> str:
     if not target.is_file():
         names = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
         return f"there is no file {name!r} {inside}{suggest_nearest(name, names)}"
+    return ""
+
+
+def _find_content_problem(target: FilePath, name: str) -> str:
     if not os.access(target, os.R_OK):
         return f"{name!r} cannot be read"
     if _is_lfs_pointer(target):
@@ -269,7 +278,7 @@ def _find_file_problem(folder: FilePath, name: str) -> str:
             f"{name!r} is a Git LFS pointer (expected the file itself: run 'git lfs pull' in a "
             "working tree; LFS files of commits are not supported)"
         )
-    return _find_syntax_error(target) if pure.suffix == ".py" else ""
+    return _find_syntax_error(target) if target.suffix == ".py" else ""
 
 
 def _find_syntax_error(file: FilePath) -> str:

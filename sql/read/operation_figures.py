@@ -18,18 +18,18 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_queries import QUANTILES, list_quantiles
 
 Row = Mapping[str, Any]
-#: What the steps of one group agree in, beside side and operation; None leaves a step out.
+#: Key that steps of one group share, beside side and operation; None leaves a step out.
 FindKey = Callable[[Row], Hashable | None]
 
 
 @dataclass(frozen=True)
 class OperationGroup:
-    """One operation on one side, over all steps that agree in a key.
+    """One operation on one side, over all steps that share a key.
 
     Steps in which the load generator was the limit are counted, but enter no other figure.
 
     Attributes:
-        key: what the steps agree in.
+        key: the key that the steps share.
         side: ``client`` or ``server``.
         operation: its name.
         measurements: number of measurements that performed it.
@@ -125,7 +125,7 @@ def fetch_operations(
         snapshot: state of the database.
         selection: the measurements.
         columns: catalogue columns that ``key`` needs beside those of the operation.
-        key: what the steps of one group agree in, beside side and operation.
+        key: key that steps of one group share, beside side and operation.
 
     Returns:
         groups in the order of their first rows.
@@ -143,20 +143,34 @@ def fetch_groupings(
 ) -> list[list[OperationGroup]]:
     """Merge operations by each of several keys; see :func:`fetch_operations`."""
     needed = dict.fromkeys(("kind", *OUTCOME_COLUMNS, *columns))
-    groupings: list[defaultdict[tuple[Hashable, str, str], _GroupSums]] = [
-        defaultdict(_GroupSums) for _ in keys
-    ]
+    groupings = [_Grouping(find_key) for find_key in keys]
     for row in snapshot.operations(selection, tuple(needed)):
         if row["kind"] != TIMED or classify_outcome(row) is not Outcome.GOOD:
             continue
-        found = [find_key(row) for find_key in keys]
-        if all(key is None for key in found):
+        found = [grouping.find_group(row) for grouping in groupings]
+        if not any(found):
             continue
         latency = decode_latency(str(row["latency"] or ""))
-        for groups, key in zip(groupings, found, strict=True):
-            if key is not None:
-                groups[key, str(row["side"]), str(row["operation"])].add(row, latency)
-    return [[sums.build(*names) for names, sums in groups.items()] for groups in groupings]
+        for sums in filter(None, found):
+            sums.add(row, latency)
+    return [grouping.build_groups() for grouping in groupings]
+
+
+class _Grouping:
+    """Sums of operations by key, side and operation."""
+
+    def __init__(self, find_key: FindKey) -> None:
+        self._find_key = find_key
+        self._sums: defaultdict[tuple[Hashable, str, str], _GroupSums] = defaultdict(_GroupSums)
+
+    def find_group(self, row: Row) -> _GroupSums | None:
+        """Return the sums that a row belongs to; None if it is left out."""
+        key = self._find_key(row)
+        return None if key is None else self._sums[key, str(row["side"]), str(row["operation"])]
+
+    def build_groups(self) -> list[OperationGroup]:
+        """Return the groups in the order of their first rows."""
+        return [sums.build(*names) for names, sums in self._sums.items()]
 
 
 class _GroupSums:

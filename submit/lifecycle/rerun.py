@@ -52,14 +52,20 @@ def _changed_options(plan: Mapping[str, Any]) -> Iterator[str]:
     for axis, values in {**definition.get("axes", {}), "bundle": definition.get("bundle")}.items():
         if values is not None:
             yield from ("-P", f"{axis}={','.join(_format_axis_value(value) for value in values)}")
+    for key, value in _list_overrides(definition):
+        yield from ("-S", f"{key}={_format_value(value)}")
+
+
+def _list_overrides(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """List the values that ``-S`` can override, each with its key."""
     for key in _KEYS:
         if definition.get(key) not in (None, ""):
-            yield from ("-S", f"{key}={_format_value(definition[key])}")
+            yield key, definition[key]
     for key, value in definition.get("settings", {}).items():
-        yield from ("-S", f"settings.{key}={_format_value(value)}")
+        yield f"settings.{key}", value
     for key, value in (definition.get("load") or {}).items():
         if key != "ceiling":
-            yield from ("-S", f"load.{key}={_format_value(value)}")
+            yield f"load.{key}", value
 
 
 def _format_axis_value(value: Scalar) -> str:

@@ -127,29 +127,19 @@ class GroupNames:
     ) -> None:
         self.column = column
         self._columns = (*apart, column)
-        keys = {tuple(point.key.get(name) for name in self._columns) for point in points}
-        ordered = sorted(keys, key=lambda key: [*map(_time_rank, key)])
-        values = sorted({key[-1] for key in keys}, key=_time_rank)
-        text_of = group_value_writers(data, column)
-        texts = {value: text_of(value) if column else "" for value in values}
         self._variants = data.variants if column == VARIANT_COLUMN else VariantLabels()
-        if names := _value_names(data, column):
-            # Order of the labels: releases of the same variant are adjacent.
-            places = {value: place for place, value in enumerate(names)}
-            last = len(places)
-            ordered.sort(key=lambda key: places.get(str(key[-1]), last))
-            ordered.sort(key=lambda key: [*map(_time_rank, key[:-1])])
-        self._texts = {
-            key: " · ".join(
-                text
-                for text in (*map(format_value, apart, key[:-1]), texts[key[-1]])
-                if text or not apart
-            )
-            for key in ordered
-        }
+        write_value = group_value_writers(data, column)
+        self._texts: dict[tuple[Scalar, ...], str] = {}
+        for key in _sort_keys({*map(self._key_of, points)}, _value_names(data, column)):
+            texts = [*map(format_value, apart, key[:-1])]
+            texts += [write_value(key[-1])] if column else []
+            self._texts[key] = " · ".join(filter(None, texts))
+
+    def _key_of(self, point: FigurePoint) -> tuple[Scalar, ...]:
+        return tuple(point.key.get(name) for name in self._columns)
 
     def __getitem__(self, point: FigurePoint) -> str:
-        return self._texts[tuple(point.key.get(name) for name in self._columns)]
+        return self._texts[self._key_of(point)]
 
     @property
     def all(self) -> list[str]:
@@ -194,6 +184,21 @@ class GroupNames:
         ]
         kept = set(self.select_drawable(MAX_SERIES))
         return [one for one in series if one.name in kept]
+
+
+def _sort_keys(
+    keys: Iterable[tuple[Scalar, ...]], names: Iterable[str]
+) -> list[tuple[Scalar, ...]]:
+    """Sort by the columns in turn, the last one in the order of its names if it has any."""
+    # Names of variants are ordered so that releases of the same variant are adjacent.
+    places = {name: place for place, name in enumerate(names)}
+
+    def rank(key: tuple[Scalar, ...]) -> tuple[Any, ...]:
+        *apart, value = key
+        place = places.get(str(value), len(places))
+        return [*map(_time_rank, apart)], place, _time_rank(value)
+
+    return sorted(keys, key=rank)
 
 
 def _time_rank(value: Scalar) -> tuple[Any, ...]:

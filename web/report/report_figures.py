@@ -78,17 +78,16 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         cells,
         lambda of: " and ".join(f"{1e3 * of[name].mean:.3g}" for name, _ in panels),
     )
-    places = list(dict.fromkeys(cell.place for cell in cells))
+    by_place: dict[str, list[ExecutionCell]] = {}
+    for cell in cells:
+        by_place.setdefault(cell.place, []).append(cell)
     with mpl.rc_context(_STYLE):
-        height = len(places) * (0.5 + 0.2 * len(style.variants) * max(len(style.releases), 2))
+        height = len(by_place) * (0.5 + 0.2 * len(style.variants) * max(len(style.releases), 2))
         figure = Figure(figsize=(9, height + 1.0), layout="constrained")
-        grid = figure.subplots(len(places), 2, sharex="col", sharey=True, squeeze=False)
+        grid = figure.subplots(len(by_place), 2, sharex="col", sharey=True, squeeze=False)
         for column, (name, title) in zip(grid.T, panels, strict=True):
-            for axes, place in zip(column, places, strict=True):
-                _draw_times(axes, [cell for cell in cells if cell.place == place], name, style)
-                _label_variant_axis(axes, style.variants, xml_text(place))
+            _draw_time_column(column, by_place, name, style)
             column[-1].set_xlabel(f"{title} time of the loop per event (ms)")
-            _scale_time_axis(column[0], [1e3 * cell.spreads[name].mean for cell in cells])
         style.draw_legend(figure)
         svg = render_svg(figure, "times", alt)
     counts = [cell.spreads["cpu_per_event_s"].n for cell in cells]
@@ -98,6 +97,20 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         "pairs within jobs, which this figure does not show."
     )
     return InlineFigure(svg, caption)
+
+
+def _draw_time_column(
+    column: Sequence[Axes],
+    by_place: Mapping[str, Sequence[ExecutionCell]],
+    name: str,
+    style: _CellStyle,
+) -> None:
+    """Draw one panel for each place, with a common scale."""
+    for axes, (place, cells) in zip(column, by_place.items(), strict=True):
+        _draw_times(axes, cells, name, style)
+        _label_variant_axis(axes, style.variants, xml_text(place))
+    means = [1e3 * cell.spreads[name].mean for cells in by_place.values() for cell in cells]
+    _scale_time_axis(column[0], means)
 
 
 def _draw_times(axes: Axes, cells: Sequence[ExecutionCell], name: str, style: _CellStyle) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from treehammer.analysis.samples.sample import (
@@ -131,32 +132,43 @@ def parse_compare_query(request: Request, store: Store) -> CompareQuery:
         ConfigError: a parameter is unknown or invalid, or the campaign does not exist.
     """
     parameters = request.query_params
+    _require_known_parameters(parameters)
+    axis = parameters.get("axis") or "root"
+    campaigns = _list_texts(parameters, "campaign")
+    return CompareQuery(
+        axis=axis,
+        a=_parse_side(store, axis, parameters.get("a", "")),
+        b=_parse_side(store, axis, parameters.get("b", "")),
+        campaigns=tuple(dict.fromkeys(store.campaign(one).id for one in campaigns)),
+        conditions=_list_texts(parameters, "where"),
+        conditions_a=_list_texts(parameters, "where_a"),
+        conditions_b=_list_texts(parameters, "where_b"),
+        delta=_parse_delta(parameters.get("delta", "")),
+    )
+
+
+def _require_known_parameters(parameters: QueryParams) -> None:
     if unknown := [name for name in parameters if name not in _PARAMETERS]:
         raise ConfigError(
             f"unknown parameter {unknown[0][:40]!r}", hint=f"Known: {', '.join(_PARAMETERS)}."
         )
+
+
+def _list_texts(parameters: QueryParams, name: str) -> tuple[str, ...]:
+    return tuple(text for text in parameters.getlist(name) if text.strip())
+
+
+def _parse_side(store: Store, axis: str, text: str) -> str:
+    """Return the value of a side; of a campaign its full identity."""
+    side = text.strip()
+    return campaign_queries.resolve_campaign(store, side) if side and axis == "campaign" else side
+
+
+def _parse_delta(text: str) -> float:
     try:
-        delta = float(parameters.get("delta") or DEFAULT_DELTA)
+        return float(text or DEFAULT_DELTA)
     except ValueError:
         raise ConfigError("delta must be a number such as 0.02") from None
-
-    def texts(name: str) -> tuple[str, ...]:
-        return tuple(text for text in parameters.getlist(name) if text.strip())
-
-    axis = parameters.get("axis") or "root"
-    a, b = (parameters.get(name, "").strip() for name in ("a", "b"))
-    if axis == "campaign":
-        a, b = (campaign_queries.resolve_campaign(store, side) if side else "" for side in (a, b))
-    return CompareQuery(
-        axis=axis,
-        a=a,
-        b=b,
-        campaigns=tuple(dict.fromkeys(store.campaign(one).id for one in texts("campaign"))),
-        conditions=texts("where"),
-        conditions_a=texts("where_a"),
-        conditions_b=texts("where_b"),
-        delta=delta,
-    )
 
 
 def load_stored_verdicts(store: Store, query: CompareQuery) -> list[VerdictRow]:
