@@ -6,7 +6,13 @@ import argparse
 import sys
 import time
 
-from benchmarks.analysis import aa_jobs, release_comparison, verdict_error_rates, verdict_simulation
+from benchmarks.analysis import (
+    aa_jobs,
+    paired_campaigns,
+    release_comparison,
+    verdict_error_rates,
+    verdict_simulation,
+)
 from benchmarks.harness import filled_databases
 from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, update_summary
 from benchmarks.service import export_cost, import_cost, ingest_cost, page_cost, query_cost, scaling
@@ -33,6 +39,7 @@ SIMPLE_BENCHMARKS = {
 #: Benchmarks with options of their own.
 CONFIGURABLE_BENCHMARKS = {
     "aa": aa_jobs.measure,
+    "paired": paired_campaigns.measure,
     "verdicts": verdict_error_rates.measure,
     "scale": scaling.measure,
     "queries": query_cost.measure,
@@ -44,8 +51,8 @@ CONFIGURABLE_BENCHMARKS = {
     "load": load_rates.measure,
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
-#: Takes an hour: runs only when named.
-EXPLICIT_ONLY = "releases"
+#: Take hours: run only when named.
+EXPLICIT_ONLY = ("releases", "paired")
 
 
 def main() -> int:
@@ -55,6 +62,7 @@ def main() -> int:
         "names", nargs="*", metavar="NAME", help=f"of: {', '.join(BENCHMARK_NAMES)}"
     )
     aa_jobs.add_options(parser)
+    paired_campaigns.add_options(parser)
     scaling.add_options(parser)
     filled_databases.add_options(parser)
     import_cost.add_options(parser)
@@ -63,7 +71,7 @@ def main() -> int:
     counter_repeats.add_options(parser)
     load_rates.add_options(parser)
     options = parser.parse_args()
-    names = options.names or [name for name in BENCHMARK_NAMES if name != EXPLICIT_ONLY]
+    names = options.names or [name for name in BENCHMARK_NAMES if name not in EXPLICIT_ONLY]
     unknown = [name for name in names if name not in BENCHMARK_NAMES]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARK_NAMES)}")

@@ -24,7 +24,7 @@ from treehammer import config
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, SAMPLE_COLUMNS, Sample
-from treehammer.collectors.job_spec import PAIRED, SOLO, TIMED
+from treehammer.collectors.job_spec import TIMED
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.git import pinned_tests
@@ -39,7 +39,6 @@ from treehammer.terminal import progress_bar
 
 TEST_FOLDER = Path(__file__).with_name("aa")
 TABLE_FILE = Path(__file__).with_name("data") / "aa-jobs.csv"
-PAIRED_TABLE_FILE = TABLE_FILE.with_name("aa-jobs-paired.csv")
 #: Jobs of a complete recording.
 TARGET_JOBS = 200
 #: Further campaigns that replace failed jobs, at most.
@@ -89,22 +88,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--slots", type=int, default=1, help="concurrent jobs (%(default)s)")
     group.add_argument("--dataset", default="", help="replaces the test's dataset")
     group.add_argument("--branches", default="", help="fraction that replaces the test's")
-    group.add_argument(
-        "--mode", choices=(SOLO, PAIRED), default=SOLO, help="mode of the test (%(default)s)"
-    )
-    group.add_argument(
-        "--table",
-        type=Path,
-        default=TABLE_FILE,
-        help="table of recorded jobs (by default one for each mode)",
-    )
+    group.add_argument("--table", type=Path, default=TABLE_FILE, help="table of recorded jobs")
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
     """Record missing jobs; return spread, tails and drift of all jobs."""
     table: Path = options.table
-    if table == TABLE_FILE and options.mode == PAIRED:
-        table = PAIRED_TABLE_FILE
     known = read_table(table)
     if len(known) < options.jobs:
         recording = JobRecording.from_options(options)
@@ -131,11 +120,8 @@ class JobRecording:
     def from_options(cls, options: argparse.Namespace) -> JobRecording:
         """Create the recording for these options; each set-up has its own folder."""
         axes = {"branches": (options.branches,)} if options.branches else {}
-        overrides = {"mode": options.mode}
-        if options.dataset:
-            overrides["dataset"] = options.dataset
-        mode = "" if options.mode == SOLO else options.mode
-        names = filter(None, ("aa", mode, options.dataset, options.branches))
+        overrides = {"dataset": options.dataset} if options.dataset else {}
+        names = filter(None, ("aa", options.dataset, options.branches))
         home = _recording_folder("-".join(names))
         flags = {
             "data_dir": home,

@@ -1,0 +1,266 @@
+"""Paired mode: scatter of A/A jobs, false verdicts, and planted slowdowns found by six jobs.
+
+Tables in ``data/`` grow with each campaign, so that a benchmark that was stopped goes on later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.analysis.paired_recording import (
+    CampaignResult,
+    PairedLaunch,
+    PairedRecording,
+    TimeLimitError,
+)
+from benchmarks.analysis.verdict_error_rates import VerdictShare
+from benchmarks.harness.ratio_figures import SEED, RatioFigure, plot_points
+from treehammer import config
+from treehammer.analysis.statistics.estimates import estimate_mean
+from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.collectors.job_spec import CONTROL, TIMED
+
+T = TypeVar("T", PairedLaunch, CampaignResult)
+
+DATA_FOLDER = Path(__file__).with_name("data")
+LAUNCHES_FILE = DATA_FOLDER / "paired-launches.csv"
+CAMPAIGNS_FILE = DATA_FOLDER / "paired-campaigns.csv"
+#: Blocks decompressed for each event: none, and about 1 and 2 % of the CPU time.
+DEFAULT_BLOCKS = (0.0, 0.013, 0.026)
+#: Campaigns of six jobs for each slowdown.
+TARGET_CAMPAIGNS = 60
+#: One-minute load below which a machine is called quiet before the first job.
+QUIET_LOAD = 0.5
+#: Limits of the scatter of ln(B/A), and of false verdicts.
+MAX_SCATTER, FALSE_VERDICT_RATE = 0.01, 0.05
+#: Verdicts that find a slowdown, if the effect is positive.
+FINDINGS = (Verdict.SLOWER, Verdict.DIFFERENT)
+WRONG_VERDICTS = (*FINDINGS, Verdict.FASTER)
+METRICS = ("cpu", "wall")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``python -m benchmarks paired``."""
+    group = parser.add_argument_group("paired")
+    group.add_argument(
+        "--blocks",
+        type=float,
+        nargs="+",
+        default=DEFAULT_BLOCKS,
+        help="planted slowdowns, in blocks an event; 0 for A/A jobs (%(default)s)",
+    )
+    group.add_argument(
+        "--campaigns",
+        type=int,
+        default=TARGET_CAMPAIGNS,
+        help="campaigns of six jobs for each slowdown and label (%(default)s)",
+    )
+    group.add_argument(
+        "--seconds", type=float, default=float("inf"), help="stop after this time (no limit)"
+    )
+    group.add_argument(
+        "--label",
+        choices=("busy", "quiet"),
+        help=f"state of the machine (quiet with a load below {QUIET_LOAD})",
+    )
+
+
+def measure(options: argparse.Namespace) -> list[RatioFigure]:
+    """Run missing campaigns; return the figures of all recorded ones."""
+    label = options.label or ("quiet" if os.getloadavg()[0] < QUIET_LOAD else "busy")
+    home = config.load_settings().data_dir / "benchmarks" / "paired"
+    flags = {
+        "data_dir": home,
+        "database": f"sqlite:///{home}/results.db",
+        "local_slots": options.slots,
+    }
+    recording = PairedRecording(config.load_settings(flags), label)
+    recording.end_open_campaigns()
+    _store_new_campaigns(recording)
+    deadline = time.monotonic() + options.seconds
+    try:
+        while time.monotonic() < deadline:
+            blocks = choose_blocks(read_rows(CAMPAIGNS_FILE, CampaignResult), options, label)
+            if blocks is None:
+                break
+            recording.run_campaign(blocks, deadline)
+            _store_new_campaigns(recording)
+    except TimeLimitError:
+        pass
+    finally:
+        _store_new_campaigns(recording)
+    launches = read_rows(LAUNCHES_FILE, PairedLaunch)
+    results = read_rows(CAMPAIGNS_FILE, CampaignResult)
+    _plot_launches(launches)
+    return list(build_figures(launches, results))
+
+
+def choose_blocks(
+    results: Iterable[CampaignResult], options: argparse.Namespace, label: str
+) -> float | None:
+    """Choose the slowdown with the fewest campaigns; None where all have enough."""
+    done = Counter(one.blocks for one in results if one.label == label)
+    missing = [blocks for blocks in options.blocks if done[blocks] < options.campaigns]
+    return min(missing, key=done.__getitem__) if missing else None
+
+
+def _store_new_campaigns(recording: PairedRecording) -> None:
+    known = {launch.campaign for launch in read_rows(LAUNCHES_FILE, PairedLaunch)}
+    for launches, result in recording.load_campaigns(known):
+        append_rows(LAUNCHES_FILE, launches)
+        append_rows(CAMPAIGNS_FILE, [result] if result else [])
+        if result:
+            print(
+                f"{result.label}, load {result.load1:.1f}: planted {100 * result.planted:.2f} %, "
+                f"CPU {100 * result.cpu_effect:+.2f} % {result.cpu_verdict}, "
+                f"{result.seconds / result.jobs:.0f} s a job",
+                flush=True,
+            )
+
+
+def read_rows(path: Path, kind: type[T]) -> list[T]:
+    """Read a table; no rows if it does not exist."""
+    if not path.exists():
+        return []
+    parsers: dict[str, Callable[[str], Any]] = {
+        "str": str,
+        "float": float,
+        "int": int,
+        "bool": "True".__eq__,
+    }
+    types = {field.name: parsers[str(field.type)] for field in fields(kind)}
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = csv.DictReader(stream)
+        return [kind(**{name: types[name](text) for name, text in row.items()}) for row in rows]
+
+
+def append_rows(path: Path, rows: Sequence[T]) -> None:
+    """Append rows to a table, which is created with its header if missing."""
+    if not rows:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(asdict(rows[0])), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def build_figures(
+    launches: Sequence[PairedLaunch], results: Sequence[CampaignResult]
+) -> Iterator[RatioFigure]:
+    """Summarize the recorded launches and campaigns, for each label."""
+    for label in sorted({launch.label for launch in launches}):
+        of_label = [launch for launch in launches if launch.label == label]
+        # A control has equal sides, whatever was planted in the other launches of its job.
+        equal = [launch for launch in of_label if not launch.blocks or launch.kind == CONTROL]
+        yield from _scatter_figures(f"{label}, A/A launches", [[one] for one in equal])
+        jobs = _group_jobs(one for one in of_label if one.kind == TIMED and not one.blocks)
+        yield from _scatter_figures(f"{label}, A/A jobs", jobs)
+        campaigns: dict[float, list[CampaignResult]] = defaultdict(list)
+        for one in results:
+            if one.label == label:
+                campaigns[one.blocks].append(one)
+        for blocks, some in sorted(campaigns.items()):
+            yield from _share_figures(label, some) if blocks else _false_figures(label, some)
+        if found := [one for some in campaigns.values() for one in some]:
+            changed, total = (sum(getattr(one, name) for one in found) for name in _COUNTERS)
+            yield VerdictShare(f"{label}: exact counters that differ", changed, total).to_figure()
+            off = sum(one.controls_off for one in found)
+            yield VerdictShare(f"{label}: controls that are off", off, len(found)).to_figure()
+
+
+_COUNTERS = ("counters_changed", "counters")
+
+
+def _group_jobs(launches: Iterable[PairedLaunch]) -> list[list[PairedLaunch]]:
+    jobs: dict[str, list[PairedLaunch]] = defaultdict(list)
+    for launch in launches:
+        jobs[launch.job].append(launch)
+    most = max(map(len, jobs.values()), default=0)
+    return [one for one in jobs.values() if len(one) == most]
+
+
+def _scatter_figures(title: str, groups: Sequence[Sequence[PairedLaunch]]) -> Iterator[RatioFigure]:
+    """Root mean square and mean of ln(B/A), each averaged over the launches of a group."""
+    if len(groups) < 3:
+        return
+    for metric in METRICS:
+        d = np.array(
+            [np.mean([getattr(launch, f"{metric}_d") for launch in group]) for group in groups]
+        )
+        interval = stats.bootstrap(
+            (d,), _root_mean_square, method="percentile", rng=np.random.default_rng(SEED)
+        ).confidence_interval
+        yield RatioFigure(
+            f"{title}, {metric}: rms of ln(B/A)",
+            float(_root_mean_square(d)),
+            float(interval.low),
+            float(interval.high),
+            len(d),
+            MAX_SCATTER,
+        )
+        yield _mean_figure(f"{title}, {metric}: mean ln(B/A)", d)
+
+
+def _mean_figure(title: str, values: np.ndarray[Any, np.dtype[np.float64]]) -> RatioFigure:
+    estimate = estimate_mean(values.tolist())
+    low, high = estimate.interval() if estimate else (math.nan, math.nan)
+    return RatioFigure(title, float(values.mean()), low, high, len(values))
+
+
+def _root_mean_square(values: Any, axis: int = -1) -> Any:
+    return np.sqrt(np.mean(np.square(values), axis=axis))
+
+
+def _false_figures(label: str, results: Sequence[CampaignResult]) -> Iterator[RatioFigure]:
+    """Shares of A/A campaigns with a false verdict, and of those called the same."""
+    total = len(results)
+    wrong = sum(
+        any(getattr(one, f"{metric}_verdict") in WRONG_VERDICTS for metric in METRICS)
+        for one in results
+    )
+    title = f"{label}: A/A campaigns with a false verdict"
+    yield VerdictShare(title, wrong, total, FALSE_VERDICT_RATE).to_figure()
+    for metric in METRICS:
+        same = sum(getattr(one, f"{metric}_verdict") == Verdict.SAME for one in results)
+        yield VerdictShare(f"{label}: A/A campaigns called same, {metric}", same, total).to_figure()
+
+
+def _share_figures(label: str, results: Sequence[CampaignResult]) -> Iterator[RatioFigure]:
+    """Size of a planted slowdown, its measured size, and the share of campaigns that find it."""
+    planted = np.array([one.planted for one in results])
+    title = f"{label}, planted {100 * planted.mean():.2f} %"
+    for metric in METRICS:
+        error = np.array([getattr(one, f"{metric}_effect") for one in results]) - planted
+        yield _mean_figure(f"{title}: measured − planted, {metric}", error)
+        found = sum(
+            getattr(one, f"{metric}_verdict") in FINDINGS and getattr(one, f"{metric}_effect") > 0
+            for one in results
+        )
+        yield VerdictShare(
+            f"{title}: campaigns that find it, {metric}", found, len(results)
+        ).to_figure()
+
+
+def _plot_launches(launches: Sequence[PairedLaunch]) -> None:
+    series: dict[str, list[float]] = defaultdict(list)
+    for one in sorted(launches, key=lambda one: (one.label, one.blocks, one.kind)):
+        name = "A/A" if one.kind == CONTROL or not one.blocks else f"{one.blocks:g} blocks an event"
+        series[f"{one.label}, {name}"].append(100 * one.cpu_d)
+    if series:
+        title = "Paired launches: A/A, and with a planted slowdown"
+        plot_points("paired", title, "100 ln(B/A) of CPU time", series, reference=0.0)

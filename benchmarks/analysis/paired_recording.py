@@ -1,0 +1,271 @@
+"""Campaigns in paired mode with a planted slowdown: runs them and reads their launches and verdicts.
+
+They are planned, sent, stored and judged by the same code as those of ``treehammer submit`` and
+``treehammer compare``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.counter_changes import SAME, CountedSample, compare_counters
+from treehammer.analysis.samples.sample import HEADLINE_METRICS, SAMPLE_COLUMNS, Sample
+from treehammer.analysis.statistics.verdict import HOST_SCOPE
+from treehammer.collectors.job_spec import CHECKSUM, TIMED
+from treehammer.collectors.record.exact_counters import COUNTER_NAMES
+from treehammer.config import Settings
+from treehammer.errors import NothingToDoError
+from treehammer.sql.core.rows import CampaignRow, VerdictRow
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.lifecycle import campaign_request, submission
+from treehammer.submit.tracking import campaign_polling
+
+TEST_FOLDER = Path(__file__).with_name("planted")
+#: Jobs of one campaign.
+CAMPAIGN_JOBS = 6
+AXIS, BASE, OTHER = "twin", "a", "b"
+CPU, WALL = HEADLINE_METRICS
+_COLUMNS = (
+    *SAMPLE_COLUMNS,
+    *COUNTER_NAMES,
+    "started_us",
+    "ended_us",
+    "load1_start",
+    "launch_order",
+)
+
+
+class TimeLimitError(Exception):
+    """The time limit is reached; the running campaign was cancelled."""
+
+
+@dataclass(frozen=True)
+class PairedLaunch:
+    """One launch.
+
+    ``planted`` is ln(1 + planted / reading) by the payload's own clocks.  ``cpu_d`` and ``wall_d``
+    are the recorded ln(B/A), the four times are seconds per event, and ``loop_s`` is the CPU of the
+    loops on the side with less.
+    """
+
+    label: str
+    campaign: str
+    job: str
+    host: str
+    started: str
+    load1: float
+    blocks: float
+    kind: str
+    round: int
+    order: str
+    loop_s: float
+    planted: float
+    cpu_a: float
+    cpu_b: float
+    cpu_d: float
+    wall_a: float
+    wall_b: float
+    wall_d: float
+
+
+@dataclass(frozen=True)
+class CampaignResult:
+    """One campaign as judged by ``compare``; ``load1`` is the median over its launches."""
+
+    label: str
+    campaign: str
+    started: str
+    seconds: float
+    load1: float
+    blocks: float
+    planted: float
+    jobs: int
+    launches: int
+    cpu_effect: float
+    cpu_low: float
+    cpu_high: float
+    cpu_verdict: str
+    wall_effect: float
+    wall_low: float
+    wall_high: float
+    wall_verdict: str
+    counters: int
+    counters_changed: int
+    controls_off: bool
+
+
+@dataclass(frozen=True)
+class PairedRecording:
+    """Campaigns with their own queue and database; ``label`` describes the machine."""
+
+    settings: Settings
+    label: str
+
+    def run_campaign(self, blocks: float, deadline: float) -> None:
+        """Run one campaign.
+
+        Raises:
+            TimeLimitError: the monotonic clock passed ``deadline``; complete launches are kept.
+        """
+        request = campaign_request.CampaignRequest(
+            str(TEST_FOLDER),
+            {"blocks": (str(blocks),)},
+            {"repeats": str(CAMPAIGN_JOBS)},
+            name=f"{self.label} {blocks:g}",
+        )
+        plan = campaign_request.plan_request(request, self.settings, fetch=True)
+        campaign = submission.submit_plan(plan, self.settings)
+
+        def check_time(_: object) -> None:
+            if time.monotonic() > deadline:
+                raise TimeLimitError
+
+        with Store.open(self.settings.database) as store:
+            tracker = campaign_polling.make_tracker(store, self.settings)
+            try:
+                campaign_polling.follow_campaign(tracker, campaign, check_time)
+            except (TimeLimitError, KeyboardInterrupt):
+                tracker.cancel(campaign)
+                tracker.collect_records(campaign)
+                raise
+
+    def end_open_campaigns(self) -> None:
+        """End the campaigns that a killed run left behind, and collect their launches."""
+        try:
+            with Store.open(self.settings.database, create=False) as store:
+                tracker = campaign_polling.make_tracker(store, self.settings)
+                for campaign in store.campaigns():
+                    tracker.cancel(campaign)
+                    tracker.collect_records(campaign)
+        except NothingToDoError:
+            pass
+
+    def load_campaigns(
+        self, known: set[str]
+    ) -> Iterator[tuple[list[PairedLaunch], CampaignResult | None]]:
+        """Load the campaigns that are not known, oldest first; None for an incomplete one."""
+        try:
+            with Store.open(self.settings.database, create=False) as store:
+                for campaign in reversed(store.campaigns()):
+                    if campaign.id not in known:
+                        yield read_campaign(store, campaign)
+        except NothingToDoError:
+            return
+
+
+def read_campaign(
+    store: Store, campaign: CampaignRow
+) -> tuple[list[PairedLaunch], CampaignResult | None]:
+    """Read the launches of one campaign, and its result if all its jobs are complete."""
+    selection = Selection.parse([campaign.id], [])
+    rows: list[Mapping[str, Any]] = list(store.measurements(selection, _COLUMNS))
+    extras: dict[str, dict[str, float]] = defaultdict(dict)
+    for extra in store.extras(selection):
+        extras[extra.measurement_id][extra.name] = extra.value
+    label = campaign.name.split()[0]
+    launches = list(_build_launches(rows, extras, label))
+    query = ComparisonQuery(AXIS, BASE, OTHER, selection=selection)
+    try:
+        found = compare_samples([Sample.from_row(row) for row in rows], query, now_us=0)
+    except NothingToDoError:
+        return launches, None
+    verdicts = {row.metric: row for row in found.verdicts if row.scope == HOST_SCOPE}
+    timed = [launch for launch in launches if launch.kind == TIMED]
+    if len(verdicts) < len(HEADLINE_METRICS) or verdicts[CPU].jobs < CAMPAIGN_JOBS:
+        return launches, None
+    counters = list(_compare_job_counters(rows))
+    first = min(row["started_us"] for row in rows)
+    return launches, CampaignResult(
+        label=label,
+        campaign=campaign.id,
+        started=_format_time(first),
+        seconds=round((max(row["ended_us"] for row in rows) - first) / 1e6, 1),
+        load1=median(launch.load1 for launch in launches),
+        blocks=launches[0].blocks,
+        planted=fmean(launch.planted for launch in timed),
+        jobs=verdicts[CPU].jobs,
+        launches=len(timed),
+        **_verdict_columns("cpu", verdicts[CPU]),
+        **_verdict_columns("wall", verdicts[WALL]),
+        counters=len(counters),
+        counters_changed=sum(verdict != SAME for verdict in counters),
+        controls_off=any(control.is_off for control in found.controls),
+    )
+
+
+def _build_launches(
+    rows: Sequence[Mapping[str, Any]], extras: Mapping[str, Mapping[str, float]], label: str
+) -> Iterator[PairedLaunch]:
+    rounds: dict[tuple[str, int, int], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["kind"] != CHECKSUM:
+            rounds[row["job_id"], row["attempt"], row["round"]].append(row)
+    for sides in sorted(rounds.values(), key=lambda pair: min(row["started_us"] for row in pair)):
+        samples = [Sample.from_row(row) for row in sides]
+        by_side = {bool(one.launch_ratios): one for one in samples}
+        if len(by_side) < 2 or any(one.reason_unusable(CPU) for one in samples):
+            continue
+        a, b = by_side[False], by_side[True]
+        first = min(sides, key=lambda row: row["started_us"])
+        yield PairedLaunch(
+            label=label,
+            campaign=b.campaign_id,
+            job=b.job_id,
+            host=b.host,
+            started=_format_time(first["started_us"]),
+            load1=float(first["load1_start"]),
+            blocks=float(b.axis_value("blocks") or 0),
+            kind=b.kind,
+            round=b.round,
+            order=str(first["launch_order"]),
+            loop_s=_round(min(a.loop_cpu_s or 0, b.loop_cpu_s or 0)),
+            planted=_round(_measure_planted(extras[a.measurement_id], extras[b.measurement_id])),
+            cpu_a=_round(a.metrics[CPU]),
+            cpu_b=_round(b.metrics[CPU]),
+            cpu_d=_round(b.launch_ratios[CPU]),
+            wall_a=_round(a.metrics[WALL]),
+            wall_b=_round(b.metrics[WALL]),
+            wall_d=_round(b.launch_ratios[WALL]),
+        )
+
+
+def _measure_planted(a: Mapping[str, float], b: Mapping[str, float]) -> float:
+    """Compute ln(1 + planted / reading) of side B, without the clocks' cost seen on side A."""
+    costs = [math.log1p(side["planted_cpu_s"] / side["reading_cpu_s"]) for side in (a, b)]
+    return costs[1] - costs[0]
+
+
+def _compare_job_counters(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Compare the exact counters within each job; each gives a verdict of its own."""
+    jobs: dict[str, list[CountedSample]] = defaultdict(list)
+    for row in rows:
+        jobs[row["job_id"]].append(CountedSample.from_row(row))
+    for counted in jobs.values():
+        yield from (change.verdict for change in compare_counters(counted, AXIS, BASE, OTHER))
+
+
+def _verdict_columns(short: str, row: VerdictRow) -> dict[str, Any]:
+    numbers = {"effect": row.effect, "low": row.low, "high": row.high}
+    known = {
+        f"{short}_{name}": math.nan if number is None else _round(number)
+        for name, number in numbers.items()
+    }
+    return {**known, f"{short}_verdict": row.verdict}
+
+
+def _format_time(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="seconds")
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.6g}")
