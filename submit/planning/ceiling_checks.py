@@ -127,10 +127,11 @@ def _measure_traffic(plan: Plan, costs: Iterable[SiteCost]) -> list[_StorageTraf
     traffic = {site.name: _StorageTraffic(site) for site in plan.storage_sites}
     for cost in costs:
         storage, readers = traffic[cost.storage_site], slots.get(cost.site, 1)
-        storage.read_bytes += cost.read_bytes
+        read_bytes = cost.read_bytes or 0
+        storage.read_bytes += read_bytes
         storage.slots += readers
         if walls[cost.site]:
-            storage.rate += readers * cost.read_bytes / walls[cost.site]
+            storage.rate += readers * read_bytes / walls[cost.site]
     return [*traffic.values()]
 
 

@@ -1,7 +1,7 @@
 """Cost estimates of plans: bytes to read, wall and CPU time.
 
 Times come from earlier measurements of the same series, if any.  Otherwise they are assumed from the
-amount of data, and the plan is marked accordingly.
+amount of data, or are the limits that a load test states, and the plan is marked accordingly.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from treehammer.collectors.job_spec import CHECKSUM, PAIRED, ExecutionSpec
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.hctests.matrix.definition import Scalar, Variant
+from treehammer.hctests.matrix.load_settings import LoadSettings
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.plan import Plan
@@ -32,6 +33,7 @@ LAUNCH_CPU_S = 2.0
 CALIBRATION_CPU_S = 0.1
 
 MEASURED_BASIS, ASSUMED_BASIS, UNKNOWN_BASIS = "measured before", "assumed", "unknown"
+LOAD_BASIS = "limits of the load"
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,10 @@ def _read_fraction(manifest: Manifest, variant: Mapping[str, Scalar]) -> float:
 
 
 def estimate_execution(
-    execution: ExecutionSpec, manifest: Manifest | None, history: Mapping[str, ExecutionCost]
+    execution: ExecutionSpec,
+    manifest: Manifest | None,
+    history: Mapping[str, ExecutionCost],
+    load: LoadSettings | None = None,
 ) -> ExecutionCost | None:
     """Estimate the time of an execution; None if there is no basis for an estimate.
 
@@ -84,10 +89,14 @@ def estimate_execution(
         execution: the planned execution.
         manifest: manifest of its dataset, if it has one.
         history: costs from :func:`load_measured_costs`.
+        load: of a load test, whose generator uses one core at most.
     """
     measured = history.get(_history_key(execution.kind, execution.identity["series"]))
     if measured:
         return ExecutionCost(measured.wall_s + WORKER_STARTUP_S, measured.cpu_s, measured.basis)
+    if load:
+        wall_s = load.lead_s + load.duration_s + WORKER_STARTUP_S
+        return ExecutionCost(wall_s, load.duration_s, LOAD_BASIS)
     if manifest is None:
         return None
     unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
@@ -106,14 +115,14 @@ def _history_key(kind: str, series: object) -> str:
 class SiteCost:
     """Cost of a plan's jobs at one site that read the storage of one site.
 
-    Times are for a single slot, None if unknown.
+    Times are for a single slot. Times and bytes are None if unknown.
     """
 
     site: str
     storage_site: str
     jobs: int
     measurements: int
-    read_bytes: int
+    read_bytes: int | None
     wall_s: float | None
     cpu_s: float | None
     basis: str
@@ -132,7 +141,11 @@ class _SiteTotals:
 
 
 def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> list[SiteCost]:
-    """Estimate the cost of a plan for each site and storage site."""
+    """Estimate the cost of a plan for each site and storage site.
+
+    All jobs of one kind of a load test together read what its ceiling allows.
+    """
+    load = plan.pinned_test.definition.load
     totals = {(site.name, storage.name): _SiteTotals() for site, storage in plan.site_pairs}
     for job, count in plan.jobs.iterate_kinds():
         site = totals[job.access.site.name, job.access.storage.name]
@@ -141,23 +154,28 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
         for execution in job.spec.executions:
             variant = Variant(tuple(execution.variant.items()))
             manifest = plan.jobs.planner.manifest_for(variant)
-            if manifest:
+            if load:
+                site.read_bytes += round(load.ceiling.mb_per_s * 1e6 * load.duration_s)
+            elif manifest:
                 site.read_bytes += count * estimate_read_bytes(manifest, execution)
-            cost = estimate_execution(execution, manifest, history)
+            cost = estimate_execution(execution, manifest, history, load)
             site.bases.add(cost.basis if cost else UNKNOWN_BASIS)
             site.wall_s += count * cost.wall_s if cost else 0.0
             site.cpu_s += count * cost.cpu_s if cost else 0.0
-    return [_total_site_cost(*pair, site) for pair, site in totals.items()]
+    are_bytes_known = load is None or load.ceiling.mb_per_s > 0
+    return [_total_site_cost(*pair, site, are_bytes_known) for pair, site in totals.items()]
 
 
-def _total_site_cost(site: str, storage_site: str, totals: _SiteTotals) -> SiteCost:
+def _total_site_cost(
+    site: str, storage_site: str, totals: _SiteTotals, are_bytes_known: bool
+) -> SiteCost:
     complete = UNKNOWN_BASIS not in totals.bases
     return SiteCost(
         site=site,
         storage_site=storage_site,
         jobs=totals.jobs,
         measurements=totals.measurements,
-        read_bytes=totals.read_bytes,
+        read_bytes=totals.read_bytes if are_bytes_known else None,
         wall_s=totals.wall_s if complete else None,
         cpu_s=totals.cpu_s if complete else None,
         basis=", some ".join(sorted(totals.bases, reverse=True)) if complete else UNKNOWN_BASIS,

@@ -1,4 +1,4 @@
-"""A simulated CVMFS mount with the ROOT installations of wheels.
+"""A simulated CVMFS mount with the ROOT installations of wheels, and the client of load tests.
 
 The layout is that of ``sft.cern.ch``: releases by package, version and platform, and views of
 links with one set-up script. The scripts behave like the real ones, flaws included: they locate
@@ -30,8 +30,13 @@ PLATFORM = f"{platform.machine()}-linux-wheel-opt"
 #: A site's ``software`` entry for releases on this mount.
 AXIS_VALUE = f"cvmfs:ROOT/{{version}}/{PLATFORM}"
 
+#: XRootD client of the shipped load tests.
+CLIENT_VERSION = "6.2.1"
+
 #: Packages of an environment that ROOT needs to start.
-_PACKAGES = ("ROOT", "cppyy", "root.libs", "numpy", "numpy.libs", "libcppyy*")
+ROOT_PACKAGES = ("ROOT", "cppyy", "root.libs", "numpy", "numpy.libs", "libcppyy*")
+#: Packages that no job imports.
+_INSTALLERS = ("pip*", "setuptools*", "_distutils_hack", "distutils-precedence.pth")
 #: Parts of Python's library (up to 400 MB) that no job imports.
 _EXCLUDED_FOLDERS = ("site-packages", "dist-packages", "test", "idlelib", "ensurepip", "config-*")
 _SCRIPTS = Path(__file__).parent / "cvmfs_scripts"
@@ -97,7 +102,7 @@ def _install_root(folder: Path, packages: Path, python: Path) -> Path:
     for item in (packages / "ROOT").iterdir():
         if item.name not in ("bin", "lib"):
             _make_link(folder / item.name, item)
-    beside = [item for pattern in _PACKAGES for item in packages.glob(pattern)]
+    beside = [item for pattern in ROOT_PACKAGES for item in packages.glob(pattern)]
     for item in [*(packages / "ROOT" / "lib").iterdir(), *beside]:
         _make_link(folder / "lib" / item.name, item)
     for item in (python / "lib").glob("libpython3*.so*"):
@@ -124,14 +129,17 @@ def _write_script(path: Path, script: str) -> None:
 # --- Copying an environment to a folder that jobs can read ------------------------------------
 
 
-def copy_root_environment(environment: Path, folder: Path) -> Path:
-    """Copy a wheel's ROOT and its Python to a self-contained folder.
+def copy_environment(
+    environment: Path, folder: Path, packages: Sequence[str] = ROOT_PACKAGES
+) -> Path:
+    """Copy packages of an environment and its Python to a self-contained folder.
 
     Fast if it exists. On one disk files are hard-linked (a second, no space), otherwise copied.
 
     Args:
         environment: made by :func:`treehammer.collectors.software.providers.prepare_software`.
         folder: the destination.
+        packages: patterns of the packages to copy.
 
     Returns:
         The copied environment.
@@ -140,11 +148,11 @@ def copy_root_environment(environment: Path, folder: Path) -> Path:
         OSError: a file cannot be read or written.
     """
     interpreter = (environment / "bin" / "python").resolve()
-    packages = next((environment / "lib").glob("python3*/site-packages"))
-    name = packages.parent.name
+    installed = next((environment / "lib").glob("python3*/site-packages"))
+    name = installed.parent.name
     made = (environment / wheel_environments.MARKER_NAME).stat().st_mtime_ns
     key = hashlib.sha256(
-        f"{interpreter} {made} {_EXCLUDED_FOLDERS} {_PACKAGES}".encode()
+        f"{interpreter} {made} {_EXCLUDED_FOLDERS} {packages}".encode()
     ).hexdigest()[:12]
     brought = folder / f"{environment.name}-{key}"
     with hold_lock(folder / f"{environment.name}.lock"):
@@ -153,10 +161,13 @@ def copy_root_environment(environment: Path, folder: Path) -> Path:
             if part.exists():
                 shutil.rmtree(part)
             copy_python(interpreter, name, part)
-            for item in [item for pattern in _PACKAGES for item in packages.glob(pattern)]:
-                _copy_tree(item, part / "packages" / "lib" / name / "site-packages" / item.name)
-            (part / "packages" / "bin").mkdir()
-            (part / "packages" / "bin" / "python").symlink_to(f"../../bin/{name}")
+            copied = part / "packages"
+            for item in [item for pattern in packages for item in installed.glob(pattern)]:
+                if not any(item.match(pattern) for pattern in _INSTALLERS):
+                    _copy_tree(item, copied / "lib" / name / "site-packages" / item.name)
+            (copied / "bin").mkdir()
+            (copied / "bin" / "python").symlink_to(f"../../bin/{name}")
+            (copied / "pyvenv.cfg").write_text(f"home = {brought / 'bin'}\n", encoding="utf-8")
             part.rename(brought)
     return brought / "packages"
 
@@ -207,7 +218,7 @@ def _link_or_copy(source: str, target: str, *, follow_symlinks: bool = True) -> 
 
 
 class CvmfsMount:
-    """ROOT releases for a testbed's jobs, on a mount shared by all sites.
+    """Software for a testbed's jobs, on a mount shared by all sites.
 
     Args:
         box: the testbed.
@@ -218,6 +229,7 @@ class CvmfsMount:
     def __init__(self, box: Workspace) -> None:
         self.box = box
         self._brought: dict[str, Path] = {}
+        self._client: Path | None = None
 
     @property
     def mount(self) -> Path:
@@ -229,26 +241,30 @@ class CvmfsMount:
         return self.box.cache / "releases"
 
     def install(self, say: ProgressCallback) -> None:
-        """Install the wheels into the cache and copy them to a folder that jobs can read.
+        """Install the programs into the cache and copy them to a folder that jobs can read.
 
         Raises:
-            TestbedError: a release cannot be installed.
+            TestbedError: one cannot be installed.
         """
         for version in self.box.releases:
-            request = providers.parse_software_request(f"wheel:{version}")
-            try:
-                made = providers.prepare_software(request, self.box.software_dir, say)
-                self._brought[version] = copy_root_environment(
-                    Path(made.location), self._releases_folder
-                )
-            except ExecutionError as error:
-                raise TestbedError(str(error), where=f"ROOT {version}") from error
-            except (OSError, shutil.Error) as error:
-                raise TestbedError(
-                    f"cannot be copied to a folder that jobs can read: {error}",
-                    where=f"ROOT {version}",
-                    hint=f"Free space below {self.box.cache}, or choose another --cache-dir.",
-                ) from error
+            self._brought[version] = self._bring(f"wheel:{version}", ROOT_PACKAGES, say)
+        self._client = self._bring(f"xrootd:{CLIENT_VERSION}", ("*",), say)
+
+    def _bring(self, request: str, packages: Sequence[str], say: ProgressCallback) -> Path:
+        """Install a program into the cache and copy it to a folder that jobs can read."""
+        try:
+            made = providers.prepare_software(
+                providers.parse_software_request(request), self.box.software_dir, say
+            )
+            return copy_environment(Path(made.location), self._releases_folder, packages)
+        except ExecutionError as error:
+            raise TestbedError(str(error), where=request) from error
+        except (OSError, shutil.Error) as error:
+            raise TestbedError(
+                f"cannot be copied to a folder that jobs can read: {error}",
+                where=request,
+                hint=f"Free space below {self.box.cache}, or choose another --cache-dir.",
+            ) from error
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
         """Return the mount and the targets of its links."""
@@ -269,6 +285,8 @@ class CvmfsMount:
             self.mount.mkdir(mode=0o755)
             for version, environment in self._brought.items():
                 install_release(self.mount, environment, version)
+            if self._client:
+                _make_link(client_folder(self.mount), self._client)
         except OSError as error:
             raise TestbedError(f"cannot be written: {error}", where=str(self.mount)) from error
 
@@ -290,3 +308,8 @@ class CvmfsMount:
 def cvmfs_folder(box: Workspace) -> Path:
     """Return the CVMFS folder of a testbed."""
     return box.folder / "cvmfs"
+
+
+def client_folder(mount: Path) -> Path:
+    """Return the folder of the XRootD client on a mount."""
+    return mount / REPOSITORY / "lcg" / "releases" / "xrootd" / CLIENT_VERSION / PLATFORM

@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from treehammer.collectors.software.wheel_releases import XROOTD
 from treehammer.errors import TestbedError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import site_model, sites_file
 from treehammer.testbed.components import condor_pool
-from treehammer.testbed.components.cvmfs_mount import AXIS_VALUE, cvmfs_folder
+from treehammer.testbed.components.cvmfs_mount import AXIS_VALUE, client_folder, cvmfs_folder
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
 
@@ -122,7 +123,10 @@ class SitesFileWriter:
             storage="XRootD",
             requirements=requirements,
             grid_resource=grid_resource,
-            software=dict.fromkeys(self.box.releases, AXIS_VALUE),
+            software={
+                **dict.fromkeys(self.box.releases, AXIS_VALUE),
+                XROOTD: f"{XROOTD}:{client_folder(cvmfs_folder(self.box))}",
+            },
             cvmfs=str(cvmfs_folder(self.box)),
             python=NODE_PYTHON,
             labels=labels,

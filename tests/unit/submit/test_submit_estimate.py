@@ -13,10 +13,17 @@ from treehammer.collectors.job_spec import ExecutionSpec
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.cost_estimate import (
     ASSUMED_BASIS,
+    LOAD_BASIS,
     MEASURED_BASIS,
     UNKNOWN_BASIS,
     ExecutionCost,
 )
+
+LOAD_TEST = f"""{SHELL_TEST}
+[load]
+duration_s = 30
+ceiling = {{mb_per_s = 20}}
+"""
 
 
 def execution(tmp_path: Path, **axes: Any) -> ExecutionSpec:
@@ -82,6 +89,17 @@ def test_checksum_cost_is_not_used_for_timed_execution(tmp_path: Path) -> None:
 def test_cost_without_dataset_is_unknown(tmp_path: Path) -> None:
     (cost,) = cost_estimate.estimate_site_costs(make_local_plan(tmp_path, SHELL_TEST), {})
     assert (cost.wall_s, cost.cpu_s, cost.basis, cost.read_bytes) == (None, None, UNKNOWN_BASIS, 0)
+
+
+def test_cost_of_a_load_is_its_limit(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path, LOAD_TEST)
+    (cost,) = cost_estimate.estimate_site_costs(plan, {})
+    assert (cost.jobs, cost.measurements, cost.basis) == (2, 4, LOAD_BASIS)
+    assert cost.read_bytes == 4 * 30 * 20e6
+    assert cost.wall_s == pytest.approx(4 * (30 + 5 + cost_estimate.WORKER_STARTUP_S))
+    unbounded = LOAD_TEST.replace("mb_per_s = 20", "clients = 20")
+    (cost,) = cost_estimate.estimate_site_costs(make_local_plan(tmp_path, unbounded), {})
+    assert cost.read_bytes is None
 
 
 @pytest.mark.parametrize(("branches", "passes"), [(1.0, 2.025), (0.02, 26.0), (0.1, 6.25)])

@@ -102,7 +102,7 @@ def test_rate_at_storage_sums_its_readers(tmp_path: Path) -> None:
 
     plan = make_grid_plan(tmp_path, READING_TEST, B)
     (cost,) = cost_estimate.estimate_site_costs(plan, {})
-    one_reader = cost.read_bytes / (cost.wall_s or 1) / 1e6
+    one_reader = (cost.read_bytes or 0) / (cost.wall_s or 1) / 1e6
     # Jobs at two sites, each of which reads two storage sites in turn at two jobs at a time.
     assert violations(0.99 * 2 * one_reader)
     assert not violations(1.01 * 2 * one_reader)

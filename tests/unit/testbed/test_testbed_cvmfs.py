@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from treehammer import hctests
 from treehammer.collectors.software import wheel_environments
 from treehammer.collectors.software.wheel_releases import make_root_release
 from treehammer.testbed.components import cvmfs_mount
 from treehammer.testbed.components.cvmfs_mount import (
     PLATFORM,
-    copy_root_environment,
+    copy_environment,
     install_release,
 )
 
@@ -55,7 +57,7 @@ def leads_outside(folder: Path, *allowed: Path) -> list[Path]:
 
 
 def test_copied_release_is_self_contained(environment: Path, tmp_path: Path) -> None:
-    brought = copy_root_environment(environment, tmp_path / "seen")
+    brought = copy_environment(environment, tmp_path / "seen")
     root = install_release(tmp_path / "cvmfs", brought, "6.40.00")
     shutil.rmtree(environment.parent)
     assert not leads_outside(tmp_path / "cvmfs", tmp_path / "seen")
@@ -66,13 +68,32 @@ def test_copied_release_is_self_contained(environment: Path, tmp_path: Path) -> 
     assert (asked / "bin" / "thisroot.sh").read_text().startswith("SOURCE=${BASH_ARGV[0]}")
 
 
+def test_copied_packages_are_found_without_installers(environment: Path, tmp_path: Path) -> None:
+    brought = copy_environment(environment, tmp_path / "seen", ("*",))
+    assert (brought / "pyvenv.cfg").read_text() == f"home = {brought.parent / 'bin'}\n"
+    packages = brought / "lib" / NAME / "site-packages"
+    assert (packages / "numpy" / "a.py").exists()
+    assert not (packages / "pip").exists()
+
+
+def test_client_is_that_of_the_shipped_load_tests() -> None:
+    shipped = Path(hctests.__file__).parent
+    requested = {
+        value
+        for path in shipped.glob("*/test.toml")
+        for value in tomllib.loads(path.read_text()).get("matrix", {}).get("root", [])
+        if value.startswith("xrootd:")
+    }
+    assert requested == {f"xrootd:{cvmfs_mount.CLIENT_VERSION}"}
+
+
 def test_release_is_copied_again_when_rebuilt(environment: Path, tmp_path: Path) -> None:
-    first = copy_root_environment(environment, tmp_path / "seen")
+    first = copy_environment(environment, tmp_path / "seen")
     (first / "mine").touch()
-    assert copy_root_environment(environment, tmp_path / "seen") == first
+    assert copy_environment(environment, tmp_path / "seen") == first
     assert (first / "mine").exists()
     os.utime(environment / wheel_environments.MARKER_NAME, ns=(1, 1))
-    again = copy_root_environment(environment, tmp_path / "seen")
+    again = copy_environment(environment, tmp_path / "seen")
     assert again != first
     assert first.exists()  # a testbed that is up goes on with it
 
@@ -86,8 +107,8 @@ def test_interrupted_copy_is_repeated(
     with monkeypatch.context() as broken:
         broken.setattr(cvmfs_mount, "_link_or_copy", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            copy_root_environment(environment, tmp_path / "seen")
-    brought = copy_root_environment(environment, tmp_path / "seen")
+            copy_environment(environment, tmp_path / "seen")
+    brought = copy_environment(environment, tmp_path / "seen")
     assert (brought / "bin" / "python").resolve().read_text() == "#!/bin/sh\n"
     assert [path.name for path in (tmp_path / "seen").glob("*.part")] == []
 
@@ -99,6 +120,6 @@ def test_files_are_copied_where_links_fail(
         raise PermissionError
 
     monkeypatch.setattr(os, "link", refused)
-    brought = copy_root_environment(environment, tmp_path / "seen")
+    brought = copy_environment(environment, tmp_path / "seen")
     core = brought / "lib" / NAME / "site-packages" / "ROOT" / "lib" / "libCore.so"
     assert core.stat().st_nlink == 1
