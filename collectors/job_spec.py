@@ -104,7 +104,9 @@ class PayloadSpec:
 
     ``folder`` is relative to job.json; ``entry`` is relative to ``folder``.  ``settings`` is the
     test's ``[settings]`` table, passed on unchanged.  ``metrics`` declares metrics that the payload
-    may report beyond the catalogue: name -> {"unit", "better", "description"}.
+    may report beyond the catalogue: name -> {"unit", "better", "description"}.  ``environment``
+    holds further variables; ``{axis}`` in a value stands for the variant's value.  ``record`` asks
+    for a recording of the XRootD client.
     """
 
     kind: str
@@ -112,6 +114,8 @@ class PayloadSpec:
     folder: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    record: bool = False
 
 
 @dataclass(frozen=True)

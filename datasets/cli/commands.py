@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from treehammer.config import Settings
+from treehammer.datasets.catalogues import recordings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli.dataset_names import complete_datasets
 from treehammer.datasets.cli.dataset_output import (
@@ -137,14 +138,21 @@ def show(settings: Settings, name: str, compared: Path | None, form: str) -> Non
 @click.pass_obj
 @on_interrupt("nothing half-made was kept")
 def add(settings: Settings, name: str, files: tuple[Path, ...], tree: str, root: str) -> None:
-    """Copy existing ROOT files in as a dataset.
+    """Add existing ROOT files, or a recording, as a dataset.
+
+    A file .csv is a recording of the XRootD client, as jobs with record = true leave it.
 
     Each branch is read once in a process of its own: those that ROOT cannot read are listed, and
     left out by tests with branches = "readable".
 
+    \b
     Example: treehammer datasets add nanoaod ttbar.root --tree Events
+             treehammer datasets add analysis recordings/1-1.csv
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
+    if any(path.suffix == recordings.RECORDING_SUFFIX for path in files):
+        print_dataset(catalogue, recordings.add_recording(catalogue, name, files, progress_bar))
+        return
     software = root_process.prepare_dataset_root(root, settings.software_dir, progress_bar)
     manifest = catalogue.add(name, files, software, tree=tree, bars=progress_bar)
     print_dataset(catalogue, manifest)

@@ -13,6 +13,7 @@ from treehammer.datasets.model.manifest import (
     MANIFEST_NAME,
     OTHER_TREES,
     RAW,
+    RECORDING,
     RNTUPLE,
     TTREE,
     Distribution,
@@ -33,6 +34,8 @@ MAX_LISTED_ITEMS = 8
 def print_dataset(catalogue: FolderCatalogue, manifest: Manifest) -> None:
     """Print name, size and folder of a dataset."""
     kind = "raw bytes" if manifest.is_raw else f"tree {manifest.tree!r}"
+    if manifest.origin.get("kind") == RECORDING:
+        kind = f"a recording of {sum(manifest.origin['operations'].values())} operations"
     click.echo(
         f"{manifest.name}: {pluralize(len(manifest.files), 'file')}, {format_size(manifest.size)}, "
         f"{kind}, in {catalogue.folder(manifest.name)}"

@@ -14,6 +14,8 @@ from treehammer.errors import DatasetError
 MANIFEST_NAME = "manifest.json"
 #: Formats of the main tree, and of files without any.
 TTREE, RNTUPLE, RAW = "ttree", "rntuple", "raw"
+#: Kind of a dataset that holds a recording of the XRootD client.
+RECORDING = "recording"
 #: Key of an added dataset's origin: branch that ROOT cannot read -> reason.
 UNREADABLE_BRANCHES = "unreadable_branches"
 #: Key of an added dataset's origin: trees and RNTuples of the first file beside the main one.

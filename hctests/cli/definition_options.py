@@ -41,7 +41,7 @@ def definition_options(function: Callable[P, R]) -> Callable[P, R]:
         "assignments",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Replace a key of [test], or settings.KEY.",
+        help="Replace a key of [test], settings.KEY, environment.NAME or load.KEY.",
     )
     @functools.wraps(function)
     def wrapper(

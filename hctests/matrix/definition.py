@@ -101,7 +101,8 @@ class TestDefinition:
     test.toml names it, otherwise every site's first door is used.
     ``files`` are relative to the test's folder and include ``test.toml`` and the payload.
     ``twins`` maps values of the axis ``format`` to datasets with the same content as ``dataset``,
-    which is read for all other values.  ``load`` is None except for load tests.
+    which is read for all other values.  ``load`` is None except for load tests.  ``record`` asks for
+    recordings of the payloads' XRootD client, and ``environment`` holds variables of the payloads.
     """
 
     name: str
@@ -125,6 +126,8 @@ class TestDefinition:
     twins: Mapping[str, str] = field(default_factory=dict)
     mode: str = SOLO
     load: LoadSettings | None = None
+    record: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     __test__ = False  # not a pytest class
 

@@ -42,7 +42,7 @@ def compute_test_hash(pinned: PinnedTest) -> str:
     """Hash the parts of a test that determine a single measurement (SHA-256, hex).
 
     These are the content of every file except test.toml, and from test.toml payload, tree, seed,
-    settings, the shape of its load and the units of its own metrics.  Matrix, numbers of repeats, rounds and passes, limits,
+    settings, environment, recording, the shape of its load and the units of its own metrics.  Matrix, numbers of repeats, rounds and passes, limits,
     name and description may change within a series; the dataset enters the series by its own hash.
     """
     definition = pinned.definition
@@ -57,6 +57,8 @@ def compute_test_hash(pinned: PinnedTest) -> str:
             # Executions that take turns form other series than undisturbed ones.
             **({} if definition.mode == SOLO else {"mode": definition.mode}),
             **({"load": _measured_load(definition.load)} if definition.load else {}),
+            **({"record": True} if definition.record else {}),
+            **({"environment": definition.environment} if definition.environment else {}),
         }
     )
 

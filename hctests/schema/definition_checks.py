@@ -242,6 +242,25 @@ def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[Docume
         yield DocumentProblem(path, "a date or time is not valid JSON (expected text in quotes)")
 
 
+def check_environment(
+    variables: Mapping[str, str], matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Check the names of environment variables, and the axes that their values name."""
+    for name, value in variables.items():
+        path: KeyPath = ("environment", name)
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            yield DocumentProblem(path, "is not the name of an environment variable")
+        elif name.startswith(("TREEHAMMER_", "LD_", "PYTHON")) or name == "PATH":
+            yield DocumentProblem(path, "is set by the worker or by the root axis")
+        if not value.isprintable():
+            yield DocumentProblem(path, "holds a line break or another control character")
+        for axis in re.findall(r"\{([^{}]*)\}", value):
+            if axis not in matrix or axis == "door":
+                yield DocumentProblem(
+                    path, f"{axis!r} is not an axis of this test{suggest_nearest(axis, matrix)}"
+                )
+
+
 def check_file(folder: FilePath, name: str, path: KeyPath) -> Iterator[DocumentProblem]:
     """Check that a named file is in the test's folder, or a link to a file of a test beside it."""
     problem = _find_file_problem(folder, name)

@@ -150,6 +150,7 @@ def _check_across_keys(
     yield from definition_checks.check_twins(document.twins, document.test.dataset, matrix)
     yield from definition_checks.check_metrics(tuple(document.metrics))
     yield from definition_checks.check_settings(dict(document.settings))
+    yield from definition_checks.check_environment(document.environment, matrix)
     if document.load:
         yield from definition_checks.check_load(document.load, document.test)
 
@@ -241,6 +242,8 @@ def _build_definition(
         twins=dict(document.twins),
         mode=test.mode,
         load=_build_load(document.load) if document.load else None,
+        record=test.record,
+        environment=dict(document.environment),
     )
 
 
@@ -265,6 +268,7 @@ def _build_document(definition: TestDefinition) -> dict[str, Any]:
         "exclude": [dict(rule) for rule in definition.exclude],
         "include": [dict(rule) for rule in definition.include],
         "settings": values["settings"],
+        "environment": values["environment"],
         "twins": values["twins"],
         "metrics": values["metrics"],
         **({"load": values["load"]} if definition.load else {}),
@@ -300,6 +304,9 @@ def _override_axis(
 
 def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[DocumentProblem]:
     table = key.partition(".")[0]
+    if table == "environment" and table != key:
+        raw[table][key.partition(".")[2]] = text
+        return
     if table in ("settings", "twins") and table != key:
         yield from _override_setting(raw[table], tuple(key.split(".")), text)
         return
@@ -313,7 +320,7 @@ def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[Document
         listed = ", ".join(known)
         yield DocumentProblem(
             ("test", key),
-            f"unknown key (known: {listed}, settings.KEY, load.KEY, twins.FORMAT){suggest_nearest(key, known)}",
+            f"unknown key (known: {listed}, settings.KEY, environment.NAME, load.KEY, twins.FORMAT){suggest_nearest(key, known)}",
         )
     else:
         raw["test"][key] = text if isinstance(raw["test"][key], str) else _parse_toml_value(text)

@@ -102,6 +102,11 @@ class TestTable(StrictModel):
     memory_limit_mb: int = Field(
         4096, ge=1, le=10_000_000, description="Resident MB at which an execution is ended."
     )
+    record: bool = Field(
+        False,
+        description="Record what each payload does with the XRootD client, for replay; such "
+        "measurements form series of their own.",
+    )
     files: list[str] = Field(
         default_factory=list,
         description="Further files that are sent with the payload and part of the test's identity.",
@@ -201,6 +206,11 @@ class DefinitionDocument(StrictModel):
     )
     settings: dict[str, Any] = Field(
         default_factory=dict, description="Passed to the payload unchanged."
+    )
+    environment: dict[str, str] = Field(
+        default_factory=dict,
+        description="Environment variables of the payload. {AXIS} in a value stands for the "
+        "variant's value of that axis.",
     )
     metrics: dict[str, MetricTable] = Field(
         default_factory=dict, description="Counters the payload reports beyond the catalogue."

@@ -297,6 +297,8 @@ class JobPlanner:
             folder=PAYLOAD_FOLDER,
             settings=definition.settings,
             metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
+            environment=definition.environment,
+            record=definition.record,
         )
 
     @cached_property

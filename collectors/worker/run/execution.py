@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import time
@@ -11,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from ...job_spec import (
+    CHECKSUM,
     JOB_MARK_VARIABLE,
     SEQUENTIAL,
     SOLO,
@@ -26,7 +28,7 @@ from ...record.measurement_record import Measurement, make_measurement_id
 from ...record.metric_catalogue import METRICS_BY_NAME
 from ...shared_files import DISK_FULL_ERRNOS, local_path, write_atomically
 from ...software import providers
-from ..bounded_log import BoundedLog
+from ..bounded_log import BoundedLog, print_line
 from ..probes import credential_checks, node_facts, page_cache, storage_door
 from ..probes.cgroup import Cgroup
 from ..start.common_start import CommonStart, LoadStart
@@ -39,12 +41,16 @@ from .payload_failures import (
     name_crash,
 )
 from .payload_process import LaunchedPayload
+from .recorder_plugin import RecorderPlugin
 
 #: Version of the layout of the payload's own ``job.json``.
 PAYLOAD_JOB_FORMAT = 1
 
 #: Failure class of an operating system's error in a phase, where it is not the phase's own name.
 _CLASS_BY_PHASE = {"setup": "software-setup", "start": "submission"}
+
+#: An axis in the value of an environment variable.
+_AXIS_IN_TEXT = re.compile(r"\{(\w+)\}")
 
 #: Characters of the payload's output that a record of a failed execution keeps.
 LOG_EXCERPT_CHARACTERS = 2000
@@ -95,12 +101,13 @@ class JobContext:
 
 
 class PayloadRun(NamedTuple):
-    """End of a payload: its outcome, the end of its output, its log, and an OOM kill."""
+    """End of a payload: its outcome, the end of its output, its log, an OOM kill, and its start."""
 
     outcome: payload_process.ProcessOutcome
     excerpt: str
     log_path: str
     out_of_memory: bool
+    started_us: int
 
 
 class Execution:
@@ -124,6 +131,9 @@ class Execution:
         self._environment: Dict[str, str] = {}
         self._files: Sequence[InputFile] = ()
         self._load_start: Optional[LoadStart] = None
+        self._recorder: Optional[RecorderPlugin] = None
+        if context.job.payload.record and spec.kind != CHECKSUM:
+            self._recorder = RecorderPlugin(self._folder, context.output, self._name)
         self._started_us, self._start = 0, 0.0
 
     @property
@@ -348,6 +358,11 @@ class Execution:
             )
         for axis, value in spec.variant.items():
             env[f"TREEHAMMER_AXIS_{axis.upper()}"] = _decode_text(value)
+        if self._recorder is not None:
+            env.update(self._recorder.environment)
+        axes = {axis: _decode_text(value) for axis, value in spec.variant.items()}
+        for name, text in self._context.job.payload.environment.items():
+            env[name] = _AXIS_IN_TEXT.sub(lambda found: axes.get(found[1], found[0]), text)
         return env
 
     def _write_payload_job(self, spec: ExecutionSpec) -> None:
@@ -356,6 +371,7 @@ class Execution:
             "execution": asdict(spec),
             "settings": dict(self._context.job.payload.settings),
             "kit": self._context.kit,
+            "door_url": self._context.job.door_url,
         }
         if self._load_start is not None:
             document["load"] = {
@@ -379,7 +395,7 @@ class Execution:
             OSError: the node cannot start a process.
         """
         context = self._context
-        kills = context.cgroup.oom_kills()
+        kills, started_us = context.cgroup.oom_kills(), node_facts.now_us()
         log = os.path.join(context.output, "logs", self._name)
         with BoundedLog(f"{log}.out") as out, BoundedLog(f"{log}.err") as err:
             outcome = payload_process.run_payload(
@@ -395,7 +411,8 @@ class Execution:
             excerpt = err.read_tail(LOG_EXCERPT_CHARACTERS) or out.read_tail(LOG_EXCERPT_CHARACTERS)
             if outcome.survivors:
                 err.write(f"\n[{outcome.survivors} processes outlived the payload]\n".encode())
-        return PayloadRun(outcome, excerpt, f"{log}.err", context.cgroup.oom_kills() > kills)
+        killed = context.cgroup.oom_kills() > kills
+        return PayloadRun(outcome, excerpt, f"{log}.err", killed, started_us)
 
     def _limits(self) -> ExecutionLimits:
         """Return the payload's limits; a load's lead before its start is added to its wall time."""
@@ -415,6 +432,7 @@ class Execution:
         if self._load_start is not None:
             began_us = reported.values.get("load_started_us")
             self._values.update(self._load_start.values(began_us))
+        self._keep_recording(run)
         self._extras = reported.extras
         self._operations = reported.operations
         self._failure = classify_failure(
@@ -426,6 +444,23 @@ class Execution:
             self._values["log_excerpt"] = run.excerpt
 
     # -- after the payload
+
+    def _keep_recording(self, run: PayloadRun) -> None:
+        if self._recorder is None:
+            return
+        kept = self._recorder.keep_recording(
+            started_us=run.started_us,
+            ended_us=run.started_us + round(run.outcome.wall_s * 1e6),
+            door_url=self._context.job.door_url,
+            software=self._spec.software.request,
+            **{name: self._spec.identity.get(name) for name in ("test_name", "dataset", "variant")},
+        )
+        if not kept:
+            print_line(
+                f"{self._name}: nothing was recorded: the payload opened no file with the XRootD "
+                "client, or its client has no recorder plug-in (libXrdClRecorder)",
+                "stderr",
+            )
 
     def _clean_folder(self) -> None:
         """Remove the payload's folder; after a failure remove only its input, for diagnosis."""

@@ -24,11 +24,18 @@ _REQUIRED_IDENTITY = tuple(
     if metric.required and metric.name not in _WORKER_FIELDS
 )
 #: Types of fields in job_spec.py -> Python types of the JSON values.
-_JSON_TYPES: Dict[str, Any] = {"str": str, "int": int, "float": (int, float), "Mapping": dict}
+_JSON_TYPES: Dict[str, Any] = {
+    "str": str,
+    "int": int,
+    "float": (int, float),
+    "bool": bool,
+    "Mapping": dict,
+}
 _TYPE_DESCRIPTIONS = {
     "str": "text",
     "int": "a whole number",
     "float": "a number",
+    "bool": "true or false",
     "Mapping": "an object",
 }
 
@@ -83,7 +90,9 @@ def _find_type_errors(item: Any, where: str) -> List[str]:
                     problems.append(f"{key}[{index}]: expected text, not {member!r}")
         else:
             name = str(field.type).partition("[")[0]
-            if not isinstance(value, _JSON_TYPES[name]) or isinstance(value, bool):
+            # To Python, true is a number.
+            wrong_bool = isinstance(value, bool) != (name == "bool")
+            if wrong_bool or not isinstance(value, _JSON_TYPES[name]):
                 problems.append(f"{key}: expected {_TYPE_DESCRIPTIONS[name]}, not {value!r}")
     return problems
 

@@ -22,6 +22,7 @@ BASE: dict[str, Any] = {
     "matrix": {"root": ["6.38.00", "6.40.00"], "cache_mb": [0, 30]},
     "settings": {"a": 1, "b": [1, 2]},
     "metrics": {"mine": {"unit": "B"}},
+    "environment": {"A": "1"},
 }
 
 
@@ -98,6 +99,8 @@ def test_irrelevant_changes_keep_the_series(pin: Pin, changes: dict[str, dict[st
         {"test": {"tree": "other"}},
         {"test": {"payload": "again.py"}},
         {"settings": {"a": 2}},
+        {"test": {"record": True}},
+        {"environment": {"A": "2"}},
         {"metrics": {"mine": {"unit": "s"}}},
     ],
 )

@@ -414,6 +414,7 @@ def test_file_of_another_size_is_refused(
         (lambda job: job["payload"].update(kind="song"), "song"),
         (lambda job: job["executions"][0].update(identity=[]), "identity: expected an object"),
         (lambda job: job["executions"][0].update(passes="3"), "passes: expected a whole number"),
+        (lambda job: job["payload"].update(record=1), "payload.record: expected true or false"),
         (lambda job: job["executions"][0].update(round=0), "round: must be at least 1"),
         (lambda job: job["limits"].update(wall_s=None), "limits.wall_s: expected a number"),
         (lambda job: job.update(executions=[]), "executions: must not be empty"),

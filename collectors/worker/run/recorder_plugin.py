@@ -1,0 +1,47 @@
+"""Recording of a payload's XRootD client by the client's own recorder plug-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import Any, Dict
+
+from ...shared_files import write_atomically
+
+#: Folder of recordings below the job's output.
+RECORDINGS = "recordings"
+#: The client finds the plug-in beside its own libraries, and adds its version to the name.
+_PLUGIN = "libXrdClRecorder.so"
+
+
+class RecorderPlugin:
+    """Lets a payload record its XRootD client, and keeps the recording.
+
+    Args:
+        folder: the payload's work folder.
+        output: folder of the job's output.
+        name: name of the execution.
+    """
+
+    def __init__(self, folder: str, output: str, name: str) -> None:
+        self._written = os.path.join(folder, "recording.csv")
+        self._kept = os.path.join(output, RECORDINGS, name)
+
+    @property
+    def environment(self) -> Dict[str, str]:
+        """Variables of the payload."""
+        return {"XRD_PLUGIN": _PLUGIN, "XRD_RECORDERPATH": self._written}
+
+    def keep_recording(self, **process: Any) -> bool:
+        """Move the recording to the job's output, with facts on the process; False without any.
+
+        Raises:
+            OSError: the output cannot be written.
+        """
+        if not os.path.exists(self._written):
+            return False
+        os.makedirs(os.path.dirname(self._kept), exist_ok=True)
+        shutil.move(self._written, f"{self._kept}.csv")
+        write_atomically(f"{self._kept}.json", json.dumps(process, indent=1, sort_keys=True) + "\n")
+        return True
