@@ -157,7 +157,7 @@ def worker_page() -> str:
         "# The worker",
         "The worker is one file that needs only Python 3.9. `treehammer worker pack worker.pyz` "
         "writes it, and every job carries it. For its uploads, see [two ways "
-        "home](../campaigns.md#two-ways-home).",
+        "home](../campaigns.md#two-ways-home), for its benchmark [a page of its own](../bench.md).",
         *(f"## {title}\n\n```text\n{text}```" for title, text in zip(titles, texts, strict=True)),
     ]
     return "\n\n".join(parts) + "\n"

@@ -1,7 +1,8 @@
 """Command line of the worker.
 
 ``python worker.pyz run job.json`` runs a job on any node and prints a table;
-``python worker.pyz upload SANDBOX…`` sends records that are still pending to a results service.
+``python worker.pyz upload SANDBOX…`` sends records that are still pending to a results service;
+``python worker.pyz bench PATH_OR_URL`` measures one storage.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import List, Optional
 
 from ..job_spec import RETRY_EXIT_CODE
 from ..shared_files import DISK_FULL_ERRNOS
+from .bench import bench_command
+from .bench.benchmark_files import BenchmarkError
 from .bounded_log import print_line
 from .run.job_loading import JobFileError, load_job
 from .run.job_runner import run_job
@@ -20,7 +23,7 @@ from .run.payload_process import FORK_FAILURE_ERRNOS
 from .upload import upload_command
 from .upload.service_client import ServiceConfigError
 
-DONE, FAILED, INVALID_INPUT = 0, 1, 2
+DONE, FAILED, INVALID_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -30,18 +33,22 @@ def main(arguments: Optional[List[str]] = None) -> int:
         the exit code.  Of ``run``: 0 when every execution ended without failure, 1 when some failed
         or were not started (records of the others are written), 2 when job.json or the output folder
         is unusable, 75 when the node lacks disk space or processes.  Of ``upload``: 0 when no record
-        is pending, 1 when some are pending or refused, 2 when nothing can be sent.
+        is pending, 1 when some are pending or refused, 2 when nothing can be sent.  Of ``bench``:
+        0 with a score, 1 when a part failed, 2 when it cannot run, 130 after Ctrl-C.
     """
     options = build_parser().parse_args(arguments)
     if options.verb == "upload":
         return _upload_sandboxes(options)
+    if options.verb == "bench":
+        return _run_bench(options)
     return _run_job(options)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the argument parser."""
     parser = argparse.ArgumentParser(
-        prog="worker.pyz", description="Run a job on any node, and send its measurements."
+        prog="worker.pyz",
+        description="Run a job on any node, send its measurements, and measure a storage.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser(
@@ -53,7 +60,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
     upload_command.add_upload_command(verbs)
+    bench_command.add_bench_command(verbs)
     return parser
+
+
+def _run_bench(options: argparse.Namespace) -> int:
+    try:
+        return bench_command.run_bench(options)
+    except BenchmarkError as error:
+        print_line(str(error), "stderr")
+        return INVALID_INPUT
+    except KeyboardInterrupt:
+        print_line("interrupted; the benchmark's files are removed", "stderr")
+        return INTERRUPTED
 
 
 def _upload_sandboxes(options: argparse.Namespace) -> int:

@@ -95,7 +95,7 @@ def sequence_reads(
     name = READ if vector == 1 else VECTOR_READ
     for _ in range(reads):
         sizes = [generator.randint(*lengths) for _ in range(vector)]
-        yield Operation(0.0, name, client, file, _place_pieces(file.size, sizes, generator))
+        yield Operation(0.0, name, client, file, place_pieces(file.size, sizes, generator))
 
 
 #: Chooses the next chunks of a client in a file of a size.
@@ -135,10 +135,10 @@ class _ConsecutiveChunks:
 def _choose_vector(size: int, block: int, vector: int, generator: random.Random) -> List[Chunk]:
     """Cut a block into equal pieces at random positions."""
     edges = [block * number // vector for number in range(vector + 1)]
-    return _place_pieces(size, [edges[n + 1] - edges[n] for n in range(vector)], generator)
+    return place_pieces(size, [edges[n + 1] - edges[n] for n in range(vector)], generator)
 
 
-def _place_pieces(size: int, pieces: Sequence[int], generator: random.Random) -> List[Chunk]:
+def place_pieces(size: int, pieces: Sequence[int], generator: random.Random) -> List[Chunk]:
     """Draw the gaps between pieces of a file of a size, so that the pieces never overlap."""
     cuts = sorted(generator.randint(0, size - sum(pieces)) for _ in pieces)
     before = list(accumulate(pieces, initial=0))

@@ -34,8 +34,10 @@ MAX_VECTOR = 200
 #: Seconds for which an unused connection stays open: longer than readers pause.
 _KEEP_ALIVE_S = 120.0
 _CLOSE_S = 5.0
-_CHUNK = 1 << 18
-_METHODS: Mapping[str, str] = {
+#: Bytes of a body that are received at a time.
+CHUNK = 1 << 18
+#: Operation -> method of its request; GET for those that read.
+METHODS: Mapping[str, str] = {
     OPEN: "HEAD",
     STAT: "HEAD",
     WRITE: "PUT",
@@ -50,7 +52,8 @@ _SUCCESSES: Mapping[str, Tuple[int, ...]] = {
     "DELETE": (200, 202, 204),
     "MKCOL": (201,),
 }
-_REDIRECTS, _MAX_REDIRECTS = (301, 302, 303, 307, 308), 5
+#: Statuses of a redirect, and requests of one operation at most.
+REDIRECTS, MAX_REDIRECTS = (301, 302, 303, 307, 308), 5
 _FAILURES_BY_STATUS: Mapping[int, str] = {
     401: "credential",
     403: "not-permitted",
@@ -72,7 +75,7 @@ _CONTENT_RANGE = re.compile(
 
 def classify_response(status: int, operation: Operation) -> str:
     """Return the failure class of a response's status; '' for the expected one."""
-    method = _METHODS.get(operation.name, "GET")
+    method = METHODS.get(operation.name, "GET")
     reading = (200,) if operation.is_whole_read else (206,)
     if status in _SUCCESSES.get(method, reading):
         return ""
@@ -183,19 +186,19 @@ class HttpClient(StorageClient):
         if sends:
             # Without a length the body would be sent in chunks, which not every server takes.
             headers["Content-Length"] = str(operation.file.size)
-        for _ in range(_MAX_REDIRECTS):
+        for _ in range(MAX_REDIRECTS):
             if urlsplit(url)[:2] != urlsplit(operation.file.url)[:2]:
                 # Never sent to the target of a redirect, which could be any host.
                 headers.pop("Authorization", None)
             async with self._find_session(operation.client).request(
-                _METHODS.get(operation.name, "GET"),
+                METHODS.get(operation.name, "GET"),
                 url,
                 headers=headers,
                 ssl=self._tls,
                 allow_redirects=False,
                 data=_send_content(flight) if sends else None,
             ) as response:
-                if response.status not in _REDIRECTS or "Location" not in response.headers:
+                if response.status not in REDIRECTS or "Location" not in response.headers:
                     return await self._evaluate(response, operation)
                 url = urljoin(url, response.headers["Location"])
         return "", "server-error"
@@ -208,7 +211,7 @@ class HttpClient(StorageClient):
             return server, failure
         if operation.name == OPEN and operation.keep:
             self._servers[operation.client] = str(response.url)
-        if operation.name in _METHODS:
+        if operation.name in METHODS:
             return server, ""
         expected = operation.file.adler32 if operation.is_whole_read else None
         if operation.name == READ or len(operation.chunks) == 1:
@@ -242,7 +245,7 @@ async def _send_content(flight: Flight) -> AsyncIterator[bytes]:
 async def _read_body(response: Any, checks: bool) -> Tuple[int, Optional[int]]:
     """Read a body; return its length, and its checksum if that is to be checked."""
     read, adler32 = 0, 1
-    async for chunk in response.content.iter_chunked(_CHUNK):
+    async for chunk in response.content.iter_chunked(CHUNK):
         read += len(chunk)
         if checks:
             adler32 = zlib.adler32(chunk, adler32)

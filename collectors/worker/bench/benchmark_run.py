@@ -1,0 +1,241 @@
+"""Rounds of the benchmark: every part from a cold page cache, with its result."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ...job_spec import InputFile
+from ...kit.treehammer_kit.payload_task import PayloadError
+from ...kit.treehammer_load.clients import make_client
+from ...kit.treehammer_load.clients.file_client import FileClient
+from ...kit.treehammer_load.clients.plain_http_client import PlainHttpClient
+from ...kit.treehammer_load.closed_loop import ClosedLoop, ClosedLoopDriver
+from ...kit.treehammer_load.load_driver import LoadTimer
+from ...kit.treehammer_load.operation import LoadFile, Operation, StorageClient
+from ...kit.treehammer_load.recorder import Recorder, StepClock
+from ...record.latency_histogram import LatencyHistogram
+from ...shared_files import local_path
+from ..probes.page_cache import MAX_CACHED_AFTER_EVICTION, PageCacheState, prepare_page_cache
+from .benchmark_files import BenchmarkError
+from .benchmark_set import CLIENTS, PARTS, Part, compute_score
+
+#: Seconds of one part of a round at most, and of one operation.
+PART_LIMIT_S, OPERATION_LIMIT_S = 600.0, 120.0
+_EVICTION_LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """Result of one part in one round.
+
+    Attributes:
+        value: MB/s, or operations per second; None after a failure.
+        seconds: from the first operation to the end of the last.
+        latency: time of each operation that succeeded.
+        failures: operations that failed, by class.
+        client_cpu: cores that the client used.
+        client_limited: whether the client itself was the limit, so that the storage may be faster.
+        cache: state of the page cache before the part; None for remote files.
+    """
+
+    value: Optional[float]
+    seconds: float
+    latency: LatencyHistogram
+    failures: Mapping[str, int]
+    client_cpu: float
+    client_limited: bool
+    cache: Optional[PageCacheState]
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether hardly any byte came from this node's page cache."""
+        cached = self.cache.fraction if self.cache else 0.0
+        return cached is not None and cached <= MAX_CACHED_AFTER_EVICTION
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """Results of all rounds, by part."""
+
+    rounds: Mapping[str, List[PartResult]] = field(
+        default_factory=lambda: {part.name: [] for part in PARTS}
+    )
+
+    def values(self, part: Part) -> List[float]:
+        """List the results of a part's rounds that succeeded."""
+        return [one.value for one in self.rounds[part.name] if one.value is not None]
+
+    @property
+    def reason_without_score(self) -> str:
+        """Reason for giving no score; '' if there is one."""
+        for part in PARTS:
+            results = self.rounds[part.name]
+            failed = sorted({name for one in results for name in one.failures})
+            if failed:
+                return f"operations of part {part.name} failed ({', '.join(failed)})"
+            if any(one.value is None for one in results):
+                return f"part {part.name} took longer than {PART_LIMIT_S:g} s"
+            warm = next((one.cache for one in results if not one.is_cold), None)
+            if warm:
+                return f"part {part.name} read from this node's page cache: {warm.method}"
+        return ""
+
+    @property
+    def score(self) -> Optional[float]:
+        """Score of the medians over rounds; None after a failure or from a warm page cache."""
+        if self.reason_without_score:
+            return None
+        return compute_score({part.name: statistics.median(self.values(part)) for part in PARTS})
+
+    @property
+    def round_scores(self) -> List[float]:
+        """Score of each round; empty without a score."""
+        if self.reason_without_score:
+            return []
+        values = {part.name: self.values(part) for part in PARTS}
+        return [
+            compute_score({name: of[number] for name, of in values.items()})
+            for number in range(len(values[PARTS[0].name]))
+        ]
+
+
+def run_benchmark(
+    files: Sequence[LoadFile],
+    rounds: int,
+    *,
+    evict: str = "",
+    show: Callable[[str], None] = lambda _text: None,
+) -> BenchmarkResult:
+    """Run all parts, one after the other, in each round.
+
+    Args:
+        files: one for each client.
+        rounds: number of rounds.
+        evict: shell command that empties the server's cache before each part; '' for none.
+        show: shows the progress.
+
+    Raises:
+        BenchmarkError: files are missing, or the command failed.
+    """
+    _require_files(files)
+    result = BenchmarkResult()
+    for number in range(rounds):
+        for part in PARTS:
+            show(f"round {number + 1} of {rounds}: {part.name}")
+            if evict:
+                _run_eviction(evict)
+            result.rounds[part.name].append(_run_part(part, files, number))
+    return result
+
+
+def _require_files(files: Sequence[LoadFile]) -> None:
+    operations = [Operation(0.0, "open", client, file) for client, file in enumerate(files)]
+    recorder, _ = _perform(ClosedLoop([iter([one]) for one in operations]), files[0].url)
+    for row in recorder.list_rows(1.0):
+        if row["failed"]:
+            raise BenchmarkError(
+                f"{files[0].url}: {', '.join(_parse_failures(row))}. The files of the benchmark must "
+                "lie there: write them with `bench FOLDER --make` and serve that folder."
+            )
+
+
+def open_client(url: str) -> StorageClient:
+    """Open the client of a storage: paths and http(s) need Python's standard library alone.
+
+    Raises:
+        BenchmarkError: an unknown protocol, or its client is missing.
+    """
+    if local_path(url) is not None:
+        return FileClient(CLIENTS, OPERATION_LIMIT_S)
+    scheme = url.partition("://")[0]
+    if scheme in ("http", "https"):
+        return PlainHttpClient(CLIENTS, OPERATION_LIMIT_S, url)
+    try:
+        return make_client(url, CLIENTS, OPERATION_LIMIT_S)
+    except PayloadError as error:
+        known = scheme in ("root", "roots", "xroot", "xroots")
+        remedy = (
+            "root:// needs XRootD's client for this Python (pip install xrootd); http(s):// and "
+            "mounted paths need nothing"
+            if known
+            else "use a folder, http://, https:// or root://"
+        )
+        raise BenchmarkError(f"{url}: no client for {scheme}:// here; {remedy}.") from error
+
+
+def _perform(load: ClosedLoop, url: str) -> Tuple[Recorder, ClosedLoopDriver]:
+    client = open_client(url)
+    try:
+        steps = StepClock(2 * PART_LIMIT_S, time.time_ns() // 1000)
+        recorder = Recorder(steps, CLIENTS, cores=client.cores if load.moves_files else 1)
+        driver = ClosedLoopDriver(client, recorder, steps, LoadTimer(time.monotonic()))
+        driver.run_loop(load, PART_LIMIT_S)
+    finally:
+        client.close()
+    return recorder, driver
+
+
+def _run_part(part: Part, files: Sequence[LoadFile], number: int) -> PartResult:
+    cache = _empty_page_cache(files)
+    sequences = [part.make(client, file, number) for client, file in enumerate(files)]
+    recorder, driver = _perform(ClosedLoop(sequences, part.moves_files), files[0].url)
+    seconds = recorder.spans.get(part.operation, 0.0)
+    every = recorder.list_rows(PART_LIMIT_S)
+    rows = [row for row in every if row["operation"] == part.operation]
+    failures: Dict[str, int] = {}
+    for row in every:
+        for name, count in _parse_failures(row).items():
+            failures[name] = failures.get(name, 0) + count
+    latency = LatencyHistogram.sum(
+        LatencyHistogram.decode(row["latency"]) for row in rows if row["latency"]
+    )
+    amount = sum(row["bytes"] for row in rows) / 1e6 if part.unit == "MB/s" else latency.count
+    complete = driver.is_complete and not failures and seconds > 0
+    return PartResult(
+        value=amount / seconds if complete else None,
+        seconds=seconds,
+        latency=latency,
+        failures=failures,
+        client_cpu=max((row["generator_cpu"] for row in rows), default=0.0),
+        client_limited=any(row["generator_limited"] for row in rows),
+        cache=cache,
+    )
+
+
+def _parse_failures(row: Mapping[str, Any]) -> Dict[str, int]:
+    found: Dict[str, int] = json.loads(row["failures"])
+    return found
+
+
+def _empty_page_cache(files: Sequence[LoadFile]) -> Optional[PageCacheState]:
+    """Empty this node's page cache of the files; None for remote ones, which are not in it."""
+    if local_path(files[0].url) is None:
+        return None
+    inputs = [InputFile(file.url, file.url, file.size, "") for file in files]
+    return prepare_page_cache(inputs, "cold")
+
+
+def _run_eviction(command: str) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            shell=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_EVICTION_LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise BenchmarkError(
+            f"--evict: {command!r} did not end within {_EVICTION_LIMIT_S:g} s."
+        ) from None
+    if done.returncode:
+        output = done.stdout.decode("utf-8", "replace").strip()[-500:]
+        raise BenchmarkError(
+            f"--evict: {command!r} exited with {done.returncode}: {output or 'no output'}"
+        )

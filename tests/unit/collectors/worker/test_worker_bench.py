@@ -1,0 +1,271 @@
+"""The benchmark of one storage, run by a bare Python from the packed worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treehammer.collectors.kit.treehammer_load.clients.plain_http_client import PlainHttpClient
+from treehammer.collectors.kit.treehammer_load.operation import Flight, LoadFile, Operation
+from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.worker.bench import benchmark_files, benchmark_set, result_sheet
+from treehammer.collectors.worker.bench.benchmark_run import BenchmarkResult, PartResult
+from treehammer.collectors.worker.bench.benchmark_set import PARTS, compute_score
+from treehammer.collectors.worker.probes.page_cache import PageCacheState
+from treehammer.collectors.worker_zipapp import build_worker
+
+#: Small enough for seconds; a vector read needs 4 MB.
+TRIAL = ("--file-mb", "4", "--rounds", "1")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_worker(tmp_path_factory.mktemp("packed") / "worker.pyz")
+
+
+def run_bench(packed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the packed worker outside the checkout, without any installed package."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", str(packed), "bench", *arguments],
+        cwd=packed.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+class RangeServer(SimpleHTTPRequestHandler):
+    """Files with single and multiple ranges; below ``/moved`` by redirects, ``/plain`` without ranges."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16
+    #: Authorization headers of all requests, by first folder.
+    seen: list[tuple[str, str | None]] = []
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        top, _, name = self.path.lstrip("/").partition("/")
+        self.seen.append((top, self.headers["Authorization"]))
+        file = Path(self.directory) / name
+        if top == "moved":
+            port = self.headers["Host"].rpartition(":")[2]
+            self.reply(307, b"", Location=f"http://localhost:{port}/a/{name}")
+        elif not file.is_file():
+            self.reply(404, b"no such file")
+        else:
+            content = file.read_bytes()
+            self.send_ranges(content, "" if top == "plain" else self.headers["Range"] or "")
+
+    def send_ranges(self, content: bytes, wanted: str) -> None:
+        ranges = [(int(a), int(b)) for a, b in re.findall(r"(\d+)-(\d+)", wanted)]
+        if not ranges:
+            self.reply(200, content)
+        elif len(ranges) == 1:
+            self.reply(206, content[ranges[0][0] : ranges[0][1] + 1])
+        else:
+            parts = b"".join(
+                b"\r\n--X\r\nContent-Range: bytes %d-%d/%d\r\n\r\n" % (a, b, len(content))
+                + content[a : b + 1]
+                for a, b in ranges
+            )
+            body = parts + b"\r\n--X--\r\n"
+            self.reply(206, body, **{"Content-Type": "multipart/byteranges; boundary=X"})
+
+    def reply(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """Address of a server of ``tmp_path``."""
+    RangeServer.seen.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeServer, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_folder_is_measured_and_left_as_it_was(packed: Path, tmp_path: Path) -> None:
+    done = run_bench(packed, str(tmp_path), "--json", "--runs", "2", *TRIAL)
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert document["runs"] == len(document["sheets"]) == 2
+    sheet = document["sheets"][1]
+    assert {part["name"]: part["failures"] for part in sheet["parts"]} == {
+        "copy": {},
+        "sparse": {},
+        "vector": {},
+        "open": {},
+    }
+    assert all(part["value"] > 0 for part in sheet["parts"])
+    assert sheet["score"] is None
+    # tmp_path may lie in a file system that keeps its files in memory: then there is no cold read.
+    cold = sheet["no_score"] == "files of 4 MB instead of 256 MB"
+    assert cold or "page cache" in sheet["no_score"]
+    assert done.returncode == (0 if cold else 1)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_url_is_measured_by_the_standard_library(packed: Path, tmp_path: Path, served: str) -> None:
+    assert run_bench(packed, str(tmp_path), "--make", *TRIAL).returncode == 0
+    assert len([*tmp_path.iterdir()]) == benchmark_set.CLIENTS
+    evictions = tmp_path / "evictions"
+    done = run_bench(packed, f"{served}/a", "--evict", f"echo one >> {evictions}", *TRIAL)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "No score: files of 4 MB instead of 256 MB." in done.stdout
+    assert "cache    before each part: echo one" in done.stdout
+    assert len(evictions.read_text().splitlines()) == len(PARTS)
+    moved = run_bench(packed, f"{served}/moved", "--json", *TRIAL)
+    assert moved.returncode == 0
+    assert "server's memory was not emptied" in json.loads(moved.stdout)["cache"]
+
+
+def test_server_without_ranges_gets_no_score(packed: Path, tmp_path: Path, served: str) -> None:
+    run_bench(packed, str(tmp_path), "--make", *TRIAL)
+    done = run_bench(packed, f"{served}/plain", *TRIAL)
+    assert done.returncode == 1
+    assert "No score: operations of part sparse failed (not-supported)." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("storage", "options", "words"),
+    [
+        ("/no/such/folder", (), "no such folder"),
+        ("{served}/a", (), "not-found. The files of the benchmark must lie there: write them"),
+        ("root://127.0.0.1:1//a", (), "pip install xrootd"),
+        ("ftp://127.0.0.1/a", (), "no client for ftp://"),
+        ("{served}/a", ("--make",), "--make writes to a folder"),
+    ],
+)
+def test_storage_that_cannot_be_measured_is_explained(
+    packed: Path, served: str, storage: str, options: tuple[str, ...], words: str
+) -> None:
+    done = run_bench(packed, storage.format(served=served), *TRIAL, *options)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_failing_eviction_ends_the_benchmark(packed: Path, tmp_path: Path) -> None:
+    done = run_bench(packed, str(tmp_path), "--evict", "echo not root; exit 3", *TRIAL)
+    assert done.returncode == 2
+    assert "exited with 3: not root" in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+def test_references_score_100_and_faster_ones_are_cut() -> None:
+    references = {part.name: part.reference for part in PARTS}
+    assert sum(part.weight for part in PARTS) == pytest.approx(1.0)
+    assert compute_score(references) == pytest.approx(100.0)
+    assert compute_score({**references, "copy": 2000.0}) == pytest.approx(100 * 2**0.3)
+    assert compute_score({**references, "open": 1e9}) == pytest.approx(100 * 10**0.1)
+
+
+def make_result(value: float | None, cached: float | None, **failures: int) -> BenchmarkResult:
+    result = BenchmarkResult()
+    state = PageCacheState("unknown", "left in the cache", cached)
+    for part in PARTS:
+        one = PartResult(value, 1.0, LatencyHistogram(), failures, 0.1, False, state)
+        result.rounds[part.name].extend([one, one])
+    return result
+
+
+def test_page_cache_and_failures_give_no_score() -> None:
+    assert make_result(100.0, 0.0).score is not None
+    assert make_result(100.0, 0.0).round_scores == [make_result(100.0, 0.0).score] * 2
+    for result, reason in (
+        (make_result(100.0, 0.5), "read from this node's page cache: left in the cache"),
+        (make_result(100.0, None), "read from this node's page cache"),
+        (make_result(None, 0.0), "longer than"),
+        (make_result(None, 0.0, timeout=1), "failed (timeout)"),
+    ):
+        assert result.score is None
+        assert result.round_scores == []
+        assert reason in result.reason_without_score
+
+
+def test_content_is_defined_and_never_repeats(tmp_path: Path) -> None:
+    files = benchmark_files.write_files(str(tmp_path), 9)
+    blocks = [block for file in files for block in benchmark_files.iterate_content(file)]
+    assert len(set(blocks)) == len(blocks) == 12
+    assert files[1].adler32 == benchmark_files.add_checksum(files[1]).adler32
+    assert os.path.getsize(files[1].url) == 9_000_000
+
+
+def test_runs_are_summarized() -> None:
+    summary = result_sheet.summarize_runs([{"score": score} for score in (100.0, 110.0, 90.0)])
+    assert result_sheet.format_runs(summary) == (
+        "3 of 3 runs: 100, 110, 90.0\n"
+        "Median score 100, standard deviation 10.0 %, from 90.0 to 110\n"
+    )
+    assert "No score in 1 runs" in result_sheet.format_runs(
+        result_sheet.summarize_runs([{"score": None}])
+    )
+
+
+def perform(client: PlainHttpClient, operation: Operation) -> str:
+    found: list[str] = []
+    ended = threading.Event()
+
+    def record(_flight: Flight, _now: float, _server: str, failure: str) -> None:
+        found.append(failure)
+        ended.set()
+
+    client.start(Flight(operation, lambda: 0.0, record))
+    assert ended.wait(60)
+    return found[0]
+
+
+def test_plain_client_checks_contents(tmp_path: Path, served: str) -> None:
+    (tmp_path / "data").write_bytes(bytes(range(256)))
+    file = LoadFile(f"{served}/a/data", 256, adler32=0x1234)
+    client = PlainHttpClient(1, 30.0, served)
+    reads = [
+        (Operation(0.0, "open", 0, file, keep=True), ""),
+        (Operation(0.0, "read", 0, file, [(1, 5)]), ""),
+        (Operation(0.0, "read", 0, file, [(250, 100)]), "wrong-data"),
+        (Operation(0.0, "vector_read", 0, file, [(1, 5), (9, 3)]), ""),
+        (Operation(0.0, "read", 0, file), "wrong-data"),
+        (Operation(0.0, "read", 0, file._replace(adler32=None)), ""),
+        (Operation(0.0, "open", 0, file._replace(url=f"{served}/a/no")), "not-found"),
+        (Operation(0.0, "stat", 0, file), ""),
+    ]
+    assert [perform(client, operation) for operation, _ in reads] == [name for _, name in reads]
+    client.close()
+
+
+def test_plain_client_does_not_send_its_token_to_other_hosts(
+    tmp_path: Path, served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").write_bytes(b"1234")
+    client = PlainHttpClient(1, 30.0, served)
+    monkeypatch.setattr(client, "_headers", {"Authorization": "Bearer secret"})
+    file = LoadFile(f"{served}/moved/data", 4)
+    assert perform(client, Operation(0.0, "open", 0, file)) == ""
+    assert RangeServer.seen == [("moved", "Bearer secret"), ("a", None)]
+    client.close()
