@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import os
 import socket
-import stat
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Mapping, Optional, Tuple, Type
 from urllib.parse import SplitResult, urlsplit
 
 from ...shared_files import local_path
+from .lock_folder import make_lock_folder
 from .storage_server import query_server
 
 _DEFAULT_PORTS = {"root": 1094, "roots": 1094, "xroot": 1094, "xroots": 1094, "http": 80}
@@ -81,26 +81,21 @@ def identify_door_server(url: str) -> Mapping[str, Optional[str]]:
 class DoorLock:
     """A lock that shows a user's other jobs on this node that this job uses a door.
 
-    It is a file below a folder of the user's in /tmp (TMPDIR may be private to a job), locked for
-    the lifetime of this process: the kernel releases it however the process ends.  The file gets
-    its final name once it is locked, so an unlocked file belongs to a dead job and the next job
-    removes it.
+    It is a file in a folder of the user's, locked for the lifetime of this process: the kernel
+    releases it however the process ends.  The file gets its final name once it is locked, so an
+    unlocked file belongs to a dead job and the next job removes it.
     """
 
     def __init__(self, site: str, door: str, base: str = "") -> None:
         key = hashlib.sha256(f"{site}/{door}".encode()).hexdigest()[:16]
-        base = base or ("/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir())
-        self._private = os.path.join(base, f"treehammer-{os.geteuid()}")
-        self._folder = os.path.join(self._private, key)
+        self._folder = make_lock_folder(key, base)
         self._path = ""
         self._fd = -1
 
     def __enter__(self) -> DoorLock:
+        if self._folder is None:
+            return self
         try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            private = os.lstat(self._private)
-            if not stat.S_ISDIR(private.st_mode) or private.st_uid != os.geteuid():
-                return self  # another user's: not to be trusted
             self._fd, temporary = tempfile.mkstemp(suffix=".new", dir=self._folder)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             self._path = temporary[: -len(".new")] + ".lock"
@@ -122,7 +117,7 @@ class DoorLock:
 
     def count_others(self) -> Optional[int]:
         """Count the other jobs that use the door now; None when unknown."""
-        if not self._path:
+        if not self._path or self._folder is None:
             return None
         names = (name for name in os.listdir(self._folder) if name.endswith(".lock"))
         paths = (os.path.join(self._folder, name) for name in names)

@@ -13,7 +13,7 @@ from ...record.failures import NOT_SUPPORTED, ExecutionError, Failure
 from ...shared_files import local_path
 from ..probes import page_cache
 from ..stop_signals import StopSignals
-from ..turns.core_pinning import choose_core, make_pinning
+from ..turns.core_pinning import make_pinning, reserve_core
 from ..turns.forked_call import ForkedCall
 from ..turns.turn_conductor import TurnConductor, TurnError, TurnRecord
 from ..turns.turn_pipes import TURNS_VARIABLE, PayloadEndedError, TurnPipes
@@ -50,13 +50,13 @@ class Launch:
         for execution in self.executions:
             execution.start()
         if all(execution.attempt(execution.prepare) for execution in self.executions):
-            self._run_payloads()
+            with reserve_core() as core:
+                self._run_payloads(core)
         self._fail_other_half()
         for execution in self.executions:
             execution.finish()
 
-    def _run_payloads(self) -> None:
-        core = choose_core()
+    def _run_payloads(self, core: Optional[int]) -> None:
         self._start = time.monotonic()
         try:
             for side, execution in self._by_side.items():

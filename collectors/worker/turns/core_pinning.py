@@ -2,27 +2,67 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import random
 import time
-from typing import Callable, Dict, Optional
+from contextlib import contextmanager
+from typing import Callable, Collection, Dict, Iterator, List, Optional
 
+from ..probes.lock_folder import make_lock_folder
 from ..probes.process_stats import read_text
 
 #: Seconds over which the cores' idle time is compared.
 OBSERVATION_S = 0.1
 
 
-def choose_core() -> Optional[int]:
-    """Choose the most idle of the allowed cores; None where this node refuses to pin processes.
+@contextmanager
+def reserve_core(base: str = "") -> Iterator[Optional[int]]:
+    """Reserve the most idle of the allowed cores; None where this node refuses to pin processes.
 
-    Launches of several jobs on one node thus avoid each other's core.
+    Launches of a user's other jobs on this node avoid a reserved core as long as there is another
+    one.  They see the reservation as a lock that the kernel releases however the process ends.
+    Equally idle cores are taken at random, since locks are invisible between containers.
+
+    Args:
+        base: folder of the locks, by default /tmp.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    cores = _sort_by_idleness(os.sched_getaffinity(0))
+    folder = make_lock_folder("cores", base)
+    lock = None
+    try:
+        core = cores[0]
+        for candidate in cores if folder else ():
+            lock = _try_lock(os.path.join(str(folder), f"{candidate}.lock"))
+            if lock is not None:
+                core = candidate
+                break
+        yield core if _can_pin(core) else None
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _sort_by_idleness(cores: Collection[int]) -> List[int]:
     before = _read_idle_ticks()
     time.sleep(OBSERVATION_S)
     after = _read_idle_ticks()
-    core = max(allowed, key=lambda number: after.get(number, 0) - before.get(number, 0))
-    return core if _can_pin(core) else None
+    shuffled = random.sample(sorted(cores), len(cores))
+    return sorted(shuffled, key=lambda core: before.get(core, 0) - after.get(core, 0))
+
+
+def _try_lock(path: str) -> Optional[int]:
+    """Lock a file; return its descriptor, or None where another process holds it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
 
 
 def make_pinning(core: Optional[int]) -> Callable[[], None]:

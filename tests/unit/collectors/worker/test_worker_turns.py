@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.worker.stop_signals import StopSignals
-from treehammer.collectors.worker.turns.core_pinning import choose_core, make_pinning
+from treehammer.collectors.worker.turns import core_pinning
+from treehammer.collectors.worker.turns.core_pinning import make_pinning, reserve_core
 from treehammer.collectors.worker.turns.forked_call import ForkedCall
 from treehammer.collectors.worker.turns.turn_conductor import (
     LAUNCH_CPU_NS,
@@ -212,17 +214,39 @@ def test_forked_call_returns_result_or_error() -> None:
         ForkedCall(lambda: os.kill(os.getpid(), 9)).result()
 
 
-def test_child_is_pinned_to_the_chosen_core() -> None:
-    core = choose_core()
-    if core is None:
-        pytest.skip("this machine refuses to pin processes")
+def test_child_is_pinned_to_the_reserved_core(tmp_path: Path) -> None:
+    with reserve_core(str(tmp_path)) as core:
+        if core is None:
+            pytest.skip("this machine refuses to pin processes")
 
-    def pinned() -> set[int]:
-        make_pinning(core)()
-        return os.sched_getaffinity(0)
+        def pinned() -> set[int]:
+            make_pinning(core)()
+            return os.sched_getaffinity(0)
 
-    assert core in os.sched_getaffinity(0)
-    assert ForkedCall(pinned).result() == {core}
+        assert core in os.sched_getaffinity(0)
+        assert ForkedCall(pinned).result() == {core}
+
+
+def test_launches_reserve_different_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Core 2 is the most idle, cores 0 and 1 are equally idle.
+    ticks = [{0: 0, 1: 0, 2: 0}, {0: 5, 1: 5, 2: 9}]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(core_pinning, "OBSERVATION_S", 0)
+    monkeypatch.setattr(core_pinning, "_can_pin", lambda _: True)
+    reads = itertools.cycle(ticks)
+    monkeypatch.setattr(core_pinning, "_read_idle_ticks", lambda: next(reads))
+    base = str(tmp_path)
+    with reserve_core(base) as first, reserve_core(base) as second, reserve_core(base) as third:
+        assert first == 2
+        assert {second, third} == {0, 1}
+        with reserve_core(base) as shared:  # none is left
+            assert shared == 2
+    chosen = set()
+    for _ in range(64):  # without locks, equally idle cores are taken at random
+        with reserve_core("/dev/null") as core:
+            chosen.add(core)
+        ticks[1][2] = 0
+    assert chosen == {0, 1, 2}
 
 
 def test_pipes_carry_commands_and_answers(tmp_path: Path) -> None:
