@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,11 @@ from hypothesis import settings
 # A shell without job control starts what runs in the background with SIGINT ignored, and processes
 # that tests start would inherit that: there would be no interrupting them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Images of containers often forbid bytecode files.  Without them every worker rewrites the assertions of
+# all test modules anew, and every Python that a test starts compiles all of Treehammer.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # An example may take as long as the machine is busy.
 settings.register_profile("tests", deadline=None, max_examples=50)
