@@ -20,6 +20,7 @@ def complete(*words: str, begun: str = "") -> list[str]:
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TREEHAMMER_DATA_DIR", str(tmp_path / "none"))  # not the user's results
 
 
 def test_campaigns_are_completed_by_identity_and_name(tmp_path: Path) -> None:
