@@ -16,9 +16,9 @@ from typing import Any
 from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
 from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.run.execution import PAYLOAD_JOB_FORMAT
 from treehammer.collectors.worker.run.input_files import find_common_folder
 from treehammer.collectors.worker.run.job_runner import locate_kit
+from treehammer.collectors.worker.run.payload_preparation import PAYLOAD_JOB_FORMAT
 from treehammer.errors import CountingError
 from treehammer.submit.counting.callgrind_output import CallgrindProfile, parse_callgrind
 

@@ -24,7 +24,8 @@ from ..stop_signals import StopSignals
 from ..upload.outbox import describe_upload_problems
 from ..upload.uploader import Uploader
 from . import execution_table, payload_process
-from .execution import Execution, JobContext
+from .execution import Execution
+from .job_context import JobContext
 from .launch import Launch
 
 #: Version of the layout of ``attempt.json``.

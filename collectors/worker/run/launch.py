@@ -19,7 +19,8 @@ from ..turns.turn_conductor import TurnConductor, TurnError, TurnRecord
 from ..turns.turn_pipes import TURNS_VARIABLE, PayloadEndedError, TurnPipes
 from ..turns.turn_ratios import estimate_ratio
 from . import payload_process
-from .execution import Execution, JobContext
+from .execution import Execution
+from .job_context import JobContext
 from .payload_process import LaunchedPayload
 
 #: Kind of the failure of a half whose other half failed.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.record.metric_catalogue import PASS_PHASES, metrics_owned_by
-from treehammer.collectors.worker.run import derived_metrics
+from treehammer.collectors.worker.run.execution_record import derive_metrics
 
 OUTSIDE = {
     "payload_wall_s": 10.0,
@@ -26,8 +26,8 @@ COPY = {"stagein_wall_s": 3.0, "stagein_cpu_s": 1.5}
 
 
 def test_copy_counts_once_per_pass() -> None:
-    direct = derived_metrics.derive_metrics({**OUTSIDE, **INSIDE})
-    staged = derived_metrics.derive_metrics({**OUTSIDE, **INSIDE, **COPY})
+    direct = derive_metrics({**OUTSIDE, **INSIDE})
+    staged = derive_metrics({**OUTSIDE, **INSIDE, **COPY})
     assert direct["access_rate_hz"] == pytest.approx(1000 / 1.0)
     assert staged["access_rate_hz"] == pytest.approx(1000 / (3.0 + 1.0))
     assert direct["eff_access"] == pytest.approx(0.5)
@@ -40,4 +40,4 @@ def test_copy_counts_once_per_pass() -> None:
 @pytest.mark.parametrize("missing", ["events_read", "open_wall_s", "loop_sys_s"])
 def test_metrics_without_a_term_are_omitted(missing: str) -> None:
     known = {name: value for name, value in INSIDE.items() if name != missing}
-    assert set(derived_metrics.derive_metrics({**OUTSIDE, **known})) == {"eff_payload", "eff_job"}
+    assert set(derive_metrics({**OUTSIDE, **known})) == {"eff_payload", "eff_job"}

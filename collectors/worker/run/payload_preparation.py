@@ -1,0 +1,261 @@
+"""Preparation of a payload: set-up, input, page cache, common start, environment and job file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import time
+from dataclasses import asdict, replace
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, Scalar
+from ...shared_files import local_path, write_atomically
+from ...software import providers
+from ..probes import credential_checks, page_cache, storage_door
+from ..start.common_start import LoadStart
+from . import input_files, remote_copy
+from .execution_record import ExecutionRecord
+from .job_context import JobContext
+from .recorder_plugin import RecorderPlugin
+
+#: Version of the layout of the payload's own ``job.json``.
+PAYLOAD_JOB_FORMAT = 1
+#: File in the payload's folder to which the payload writes its result.
+RESULT_FILE = "result.json"
+#: Folder of staged files in the payload's folder.
+INPUT_FOLDER = "input"
+
+#: An axis in the value of an environment variable.
+_AXIS_IN_TEXT = re.compile(r"\{(\w+)\}")
+
+
+class PreparedPayload(NamedTuple):
+    """A payload that can be started.
+
+    Attributes:
+        command: program and arguments.
+        environment: its complete environment.
+        files: the files that it reads.
+        load_start: start of its load; None for other tests.
+        recorder: records its requests; None if they are not recorded.
+    """
+
+    command: List[str]
+    environment: Dict[str, str]
+    files: Sequence[InputFile]
+    load_start: Optional[LoadStart]
+    recorder: Optional[RecorderPlugin]
+
+
+class PayloadPreparation:
+    """Steps before the payload of one execution; their values enter its record.
+
+    Args:
+        context: state of the job.
+        spec: the execution.
+        name: its name in logs, and for jobs that start together.
+        folder: the payload's folder, which is created.
+        record: takes over values and the current phase.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        spec: ExecutionSpec,
+        name: str,
+        folder: str,
+        record: ExecutionRecord,
+    ) -> None:
+        self._context = context
+        self._spec = spec
+        self._name = name
+        self._folder = folder
+        self._record = record
+        self._load_start: Optional[LoadStart] = None
+        self._recorder: Optional[RecorderPlugin] = None
+        if context.job.payload.record and spec.kind != CHECKSUM:
+            self._recorder = RecorderPlugin(folder, context.output, name)
+
+    def perform(self) -> PreparedPayload:
+        """Perform all steps.
+
+        Raises:
+            ExecutionError: a step failed.
+            OSError: the node failed.
+        """
+        context = self._context
+        shutil.rmtree(self._folder, ignore_errors=True)  # left by an interrupted attempt
+        os.makedirs(self._folder)
+        setup = self._setup_root()
+        spec = self._prepare_inputs(setup)
+        self._probe_door(spec)
+        self._prepare_page_cache(spec)
+        context.signals.raise_if_stopped(self._record.phase)
+        self._await_common_start()
+        self._record.phase = "payload"
+        entry = os.path.join(context.payload_folder, context.job.payload.entry)
+        variables = self._payload_environment(spec)
+        command = setup.build_command(context.job.payload.kind, entry, variables)
+        self._write_payload_job(spec)
+        return PreparedPayload(
+            command, {**setup.env, **variables}, spec.files, self._load_start, self._recorder
+        )
+
+    def _setup_root(self) -> providers.SoftwareSetup:
+        start, cpu = time.monotonic(), _own_and_children_cpu_s()
+        try:
+            return providers.setup_software(
+                self._spec.software,
+                self._context.base_env,
+                self._context.kit,
+                self._visible_folders(),
+            )
+        finally:
+            self._record.values["setup_wall_s"] = time.monotonic() - start
+            self._record.values["setup_cpu_s"] = _own_and_children_cpu_s() - cpu
+
+    def _visible_folders(self) -> Dict[str, str]:
+        """List the folders, besides the kit, that a payload in a container needs."""
+        return {
+            "work": self._folder,
+            "payload": self._context.payload_folder,
+            # Staged files are below the work folder.
+            "input": input_files.find_common_folder(self._spec.files) or self._folder,
+        }
+
+    def _prepare_inputs(self, setup: providers.SoftwareSetup) -> ExecutionSpec:
+        """Check the files or stage them; return the execution with the files' final URLs."""
+        spec = self._spec
+        if spec.variant.get("access") == "staged":
+            self._record.phase = "stage-in"
+            input_files.check_sizes(spec.files, "stage-in")
+            # Otherwise a bundle's first execution would copy from disk and the others from memory.
+            page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
+            self._check_credentials()
+            signals = self._context.signals
+            staged = input_files.stage_files(
+                spec.files,
+                os.path.join(self._folder, INPUT_FOLDER),
+                signals,
+                lambda url, target: remote_copy.fetch_remote_file(setup, url, target, signals),
+            )
+            # Loading the software that copies is part of the set-up.
+            self._record.values["setup_wall_s"] += staged.software_loading.wall_s
+            self._record.values["setup_cpu_s"] += staged.software_loading.cpu_s
+            self._record.values.update(
+                stagein_wall_s=staged.wall_s,
+                stagein_cpu_s=staged.cpu_s,
+                stagein_bytes=staged.bytes,
+            )
+            return replace(spec, files=staged.files)
+        self._record.phase = "open"
+        input_files.check_sizes(spec.files)
+        self._check_credentials()
+        return spec
+
+    def _check_credentials(self) -> None:
+        """Check the credentials unless all files are local."""
+        if any(local_path(file.url) is None for file in self._spec.files):
+            credential_checks.check_credentials(self._context.base_env)
+
+    def _probe_door(self, spec: ExecutionSpec) -> None:
+        if spec.files:
+            first = spec.files[0]
+            self._record.values.update(
+                file_name=first.name,
+                file_url=first.url,
+                file_size_bytes=sum(file.size for file in spec.files),
+            )
+        # Probe the original door, also when the payload reads a staged copy.
+        files, door_url = self._spec.files, self._context.job.door_url
+        address = files[0].url if files else door_url
+        if not address:
+            return
+        reach = storage_door.measure_reachability(address)
+        self._record.values.update(address_family=reach.address_family, door_rtt_s=reach.rtt_s)
+        if reach.rtt_s is not None:  # a door that does not answer is not queried
+            self._record.values.update(storage_door.identify_door_server(address))
+        if reach.address_family != "local":
+            self._record.values.update(
+                server_cache_state="unknown", server_cache_method="not controlled by the worker"
+            )
+
+    def _prepare_page_cache(self, spec: ExecutionSpec) -> None:
+        self._record.phase = "open"
+        state = page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
+        self._record.values.update(
+            client_cache_state=state.state,
+            client_cache_method=state.method,
+            client_cached_fraction=state.fraction,
+        )
+
+    def _await_common_start(self) -> None:
+        if self._context.common_start is None:
+            return
+        self._record.phase = "start"
+        self._load_start = self._context.common_start.wait(
+            self._name, is_first=self._spec == self._context.job.executions[0]
+        )
+        self._record.values.update(self._load_start.values())
+        self._load_start.require_rest_of_load()
+
+    def _payload_environment(self, spec: ExecutionSpec) -> Dict[str, str]:
+        urls = [file.url for file in spec.files]
+        env = {
+            "TREEHAMMER_JOB": os.path.join(self._folder, "job.json"),
+            "TREEHAMMER_RESULT": os.path.join(self._folder, RESULT_FILE),
+            "TREEHAMMER_URL": urls[0] if urls else "",
+            "TREEHAMMER_URLS": "\n".join(urls),
+            "TREEHAMMER_TREE": spec.tree,
+            "TREEHAMMER_KIT": self._context.kit,
+            "TREEHAMMER_PASSES": str(spec.passes),
+            "TREEHAMMER_KIND": spec.kind,
+        }
+        if JOB_MARK_VARIABLE in self._context.base_env:
+            env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
+        if self._load_start is not None:
+            load = self._load_start.describe_for_payload()
+            env.update(
+                TREEHAMMER_LOAD_INDEX=str(load["index"]),
+                TREEHAMMER_LOAD_JOBS=str(load["jobs"]),
+                TREEHAMMER_LOAD_START_US=str(load["start_us"] or ""),
+            )
+        for axis, value in spec.variant.items():
+            env[f"TREEHAMMER_AXIS_{axis.upper()}"] = _decode_text(value)
+        if self._recorder is not None:
+            env.update(self._recorder.environment)
+        axes = {axis: _decode_text(value) for axis, value in spec.variant.items()}
+        for name, text in self._context.job.payload.environment.items():
+            env[name] = _AXIS_IN_TEXT.sub(lambda found: axes.get(found[1], found[0]), text)
+        return env
+
+    def _write_payload_job(self, spec: ExecutionSpec) -> None:
+        document = {
+            "format": PAYLOAD_JOB_FORMAT,
+            "execution": asdict(spec),
+            "settings": dict(self._context.job.payload.settings),
+            "kit": self._context.kit,
+            "door_url": self._context.job.door_url,
+        }
+        if self._load_start is not None:
+            document["load"] = {
+                **self._load_start.describe_for_payload(),
+                "folder": f"treehammer-{self._context.job.job_id}-{self._context.attempt}-{self._name}",
+            }
+        path = os.path.join(self._folder, "job.json")
+        write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
+
+
+def _own_and_children_cpu_s() -> float:
+    total = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        total += usage.ru_utime + usage.ru_stime
+    return total
+
+
+def _decode_text(value: Scalar) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
