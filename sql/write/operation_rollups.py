@@ -20,9 +20,14 @@ from treehammer.sql.core.database_errors import DamagedValueError
 from treehammer.sql.core.outcomes import outcome_column
 from treehammer.sql.core.packing import decode_latency
 from treehammer.sql.core.schema import ROLLUP_COUNTS, measurement, operation, rollup_operation
-
-#: Keys per lookup and rows per write; an IN list may hold 1000 on Oracle.
-CHUNK = 500
+from treehammer.sql.write.rollup_keys import (
+    CHUNK,
+    Owner,
+    belongs_to,
+    belongs_to_any,
+    has_key,
+    key_parameters,
+)
 
 _STEP_COLUMNS = ("side", "operation", "generator_limited", *ROLLUP_COUNTS, "latency")
 
@@ -35,6 +40,11 @@ class OperationRollupKey(NamedTuple):
     outcome: str
     side: str
     operation: str
+
+    @property
+    def owner(self) -> Owner:
+        """Day and subject."""
+        return self.day, self.subject_id
 
 
 _KEY_COLUMNS = tuple(rollup_operation.c[name] for name in OperationRollupKey._fields)
@@ -76,13 +86,7 @@ class _OperationSums:
 
 
 _Sums = defaultdict[OperationRollupKey, _OperationSums]
-_DELETE_ROW = sa.delete(rollup_operation).where(
-    *(column == sa.bindparam(f"key_{column.name}") for column in _KEY_COLUMNS)
-)
-
-
-def _key_parameters(key: OperationRollupKey) -> dict[str, object]:
-    return {f"key_{name}": value for name, value in key._asdict().items()}
+_DELETE_ROW = sa.delete(rollup_operation).where(*has_key(_KEY_COLUMNS))
 
 
 def add_to_rollups(
@@ -106,23 +110,14 @@ def add_to_rollups(
     for key, step in new:
         sums[key].add_step(step)
     if known:
-        connection.execute(_DELETE_ROW, [_key_parameters(key) for key in known])
+        connection.execute(_DELETE_ROW, [key_parameters(key._asdict()) for key in known])
     _insert_rows(connection, sums)
 
 
-def rebuild_rollups(
-    connection: Connection, owners: Iterable[tuple[int, int]] | None = None
-) -> None:
-    """Rebuild rows from the operations; see :func:`.rollups.rebuild_rollups`."""
-    if owners is None:
-        _rebuild_rows(connection, sa.true(), sa.true())
-        return
-    for day, subject_id in owners:
-        measured, rolled = (
-            sa.and_(table.c.day == day, table.c.subject_id == subject_id)
-            for table in (measurement, rollup_operation)
-        )
-        _rebuild_rows(connection, measured, rolled)
+def rebuild_rows(connection: Connection, owner: Owner | None) -> None:
+    """Rebuild an owner's rows from the operations; all rows if None."""
+    connection.execute(sa.delete(rollup_operation).where(belongs_to(owner, rollup_operation)))
+    _insert_rows(connection, _sum_operations(connection, belongs_to(owner, measurement)))
 
 
 def find_difference(connection: Connection) -> str:
@@ -142,13 +137,6 @@ def find_difference(connection: Connection) -> str:
     return f"{next(iter(kept))}" if kept else ""
 
 
-def _rebuild_rows(
-    connection: Connection, measured: sa.ColumnElement[bool], rolled: sa.ColumnElement[bool]
-) -> None:
-    connection.execute(sa.delete(rollup_operation).where(rolled))
-    _insert_rows(connection, _sum_operations(connection, measured))
-
-
 def _insert_rows(connection: Connection, sums: _Sums) -> None:
     waiting = iter(sums.items())
     while some := [one.as_row(key) for key, one in islice(waiting, CHUNK)]:
@@ -159,19 +147,12 @@ def _fetch_sums(
     connection: Connection, wanted: Collection[OperationRollupKey]
 ) -> dict[OperationRollupKey, _OperationSums]:
     """Fetch the existing rows among these."""
-    subjects: defaultdict[int, set[int]] = defaultdict(set)
-    for key in wanted:
-        subjects[key.day].add(key.subject_id)
     found = {}
-    table = rollup_operation.c
-    for day, ids in subjects.items():
-        waiting = iter(ids)
-        while some := list(islice(waiting, CHUNK)):
-            query = sa.select(rollup_operation)
-            rows = connection.execute(query.where(table.day == day, table.subject_id.in_(some)))
-            for row in rows.mappings():
-                if (key := _row_key(row)) in wanted:
-                    found[key] = _OperationSums.from_row(row)
+    for condition in belongs_to_any((key.owner for key in wanted), rollup_operation):
+        rows = connection.execute(sa.select(rollup_operation).where(condition))
+        for row in rows.mappings():
+            if (key := _row_key(row)) in wanted:
+                found[key] = _OperationSums.from_row(row)
     return found
 
 

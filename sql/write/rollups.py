@@ -34,15 +34,17 @@ from treehammer.sql.core.schema import (
     rollup_day,
 )
 from treehammer.sql.write import operation_rollups
+from treehammer.sql.write.rollup_keys import (
+    CHUNK,
+    Owner,
+    belongs_to,
+    belongs_to_any,
+    has_key,
+    key_parameters,
+)
 
 #: Relative tolerance for sums computed in a different order.
 RELATIVE_TOLERANCE = 1e-9
-#: Keys per lookup; an IN list may hold 1000 on Oracle.
-CHUNK = 500
-
-#: Key columns that define the unit of a rebuild: all rows of an owner are rebuilt together.
-OWNER_COLUMNS = ("day", "subject_id")
-KEY_COLUMNS = (*OWNER_COLUMNS, "kind", "outcome")
 
 
 class RollupKey(NamedTuple):
@@ -52,6 +54,11 @@ class RollupKey(NamedTuple):
     subject_id: int
     kind: str
     outcome: str
+
+    @property
+    def owner(self) -> Owner:
+        """Day and subject."""
+        return self.day, self.subject_id
 
 
 class _RollupSums:
@@ -90,11 +97,10 @@ _METRIC_COLUMNS = tuple((*rollup_column_names(name), name) for name in ROLLUP_ME
 _ADDED_COLUMNS = ("measurements", *(name for *three, _ in _METRIC_COLUMNS for name in three))
 
 
-_KEY_COLUMNS = tuple(rollup_day.c[name] for name in KEY_COLUMNS)
-# Parameters need distinct names, because SET uses those of the columns.
+_KEY_COLUMNS = tuple(rollup_day.c[name] for name in RollupKey._fields)
 _ADD_SUMS = (
     sa.update(rollup_day)
-    .where(*(column == sa.bindparam(f"key_{column.name}") for column in _KEY_COLUMNS))
+    .where(*has_key(_KEY_COLUMNS))
     .values(
         {name: rollup_day.c[name] + sa.bindparam(f"more_{name}") for name in _ADDED_COLUMNS}
         | {HISTOGRAM_COLUMN: sa.bindparam("reads")}
@@ -102,7 +108,7 @@ _ADD_SUMS = (
 )
 _ADD_SUMS_AND_READS = (
     sa.update(rollup_day)
-    .where(*(column == sa.bindparam(f"key_{column.name}") for column in _KEY_COLUMNS))
+    .where(*has_key(_KEY_COLUMNS))
     .values({HISTOGRAM_COLUMN: sa.bindparam("reads")})
 )
 
@@ -126,7 +132,7 @@ def add_to_rollups(
         if key in known:
             one.add_histogram(known[key])
             more = {f"more_{name}": value for name, value in one.values.items()}
-            old.append({**_key_parameters(key), **more, "reads": one.histogram})
+            old.append({**key_parameters(key._asdict()), **more, "reads": one.histogram})
         else:
             new.append({**key._asdict(), **one.values, HISTOGRAM_COLUMN: one.histogram})
     if old:
@@ -135,25 +141,14 @@ def add_to_rollups(
         connection.execute(sa.insert(rollup_day), new)
 
 
-def _key_parameters(key: Sequence[object]) -> dict[str, object]:
-    return {f"key_{name}": value for name, value in zip(KEY_COLUMNS, key, strict=True)}
-
-
 def _fetch_histograms(
     connection: Connection, wanted: Iterable[RollupKey]
 ) -> Iterator[tuple[RollupKey, Sequence[int]]]:
     """Fetch the histograms of existing rows, among other rows of the same days."""
-    subjects: dict[int, set[int]] = {}
-    for key in wanted:
-        subjects.setdefault(key.day, set()).add(key.subject_id)
-    for day, ids in subjects.items():
-        waiting = iter(ids)
-        while some := list(islice(waiting, CHUNK)):
-            found = sa.select(*_KEY_COLUMNS, rollup_day.c[HISTOGRAM_COLUMN]).where(
-                rollup_day.c.day == day, rollup_day.c.subject_id.in_(some)
-            )
-            for *parts, histogram in connection.execute(found):
-                yield RollupKey(*parts), histogram
+    for condition in belongs_to_any((key.owner for key in wanted), rollup_day):
+        found = sa.select(*_KEY_COLUMNS, rollup_day.c[HISTOGRAM_COLUMN]).where(condition)
+        for *parts, histogram in connection.execute(found):
+            yield RollupKey(*parts), histogram
 
 
 # Aggregation over measurements: source of every row, and its verification.
@@ -173,42 +168,31 @@ def _select_measurement_sums() -> sa.Select[Any]:
     columns: list[sa.ColumnElement[Any]] = [sa.func.count()]
     for name in ROLLUP_METRICS:
         columns += moment_sums(credible_value(measurement.c[name]))
-    named = zip((*KEY_COLUMNS, *_ADDED_COLUMNS), (*key, *columns), strict=True)
+    named = zip((*RollupKey._fields, *_ADDED_COLUMNS), (*key, *columns), strict=True)
     return sa.select(*(column.label(name) for name, column in named)).group_by(*key)
 
 
-def rebuild_rollups(
-    connection: Connection, owners: Iterable[tuple[int, int]] | None = None
-) -> None:
-    """Rebuild rows from the measurements, inside the write transaction.
+def rebuild_rollups(connection: Connection, owners: Iterable[Owner] | None = None) -> None:
+    """Rebuild rows from the measurements and their operations, inside the write transaction.
 
     Args:
         connection: connection of the write transaction.
         owners: days and subject numbers to rebuild; all if None.
     """
-    owners = None if owners is None else list(owners)
-    operation_rollups.rebuild_rollups(connection, owners)
-    if owners is None:
-        _rebuild_rows(connection, sa.true(), sa.true())
-        return
-    for day, subject_id in owners:
-        measured, rolled = (
-            sa.and_(table.c.day == day, table.c.subject_id == subject_id)
-            for table in (measurement, rollup_day)
-        )
-        _rebuild_rows(connection, measured, rolled)
+    for owner in [None] if owners is None else owners:
+        operation_rollups.rebuild_rows(connection, owner)
+        _rebuild_rows(connection, owner)
 
 
-def _rebuild_rows(
-    connection: Connection, measured: sa.ColumnElement[bool], rolled: sa.ColumnElement[bool]
-) -> None:
-    connection.execute(sa.delete(rollup_day).where(rolled))
+def _rebuild_rows(connection: Connection, owner: Owner | None) -> None:
+    connection.execute(sa.delete(rollup_day).where(belongs_to(owner, rollup_day)))
+    measured = belongs_to(owner, measurement)
     sums = _select_measurement_sums().where(measured).add_columns(sa.literal_column("'[]'"))
-    names = [*KEY_COLUMNS, *_ADDED_COLUMNS, HISTOGRAM_COLUMN]
+    names = [*RollupKey._fields, *_ADDED_COLUMNS, HISTOGRAM_COLUMN]
     connection.execute(sa.insert(rollup_day).from_select(names, sums, include_defaults=False))
     # Databases cannot add lists.
     waiting = (
-        {**_key_parameters(key), "reads": one.histogram}
+        {**key_parameters(key._asdict()), "reads": one.histogram}
         for key, one in _sum_histograms(connection, measured).items()
     )
     while some := list(islice(waiting, CHUNK)):
@@ -254,7 +238,7 @@ def find_difference(connection: Connection) -> str:
 
 
 def _row_key(row: Mapping[Any, Any]) -> RollupKey:
-    return RollupKey(*(row[name] for name in KEY_COLUMNS))
+    return RollupKey(*(row[name] for name in RollupKey._fields))
 
 
 def _sums_agree(mine: Mapping[Any, Any], measured: Mapping[Any, Any]) -> bool:

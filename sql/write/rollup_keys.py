@@ -1,0 +1,46 @@
+"""Keys of roll-up rows; their owner, a day and subject, is the unit of a lookup and a rebuild."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import sqlalchemy as sa
+
+#: Keys per lookup and rows per write; an IN list may hold 1000 on Oracle.
+CHUNK = 500
+
+#: Day and subject number.
+Owner = tuple[int, int]
+
+
+def belongs_to(owner: Owner | None, table: sa.Table) -> sa.ColumnElement[bool]:
+    """Select the rows of an owner; all if None."""
+    if owner is None:
+        return sa.true()
+    day, subject_id = owner
+    return sa.and_(table.c.day == day, table.c.subject_id == subject_id)
+
+
+def belongs_to_any(owners: Iterable[Owner], table: sa.Table) -> Iterator[sa.ColumnElement[bool]]:
+    """Select the rows of several owners by conditions for one query each."""
+    subjects: defaultdict[int, set[int]] = defaultdict(set)
+    for day, subject_id in owners:
+        subjects[day].add(subject_id)
+    for day, ids in subjects.items():
+        waiting = iter(ids)
+        while some := list(islice(waiting, CHUNK)):
+            yield sa.and_(table.c.day == day, table.c.subject_id.in_(some))
+
+
+def has_key(columns: Iterable[sa.Column[Any]]) -> Iterator[sa.ColumnElement[bool]]:
+    """Select the row with the key that :func:`key_parameters` passes."""
+    # SET uses the columns' own names for its parameters.
+    return (column == sa.bindparam(f"key_{column.name}") for column in columns)
+
+
+def key_parameters(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of :func:`has_key` for a key by column names."""
+    return {f"key_{name}": value for name, value in key.items()}
