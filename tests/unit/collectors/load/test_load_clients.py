@@ -115,7 +115,7 @@ def test_whole_file_instead_of_range_is_not_supported() -> None:
     assert http_client.classify_response(200, read) == "not-supported"
     assert http_client.classify_response(503, read) == "server-error"
     assert http_client.classify_response(200, read._replace(name="open")) == ""
-    whole = read._replace(chunks=())
+    whole = read._replace(name="read_file", chunks=())
     assert http_client.classify_response(200, whole) == ""
     assert http_client.classify_response(206, whole) == "not-supported"
 
