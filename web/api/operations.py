@@ -151,6 +151,7 @@ _COMPARISON_TABLES = {
     "pooled": "variants over all sites",
     "by_site": "variants by site",
     "missing": "variants measured on one side only",
+    "counters": "exact counters of the same variants with their changes",
     "instructions": "instructions per event of the same variants, where they were counted",
 }
 _COMPARISON_ABOUT = ("selection", "attribution", "notes")
