@@ -37,6 +37,8 @@ CLIENT_TIMEOUTS = {
     "XRD_REDIRECTLIMIT": "8",
     "XRD_APPNAME": "treehammer",
 }
+#: Start of the client's lines that report progress.
+_PROGRESS_START = '{"done"'
 #: Seconds without output after which the client is killed.
 SILENCE_TIMEOUT_S = 30.0
 NO_ANSWER_MESSAGE = "the server accepts connections and does not answer within {:.0f} s"
@@ -111,22 +113,21 @@ def _run_client(
             env=os.environ | CLIENT_TIMEOUTS,
         ) as process,
     ):
-        told = ""
+        last_line = ""
         try:
-            for line in _read_lines(process, limit_s or SILENCE_TIMEOUT_S):
-                told = line
-                if advance and told.startswith('{"done"'):
-                    advance(json.loads(told)["done"])
+            for last_line in _read_lines(process, limit_s or SILENCE_TIMEOUT_S):
+                if advance and last_line.startswith(_PROGRESS_START):
+                    advance(json.loads(last_line)["done"])
         except BaseException:
             process.kill()
             raise
         code = process.wait()
         errors.seek(0)
-        said = errors.read().decode("utf-8", "replace").strip() or told.strip()
-    if told.startswith("{") and not told.startswith('{"done"'):
-        found: Mapping[str, Any] = json.loads(told)
-        return found
-    raise ValueError(f"XRootD's client ended with {code}: {said[-300:]}")
+        message = errors.read().decode("utf-8", "replace").strip() or last_line.strip()
+    if last_line.startswith("{") and not last_line.startswith(_PROGRESS_START):
+        result: Mapping[str, Any] = json.loads(last_line)
+        return result
+    raise ValueError(f"XRootD's client ended with {code}: {message[-300:]}")
 
 
 def _read_lines(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]:
