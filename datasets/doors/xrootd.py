@@ -1,6 +1,6 @@
 """Doors that use the XRootD protocol, accessed with XRootD's own client.
 
-The client (:mod:`.xrootd_client`) runs in a separate process: it conflicts with ROOT's copy of the
+The client (:mod:`.xrootd_process`) runs in a separate process: it conflicts with ROOT's copy of the
 library, and a process can be killed when a server does not respond.
 """
 
@@ -17,7 +17,7 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
-from treehammer.datasets.doors import xrootd_client
+from treehammer.datasets.doors import xrootd_process
 from treehammer.datasets.doors.file_observation import (
     FAILED,
     NO_RESPONSE,
@@ -58,7 +58,7 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
 
 def stat_file(url: str) -> FileObservation:
     """Request a file's size and adler32 from the server."""
-    return _observe_file("stat", url, limit_s=SILENCE_TIMEOUT_S + xrootd_client.CHECKSUM_TIMEOUT_S)
+    return _observe_file("stat", url, limit_s=SILENCE_TIMEOUT_S + xrootd_process.CHECKSUM_TIMEOUT_S)
 
 
 def read_file(
@@ -102,7 +102,7 @@ def _run_client(
         MissingExtraError: the XRootD client is not installed.
     """
     require_package("XRootD")
-    command = [sys.executable, "-P", "-m", xrootd_client.__name__, *words]
+    command = [sys.executable, "-P", "-m", xrootd_process.__name__, *words]
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(

@@ -1,6 +1,6 @@
 """Requests with XRootD's own client, in a separate process.
 
-``python -m treehammer.datasets.doors.xrootd_client VERB ...`` prints one JSON object per line:
+``python -m treehammer.datasets.doors.xrootd_process VERB ...`` prints one JSON object per line:
 progress as ``done``, the bytes of each block read or written, and finally the result.
 """
 
