@@ -135,7 +135,8 @@ class LoadSpec:
     if it is ''.  ``wait_s`` bounds the wait for jobs that are missing.  The payload is launched
     ``lead_s`` before its start, which is ``level_start_s`` after the common one.  Operations count
     in steps of ``step_s`` from the common start; the load ends ``duration_s`` after it.
-    ``writable`` is the URL of an area for writing, '' for none.
+    ``writable`` is the URL of an area for writing, '' for none.  Beside these jobs ``watchers`` others
+    watch the servers; their indices follow.
     """
 
     index: int
@@ -148,6 +149,17 @@ class LoadSpec:
     step_s: float
     duration_s: float
     writable: str = ""
+    watchers: int = 0
+
+    @property
+    def participants(self) -> int:
+        """Number of the jobs that start together, those that watch included."""
+        return self.jobs + self.watchers
+
+    @property
+    def is_watch(self) -> bool:
+        """Whether this job watches a server instead of loading it."""
+        return self.index >= self.jobs
 
     @property
     def first_step(self) -> int:

@@ -147,7 +147,7 @@ def compare_together(
         one comparison per question; without those for which nothing was recorded.
 
     Raises:
-        NothingToDoError: no execution of any side recorded a headline metric or a failure.
+        NothingToDo: no execution of any side recorded a headline metric or a failure.
     """
     samples = list(samples)
     known = collect_checksums(samples)

@@ -282,7 +282,7 @@ def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
 
     Raises:
         ConfigError: no sample has such an axis.
-        NothingToDoError: no sample has this value.
+        NothingToDo: no sample has this value.
     """
     present: set[Scalar] = set()
     axes: set[str] = set(CONTEXT_AXES)

@@ -19,20 +19,22 @@ from .value_checks import is_number, make_check
 #: Seconds behind its schedule from which an operation counts as sent late.
 LATE_S = 0.010
 
-CONNECT, LOCATE, STAT, MKDIR, RMDIR = "connect", "locate", "stat", "mkdir", "rmdir"
-CREATE, OPEN, CLOSE = "create", "open", "close"
-READ, VECTOR_READ = "read", "vector_read"
-WRITE, VECTOR_WRITE = "write", "vector_write"
-READ_FILE, WRITE_FILE, COPY = "read_file", "write_file", "copy"
-DELETE, VANISH = "delete", "vanish"
-
-#: Operations of the shipped tests: connections and namespace, parts of files, whole files, removal.
-#: A test may add others: a lower-case word.
+#: Operations of the shipped tests. A test may add others: a lower-case word.
 OPERATIONS = (
-    *(CONNECT, LOCATE, STAT, MKDIR, RMDIR, CREATE, OPEN, CLOSE),
-    *(READ, VECTOR_READ, WRITE, VECTOR_WRITE),
-    *(READ_FILE, WRITE_FILE, COPY),
-    *(DELETE, VANISH),
+    "authenticate",
+    "connect",
+    "locate",
+    "stat",
+    "mkdir",
+    "create",
+    "open",
+    "read",
+    "vector_read",
+    "write",
+    "close",
+    "copy",
+    "remove",
+    "delete",
 )
 CLIENT, SERVER = "client", "server"
 
@@ -72,7 +74,7 @@ def _operation_metrics() -> Tuple[Metric, ...]:
 
     return (
         text("side", "'client', or 'server' for the same operation in the server's log.", max_length=MAX_WORD, choices=(CLIENT, SERVER)),
-        text("operation", "Operation: open, read, vector_read, read_file, write_file, stat, …", max_length=32, is_identity=True),
+        text("operation", "Operation: open, read, vector_read, write, stat, …", max_length=32, is_identity=True),
         text("server", "Server that performed it; empty where unknown."),
         count("step", "Time step, from 0 at the common start of the campaign's jobs, else at the start of the load."),
         count("step_start_us", "Start of the step, microseconds since 1970 UTC.", unit="us"),

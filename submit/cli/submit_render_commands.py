@@ -60,6 +60,21 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Sites that run the jobs; each reads the storage of every site of --sites "
         "[default: each site reads its own].",
     )
+    @click.option(
+        "--watch",
+        "watches",
+        multiple=True,
+        metavar="TEST",
+        shell_complete=complete_tests,
+        help="Test that watches servers during a load, e.g. server-watch or log-parse; repeatable. "
+        "-S watch.KEY=VALUE sets its [settings].",
+    )
+    @click.option(
+        "--watch-at",
+        default="",
+        metavar="SITES",
+        help="Sites whose jobs run on these servers.",
+    )
     @click.option("--name", default="", help="Display name of the campaign.")
     @definition_options
     @submission_click_options
@@ -69,6 +84,8 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         spec: str,
         sites: str,
         from_: str,
+        watches: tuple[str, ...],
+        watch_at: str,
         name: str,
         axes: Mapping[str, tuple[str, ...]],
         overrides: Mapping[str, str],
@@ -79,7 +96,15 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if not names:
             raise ConfigError("no site given", where="--sites", hint="Try --sites local.")
         request = campaign_request.CampaignRequest(
-            spec, axes, overrides, names, readers, name, options
+            spec,
+            axes,
+            overrides,
+            names,
+            readers,
+            name,
+            options,
+            watches,
+            _split_names(watch_at),
         )
         return function(*args, request=request, **kwargs)
 

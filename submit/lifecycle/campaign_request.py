@@ -27,6 +27,7 @@ from treehammer.submit.planning.load_permission import list_load_violations
 from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan, make_plan, pair_sites, select_doors
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
+from treehammer.submit.planning.watch_options import load_watches, split_overrides
 from treehammer.submit.replicas.rucio_placement import doors_with_rse, find_placement
 from treehammer.submit.sites.site_model import DoorAccess, Site
 from treehammer.submit.sites.site_registry import select_sites
@@ -45,6 +46,8 @@ class CampaignRequest:
         from_sites: names of sites that run the jobs; empty: each site reads its own storage.
         name: display name of the campaign; '' for a generated one.
         options: submission options for sites with HTCondor.
+        watches: tests that watch the servers during the load.
+        watch_sites: names of sites whose jobs run on these servers.
     """
 
     test_spec: str
@@ -54,6 +57,8 @@ class CampaignRequest:
     from_sites: tuple[str, ...] = ()
     name: str = ""
     options: SubmissionOptions = DEFAULT_OPTIONS
+    watches: tuple[str, ...] = ()
+    watch_sites: tuple[str, ...] = ()
 
 
 def plan_request(
@@ -78,8 +83,11 @@ def plan_request(
     storage = select_sites(request.sites, settings)
     from_sites = select_sites(request.from_sites, settings, option="--from")
     sites = from_sites or storage
-    pinned = load_pinned_test(request.test_spec, request.axes, request.overrides, settings)
+    overrides, watch_settings = split_overrides(request.overrides)
+    pinned = load_pinned_test(request.test_spec, request.axes, overrides, settings)
     definition = pinned.definition
+    servers = select_sites(request.watch_sites, settings, option="--watch-at")
+    watches = load_watches(request.watches, servers, watch_settings, definition, settings)
     releases = {
         str(value): _parse_software_request(str(value), definition)
         for value in _root_axis_values(definition)
@@ -112,6 +120,7 @@ def plan_request(
         options=request.options,
         twins={one.name: one for one in manifests[1:]},
         placement=placement,
+        watches=watches,
     )
     has_service = bool(settings.service_url) and request.options.use_service
     check_common_start(plan, has_service=has_service)

@@ -153,8 +153,8 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
         site.measurements += count * len(job.spec.executions)
         for execution in job.spec.executions:
             variant = Variant(tuple(execution.variant.items()))
-            manifest = plan.jobs.planner.manifest_for(variant)
-            if load:
+            manifest = None if job.is_watch else plan.jobs.planner.manifest_for(variant)
+            if load and not job.is_watch:
                 site.read_bytes += round(load.ceiling.mb_per_s * 1e6 * load.duration_s)
             elif manifest:
                 site.read_bytes += count * estimate_read_bytes(manifest, execution)

@@ -66,6 +66,11 @@ class PlannedJob:
         return self.access.site
 
     @property
+    def is_watch(self) -> bool:
+        """Whether the job watches a server during a load."""
+        return self.spec.load is not None and self.spec.load.is_watch
+
+    @property
     def wall_limit_s(self) -> float:
         """Seconds after which the batch system ends the job; 0 for no limit."""
         limit, load = self.spec.limits.wall_s, self.spec.load
@@ -84,6 +89,7 @@ class LoadPosition:
         jobs: number of them all.
         folder: where they meet, relative to job.json; '' for the results service.
         earlier_load: whether another load of the campaign comes before theirs.
+        watchers: number of jobs beside them that watch the servers.
     """
 
     key: str
@@ -91,6 +97,7 @@ class LoadPosition:
     jobs: int
     folder: str
     earlier_load: bool
+    watchers: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,7 @@ class JobPlanner:
             step_s=load.step_s,
             duration_s=load.duration_s,
             writable=door.writable_url if load.writes else "",
+            watchers=position.watchers,
         )
 
     def plan_checksum_job(
@@ -197,7 +205,7 @@ class JobPlanner:
             storage_site=access.storage.name,
             door=access.door.name,
             door_url=access.door.prefix,
-            payload=self._payload_spec,
+            payload=self.payload_spec,
             limits=ExecutionLimits(definition.wall_limit_s, definition.memory_limit_mb * 1_000_000),
             executions=(),
         )
@@ -220,7 +228,7 @@ class JobPlanner:
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
         once = kind == CHECKSUM or variant["cache"] == "cold"
         passes = 1 if once else definition.passes
-        values = self._campaign_values | {
+        values = self.campaign_values | {
             "job_id": spec.job_id,
             "kind": kind,
             "repeat": repeat,
@@ -228,7 +236,7 @@ class JobPlanner:
             "position": entry.position,
             "launch_order": launch_order,
             "series": identity.compute_series(
-                self._campaign_values["test_hash"],
+                self.campaign_values["test_hash"],
                 variant,
                 manifest.hash if manifest else "",
                 site.name,
@@ -289,7 +297,8 @@ class JobPlanner:
         return tuple(axis for axis in self._axes_in_labels if axis not in bundled)
 
     @cached_property
-    def _payload_spec(self) -> PayloadSpec:
+    def payload_spec(self) -> PayloadSpec:
+        """The payload of all jobs."""
         definition = self.pinned.definition
         return PayloadSpec(
             kind=definition.payload_kind,
@@ -302,7 +311,7 @@ class JobPlanner:
         )
 
     @cached_property
-    def _campaign_values(self) -> dict[str, Any]:
+    def campaign_values(self) -> dict[str, Any]:
         """The values owned by the plan that all measurements of the campaign share."""
         pinned, manifest = self.pinned, self.manifest
         return {

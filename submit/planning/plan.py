@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import overload
@@ -24,6 +24,12 @@ from treehammer.submit.planning.job_planner import (
     hash_values,
 )
 from treehammer.submit.planning.pacing import BreakerThreshold
+from treehammer.submit.planning.server_watch import (
+    GroupAccess,
+    ServerWatch,
+    list_watched,
+    plan_watch_job,
+)
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
@@ -122,6 +128,7 @@ def make_plan(
     options: SubmissionOptions = DEFAULT_OPTIONS,
     twins: Mapping[str, Manifest] | None = None,
     placement: RucioPlacement = NO_RUCIO_PLACEMENT,
+    watches: Sequence[ServerWatch] = (),
 ) -> Plan:
     """Expand a test into the jobs of a campaign.
 
@@ -137,11 +144,12 @@ def make_plan(
         options: options of the submission.
         twins: name -> manifest of the datasets that hold the same content in other formats.
         placement: files of the dataset at doors with an RSE.
+        watches: tests that watch the servers during the load.
 
     Raises:
         NothingToDoError: no variant can run at these sites.
     """
-    request = _canonical_request(pinned, sites, options.breaker, from_sites)
+    request = _canonical_request(pinned, sites, options.breaker, from_sites, watches)
     identity = hash_values(created_us, pinned.repository, pinned.commit, pinned.hashes, request)
     campaign_id = identity[:16]
     name = name or _default_display_name(pinned, created_us)
@@ -152,7 +160,8 @@ def make_plan(
     accesses, notes = select_doors(pinned.definition, pairs)
     usable = tuple(access for access in accesses if access.key not in placement.lacking)
     notes += _missing_replica_notes(accesses, placement)
-    jobs = JobSequence(planner, usable)
+    jobs = JobSequence(planner, usable, tuple(watches))
+    watched = (*pairs, *((server, site) for w in watches for server in w.sites for site in sites))
     if not any(jobs.variant_groups(access.door) for access in usable):
         raise NothingToDoError(
             "no variant of this test can run at these sites",
@@ -165,7 +174,7 @@ def make_plan(
         created_us,
         pinned,
         manifest,
-        pairs,
+        tuple({(site.name, storage.name): (site, storage) for site, storage in watched}.values()),
         jobs,
         tuple(notes),
         request,
@@ -182,6 +191,7 @@ class JobSequence(Sequence[PlannedJob]):
 
     planner: JobPlanner
     accesses: tuple[DoorAccess, ...]
+    watches: tuple[ServerWatch, ...] = ()
 
     def __iter__(self) -> Iterator[PlannedJob]:
         if self.planner.pinned.definition.load is not None:
@@ -195,7 +205,11 @@ class JobSequence(Sequence[PlannedJob]):
 
     def __len__(self) -> int:
         timed = sum(len(self.variant_groups(access.door)) for access in self.accesses)
-        return timed * self._repeat_count + sum(1 for _ in self._checksum_jobs())
+        watching = sum(
+            len(list_watched(self.watches, members)) for members in self.load_groups.values()
+        )
+        checksum = sum(1 for _ in self._checksum_jobs())
+        return timed * self._repeat_count + (watching if self.watches else 0) + checksum
 
     @overload
     def __getitem__(self, index: int) -> PlannedJob: ...
@@ -215,7 +229,8 @@ class JobSequence(Sequence[PlannedJob]):
         if self.planner.pinned.definition.load is not None:
             # The last repeat waits for the last level of a ramp.
             last = self._repeat_count
-            yield from ((job, last) for job in self._load_jobs(first_repeat=last))
+            for job in self._load_jobs(first_repeat=last):
+                yield job, 1 if job.is_watch else last
             return
         for job in self._timed_jobs(1):
             yield job, self._repeat_count
@@ -246,24 +261,29 @@ class JobSequence(Sequence[PlannedJob]):
     def _load_jobs(self, first_repeat: int = 1) -> Iterator[PlannedJob]:
         """Yield the jobs of a load test: those that load together follow each other."""
         # Local jobs meet in a folder of their submission, beside the folder of each job.
-        all_local = all(access.site.is_local for access in self.accesses)
+        servers = [server for watch in self.watches for server in watch.sites]
+        all_local = all(site.is_local for site in (*(a.site for a in self.accesses), *servers))
         folder = "../../starts" if all_local else ""
         first_key = next(iter(self.load_groups), "")
         for key, members in self.load_groups.items():
             jobs = len(members) * self._repeat_count
+            watched = list_watched(self.watches, members)
+            place = LoadPosition(key, 0, jobs, folder, key != first_key, len(watched))
             for repeat in range(first_repeat, self._repeat_count + 1):
                 for number, (access, group) in enumerate(members):
                     index = (repeat - 1) * len(members) + number
-                    position = LoadPosition(key, index, jobs, folder, key != first_key)
+                    position = replace(place, index=index)
                     yield self.planner.plan_timed_job(access, group, repeat, position)
+            for index, watching in enumerate(watched, start=jobs):
+                yield plan_watch_job(self.planner, *watching, replace(place, index=index))
 
     @cached_property
-    def load_groups(self) -> dict[str, list[tuple[DoorAccess, VariantGroup]]]:
+    def load_groups(self) -> dict[str, list[GroupAccess]]:
         """Jobs of a load test that load together, by key, one repeat of each.
 
         These are all jobs with the same variants, at doors of the same name if the test names doors.
         """
-        groups: dict[str, list[tuple[DoorAccess, VariantGroup]]] = {}
+        groups: dict[str, list[GroupAccess]] = {}
         named = "door" in self.planner.pinned.definition.axes
         for access in self.accesses:
             for group in self.variant_groups(access.door):
@@ -281,11 +301,13 @@ class JobSequence(Sequence[PlannedJob]):
         load = self.planner.pinned.definition.load
         if load is None or not load.together:
             return 0
-        return self._repeat_count * max(
-            sum(
-                access.site.name == site.name and access.door_label in doors
-                for access, _ in members
-            )
+
+        def count(accesses: Iterable[DoorAccess]) -> int:
+            return sum(one.site.name == site.name and one.door_label in doors for one in accesses)
+
+        return max(
+            self._repeat_count * count(access for access, _ in members)
+            + count(replace(a, site=s) for _, s, a, _ in list_watched(self.watches, members))
             for members in self.load_groups.values()
         )
 
@@ -362,12 +384,14 @@ def _canonical_request(
     sites: Sequence[Site],
     breaker: BreakerThreshold | None,
     from_sites: Sequence[Site] = (),
+    watches: Sequence[ServerWatch] = (),
 ) -> str:
     """Return the request as canonical JSON."""
     document = {
         "definition": asdict(pinned.definition),
         "sites": [site.name for site in sites],
         **({"from": [site.name for site in from_sites]} if from_sites else {}),
+        **({"watch": [one.describe() for one in watches]} if watches else {}),
         "breaker": str(breaker or "off"),
         "templates": {
             site.name: template_engine.fingerprint_template(site) for site in from_sites or sites

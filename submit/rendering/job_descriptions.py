@@ -84,6 +84,8 @@ def render_jobs(
     worker = worker_zipapp.build_worker(folder / WORKER_NAME)
     payload = copy_payload(plan.pinned_test, folder / PAYLOAD_FOLDER)
     shared = {WORKER_NAME: worker, PAYLOAD_FOLDER: payload}
+    for watch in plan.jobs.watches:
+        shared[watch.folder] = copy_payload(watch.pinned, folder / watch.folder)
     environ = os.environ if environ is None else environ
     environment = job_environment(environ)
     if service is not None:
@@ -126,7 +128,7 @@ def _render_job(
         text = _render_local_description(plan, job, sorted(inputs), environment)
     else:
         inputs |= plan.options.credentials.sandbox_inputs()
-    together = job.spec.load.jobs if job.spec.load and job.spec.load.barrier else 0
+    together = job.spec.load.participants if job.spec.load and job.spec.load.barrier else 0
     return JobDescription(job.spec.job_id, text, inputs, together)
 
 

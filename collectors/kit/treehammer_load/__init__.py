@@ -17,12 +17,12 @@ import types
 __all__ = [
     "create_files",
     "delete_files",
-    "make_own_folders",
     "open_files",
-    "pretend_transfers",
     "read_files",
     "read_pattern",
     "run",
+    "run_log_parser",
+    "run_server_watch",
     "stream_files",
     "write_streams",
 ]
@@ -35,15 +35,25 @@ if __package__ == "treehammer_load":
     sys.modules[_package.__name__] = _package
     payload = importlib.import_module("treehammer_node.kit.treehammer_load.payload")
     workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
-    file_streams = importlib.import_module("treehammer_node.kit.treehammer_load.file_streams")
-    namespace_calls = importlib.import_module("treehammer_node.kit.treehammer_load.namespace_calls")
+    server_payloads = importlib.import_module(
+        "treehammer_node.kit.treehammer_load.server.server_payloads"
+    )
 else:
-    from . import file_streams, namespace_calls, payload, workloads
+    from . import payload, workloads
+    from .server import server_payloads
 
 run = payload.run
 open_files, read_files = workloads.open_files, workloads.read_files
 read_pattern = workloads.read_pattern
-stream_files, write_streams = file_streams.stream_files, file_streams.write_streams
-pretend_transfers = namespace_calls.pretend_transfers
-make_own_folders = namespace_calls.make_own_folders
+stream_files, write_streams = workloads.stream_files, workloads.write_streams
 delete_files, create_files = workloads.delete_files, workloads.create_files
+
+
+def run_log_parser() -> None:
+    """Count the calls in a server's log during a load, write the result, and exit."""
+    payload.run_payload(server_payloads.follow_log, needs_storage=False)
+
+
+def run_server_watch() -> None:
+    """Watch a server's machine during a load, write the result, and exit."""
+    payload.run_payload(server_payloads.watch_server, needs_storage=False)

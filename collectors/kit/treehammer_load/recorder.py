@@ -36,7 +36,7 @@ class StepClock(NamedTuple):
         return max(int((due_s + 1e-9) // self.step_s), self.first)
 
 
-class _Counts:
+class StepCounts:
     """Operations of one step, name and server."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class _Counts:
         self.lateness_max_s = 0.0
         self.failures: Dict[str, int] = {}
 
-    def add(self, other: _Counts) -> None:
+    def add(self, other: StepCounts) -> None:
         """Add the operations of another server."""
         self.latency.add(other.latency)
         self.scheduled += other.scheduled
@@ -81,7 +81,7 @@ class Recorder:
         #: Operation -> instant at which the first was due, and at which the last ended.
         self._spans: Dict[str, Tuple[float, float]] = {}
         self._lock = threading.Lock()
-        self._counts: Dict[Tuple[int, str, str], _Counts] = {}
+        self._counts: Dict[Tuple[int, str, str], StepCounts] = {}
         self._cpu: Dict[int, float] = {}
         #: Step -> operations that were due in it, and those of them that were sent late.
         self._punctuality: Dict[int, List[int]] = {}
@@ -105,7 +105,7 @@ class Recorder:
                 punctuality = self._punctuality.setdefault(step, [0, 0])
                 punctuality[0] += 1
                 punctuality[1] += lateness > LATE_S
-            counts = self._counts.setdefault(key, _Counts())
+            counts = self._counts.setdefault(key, StepCounts())
             counts.scheduled += 1
             counts.late += lateness > LATE_S
             counts.lateness_max_s = max(counts.lateness_max_s, lateness)
@@ -152,9 +152,9 @@ class Recorder:
         } | set(self._counts)
 
     def _merge_servers(self) -> None:
-        merged: Dict[Tuple[int, str, str], _Counts] = {}
+        merged: Dict[Tuple[int, str, str], StepCounts] = {}
         for (step, name, _server), counts in self._counts.items():
-            merged.setdefault((step, name, ""), _Counts()).add(counts)
+            merged.setdefault((step, name, ""), StepCounts()).add(counts)
         self._counts = merged
 
     def is_limited(self, step: int) -> bool:
@@ -164,7 +164,7 @@ class Recorder:
 
     def _make_row(self, key: Tuple[int, str, str], end_s: float) -> Dict[str, Any]:
         step, name, server = key
-        counts, step_s = self._counts.get(key) or _Counts(), self._steps.step_s
+        counts, step_s = self._counts.get(key) or StepCounts(), self._steps.step_s
         return make_operation_step(
             counts.latency,
             counts.failures,

@@ -106,7 +106,7 @@ def _find_value_errors(job: JobSpec) -> List[str]:
         )
     if not job.executions:
         problems.append("executions: must not be empty")
-    if job.load and not (0 <= job.load.index < job.load.jobs and job.load.step_s > 0):
+    if job.load and not (0 <= job.load.index < job.load.participants and job.load.step_s > 0):
         problems.append("load: index must be below jobs, and step_s above 0")
     names = dict.fromkeys(job.payload.metrics, 0.0)
     problems += [

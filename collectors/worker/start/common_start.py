@@ -208,13 +208,15 @@ class CommonStart:
     def _await_appointment(
         self, load: LoadSpec, attendance: _Attendance, began: float
     ) -> Optional[Appointment]:
-        print_line(f"waiting for all {load.jobs} jobs to start together, {load.wait_s:g} s at most")
+        print_line(
+            f"waiting for all {load.participants} jobs to start together, {load.wait_s:g} s at most"
+        )
         until = began + load.wait_s + PATIENCE_S
         while attendance.is_open and time.monotonic() < until:
             appointment = attendance.read()
             if appointment is not None:
-                if appointment.present < load.jobs:
-                    print_line(f"{appointment.present} of {load.jobs} jobs arrived in time")
+                if appointment.present < load.participants:
+                    print_line(f"{appointment.present} of {load.participants} jobs arrived in time")
                 return appointment
             self._wait_for(attendance.fd, until - time.monotonic())
         reason = attendance.problem or "no answer within the waiting limit"

@@ -66,7 +66,7 @@ class FolderMeeting:
         # A job that withdrew and came in another attempt counts once.
         announced = {entry.name.replace(_ABSENT_PREFIX, "") for entry in entries}
         known = sum(name.isdigit() for name in announced)
-        return known >= self._load.jobs or time.time() - first_s >= self._load.wait_s
+        return known >= self._load.participants or time.time() - first_s >= self._load.wait_s
 
     def _set_start(self) -> None:
         """Write the start unless another job was faster."""

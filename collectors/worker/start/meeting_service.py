@@ -86,7 +86,7 @@ class ServiceMeeting:
     def _describe(self, **values: Any) -> str:
         """Return the body of a request."""
         load = self._load
-        common = {"jobs": load.jobs, "wait_s": load.wait_s, "lead_s": load.lead_s}
+        common = {"jobs": load.participants, "wait_s": load.wait_s, "lead_s": load.lead_s}
         return json.dumps({"barrier": self._barrier, **common, **values})
 
 

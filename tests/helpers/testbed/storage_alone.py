@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from machine_requirements import skip_or_fail
 
@@ -12,13 +13,30 @@ from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core import lifecycle, workspace
+from treehammer.testbed.core.component import DaemonSpec
+from treehammer.testbed.network.distance_links import NetworkLocation
+
+
+class TracedStorage(XrootdStorage):
+    """Storages that log each request, with microseconds."""
+
+    def _write_configuration(self, name: str, **values: object) -> None:
+        super()._write_configuration(name, **values)
+        path = self.folder / name / "xrootd.cfg"
+        path.write_text(f"{path.read_text()}xrootd.trace emsg login request response\n")
+
+    def _daemon_spec(self, program: str, name: str, place: NetworkLocation) -> DaemonSpec:
+        found = super()._daemon_spec(program, name, place)
+        log = self.folder / name / f"{program}.log"
+        # Only a log file has times with microseconds.
+        return replace(found, command=[*found.command, "-l", str(log), "-z"])
 
 
 @contextmanager
-def run_storage(kind: str) -> Iterator[XrootdStorage]:
+def run_storage(kind: str, storage: type[XrootdStorage] = XrootdStorage) -> Iterator[XrootdStorage]:
     """Run the storages of two sites and their redirector; the second site is distant."""
     box = workspace.define_workspace(f"t{os.getpid()}-{kind}", 2, config.load_settings())
-    part = XrootdStorage(box, kind)
+    part = storage(box, kind)
     try:
         part.install(print)
     except TestbedError as error:

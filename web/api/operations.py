@@ -99,7 +99,7 @@ _TYPE_CHECKS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {
 
 
 @dataclass(frozen=True)
-class PageOperation:
+class Operation:
     """An operation that returns the tables of a page.
 
     Attributes:
@@ -151,7 +151,6 @@ _COMPARISON_TABLES = {
     "pooled": "variants over all sites",
     "by_site": "variants by site",
     "missing": "variants measured on one side only",
-    "counters": "exact counters of the same variants with their changes",
     "instructions": "instructions per event of the same variants, where they were counted",
 }
 _COMPARISON_ABOUT = ("selection", "attribution", "notes")
@@ -216,7 +215,7 @@ _EXPLORE_ABOUT = (
 )
 
 OPERATIONS = (
-    PageOperation(
+    Operation(
         "/overview",
         "getOverview",
         "overview",
@@ -237,7 +236,7 @@ OPERATIONS = (
         ),
         ("changes",),
     ),
-    PageOperation(
+    Operation(
         "/days/{day}",
         "getDay",
         "day",
@@ -255,7 +254,7 @@ OPERATIONS = (
         ),
         ("status", "counts", "classes"),
     ),
-    PageOperation(
+    Operation(
         "/campaigns",
         "listCampaigns",
         "campaigns",
@@ -265,7 +264,7 @@ OPERATIONS = (
         ("page", "pages", "count"),
     ),
     # Before the campaign, whose identity may be any text.
-    PageOperation(
+    Operation(
         "/campaigns/{campaign_id}/load",
         "getCampaignLoad",
         "campaign-load",
@@ -285,7 +284,7 @@ OPERATIONS = (
         ),
         ("operation", "side", "load", "evenness"),
     ),
-    PageOperation(
+    Operation(
         "/campaigns/{campaign_id}",
         "getCampaign",
         "campaign",
@@ -310,7 +309,7 @@ OPERATIONS = (
         ),
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
     ),
-    PageOperation(
+    Operation(
         "/jobs/{job_id}",
         "getJob",
         "job",
@@ -319,10 +318,10 @@ OPERATIONS = (
         (Parameter("job_id", "Identity.", _TEXT, in_path=True),),
         ("facts", "command_line"),
     ),
-    PageOperation(
+    Operation(
         "/sites", "listSites", "sites", "All sites and their last 30 days", {"sites": "sites"}
     ),
-    PageOperation(
+    Operation(
         "/sites/{site}",
         "getSite",
         "site",
@@ -344,7 +343,7 @@ OPERATIONS = (
             *_window_parameters((14, 30, 90, 180)),
         ),
     ),
-    PageOperation(
+    Operation(
         "/comparisons",
         "listComparisons",
         "compare",
@@ -353,7 +352,7 @@ OPERATIONS = (
         (Parameter("page", "Page number.", _PAGE),),
         ("page", "pages", "count"),
     ),
-    PageOperation(
+    Operation(
         "/comparisons/{comparison}",
         "getComparison",
         "comparison",
@@ -362,7 +361,7 @@ OPERATIONS = (
         (Parameter("comparison", "Identity.", _TEXT, in_path=True),),
         _COMPARISON_ABOUT,
     ),
-    PageOperation(
+    Operation(
         "/compare",
         "compareSelections",
         "compare",
@@ -401,7 +400,7 @@ OPERATIONS = (
         # Without parameters the page lists the stored comparisons.
         always_about=False,
     ),
-    PageOperation(
+    Operation(
         "/explore",
         "exploreMeasurements",
         "explore",
@@ -411,7 +410,7 @@ OPERATIONS = (
         _EXPLORE_ABOUT,
         filters=_FILTERS,
     ),
-    PageOperation(
+    Operation(
         "/figures/s0",
         "getFigureS0",
         "s0",

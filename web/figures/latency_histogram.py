@@ -24,7 +24,7 @@ class HistogramBar:
 
 
 @dataclass(frozen=True)
-class HistogramLayout:
+class LatencyHistogram:
     """A laid-out histogram.
 
     Attributes:
@@ -47,11 +47,11 @@ class HistogramLayout:
         return f"{self.title}: {self.reads} reads by latency; see the numbers below"
 
 
-def lay_out_histograms(reads_by_title: Mapping[str, Sequence[int]]) -> list[HistogramLayout]:
+def lay_out_histograms(reads_by_title: Mapping[str, Sequence[int]]) -> list[LatencyHistogram]:
     """Lay out reads by latency with a common axis; empty histograms are left out.
 
     Args:
-        reads_by_title: number of reads by bin; bin i is [2^i, 2^(i+1)) microseconds (bin 0 from 0).
+    reads, bin i ->     reads_by_title: title -> reads, bin i -> reads, bin i = [2^i, 2^(i+1)) microseconds (bin 0 from 0).
     """
     filled = [
         bin_ for bins in reads_by_title.values() for bin_, reads in enumerate(bins) if reads > 0
@@ -63,11 +63,11 @@ def lay_out_histograms(reads_by_title: Mapping[str, Sequence[int]]) -> list[Hist
     ]
 
 
-def _lay_out_histogram(title: str, bins: Sequence[int], first: int, last: int) -> HistogramLayout:
+def _lay_out_histogram(title: str, bins: Sequence[int], first: int, last: int) -> LatencyHistogram:
     largest = max(bins)
     bar_width = (WIDTH - LEFT - RIGHT) / max(last - first + 1, 8)
     scale = (HEIGHT - BOTTOM - TOP) / largest
-    return HistogramLayout(
+    return LatencyHistogram(
         title,
         tuple(_lay_out_bars(bins, first, last, bar_width, scale)),
         tuple(_latency_ticks(first, last, bar_width)),

@@ -1,0 +1,1 @@
+"""Server side of a load: calls from a server's log, and figures of its machine."""

@@ -1,0 +1,162 @@
+"""Streaming parser of server logs: follows each call by its identity through all threads."""
+
+from __future__ import annotations
+
+import csv
+from collections import OrderedDict
+from typing import IO, Dict, Iterable, Iterator, NamedTuple, Optional, Tuple
+
+from .line_formats import LineFormat, LogLine
+
+#: Calls that may be open at a time; of more, the oldest is given up.
+MAX_OPEN_CALLS = 100_000
+
+UNFINISHED = "unfinished"
+
+
+class ServerCall(NamedTuple):
+    """One call as the server saw it.
+
+    Attributes:
+        start_us: its begin, microseconds since 1970 UTC.
+        duration_us: time to its answer, or until it was given up.
+        operation: operation of the record.
+        failure: class of failure; '' after success.
+        bytes: bytes that it moved.
+        request: its identity.
+    """
+
+    start_us: int
+    duration_us: int
+    operation: str
+    failure: str
+    bytes: int
+    request: str
+
+
+class _OpenCall:
+    """A call that has begun."""
+
+    __slots__ = ("bytes", "name", "size", "start_us")
+
+    def __init__(self, name: str, start_us: int, size: int) -> None:
+        self.name, self.start_us, self.size = name, start_us, size
+        self.bytes = 0
+
+
+class LogParser:
+    """Turns lines into calls, in constant memory.
+
+    Attributes:
+        reader: reads its lines.
+        replaced: calls that another one with their identity followed before their end.
+    """
+
+    def __init__(self, form: LineFormat) -> None:
+        self._format = form
+        self.reader = form.compile()
+        self._open: OrderedDict[Tuple[str, str], _OpenCall] = OrderedDict()
+        self.replaced = 0
+
+    def parse(self, lines: Iterable[str]) -> Iterator[ServerCall]:
+        """Yield the calls that end in these lines, and those given up."""
+        for line in lines:
+            found = self.reader.read(line)
+            if found is not None:
+                yield from self._take(found)
+
+    def close(self, now_us: int) -> Iterator[ServerCall]:
+        """Yield the calls without an end as unfinished."""
+        while self._open:
+            yield self._give_up(now_us)
+
+    def _take(self, line: LogLine) -> Iterator[ServerCall]:
+        groups = line.groups
+        key = groups["request"] or "", groups.get("stream") or ""
+        if line.role == "begin":
+            yield from self._begin(key, line)
+            return
+        call = self._open.get(key)
+        if call is None:
+            return
+        call.bytes += int(groups.get("bytes") or 0)
+        if line.role == "work":
+            wait_us = max(line.time_us - call.start_us, 0)
+            name = self._format.operations[call.name]
+            yield ServerCall(call.start_us, wait_us, f"{name}_wait", "", 0, key[0])
+        elif line.role == "end":
+            del self._open[key]
+            yield self._end(key, call, line.time_us, groups.get("code") or "")
+
+    def _begin(self, key: Tuple[str, str], line: LogLine) -> Iterator[ServerCall]:
+        name = line.groups["operation"] or ""
+        replaced = self._open.pop(key, None)
+        if replaced is not None:
+            self.replaced += 1
+            yield self._fail(key, replaced, line.time_us)
+        if name not in self._format.operations:
+            return
+        if len(self._open) >= MAX_OPEN_CALLS:
+            yield self._give_up(line.time_us)
+        self._open[key] = _OpenCall(name, line.time_us, int(line.groups.get("size") or 0))
+
+    def _give_up(self, now_us: int) -> ServerCall:
+        key, call = self._open.popitem(last=False)
+        return self._fail(key, call, now_us)
+
+    def _fail(self, key: Tuple[str, str], call: _OpenCall, now_us: int) -> ServerCall:
+        name = self._format.operations[call.name]
+        return ServerCall(
+            call.start_us, max(now_us - call.start_us, 0), name, UNFINISHED, 0, "/".join(key)
+        )
+
+    def _end(self, key: Tuple[str, str], call: _OpenCall, end_us: int, code: str) -> ServerCall:
+        form = self._format
+        failure = "" if code in form.successes else form.failures.get(code, "other")
+        return ServerCall(
+            call.start_us,
+            # Clocks are sometimes set back.
+            max(end_us - call.start_us, 0),
+            form.operations[call.name],
+            failure,
+            0 if failure else self._count_bytes(call),
+            "/".join(part for part in key if part),
+        )
+
+    def _count_bytes(self, call: _OpenCall) -> int:
+        sizes: Dict[str, int] = {
+            "answer": call.bytes,
+            "size": call.size,
+            "difference": max(call.bytes - call.size, 0),
+        }
+        return sizes.get(self._format.moved.get(call.name, ""), 0)
+
+
+def write_calls(calls: Iterable[ServerCall], stream: IO[str]) -> int:
+    """Write calls as CSV; return their number."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(ServerCall._fields)
+    number = 0
+    for call in calls:
+        writer.writerow(call)
+        number += 1
+    return number
+
+
+def parse_log(lines: Iterable[str], form: LineFormat) -> Iterator[ServerCall]:
+    """Yield the calls of a complete log; those without an end come last."""
+    parser, last_us = LogParser(form), 0
+    for call in parser.parse(lines):
+        last_us = max(last_us, call.start_us + call.duration_us)
+        yield call
+    yield from parser.close(last_us)
+
+
+def decode_lines(stream: IO[bytes], remainder: Optional[bytearray] = None) -> Iterator[str]:
+    """Yield complete lines of a file; what follows the last newline is kept in ``remainder``."""
+    kept = bytearray() if remainder is None else remainder
+    for line in stream:
+        kept += line
+        if kept.endswith(b"\n"):
+            yield kept.decode("utf-8", "replace")
+            kept.clear()

@@ -1,0 +1,174 @@
+"""Payloads of the server side: its machine watched, its log followed."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import socket
+import sys
+import time
+from threading import Event
+from typing import Any, Dict, Iterator, List, Sequence
+
+from ....record.latency_histogram import LatencyHistogram
+from ..load_driver import LoadTimer
+from ..load_task import LoadTask
+from ..payload import LoadOutcome, make_step_clock
+from ..recorder import StepClock
+from .line_formats import LogError, select_format
+from .log_follower import LogFollower
+from .log_parser import LogParser
+from .server_rows import ServerRecorder, make_server_row
+from .system_figures import COUNTERS, SystemFigures, read_read_ahead, read_system_figures
+
+#: Seconds after the load for calls that are still on their way, and for lines in the server's buffer.
+SETTLE_S = 2.0
+_POLL_S = 0.2
+
+
+class _ServerSide:
+    """Time and names of a server's part in a load.
+
+    Args:
+        task: the load.
+        sees_past: whether a job that comes late misses nothing.
+    """
+
+    def __init__(self, task: LoadTask, *, sees_past: bool = False) -> None:
+        self.stop = Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stop.set())
+        start_us = round(time.time() * 1e6) if task.start_us is None else task.start_us
+        self.timer = LoadTimer.from_start(start_us, self.stop)
+        if sees_past:  # a log holds what came before this job
+            self.steps = StepClock(task.step_s, start_us, task.first_step)
+        else:
+            self.steps = make_step_clock(task, start_us, self.timer.now())
+        self.duration_s = task.duration_s
+        self.server = str(task.settings.get("server") or socket.gethostname())
+        self.values: Dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Wait for the start of the load, and note it."""
+        start_s = self.steps.first * self.steps.step_s
+        self.timer.wait(max(0.0, start_s - self.timer.now()))
+        self.values["load_started_us"] = self.steps.start_us + round(self.timer.now() * 1e6)
+
+
+def follow_log(task: LoadTask) -> LoadOutcome:
+    """Count the calls in a server's log that begin during the load, or soon after it.
+
+    Raises:
+        LogError: the log or its format cannot be used.
+    """
+    path = str(task.settings.get("log") or "")
+    if not path:
+        raise LogError("log is not set: -S watch.log=PATH names the server's log")
+    settle_s = task.read_number("settle_s", SETTLE_S, (0, 600), zero=True)
+    parser = LogParser(select_format(task.settings.get("format", "xrootd")))
+    side = _ServerSide(task, sees_past=True)
+    recorder = ServerRecorder(side.steps, side.duration_s, settle_s, side.server)
+    end_s = side.duration_s + settle_s
+
+    def wait() -> bool:
+        side.timer.wait(max(min(_POLL_S, end_s - side.timer.now()), 0.0))
+        return not side.timer.stopped and side.timer.now() < end_s
+
+    follower = LogFollower(path, wait, side.steps.start_us, parser.reader.find_time)
+    side.begin()
+    try:
+        for call in parser.parse(follower.follow()):
+            recorder.record(call)
+    finally:
+        follower.close()
+    for call in parser.close(side.steps.start_us + round(end_s * 1e6)):
+        recorder.record(call)
+    rows = recorder.list_rows()
+    figures = {
+        "calls": float(recorder.calls),
+        "failed_calls": float(sum(row["failed"] for row in rows)),
+    }
+    return LoadOutcome(rows, side.values, figures)
+
+
+def watch_server(task: LoadTask) -> LoadOutcome:
+    """Watch CPU, disks, network and listen queues of this machine; print a table of time steps."""
+    side = _ServerSide(task)
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(("step", "seconds", *COUNTERS))
+    side.begin()
+    states = [read_system_figures(side.timer.now())]
+    rows: List[Dict[str, Any]] = []
+    changes: List[Dict[str, float]] = []
+    for step, end_s in _list_steps(side.steps, side.duration_s):
+        side.timer.wait(max(end_s - side.timer.now(), 0.0))
+        states.append(read_system_figures(side.timer.now()))
+        change = states[-1].subtract(states[-2])
+        seconds = max(states[-1].time_s - states[-2].time_s, 1e-3)
+        table.writerow((step, f"{seconds:.3f}", *(f"{change[name]:g}" for name in COUNTERS)))
+        changes.append(change)
+        rows += _make_system_rows(side, step, change, change["cpu_s"] / seconds)
+        if side.timer.stopped:
+            break
+    return LoadOutcome(rows, side.values, summarize_system(states, changes))
+
+
+def _list_steps(steps: StepClock, duration_s: float) -> Iterator[Any]:
+    """Yield each step with its end."""
+    step = steps.first
+    while step * steps.step_s < duration_s:
+        yield step, min((step + 1) * steps.step_s, duration_s)
+        step += 1
+
+
+def _make_system_rows(
+    side: _ServerSide, step: int, change: Dict[str, float], cores: float
+) -> Iterator[Dict[str, Any]]:
+    """Make the rows of one step: connections, packets and transfers of disks, without latencies."""
+    refused = int(change["listen_drops"])
+    for operation, done, moved, failures in (
+        ("connect", "connections", "", {"refused": refused} if refused else {}),
+        ("net_receive", "net_in_packets", "net_in_bytes", {}),
+        ("net_send", "net_out_packets", "net_out_bytes", {}),
+        ("disk_read", "disk_reads", "disk_read_bytes", {}),
+        ("disk_write", "disk_writes", "disk_write_bytes", {}),
+    ):
+        number = int(change[done])
+        row = make_server_row(
+            side.steps,
+            side.duration_s,
+            step,
+            LatencyHistogram(),
+            failures,
+            operation=operation,
+            server=side.server,
+            scheduled=number + sum(failures.values()),
+            bytes=int(change[moved]) if moved else 0,
+            generator_cpu=cores,
+        )
+        yield {**row, "done": number}
+
+
+def summarize_system(
+    states: Sequence[SystemFigures], changes: Sequence[Dict[str, float]]
+) -> Dict[str, float]:
+    """Summarize the time steps: shares of all cores, rates, events, and the read-ahead settings."""
+    seconds = max(states[-1].time_s - states[0].time_s, 1e-3)
+    total = states[-1].subtract(states[0])
+    figures = {
+        f"{name}_share": total[f"{name}_s"] / max(total["total_s"], 1e-9)
+        for name in ("cpu", "io_wait")
+    }
+    for name in ("cpu", "io_wait"):
+        shares = [one[f"{name}_s"] / one["total_s"] for one in changes if one["total_s"] > 0]
+        figures[f"{name}_share_max"] = max(shares, default=0.0)
+    for name in ("net_in", "net_out", "disk_read", "disk_write"):
+        figures[f"{name}_mb_per_s"] = total[f"{name}_bytes"] / seconds / 1e6
+    for name in ("connections", "listen_overflows", "listen_drops", "syn_retries"):
+        figures[name] = total[name]
+    settings = read_read_ahead().values()
+    if settings:
+        figures.update(
+            read_ahead_kb_min=float(min(settings)), read_ahead_kb_max=float(max(settings))
+        )
+    return figures

@@ -1,0 +1,97 @@
+"""A server watched beside its clients: an XRootD server's log and machine in the same campaign."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cli_verbs import find_command
+from click.testing import CliRunner
+from spool_harness import SpoolHarness
+from storage_alone import TracedStorage, run_storage
+
+from treehammer import config
+from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.specs.raw_spec import RawSpec
+from treehammer.sql.core.packing import decode_latency
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.sites.site_model import Site
+from treehammer.submit.sites.sites_file import write_sites_file
+from treehammer.testbed.components import replica_files
+from treehammer.testbed.network import distance_links
+
+
+def sum_operations(store: Store) -> dict[tuple[str, str], tuple[int, int, LatencyHistogram]]:
+    """Return done, failed and latencies by side and operation, also of steps that are left out."""
+    sums: dict[tuple[str, str], tuple[int, int, LatencyHistogram]] = {}
+    with store.snapshot() as snapshot:
+        for found in snapshot.operations(Selection(), ("site",)):
+            row: dict[str, Any] = dict(found)
+            assert row["site"] == {"client": "NEAR", "server": "DISK1"}[str(row["side"])]
+            key = (str(row["side"]), str(row["operation"]))
+            done, failed, latency = sums.get(key, (0, 0, LatencyHistogram()))
+            latency.add(decode_latency(str(row["latency"] or "")))
+            sums[key] = done + row["done"], failed + row["failed"], latency
+    return sums
+
+
+def test_log_and_clients_count_the_same_calls(tmp_path: Path) -> None:
+    """Each open of the clients is one in the server's log, and takes no longer there."""
+    real = config.load_settings()
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "software").symlink_to(real.software_dir)
+    flags = {"cache_dir": cache, "data_dir": tmp_path / "data", "sites_file": tmp_path / "sites"}
+    settings = config.load_settings(flags, environ={}, folder=tmp_path)
+    assert settings.sites_file
+    with run_storage(distance_links.PROXY, TracedStorage) as storage:
+        catalogue = FolderCatalogue(settings.datasets_dir)
+        catalogue.make_raw(RawSpec("streams", "two files", 3, 2, 2_500_000, "", ""))
+        replica_files.place_dataset("streams", catalogue, storage.box)
+        doors = tuple(one for one in storage.doors("SITE_A") if one.name == "root")
+        write_sites_file(
+            [Site("NEAR", "local", doors), Site("DISK1", "local", doors)], [], settings.sites_file
+        )
+        options: dict[str, Any] = {
+            "load.together": "true",
+            "load.duration_s": 3,
+            "load.step_s": 1,
+            "load.lead_s": 3,
+            "watch.settle_s": 4,
+            "repeats": 2,
+            "dataset": "streams",
+            "watch.log": storage.folder / "SITE_A" / "xrootd.log",
+            "watch.server": "disk1",
+        }
+        try:
+            done = CliRunner().invoke(
+                find_command("submit"),
+                [
+                    *("open-rate", "--sites", "NEAR", "--watch-at", "DISK1", "--wait"),
+                    *("--watch", "log-parse", "--watch", "server-watch"),
+                    *("-P", "clients=5", "-P", "rate_hz=10"),
+                    *(word for key, value in options.items() for word in ("-S", f"{key}={value}")),
+                ],
+                obj=settings,
+                standalone_mode=False,
+            )
+        finally:
+            bench = SpoolHarness(tmp_path / "bench", spool=settings.spool_dir)
+            bench.kill_runner()
+            bench.end_processes()
+    assert done.exception is None, done.output
+    assert "2 of 2 jobs started together" in done.output
+    with Store.open(settings.database) as store:
+        operations = sum_operations(store)
+        rows = [dict(row) for row in store.measurements(Selection())]
+    assert [row["failure_class"] for row in rows] == [None] * 4
+    assert all(row["plausible"] for row in rows)
+    opened, failed, seen = operations["client", "open"]
+    assert (opened, failed) == (2 * 5 * 10 * 3, 0)
+    logged, _, inside = operations["server", "open"]
+    assert logged == operations["server", "close"][0] == opened
+    assert inside.maximum <= seen.maximum * 1.01
+    assert operations["server", "connect"][0] > 0
+    assert operations["server", "disk_read"][2].count == 0
