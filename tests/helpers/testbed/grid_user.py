@@ -62,6 +62,12 @@ class GridUser(LocalUser):
         assert done.exception is None, (done.output, done.exception)
         return self.last_campaign_id()
 
+    def follow_campaign(self, campaign: str) -> str:
+        """Wait until all jobs of a campaign have ended and return the command's output."""
+        followed = self.invoke_command("status", campaign, "--follow")
+        assert followed.exception is None, (followed.output, followed.exception)
+        return followed.output
+
     def run_in_shell(self, *arguments: str) -> str:
         """Run a command in another process and return its output, including errors."""
         done = subprocess.run(

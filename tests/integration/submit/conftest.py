@@ -13,7 +13,14 @@ from service_process import ServiceProcess
 from spool_harness import SpoolHarness
 
 from treehammer.sql.write.store import Store
-from treehammer.submit.tracking.campaign_polling import make_tracker
+from treehammer.submit.tracking import campaign_polling
+
+
+@pytest.fixture(autouse=True)
+def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll more often than in production, where polls must not disturb measurements."""
+    monkeypatch.setattr(campaign_polling, "LOCAL_POLL_S", 0.2)
+    monkeypatch.setattr(campaign_polling, "GRID_POLL_S", 0.5)
 
 
 @pytest.fixture
@@ -54,6 +61,6 @@ def user(pool: Grid, tmp_path: Path) -> Iterator[GridUser]:
     made = GridUser(tmp_path, pool)
     yield made
     with Store.open(made.settings.database) as store:
-        tracker = make_tracker(store, made.settings)
+        tracker = campaign_polling.make_tracker(store, made.settings)
         for campaign in store.campaigns():
             tracker.cancel(campaign)

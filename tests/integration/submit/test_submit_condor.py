@@ -15,7 +15,6 @@ from grid_fixtures import Grid
 
 from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor import connection
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.interface import JobStatus
 
@@ -241,9 +240,7 @@ def test_grid_universe_runs_jobs_in_another_pool(pool: Grid, jobs: CondorJobs) -
     assert list(jobs.output_files("far0")) == [found["far0"].attempts[-1].number]
 
 
-def test_errors_are_reported(
-    pool: Grid, jobs: CondorJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_are_reported(pool: Grid, jobs: CondorJobs, tmp_path: Path) -> None:
     good = pool_from_sites_file(pool)
     assert jobs.batch.check().user.startswith("treehammer@")
     matching, total = jobs.batch.matching_slots(f'TARGET.GLIDEIN_Site == "{pool.box.sites[0]}"')
@@ -252,7 +249,7 @@ def test_errors_are_reported(
     with pytest.raises(BatchError, match="is not a ClassAd expression"):
         jobs.batch.matching_slots("GLIDEIN_Site = (")
 
-    monkeypatch.setattr(connection, "RETRY_PAUSES_S", (0.1,))
+    jobs.batch.connection.pauses_s = (0.1,)
     jobs.submit(jobs.describe_jobs("kept", 1, submit_text(site="NOWHERE")))
     nobody = HTCondorBatch(replace(good, name="nobody", collector="127.0.0.1:1"), tmp_path)
     nobody.connection.pauses_s = (0.1,)
@@ -283,7 +280,9 @@ from pathlib import Path
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 pool = HTCondorPool("first", config=Path({config!r}), token_dir=Path({str(tokens)!r}))
-HTCondorBatch(pool, Path({str(tmp_path / "q")!r})).check()
+batch = HTCondorBatch(pool, Path({str(tmp_path / "q")!r}))
+batch.connection.pauses_s = (0.1,)
+batch.check()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "HTCondor denies access" in done.stderr, done.stderr
