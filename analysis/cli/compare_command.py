@@ -112,9 +112,11 @@ def _compare_selected(
     """Compare each further value with the first and store the verdicts."""
     # scipy takes half a second to load, which no other command should pay for.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
+    from treehammer.analysis.samples.headline_rows import load_headline_rows
 
     columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
-    counted = [CountedSample.from_row(row) for row in store.measurements(selection, columns)]
+    rows = load_headline_rows(store, selection, columns)
+    counted = [CountedSample.from_row(row) for row in rows]
     samples = [one.sample for one in counted]
     if not samples:
         raise NothingToDoError("no measurement is selected", where=str(selection))
@@ -183,19 +185,21 @@ def print_conclusions(
 def _print_tables(found: Comparison, names: Mapping[str, str]) -> None:
     first = found.verdicts[0]
     title = verdict_text.comparison_title(first, names)
-    columns = _verdict_columns(*verdict_text.side_names(first, names))
+    columns = _verdict_columns(found.verdicts, names)
     _print_verdicts(found.of_series, columns, f"{title}, by site")
     click.echo()
     if pooled := [row for row in found.over_sites if row.effect is not None]:
-        shown = [c for c in columns if c.key not in ("site", "a_value", "b_value")]
+        shown = [c for c in columns if c.key not in ("site", "shown_a", "shown_b")]
         _print_verdicts(pooled, shown, f"{title}, all sites")
         click.echo()
     for line in verdict_text.explain_not_pooled(found.over_sites):
         click.echo(line)
     certain = [row for row in found.verdicts if row.verdict in CERTAIN_VERDICTS]
     for row in certain[:MAX_SENTENCES]:
-        title = verdict_text.METRIC_TITLES[row.metric]
-        click.echo(f"{row.label}, {title}: {verdict_text.describe_verdict(row, names)}.")
+        # The sentence names other metrics than times.
+        clock = verdict_text.METRIC_TITLES.get(row.metric)
+        subject = f"{row.label}, {clock}" if clock else row.label
+        click.echo(f"{subject}: {verdict_text.describe_verdict(row, names)}.")
 
 
 def _print_changed_counters(counters: Sequence[CounterChange], query: ComparisonQuery) -> None:
@@ -225,15 +229,16 @@ def _print_counts(counted: Sequence[CountPair], query: ComparisonQuery) -> None:
     print_rows(rows, (OutputColumn("label", "variant"), *columns), title=title)
 
 
-def _verdict_columns(a: str, b: str) -> list[OutputColumn]:
-    unit = "ms/event"
+def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> list[OutputColumn]:
+    sides = verdict_text.side_names(rows[0], names)
+    a, b = (verdict_text.title_side(rows, side, "\n") for side in sides)
     return [
         OutputColumn("label", "variant"),
         OutputColumn("site", "site"),
-        OutputColumn("metric", "time", verdict_text.METRIC_TITLES.__getitem__),
+        OutputColumn("metric", verdict_text.title_metrics(rows), verdict_text.title_metric),
         OutputColumn("holds_for", "holds for", lambda text: text.removeprefix("on ")),
-        OutputColumn("a_value", f"{a}\n{unit}", verdict_text.format_milliseconds, align_right=True),
-        OutputColumn("b_value", f"{b}\n{unit}", verdict_text.format_milliseconds, align_right=True),
+        OutputColumn("shown_a", a, align_right=True),
+        OutputColumn("shown_b", b, align_right=True),
         OutputColumn("effect", "change", verdict_text.format_effect, align_right=True),
         OutputColumn("interval", "interval", align_right=True),
         OutputColumn("shown_verdict", "verdict"),
@@ -249,6 +254,14 @@ def _print_verdicts(
             "shown_verdict": verdict_text.format_verdict(one),
             "holds_for": verdict_text.describe_scope(one),
         }
-        return {**verdict_text.flatten_verdict(one), **shown}
+        flat = verdict_text.flatten_verdict(one)
+        for side in "ab":
+            value = flat[f"{side}_value"]
+            shown[f"shown_{side}"] = (
+                None
+                if value is None
+                else verdict_text.format_metric_value(one.metric, value, flat["unit"])
+            )
+        return {**flat, **shown}
 
     print_rows([row(one) for one in rows], columns, title=title)

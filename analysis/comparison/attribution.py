@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from treehammer.analysis.comparison.verdict_text import (
-    METRIC_TITLES,
     describe_change,
     format_change_interval,
+    list_metrics,
     side_names,
+    title_metric,
+    word_verdict,
 )
 from treehammer.analysis.statistics.verdict import (
     SERIES_SCOPES,
@@ -36,9 +38,9 @@ def attribute_rows(
         names: of campaigns, by identity.
     """
     said: dict[str, list[str]] = {}
-    for metric, title in METRIC_TITLES.items():
+    for metric in list_metrics(rows):
         for sentence in _attribute_metric([row for row in rows if row.metric == metric], names):
-            said.setdefault(sentence, []).append(title)
+            said.setdefault(sentence, []).append(title_metric(metric))
     return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
 
 
@@ -70,13 +72,17 @@ def _is_slower_series(row: VerdictRow) -> bool:
 
 def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
     found = _Findings.collect(rows)
+    if not rows:
+        return
+    metric, worse = rows[0].metric, word_verdict(rows[0].metric, Verdict.SLOWER)
+    better = VerdictEvidence.from_json(rows[0].evidence).better
     if found.slower:
         where = "at the other sites" if found.shifts else "over the sites"
         change = _name_change(rows, names)
-        yield f"slower {where}, which points at {change}: {_join_names(found.slower)}"
+        yield f"{worse} {where}, which points at {change}: {_join_names(found.slower)}"
     for site, (shift, low, high) in found.shifts.items():
         yield (
-            f"{site} is {describe_change(shift)} {format_change_interval(low, high)} than the other "
+            f"{site} is {describe_change(shift, metric, better)} {format_change_interval(low, high)} than the other "
             "sites, which points at that site"
         )
     if not found.unexplained:
@@ -84,12 +90,12 @@ def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
     judged = {row.site for row in rows if row.site and Verdict(row.verdict).is_statistical}
     if len(judged) == 1:
         yield (
-            f"slower at the only site that was judged ({judged.pop()}), which points at "
+            f"{worse} at the only site that was judged ({judged.pop()}), which points at "
             f"{_name_change(rows, names)} or at that site"
         )
     else:
         named = _join_names([f"{row.label} at {row.site}" for row in found.unexplained])
-        yield f"slower, but neither over the sites nor in all variants of a site: {named}"
+        yield f"{worse}, but neither over the sites nor in all variants of a site: {named}"
 
 
 def summarize_attribution(

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -21,7 +21,7 @@ from treehammer.analysis.comparison.series_effects import (
 from treehammer.analysis.comparison.site_contrasts import SiteContrasts, contrast_sites
 from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_over_sites
 from treehammer.analysis.samples.control_check import ControlCheck, check_controls
-from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
+from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.estimates import (
     Adjustment,
     Estimate,
@@ -44,6 +44,7 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.matrix.definition import Scalar
+from treehammer.hctests.matrix.headline import HeadlineMetric
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 
@@ -157,9 +158,10 @@ def compare_together(
         values = " or ".join(str(one.b) for one in questions)
         raise NothingToDoError(
             f"no execution with {questions[0].axis}={questions[0].a} or {values} "
-            "recorded CPU or wall time per event",
+            "recorded CPU or wall time per event, or another headline metric of its test",
             where="compare",
-            hint="A payload without the kit reports cpu_per_event_s and wall_per_event_s itself.",
+            hint="A payload without the kit reports cpu_per_event_s and wall_per_event_s itself. A test "
+            "of anything else names its metrics: headline in [test].",
         )
     pooled = [
         [] if question.axis == "site" else pool_over_sites(effects)
@@ -188,8 +190,8 @@ def _measure_effects(
     return [
         measure_effect(series, metric, question.axis, known)
         for series in found
-        for metric in HEADLINE_METRICS
-        if any(one.failure_class or metric in one.metrics for one in executions)
+        for metric in (*series.a, *series.b)[0].headline
+        if any(one.failure_class or metric.name in one.metrics for one in executions)
     ]
 
 
@@ -219,29 +221,38 @@ def _build_comparison(
 
 def _judge_effects(effects: Sequence[SeriesEffect], delta: float) -> list[Judgement]:
     estimates = [one.estimate if one.refused is None else None for one in effects]
-    refused = [one.refused for one in effects]
-    return _judge_known(estimates, refused, delta, adjust_benjamini_hochberg)
+    return _judge_known(effects, estimates, delta, adjust_benjamini_hochberg)
 
 
 def _judge_pooled_effects(pooled: Sequence[PooledEffect], delta: float) -> list[Judgement]:
     estimates = [
         one.pooled.estimate if one.pooled and one.refused is None else None for one in pooled
     ]
-    return _judge_known(estimates, [one.refused for one in pooled], delta, adjust_holm)
+    return _judge_known(pooled, estimates, delta, adjust_holm)
 
 
 def _judge_known(
+    effects: Sequence[SeriesEffect | PooledEffect],
     estimates: Sequence[Estimate | None],
-    refused: Sequence[Verdict | None],
     delta: float,
     adjust: Adjustment,
 ) -> list[Judgement]:
     """Judge the estimates together; a refused one stands outside the family."""
     family = iter(judge_family([one for one in estimates if one is not None], delta, adjust))
     return [
-        Judgement(verdict or Verdict.NOT_ENOUGH) if estimate is None else next(family)
-        for estimate, verdict in zip(estimates, refused, strict=True)
+        Judgement(one.refused or Verdict.NOT_ENOUGH)
+        if estimate is None
+        else _orient_judgement(next(family), one.headline)
+        for one, estimate in zip(effects, estimates, strict=True)
     ]
+
+
+def _orient_judgement(judged: Judgement, headline: HeadlineMetric) -> Judgement:
+    """Turn the verdict on a metric around if higher values of it are better."""
+    turned = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+    if headline.sign > 0 or judged.verdict not in turned:
+        return judged
+    return replace(judged, verdict=turned[judged.verdict])
 
 
 def _condition_texts(wheres: Sequence[Condition]) -> tuple[str, ...]:
@@ -329,6 +340,8 @@ class _RowBuilder:
             p=one.estimate.p if one.estimate else None,
             p_adjusted=judged.p_adjusted,
             level=judged.level,
+            unit=one.headline.unit,
+            better=one.headline.better,
             cpu_s=one.cpu_s,
             launches=one.launches if one.scope != SITE_SCOPE else 0,
             same_data=one.data_comparison.value,
@@ -367,6 +380,8 @@ class _RowBuilder:
             p=estimate.p if estimate else None,
             p_adjusted=judged.p_adjusted,
             level=judged.level,
+            unit=one.headline.unit,
+            better=one.headline.better,
             sites=one.sites,
             tau=pooled.tau if pooled else None,
             prediction=(pooled.prediction or ()) if pooled else (),

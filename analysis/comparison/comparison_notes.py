@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.series_effects import MIN_CPU_S
-from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
+from treehammer.analysis.comparison.verdict_text import METRIC_TITLES, title_metric
 from treehammer.analysis.samples.control_check import ControlCheck
-from treehammer.analysis.samples.sample import HEADLINE_METRICS
 from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,
     MIN_HOSTS,
@@ -51,11 +50,11 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     notes += _remedy_notes(series)
     notes.append(_data_note({row.comparison_key: one.same_data for row, one in series}))
     if left_out := _count_left_out(
-        [one for row, one in series if row.metric == HEADLINE_METRICS[0]]
+        [one for row, one in series if row.metric == series[0][0].metric]
     ):
         notes.append(f"Left out of the comparison: {left_out}.")
     if any(row.jobs for row, _ in series):
-        notes += _reading_notes(series[0][1])
+        notes += _reading_notes(*series[0])
     return notes
 
 
@@ -90,7 +89,7 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
     """Describe the A/A launches of the compared jobs, in which nothing differs."""
     for check in controls:
         launches = f"{check.launches} A/A launches" if check.launches > 1 else "1 A/A launch"
-        found = f"{METRIC_TITLES[check.metric]} {_format_ratio(check.mean)} in {launches}"
+        found = f"{title_metric(check.metric)} {_format_ratio(check.mean)} in {launches}"
         if check.sd is not None:
             found += f" (standard deviation {100 * check.sd:.1f} %)"
         if check.is_off:
@@ -118,7 +117,7 @@ def _remedy_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
         yield f"{said[0].upper()}{said[1:]}: {remedy}."
 
 
-def _reading_notes(first: VerdictEvidence) -> Iterator[str]:
+def _reading_notes(row: VerdictRow, first: VerdictEvidence) -> Iterator[str]:
     """How effects, intervals and times are to be read."""
     yield (
         "Effects are means of ln(B/A), shown in per cent; within "
@@ -126,7 +125,7 @@ def _reading_notes(first: VerdictEvidence) -> Iterator[str]:
         "wrong in at most 5 % of comparisons; a row's interval is the one at which its claim was "
         "judged, 95 % alone where none was."
     )
-    yield _describe_times(first)
+    yield _describe_times(row, first)
 
 
 def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
@@ -142,14 +141,15 @@ def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
             yield sentence.format("; ".join(texts))
 
 
-def _describe_times(one: VerdictEvidence) -> str:
+def _describe_times(first: VerdictRow, one: VerdictEvidence) -> str:
     """Describe the times of both sides."""
     if one.campaigns is None:
         return (
             "Times of either side are medians over its jobs, as was recorded then: their ratio need "
             "not be the effect, which is a mean of ratios within jobs."
         )
-    return "Times of either side are geometric means over jobs; their ratio is the effect."
+    values = "Times" if first.metric in METRIC_TITLES else "Values"
+    return f"{values} of either side are geometric means over jobs; their ratio is the effect."
 
 
 def _data_note(found: Mapping[str, str]) -> str:

@@ -14,7 +14,9 @@ from treehammer.analysis.comparison.verdict_text import (
     describe_place,
     format_change_size,
     format_delta,
+    list_metrics,
     side_names,
+    title_metric,
 )
 from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
@@ -62,6 +64,17 @@ class Claim(Enum):
     FAILED = "{b} and {a} are not compared, because measurements failed", "measurements failed"
 
 
+#: Wording of claims on other metrics than times per event.
+_PLAIN_WORDING: Mapping[Claim, tuple[str, str]] = {
+    Claim.MORE: ("{time} is {size} higher ({more}) with {b} than with {a}", "it is {size} higher"),
+    Claim.LESS: ("{time} is {size} lower ({less}) with {b} than with {a}", "it is {size} lower"),
+    Claim.UNDECIDED: (
+        "it is undecided whether {time} is higher or lower with {b} than with {a}{size}",
+        "it is undecided{size}",
+    ),
+}
+
+
 @dataclass(frozen=True)
 class _Result:
     """A row with its claim, and the part of the measurements that the claim holds for."""
@@ -97,17 +110,21 @@ def _describe_results(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
     """Yield a sentence on the first metric, and one on each other metric that differs from it."""
     place = _find_common_place(rows)
     known: dict[tuple[str, str], Claim] = {}
-    for metric in METRIC_TITLES:
+    first = True
+    for metric in list_metrics(rows):
         results = [
             _Result(_find_claim(row), _describe_part(row, rows), row)
             for row in rows
             if row.metric == metric
         ]
+        # Wall time mostly follows CPU time; other metrics each say something else.
+        known = known if metric in METRIC_TITLES else {}
         news = [one for one in results if known.get(_identify_part(one)) is not one.claim]
         if news:
             text = _describe_metric(news, len(results), names)
-            text = f"{place}, {text}." if place and not known else f"{text}."
-            yield text[0].upper() + text[1:]
+            text = f"{place}, {text}." if place and first else f"{text}."
+            first = False
+            yield text if text.startswith(metric) else text[0].upper() + text[1:]
         known |= {_identify_part(one): one.claim for one in results}
 
 
@@ -124,19 +141,23 @@ def _describe_metric(results: Sequence[_Result], total: int, names: Mapping[str,
         names: of campaigns, by identity.
     """
     row = results[0].row
+    evidence, is_time = VerdictEvidence.from_json(row.evidence), row.metric in METRIC_TITLES
     a, b = side_names(row, names)
     words = {
         "a": a if row.axis == "root" else _name_side(row.axis, a),
         "base": _name_side(row.axis, a),
         "b": _name_side(row.axis, b),
-        "time": f"{METRIC_TITLES[row.metric]} time per event",
-        "delta": format_delta(VerdictEvidence.from_json(row.evidence).delta).removeprefix("±"),
+        "time": f"{METRIC_TITLES[row.metric]} time per event" if is_time else row.metric,
+        "delta": format_delta(evidence.delta).removeprefix("±"),
+        "more": "better" if evidence.better == "higher" else "worse",
+        "less": "worse" if evidence.better == "higher" else "better",
     }
     clauses: list[str] = []
     for claim in Claim:
         group = [one for one in results if one.claim is claim]
         if group:
-            wording = claim.value[bool(clauses)]
+            wordings = claim.value if is_time else _PLAIN_WORDING.get(claim, claim.value)
+            wording = wordings[bool(clauses)]
             clause = wording.format(**words, size=_describe_size(group))
             clauses.append(clause + _join_parts(group, total))
     return "; ".join(clauses)
@@ -220,7 +241,7 @@ def _describe_controls(controls: Sequence[ControlCheck], axis: str) -> Iterator[
         pair = f"{base} against itself" if check.base else "equal executions"
         difference = f"({pair}) differs by {format_change_size(check.mean)} %"
         if check.is_off:
-            time = METRIC_TITLES[check.metric]
+            time = title_metric(check.metric)
             yield (
                 f"Do not trust this result: the control {difference} in {time} time, "
                 "although it compares equals."

@@ -47,6 +47,7 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.collectors.job_spec import TIMED
 from treehammer.hctests.matrix.definition import Scalar
+from treehammer.hctests.matrix.headline import DEFAULT_HEADLINE, HeadlineMetric
 from treehammer.text_formatting import pluralize
 
 Job = TypeVar("Job", JobPair, JobValue)
@@ -173,7 +174,7 @@ class SeriesEffect:
     """
 
     series: SeriesSides
-    metric: str
+    headline: HeadlineMetric
     pairs: tuple[JobPair, ...]
     a: tuple[JobValue, ...]
     b: tuple[JobValue, ...]
@@ -184,6 +185,11 @@ class SeriesEffect:
     refused: Verdict | None = None
     why: str = ""
     remedy: str = ""
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return self.headline.name
 
     @property
     def jobs(self) -> int:
@@ -317,9 +323,10 @@ def select_jobs(jobs: Sequence[Job]) -> tuple[list[Job], Counter[str]]:
 
 
 def measure_effect(
-    series: SeriesSides, metric: str, axis: str, known: ChecksumsBySlot
+    series: SeriesSides, headline: HeadlineMetric, axis: str, known: ChecksumsBySlot
 ) -> SeriesEffect:
     """Measure one series: pairs where jobs hold both sides, else unpaired jobs."""
+    metric = headline.name
     a, b, dirty = drop_dirty(series.a, series.b)
     pairs, left_out = pair_jobs(a, b, metric)
     values_a: list[JobValue] = []
@@ -335,7 +342,7 @@ def measure_effect(
         left_out = left_a + left_b + unused_a + unused_b
     bare = SeriesEffect(
         series=series,
-        metric=metric,
+        headline=headline,
         pairs=tuple(pairs),
         a=tuple(values_a),
         b=tuple(values_b),
@@ -400,6 +407,7 @@ class RefusalReason(NamedTuple):
 
 def _find_refusal_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
     """Everything that forbids a verdict; the first names the refusal."""
+    yield from _find_zeros(one)
     if not one.pairs and not (one.a and one.b):
         yield _explain_one_sided(one)
         return
@@ -426,14 +434,21 @@ def _find_refusal_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
     yield from _find_amount_reasons(one)
 
 
+def _find_zeros(one: SeriesEffect) -> Iterator[RefusalReason]:
+    """Refuse a metric that is 0 somewhere: it has no ratio, and leaving it out would hide it."""
+    zeros = one.left_out.get(f"{one.metric} is 0")
+    if zeros:
+        yield RefusalReason(
+            Verdict.NOT_ENOUGH,
+            f"{one.metric} is 0 in {pluralize(zeros, 'execution')}, which has no ratio",
+            "state a headline metric that is above 0, such as success_fraction for failures",
+        )
+
+
 def _find_amount_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
     """Whether there is too little reading, too few jobs or no spread."""
-    if one.cpu_s is None:
-        remedy = "time the loop with the kit, or report loop_cpu_s"
-        yield RefusalReason(Verdict.TOO_LITTLE, "the loop's CPU time was not measured", remedy)
-    elif one.cpu_s < MIN_CPU_S:
-        why = f"{one.cpu_s:.2g} s of CPU per side in a job, at least {MIN_CPU_S:g} s needed"
-        yield RefusalReason(Verdict.TOO_LITTLE, why, "read more passes, rounds or events per job")
+    if one.headline in DEFAULT_HEADLINE:
+        yield from _find_reading_reasons(one)
     if one.missing_jobs:
         yield RefusalReason(
             Verdict.NOT_ENOUGH,
@@ -447,6 +462,16 @@ def _find_amount_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
             "zero variance: all jobs gave the same ratio, which no clock does",
             "look for copied measurements or a coarse clock (`treehammer export`), read more events",
         )
+
+
+def _find_reading_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
+    """Whether there is too little reading for times per event."""
+    if one.cpu_s is None:
+        remedy = "time the loop with the kit, or report loop_cpu_s"
+        yield RefusalReason(Verdict.TOO_LITTLE, "the loop's CPU time was not measured", remedy)
+    elif one.cpu_s < MIN_CPU_S:
+        why = f"{one.cpu_s:.2g} s of CPU per side in a job, at least {MIN_CPU_S:g} s needed"
+        yield RefusalReason(Verdict.TOO_LITTLE, why, "read more passes, rounds or events per job")
 
 
 def _pluralize_hosts(count: int) -> str:
@@ -466,7 +491,9 @@ def _explain_one_sided(one: SeriesEffect) -> RefusalReason:
     reasons = ", ".join(f"{reason} {count}" for reason, count in one.left_out.items())
     why = f"no usable execution on {empty} ({reasons})"
     if set(one.left_out) == {f"no {one.metric}"}:
-        remedy = f"have the payload report {one.metric}; the kit does after the first of at least 2 passes"
+        remedy = f"have the payload report {one.metric}"
+        if one.headline in DEFAULT_HEADLINE:
+            remedy += "; the kit does after the first of at least 2 passes"
         return RefusalReason(Verdict.NOT_ENOUGH, why, remedy)
     remedy = "see what went wrong with `treehammer status CAMPAIGN`, mend it and run the test again"
     return RefusalReason(Verdict.FAILED, why, remedy)

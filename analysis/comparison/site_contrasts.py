@@ -63,7 +63,7 @@ def contrast_sites(
     slower = frozenset(
         (one.series.release, one.metric)
         for (one, estimate), test in zip(judged, tests, strict=True)
-        if test.p <= ALPHA and estimate.mean > delta
+        if test.p <= ALPHA and one.headline.sign * estimate.mean > delta
     )
     return SiteContrasts(shifts, slower)
 

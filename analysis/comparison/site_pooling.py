@@ -16,6 +16,7 @@ from treehammer.analysis.comparison.series_effects import (
 )
 from treehammer.analysis.statistics.estimates import Estimate, PooledEstimate, pool_estimates
 from treehammer.analysis.statistics.verdict import ONE_SIDED_VERDICTS, Verdict
+from treehammer.hctests.matrix.headline import HeadlineMetric
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class PooledEffect:
     """
 
     series: SeriesSides
-    metric: str
+    headline: HeadlineMetric
     estimates: Mapping[str, Estimate]
     sites: tuple[str, ...]
     jobs: int
@@ -40,6 +41,11 @@ class PooledEffect:
     why: str
     of_a: Mapping[str, str | int]
     of_b: Mapping[str, str | int]
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return self.headline.name
 
 
 def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
@@ -71,7 +77,7 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
     jobs = [sum(one.jobs for one in of_site) for of_site in sites.values()]
     return PooledEffect(
         series=group[0].series,
-        metric=group[0].metric,
+        headline=group[0].headline,
         estimates=estimates,
         sites=tuple(sites),
         jobs=sum(jobs),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -27,8 +27,57 @@ from treehammer.text_formatting import pluralize
 #: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
 MAX_SHOWN_EFFECT = math.log(1e4)
 
-#: Headline metric -> its title in tables.
+#: Times per event -> titles in tables; other headline metrics have their names.
 METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
+#: Verdicts on other metrics than times, where nothing is slow or fast.
+_PLAIN_WORDS = {Verdict.SLOWER.value: "worse", Verdict.FASTER.value: "better"}
+_PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9))
+
+
+def title_metric(metric: str) -> str:
+    """Return the title of a headline metric."""
+    return METRIC_TITLES.get(metric, metric)
+
+
+def list_metrics(rows: Iterable[VerdictRow]) -> list[str]:
+    """List the metrics of a comparison: times per event, then the others in the order of rows."""
+    found = dict.fromkeys(row.metric for row in rows)
+    return [
+        *(name for name in METRIC_TITLES if name in found),
+        *(n for n in found if n not in METRIC_TITLES),
+    ]
+
+
+def format_metric_value(metric: str, value: float, unit: str) -> str:
+    """Format a headline metric's value: times per event in ms without unit, else with its unit."""
+    if metric in METRIC_TITLES:
+        return format_milliseconds(value)
+    if unit not in ("s", "Hz", "B", "B/s"):
+        return f"{value:.3g}" if unit == "1" else f"{value:.3g} {unit}"
+    prefix, size = next(
+        ((name, size) for name, size in _PREFIXES if abs(value) >= size), _PREFIXES[-1]
+    )
+    if unit == "s" and size > 1:
+        prefix, size = "", 1.0
+    number = value / size
+    return f"{number:.0f} {prefix}{unit}" if number >= 99.95 else f"{number:#.3g} {prefix}{unit}"
+
+
+def title_metrics(rows: Iterable[VerdictRow]) -> str:
+    """Return the heading of the column of metrics: ``time`` if all are times per event."""
+    return "time" if all(row.metric in METRIC_TITLES for row in rows) else "metric"
+
+
+def name_directions(rows: Iterable[VerdictRow]) -> str:
+    """Name both directions of effects, for an axis."""
+    is_time = all(row.metric in METRIC_TITLES for row in rows)
+    return "faster ← 0 → slower" if is_time else "lower ← 0 → higher"
+
+
+def title_side(rows: Iterable[VerdictRow], side: str, separator: str) -> str:
+    """Return the heading of a side's values, with ms/event if all are times per event."""
+    is_time = all(row.metric in METRIC_TITLES for row in rows)
+    return f"{side}{separator}ms/event" if is_time else side
 
 
 def format_delta(delta: float | None) -> str:
@@ -102,10 +151,13 @@ def format_interval(row: VerdictRow) -> str:
     return f"{_format_change(row.low)} … {_format_change(row.high)} %"
 
 
-def describe_change(effect: float) -> str:
-    """An effect in words, e.g. ``3.1 % slower``."""
-    word = "slower" if effect > 0 else "faster"
-    return f"{format_change_size(effect)} % {word}"
+def describe_change(effect: float, metric: str = "cpu_per_event_s", better: str = "lower") -> str:
+    """An effect in words, e.g. ``3.1 % slower``, of other metrics ``3.1 % higher (better)``."""
+    size = f"{format_change_size(effect)} %"
+    if metric in METRIC_TITLES:
+        return f"{size} {'slower' if effect > 0 else 'faster'}"
+    quality = "better" if (effect > 0) == (better == "higher") else "worse"
+    return f"{size} {'higher' if effect > 0 else 'lower'} ({quality})"
 
 
 def format_change_size(effect: float) -> str:
@@ -189,7 +241,10 @@ def describe_verdict(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
     if evidence.prediction:
         where += f", at one more site {format_change_interval(*evidence.prediction)}"
     if row.verdict in (Verdict.SLOWER, Verdict.FASTER):
-        return f"{b} is {describe_change(row.effect)} {where}"
+        words = describe_change(row.effect, row.metric, evidence.better)
+        if row.metric in METRIC_TITLES:
+            return f"{b} is {words} {where}"
+        return f"{row.metric} with {b} is {words} {where}"
     if row.verdict == Verdict.SAME:
         return f"{b} is the same as {a} within {within} {where}"
     if row.verdict == Verdict.DIFFERENT:
@@ -197,9 +252,14 @@ def describe_verdict(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
     return f"{row.verdict}: {b} against {a} {change} % {where}"
 
 
+def word_verdict(metric: str, verdict: str) -> str:
+    """Word a verdict: of other metrics than times ``better`` or ``worse``."""
+    return verdict if metric in METRIC_TITLES else _PLAIN_WORDS.get(verdict, verdict)
+
+
 def format_verdict(row: VerdictRow) -> str:
     """Format the verdict with the campaign that would decide, e.g. ``undecided, 24 jobs planned``."""
-    words = [row.verdict]
+    words = [word_verdict(row.metric, row.verdict)]
     evidence = VerdictEvidence.from_json(row.evidence)
     if row.verdict == Verdict.NOT_ENOUGH and row.jobs_needed is not None:
         words.append(f"{pluralize(row.jobs_needed, 'job')} needed")

@@ -11,9 +11,10 @@ from typing import Any
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.matrix import identity
 from treehammer.hctests.matrix.definition import Scalar, Variant
+from treehammer.hctests.matrix.headline import DEFAULT_HEADLINE, HeadlineMetric
 
-#: The metrics that releases are judged on, all in seconds per event: lower is better.
-HEADLINE_METRICS = ("cpu_per_event_s", "wall_per_event_s")
+#: The metrics that releases are judged on unless their test states others: seconds per event.
+HEADLINE_METRICS = tuple(metric.name for metric in DEFAULT_HEADLINE)
 
 #: Headline metric -> column with ln(B/A) of a launch in paired mode, on side B alone.
 LAUNCH_RATIOS: Mapping[str, str] = {
@@ -24,6 +25,8 @@ LAUNCH_RATIOS: Mapping[str, str] = {
 #: Plausible times of an event or a loop (seconds: a picosecond to eleven days).  Ratios and powers
 #: of numbers outside would overflow.
 POSSIBLE_RANGE_S = (1e-12, 1e6)
+#: The same for headline metrics that a test states, in any unit.
+POSSIBLE_RANGE = (1e-12, 1e18)
 
 #: Facts of a ROOT build in addition to its version and commit.
 BUILD_FACTS = (
@@ -95,7 +98,7 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
 class Sample:
     """One measurement as analysis sees it.
 
-    Text that is not known is ``''``.  ``metrics`` holds the headline metrics that were recorded,
+    Text that is not known is ``''``.  ``metrics`` holds the metrics of ``headline`` that were recorded,
     ``loop_cpu_s`` sums the loop's CPU over all counted passes (None where it was not measured),
     ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
     ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
@@ -133,10 +136,16 @@ class Sample:
     side: str = ""
     launch_ratios: Mapping[str, float] = field(default_factory=dict)
     storage_site: str = ""
+    headline: tuple[HeadlineMetric, ...] = DEFAULT_HEADLINE
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
-        """Build one from a row of the store that holds :data:`SAMPLE_COLUMNS`."""
+        """Build one from a row of the store that holds :data:`SAMPLE_COLUMNS`.
+
+        Rows of :func:`~treehammer.analysis.samples.headline_rows.load_headline_rows` hold the
+        headline of their test as well, and its metrics.
+        """
+        headline: tuple[HeadlineMetric, ...] = row.get("headline", DEFAULT_HEADLINE)
         text = {name: row.get(name) or "" for name in _TEXT_COLUMNS}
         text["storage_site"] = text["storage_site"] or text["site"]
         build = {name: text.pop(name) for name in ("root_version", "root_commit")}
@@ -150,11 +159,12 @@ class Sample:
             dirty=bool(row["dirty"]),
             plausible=bool(row["plausible"]),
             loop_cpu_s=_sum_pass_cpu(row),
-            metrics=_select_recorded(row, {name: name for name in HEADLINE_METRICS}),
+            metrics=_select_recorded(row, {one.name: one.name for one in headline}),
             build=build,
             checksum_version=row.get("checksum_version") or 0,
             content_hash=row.get("content_hash") or "",
             launch_ratios=_select_recorded(row, LAUNCH_RATIOS),
+            headline=headline,
         )
 
     @property
@@ -178,7 +188,10 @@ class Sample:
             return f"failed: {self.failure_class}"
         if not self.plausible:
             return "implausible"
-        return "" if is_possible_time(self.metrics.get(metric)) else f"no {metric}"
+        value = self.metrics.get(metric)
+        if value == 0 and metric not in HEADLINE_METRICS:
+            return f"{metric} is 0"
+        return "" if _is_possible_value(metric, value) else f"no {metric}"
 
 
 def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, float]:
@@ -191,6 +204,13 @@ def _sum_pass_cpu(row: Mapping[str, Any]) -> float | None:
     """CPU seconds of the loop over all counted passes; the record holds the median of one pass."""
     one_pass: float | None = row.get("loop_cpu_s")
     return None if one_pass is None else one_pass * (row.get("passes_counted") or 1)
+
+
+def _is_possible_value(metric: str, value: float | None) -> bool:
+    if metric in HEADLINE_METRICS:
+        return is_possible_time(value)
+    low, high = POSSIBLE_RANGE
+    return value is not None and low <= value <= high
 
 
 def is_possible_time(seconds: float | None) -> bool:

@@ -28,7 +28,10 @@ RULE_VERSION = 2
 
 
 class Verdict(StrEnum):
-    """Conclusions of a comparison about B relative to A."""
+    """Conclusions of a comparison about B relative to A.
+
+    ``slower`` means worse and ``faster`` better, of any headline metric.
+    """
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -80,6 +83,7 @@ class VerdictEvidence:
         p, p_adjusted: of 'no effect', alone and within the family.
         level: error rate of the row's interval, the one at which its claim was judged; 0.05 where
             it stands outside every family.
+        unit, better: unit of the metric, and whether ``lower`` or ``higher`` values are better.
         delta: effects within ±delta (in ln) count as none.
         cpu_s: CPU seconds of a job's loops on the side with fewer, over all passes; median.
         launches: launches that are the units of a host's verdict, in paired mode; 0 where jobs are.
@@ -117,6 +121,8 @@ class VerdictEvidence:
     p: float | None = None
     p_adjusted: float | None = None
     level: float | None = None
+    unit: str = "s"
+    better: str = "lower"
     delta: float | None = None
     cpu_s: float | None = None
     launches: int = 0

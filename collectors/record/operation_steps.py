@@ -36,6 +36,8 @@ OPERATIONS = (
     "remove",
     "delete",
 )
+#: Main operation of a load: the first of these that it has.
+MAIN_OPERATIONS = ("write", "delete", "vector_read", "read", "open")
 CLIENT, SERVER = "client", "server"
 
 #: Classes of failed operations.

@@ -189,6 +189,7 @@ def _collect_facts(
         "files": dict(pinned.hashes),
         "test_hash": identity.compute_test_hash(pinned),
         "bundle": list(definition.bundle),
+        **({"headline": list(definition.headline)} if definition.headline else {}),
         "repeats": definition.repeats,
         "mode": definition.mode,
         "rounds": definition.rounds,
@@ -215,6 +216,8 @@ def _print_facts(facts: dict[str, Any], load: LoadSettings | None) -> None:
         f"{facts['executions']} for each site and door ({paired}"
         f"repeats {facts['repeats']}, rounds {facts['rounds']}, passes {facts['passes']})",
     }
+    if "headline" in facts:
+        lines["headline"] = ", ".join(facts["headline"])
     if load:
         lines["load"] = load.describe()
     for name, text in lines.items():

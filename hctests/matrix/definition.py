@@ -103,6 +103,7 @@ class TestDefinition:
     ``twins`` maps values of the axis ``format`` to datasets with the same content as ``dataset``,
     which is read for all other values.  ``load`` is None except for load tests.  ``record`` asks for
     recordings of the payloads' XRootD client, and ``environment`` holds variables of the payloads.
+    ``headline`` names the metrics that comparisons judge; empty for the default ones.
     """
 
     name: str
@@ -128,6 +129,7 @@ class TestDefinition:
     load: LoadSettings | None = None
     record: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    headline: tuple[str, ...] = ()
 
     __test__ = False  # not a pytest class
 

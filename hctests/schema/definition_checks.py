@@ -14,9 +14,10 @@ from treehammer.collectors.job_spec import PAIRED
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
-from treehammer.hctests.matrix import axes, variant_expansion
+from treehammer.hctests.matrix import axes, headline, variant_expansion
 from treehammer.hctests.matrix.definition import (
     FORMAT_AXIS,
+    MetricDeclaration,
     Scalar,
     TestDefinition,
     Variant,
@@ -26,7 +27,12 @@ from treehammer.hctests.schema.document_problems import (
     DocumentProblem,
     suggest_nearest,
 )
-from treehammer.hctests.schema.toml_models import TEST_TABLE_KEYS, LoadTable, TestTable
+from treehammer.hctests.schema.toml_models import (
+    TEST_TABLE_KEYS,
+    DefinitionDocument,
+    LoadTable,
+    TestTable,
+)
 from treehammer.hctests.schema.toml_positions import KeyPath
 
 #: Upper bound of a test's variants; more are taken for an oversight.
@@ -196,6 +202,24 @@ def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
                 ("metrics", name),
                 "is not a metric name (expected up to 30 of a-z, 0-9 and _, a letter first)",
             )
+
+
+def check_headline(names: Sequence[str], document: DefinitionDocument) -> Iterator[DocumentProblem]:
+    """Check that the headline metrics exist, have a direction and are named once."""
+    own = {name: MetricDeclaration(one.unit, one.better) for name, one in document.metrics.items()}
+    is_load = document.load is not None
+    for index, name in enumerate(names):
+        path: KeyPath = ("test", "headline", index)
+        try:
+            headline.find_headline_metric(name, own, is_load=is_load)
+        except KeyError:
+            known = headline.list_headline_names(own, is_load=is_load)
+            near = suggest_nearest(name, known)
+            yield DocumentProblem(path, f"{name!r} is not a metric{near}")
+        except ValueError as error:
+            yield DocumentProblem(path, f"{name!r} {error}")
+        if name in names[:index]:
+            yield DocumentProblem(path, f"{name!r} is given twice")
 
 
 def check_load(load: LoadTable, test: TestTable) -> Iterator[DocumentProblem]:

@@ -149,6 +149,7 @@ def _check_across_keys(
     yield from definition_checks.check_formats(matrix)
     yield from definition_checks.check_twins(document.twins, document.test.dataset, matrix)
     yield from definition_checks.check_metrics(tuple(document.metrics))
+    yield from definition_checks.check_headline(document.test.headline, document)
     yield from definition_checks.check_settings(dict(document.settings))
     yield from definition_checks.check_environment(document.environment, matrix)
     if document.load:
@@ -244,6 +245,7 @@ def _build_definition(
         load=_build_load(document.load) if document.load else None,
         record=test.record,
         environment=dict(document.environment),
+        headline=tuple(test.headline),
     )
 
 
@@ -261,6 +263,7 @@ def _build_document(definition: TestDefinition) -> dict[str, Any]:
     values = asdict(definition)
     test = {key: values[key] for key in TEST_TABLE_KEYS}
     test["files"] = list(definition.files)
+    test["headline"] = list(definition.headline)
     matrix: dict[str, Any] = {name: list(items) for name, items in definition.axes.items()}
     return {
         "test": test,

@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from treehammer.hctests.matrix import axes
 from treehammer.hctests.matrix.axes import AXES_BY_NAME, CUSTOM_AXIS_TYPE, Axis
 from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar
+from treehammer.hctests.matrix.headline import MAX_HEADLINE
 from treehammer.hctests.schema.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
@@ -106,6 +107,12 @@ class TestTable(StrictModel):
         False,
         description="Record what each payload does with the XRootD client, for replay; such "
         "measurements form series of their own.",
+    )
+    headline: list[str] = Field(
+        default_factory=list,
+        max_length=MAX_HEADLINE,
+        description="Metrics that comparisons judge: of the catalogue, of [metrics], or of operations, "
+        "e.g. open_p99_s. Empty: CPU and wall time per event. Not part of the test's identity.",
     )
     files: list[str] = Field(
         default_factory=list,

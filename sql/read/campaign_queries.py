@@ -73,6 +73,17 @@ class JobSummary:
     message: str
 
 
+def fetch_plans_with_headline(store: ResultsReader) -> list[tuple[str, str]]:
+    """Fetch identity and plan of the campaigns whose tests state headline metrics, newest first."""
+    query = (
+        sa.select(campaign.c.id, campaign.c.plan)
+        .where(campaign.c.plan.like('%"headline": ["%'))
+        .order_by(campaign.c.created_us.desc(), campaign.c.id)
+    )
+    with store.connection() as connection:
+        return [(str(id_), str(plan)) for id_, plan in connection.execute(query)]
+
+
 def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[CampaignState], int]:
     """``count`` campaigns from the ``first`` on, the newest first, and how many there are."""
     order = (campaign.c.created_us.desc(), campaign.c.id)

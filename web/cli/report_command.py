@@ -52,12 +52,14 @@ def write_report(database: str, campaign: str, output: Path) -> None:
         ConfigError: the campaign is unknown or ambiguous, or the file cannot be written.
     """
     # Imported here because matplotlib and scipy take a second to load.
+    from treehammer.analysis.samples.headline_rows import load_headline_rows
     from treehammer.web.report.campaign_report import REPORT_COLUMNS, build_report
     from treehammer.web.report.report_rendering import render_report
 
     with Store.open(database, create=False) as store:
         row = store.campaign(campaign)
-        measurements = list(store.measurements(Selection(campaigns=(row.id,)), REPORT_COLUMNS))
+        selection = Selection(campaigns=(row.id,))
+        measurements = load_headline_rows(store, selection, REPORT_COLUMNS)
     if not measurements:
         raise NothingToDoError(
             "this campaign has no measurements yet",

@@ -57,7 +57,6 @@ TEMPLATE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "duration": format_duration,
     "per_cent": verdict_text.format_effect,
     "interval": verdict_text.format_interval,
-    "milliseconds": verdict_text.format_milliseconds,
     "scope": verdict_text.describe_scope,
     "verdict": verdict_text.format_verdict,
     "within": verdict_text.format_delta,

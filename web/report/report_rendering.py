@@ -32,7 +32,6 @@ def render_report(report: CampaignReport) -> str:
             build_titles=["asked for", *map(_column_title, BUILD_COLUMNS)],
             node_titles=["site", *map(_column_title, NODE_COLUMNS), "calibration loop (s)"],
             raw=LISTED_COLUMNS,
-            metric_titles=verdict_text.METRIC_TITLES,
         )
     )
 
@@ -53,6 +52,10 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "attributed": attribute_rows,
     "spread": _format_spread,
     "title_of": _column_title,
+    "metric_title": verdict_text.title_metric,
+    "metrics_title": verdict_text.title_metrics,
+    "metric_value": verdict_text.format_metric_value,
+    "side_title": lambda rows, side: verdict_text.title_side(rows, side, ", "),
     # Safe: matplotlib and ElementTree escape the figure's texts.
     "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
 }

@@ -223,7 +223,7 @@ def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterat
     )
     for comparison in comparisons:
         counts = [
-            f"{verdict_text.METRIC_TITLES.get(metric, metric)} {_count_verdicts(scopes)}"
+            f"{verdict_text.title_metric(metric)} {_count_verdicts(scopes)}"
             for metric, scopes in comparison.verdict_counts.items()
         ]
         slower = any(

@@ -225,9 +225,7 @@ def _verdict_table(store: Store, request: Request) -> DataTable:
     ]
     columns = (
         *comparison_columns.comparison_columns(request),
-        TableColumn(
-            "metric", "time", lambda metric: verdict_text.METRIC_TITLES.get(metric, metric)
-        ),
+        TableColumn("metric", "time", verdict_text.title_metric),
         TableColumn("over_sites", "variants over all sites", format_counts, is_long=True),
         TableColumn("by_site", "variants by site", format_counts, is_long=True),
         TableColumn("largest", "largest certain effect", is_long=True),

@@ -7,12 +7,9 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...record.latency_histogram import LatencyHistogram
-from .operation import DELETE, OPEN, READ, VECTOR_READ, WRITE
+from ...record.operation_steps import MAIN_OPERATIONS
 
 Row = Mapping[str, Any]
-
-#: Operations that are summarized; the first that a load has.
-_MAIN_OPERATIONS = (WRITE, DELETE, VECTOR_READ, READ, OPEN)
 
 _ROUND_TRIPS = 5
 _CONNECT_TIMEOUT_S = 2.0
@@ -70,7 +67,7 @@ def summarize_loop(
 
 def _choose_rows(rows: Sequence[Row]) -> List[Row]:
     names = {row["operation"] for row in rows}
-    name = next((name for name in _MAIN_OPERATIONS if name in names), "")
+    name = next((name for name in MAIN_OPERATIONS if name in names), "")
     return [row for row in rows if row["operation"] == name]
 
 

@@ -35,6 +35,7 @@ from treehammer.analysis.statistics.verdict import (
     VerdictEvidence,
 )
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.matrix.headline import DEFAULT_HEADLINE
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.measurement_selection import Selection
 
@@ -163,7 +164,7 @@ def test_scope_follows_number_of_hosts(hosts: int, scope: str, said: str) -> Non
 
 def test_launches_are_the_units_of_a_host() -> None:
     (series,) = split_sides(SimulatedCampaign(jobs=1, effect=0.05).samples(), "root", A, B)
-    bare = measure_effect(series, "cpu_per_event_s", "root", {})
+    bare = measure_effect(series, DEFAULT_HEADLINE[0], "root", {})
     (pair,) = bare.pairs
     launched = replace(bare, pairs=(replace(pair, launches=(0.04, 0.05, 0.06)),))
     assert (bare.missing_jobs, launched.missing_jobs, launched.launches) == (2, 0, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import itertools
 import json
 import math
 import random
@@ -23,6 +24,7 @@ from measurement_factory import (
     build_verdict,
     make_campaign_row,
     make_measurement,
+    make_operation,
 )
 from page_database import HOSTILE_TEXTS
 from service_thread import ServiceThread, run_service
@@ -110,6 +112,26 @@ def test_instructions_are_shown_beside_times(tmp_path: Path) -> None:
     assert "+0.19 %" in page
     assert "libRIO.so +757" in page
     assert "they are not time" in page
+
+
+def test_headline_metrics_are_shown_with_their_units(tmp_path: Path) -> None:
+    plan = json.dumps({"definition": {"headline": ["rate_hz"], "metrics": {}, "load": {}}})
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add_campaign(make_campaign_row(plan=plan), [])
+        for number, position in itertools.product(range(4), (1, 2)):
+            latencies = [0.001] * (position * 100 + number)
+            values = {"variant": f'{{"listen":{position}}}', "host": "n"}
+            steps = [make_operation(latencies)]
+            store.add([make_measurement(f"j{number}", 1, position, operations=steps, **values)])
+    with run_service(tmp_path, reading_open=True) as service:
+        address = "/compare?axis=listen&a=1&b=2"
+        (row,) = service.load_tables(address)["by_site"]
+        assert (row["metric"], row["verdict"], row["unit"]) == ("rate_hz", "faster", "Hz")
+        page = service.load_page(address)
+    assert "10.1 Hz" in page
+    assert ">better<" in page
+    assert "lower ← 0 → higher" in page
+    assert "ms/event" not in page
 
 
 def test_what_stands_out_comes_first(filled_service: ServiceThread) -> None:

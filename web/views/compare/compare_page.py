@@ -173,7 +173,7 @@ def _write_scope_counts(*, over_sites: bool) -> Callable[[Row], str]:
 def _format_metric_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
     """Write counts of verdicts per metric; CPU and wall time come from the same jobs."""
     texts = (
-        f"{verdict_text.METRIC_TITLES.get(metric, metric)}: {format_counts(verdict_counts)}"
+        f"{verdict_text.title_metric(metric)}: {format_counts(verdict_counts)}"
         for metric, verdict_counts in counts.items()
         if verdict_counts
     )
@@ -259,6 +259,7 @@ def _comparison_view(
         },
         "delta": description["delta"] or DEFAULT_DELTA,
         "reach": reach,
+        "directions": verdict_text.name_directions(rows),
         "first": first,
         "counts": _count_verdicts(split.series),
         "notes": [*verdict_text.explain_not_pooled(split.pooled), *notes],

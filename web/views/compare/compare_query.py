@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
+from treehammer.analysis.samples.headline_rows import load_headline_rows
 from treehammer.analysis.samples.sample import (
     SAMPLE_COLUMNS,
     SELECTION_AXIS,
@@ -281,7 +282,8 @@ def _load_samples(store: Store, selection: Selection) -> list[Sample]:
             "limit, and its results are listed on this page.",
         )
     try:
-        samples = [Sample.from_row(row) for row in store.measurements(selection, SAMPLE_COLUMNS)]
+        rows = load_headline_rows(store, selection, SAMPLE_COLUMNS)
+        samples = [Sample.from_row(row) for row in rows]
     except (ValueError, AttributeError) as error:
         # Measurements uploaded by other programs may hold any text.
         raise ConfigError(

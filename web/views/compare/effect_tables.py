@@ -28,17 +28,23 @@ from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.views.shared.page_context import link_to
 
-_METRIC = TableColumn(
-    "metric", "time", lambda metric: verdict_text.METRIC_TITLES.get(metric, metric)
-)
 _VARIANT = TableColumn("label", "variant", is_long=True)
+
+
+def _metric_column(rows: Sequence[VerdictRow]) -> TableColumn:
+    return TableColumn("metric", verdict_text.title_metrics(rows), verdict_text.title_metric)
+
+
+def _find_unit(rows: Sequence[VerdictRow]) -> str:
+    """Return the common unit of all values; '' if each has its own."""
+    return "ms/event" if all(row.metric in verdict_text.METRIC_TITLES for row in rows) else ""
 
 
 def pooled_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
     """One row per variant and metric, over all sites."""
     columns = (
         _VARIANT,
-        _METRIC,
+        _metric_column(rows),
         *_effect_columns(),
         TableColumn("sites", "sites", lambda sites: str(len(sites)), is_number=True),
         *(_side_column(request, first, side, "by site", "by site") for side in "ab"),
@@ -51,9 +57,9 @@ def site_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) 
     columns = (
         _VARIANT,
         _site_column(request),
-        _METRIC,
+        _metric_column(rows),
         *_effect_columns(),
-        *(_side_column(request, first, side, "ms/event") for side in "ab"),
+        *(_side_column(request, first, side, _find_unit(rows)) for side in "ab"),
     )
     return _effect_table(
         "by_site", "By site", columns, rows, "No series was measured on both sides."
@@ -66,10 +72,10 @@ def missing_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRo
         _VARIANT,
         _site_column(request),
         TableColumn("verdict", "verdict"),
-        _METRIC,
+        _metric_column(rows),
         TableColumn("why", "reason", is_long=True),
         TableColumn("remedy", "remedy", is_long=True),
-        *(_side_column(request, first, side, "ms/event") for side in "ab"),
+        *(_side_column(request, first, side, _find_unit(rows)) for side in "ab"),
     )
     caption = f"On one side only (A: {first.a}, B: {first.b})"
     return _effect_table("missing", caption, columns, rows, "No series on one side only.")
@@ -156,19 +162,21 @@ def _side_column(
         request: provides the root path of links.
         first: a row of the comparison.
         side: ``a`` or ``b``.
-        unit: unit in the heading.
+        unit: unit in the heading; '' if rows have units of their own.
         missing_text: shown if the side has measurements, but no time.
     """
     value = side.upper() if first.axis == SELECTION_AXIS else getattr(first, side)
 
     def write(row: Row) -> str:
         if row[f"{side}_value"] is not None:
-            return verdict_text.format_milliseconds(row[f"{side}_value"])
+            return verdict_text.format_metric_value(
+                row["metric"], row[f"{side}_value"], row["unit"]
+            )
         return missing_text if row[f"of_{side}"] else "–"
 
     return TableColumn(
         f"{side}_value",
-        f"{value}, {unit}",
+        f"{value}, {unit}" if unit else str(value),
         format_row=write,
         is_number=True,
         link=lambda row: _link_to_measurements(request, row, side),

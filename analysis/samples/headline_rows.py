@@ -1,0 +1,144 @@
+"""Rows of measurements with the headline metrics that their tests state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS
+from treehammer.hctests.matrix.definition import MetricDeclaration
+from treehammer.hctests.matrix.headline import HeadlineMetric, find_headline_metric
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.read.operation_queries import QUANTILES
+from treehammer.sql.read.reader import ResultsReader
+
+Row = dict[str, Any]
+_Headline = tuple[HeadlineMetric, ...]
+
+
+def load_headline_rows(
+    store: ResultsReader, selection: Selection, columns: Sequence[str]
+) -> list[Row]:
+    """Load measurements; those of tests that state a headline have the keys ``headline`` and its names.
+
+    The headline is no part of a test's identity: of several campaigns of a test, the newest one that
+    states a headline decides for all.
+
+    Args:
+        store: the database.
+        selection: the measurements.
+        columns: catalogue columns, of them ``campaign_id``, ``test_hash`` and ``measurement_id``.
+    """
+    stated = _parse_plans(campaign_queries.fetch_plans_with_headline(store))
+    metrics = {metric for headline in stated.values() for metric in headline}
+    added = [one.name for one in metrics if not one.figure and one.name in METRICS_BY_NAME]
+    wanted = tuple(dict.fromkeys((*columns, *sorted(added))))
+    with store.snapshot() as snapshot:
+        rows: list[Row] = list(snapshot.measurements(selection, wanted))
+        headlines = _find_headlines(rows, stated)
+        owners = [row for row in rows if row["test_hash"] in headlines]
+        for row in owners:
+            row["headline"] = headlines[row["test_hash"]]
+        if owners:
+            _add_own_metrics(snapshot, selection, owners)
+            _add_figures(snapshot, selection, owners)
+    return rows
+
+
+def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Headline]:
+    """Map campaigns, the newest first, to their headlines; names that are unknown here are left out."""
+    found = {}
+    for campaign, plan in plans:
+        definition = json.loads(plan).get("definition", {})
+        own = {
+            name: MetricDeclaration(one.get("unit", "1"), one.get("better", ""))
+            for name, one in definition.get("metrics", {}).items()
+        }
+        headline = tuple(_parse_names(definition, own))
+        if headline:
+            found[campaign] = headline
+    return found
+
+
+def _parse_names(
+    definition: Mapping[str, Any], own: Mapping[str, MetricDeclaration]
+) -> Iterator[HeadlineMetric]:
+    is_load = definition.get("load") is not None
+    for name in definition.get("headline", ()):
+        try:
+            yield find_headline_metric(name, own, is_load=is_load)
+        except (KeyError, ValueError):  # stated in another version
+            continue
+
+
+def _find_headlines(rows: Iterable[Row], stated: Mapping[str, _Headline]) -> dict[str, _Headline]:
+    """Map the hash of each test that states a headline to that of its newest campaign."""
+    tests: dict[str, set[str]] = {}
+    for row in rows:
+        if row["campaign_id"] in stated:
+            tests.setdefault(row["campaign_id"], set()).add(row["test_hash"])
+    found: dict[str, _Headline] = {}
+    for campaign, headline in stated.items():
+        for test in tests.get(campaign, ()):
+            found.setdefault(test, headline)
+    return found
+
+
+def _add_own_metrics(
+    snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]
+) -> None:
+    by_id = {row["measurement_id"]: row for row in owners}
+    names = {one.name for row in owners for one in row["headline"]} - METRICS_BY_NAME.keys()
+    if not names:
+        return
+    for one in snapshot.extras(selection):
+        if one.name in names and one.measurement_id in by_id:
+            by_id[one.measurement_id][one.name] = one.value
+
+
+@dataclass(frozen=True)
+class _OperationsOfRow:
+    """Operations of one measurement on the client's side, by name."""
+
+    groups: Mapping[str, OperationGroup]
+
+    def find_value(self, metric: HeadlineMetric) -> float | None:
+        name = metric.operation or next((n for n in MAIN_OPERATIONS if n in self.groups), "")
+        group = self.groups.get(name)
+        return _compute_figure(group, metric.figure) if group else None
+
+
+def _add_figures(snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]) -> None:
+    owners = [row for row in owners if any(one.figure for one in row["headline"])]
+    if not owners:
+        return
+    campaigns = tuple(dict.fromkeys(str(row["campaign_id"]) for row in owners))
+    narrowed = Selection(campaigns, selection.conditions)
+    found: dict[str, dict[str, OperationGroup]] = {}
+    for group in fetch_operations(snapshot, narrowed, key=lambda row: row["measurement_id"]):
+        if group.side == CLIENT:
+            found.setdefault(str(group.key), {})[group.operation] = group
+    for row in owners:
+        operations = _OperationsOfRow(found.get(row["measurement_id"], {}))
+        for metric in row["headline"]:
+            if metric.figure:
+                row[metric.name] = operations.find_value(metric)
+
+
+def _compute_figure(group: OperationGroup, figure: str) -> float | None:
+    """Compute a figure; a quantile needs as many latencies as make one lie above it."""
+    if figure in QUANTILES:
+        share, count = QUANTILES[figure], group.latency.count
+        enough = count > 0 and (share == 1 or count * (1 - share) >= 1 - 1e-9)
+        return group.latency.quantile(share) if enough else None
+    if figure == "rate_hz":
+        return group.observed_hz
+    if figure == "bytes_per_s":
+        return group.bytes_per_s
+    return None if group.failed_fraction is None else 1 - group.failed_fraction
