@@ -87,7 +87,7 @@ def _operation_metrics() -> Tuple[Metric, ...]:
         count("failed", "Operations of these that failed, or had not ended when the load stopped.", "lower"),
         count("late", "Operations of these that were sent more than 10 ms behind the schedule.", "lower"),
         number("lateness_max_s", "s", "Longest delay of a sending behind the schedule.", "lower"),
-        number("generator_cpu", "1", "CPU seconds of the load generator per second of the step."),
+        number("generator_cpu", "1", "CPU seconds per second of the step: of the load generator; of the whole machine where a server is watched."),
         Metric("generator_limited", "bool", "1", "", "The generator itself was the limit: the step is marked and enters no average.", "payload", "payload", required=True),
         count("bytes", "Bytes that successful operations moved.", "higher", "B"),
         text("failures", "JSON object: failed operations by class."),

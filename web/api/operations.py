@@ -272,6 +272,7 @@ OPERATIONS = (
         {
             "levels": "every load: storage, door and variant, by operation and side",
             "steps": "time steps of the chosen load",
+            "sides": "time steps as clients and servers saw them, if both timed the operation",
             "servers": "servers of the chosen load",
             "sites": "sites of the jobs of the chosen load",
             "starts": "common starts, and the spread of the real ones",

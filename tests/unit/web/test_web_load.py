@@ -92,7 +92,7 @@ def test_figures_have_points_marks_and_ideal(loaded: ServiceThread) -> None:
         "step 3: observed 150/s",
         "step 3: failed 50/s",
         f"step {LIMITED_STEP}: 6 of 6 rows left out",
-        "Evenness: the server with the smallest rate has 33 % of the largest.",
+        "Evenness: slow:1094 has the smallest rate, 33 % of the largest.",
         "Failures: 2500 reset.",
     ):
         assert text in page
@@ -130,6 +130,32 @@ def test_operations_and_sides_are_shown_one_at_a_time(start_service: StartServic
         refused = service.get_path("/campaigns/campaign/load?operation=write")
         assert refused.status_code == 400
         assert "Known: open, read" in refused.json()["error"]
+
+
+def test_client_and_server_are_drawn_together(start_service: StartService) -> None:
+    """Calls that wait before the server sees them are slow for the client alone."""
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add_campaign(make_campaign_row(), [])
+            client = [make_operation([1.0] * 10, step=step) for step in range(2)]
+            server = [make_operation([0.01] * 10, step=step, side="server") for step in range(2)]
+            packets = [make_operation([], side="server", operation="net_send", scheduled=10**6)]
+            for site, rows in (("NEAR", client), ("DISK1", [*server, *packets])):
+                store.add(
+                    [make_measurement(site, operations=rows, site=site, storage_site="STORAGE")]
+                )
+        page = unescape(service.load_page("/campaigns/campaign/load"))
+        document = service.load_document("/campaigns/campaign/load")
+    assert (document["about"]["operation"], document["about"]["side"]) == ("open", "client")
+    for text in ("Client and server over time", "step 1: client p50 1", "step 1: server p99 10"):
+        assert text in page
+    sides = document["tables"]["sides"]
+    assert [(row["step"], row["client_done"], row["server_done"]) for row in sides] == [
+        (0, 10, 10),
+        (1, 10, 10),
+    ]
+    assert sides[0]["client_p50_s"] == pytest.approx(1, rel=0.01)
+    assert sides[0]["server_p50_s"] == pytest.approx(0.01, rel=0.01)
 
 
 def test_ramp_makes_levels(start_service: StartService) -> None:

@@ -124,23 +124,27 @@ def make_detail_keys(
     finder: LevelFinder,
     chosen: OperationGroup,
     steps_per_point: int,
-) -> tuple[FindKey, FindKey, FindKey]:
-    """Make the keys of one level: time steps with their start in s, servers, and sites of jobs."""
+) -> tuple[FindKey, FindKey, FindKey, FindKey]:
+    """Make the keys of one level: time steps with their start in s, servers, sites of jobs.
+
+    The last is the time steps of both sides.
+    """
+
+    def is_same(row: Mapping[str, Any]) -> bool:
+        return row["operation"] == chosen.operation and finder.find(row) == chosen.key
 
     def is_chosen(row: Mapping[str, Any]) -> bool:
-        named = row["operation"] == chosen.operation and row["side"] == chosen.side
-        return named and finder.find(row) == chosen.key
+        return row["side"] == chosen.side and is_same(row)
 
-    def find_step(row: Mapping[str, Any]) -> tuple[int, float] | None:
-        if not is_chosen(row):
-            return None
+    def find_step(row: Mapping[str, Any]) -> tuple[int, float]:
         first = row["step"] // steps_per_point * steps_per_point
         return first, first * finder.find_step_s(row)
 
     return (
-        find_step,
+        lambda row: find_step(row) if is_chosen(row) else None,
         lambda row: row["server"] or "" if is_chosen(row) else None,
         lambda row: row["site"] or "" if is_chosen(row) else None,
+        lambda row: find_step(row) if is_same(row) else None,
     )
 
 
@@ -168,6 +172,16 @@ def share_among_servers(
         )
         for one in sorted(servers, key=lambda one: natural_sort_key(str(one.key)))
     ]
+
+
+def find_slowest(servers: Sequence[ServerShare]) -> str:
+    """Return the name of the server with the smallest rate; '' for fewer than two."""
+    named = [one for one in servers if one.server]
+    by_bytes = any(one.bytes_per_s for one in named)
+    if len(named) < 2:
+        return ""
+    slowest = min(named, key=lambda one: (one.bytes_per_s if by_bytes else one.observed_hz) or 0.0)
+    return slowest.server
 
 
 def compute_evenness(servers: Sequence[ServerShare]) -> float | None:

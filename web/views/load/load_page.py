@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -40,9 +40,11 @@ from treehammer.web.views.load.load_levels import (
     LoadLevel,
     ServerShare,
     compute_evenness,
+    find_slowest,
     make_detail_keys,
     share_among_servers,
 )
+from treehammer.web.views.load.side_comparison import draw_sides, list_sides, make_side_table
 from treehammer.web.views.shared.common_columns import format_counts
 from treehammer.web.views.shared.page_context import (
     HTML,
@@ -69,6 +71,7 @@ class LoadDetails:
         sites: sites of its jobs.
         labels: labels of the levels.
         points: time steps merged into each of :attr:`steps`.
+        sides: time steps by side, if both timed the operation.
     """
 
     levels: Sequence[OperationGroup]
@@ -78,6 +81,7 @@ class LoadDetails:
     sites: Sequence[OperationGroup]
     labels: LevelLabels
     points: int
+    sides: dict[str, list[OperationGroup]] = field(default_factory=dict)
 
     def label(self, group: OperationGroup) -> str:
         """Label a level."""
@@ -130,6 +134,7 @@ def load_view(store: Store, request: Request) -> PageView:
     tables = {
         "levels": _level_table(details, request),
         "steps": _step_table(details),
+        "sides": make_side_table(details.sides),
         "servers": _server_table(details),
         "sites": _site_table(details),
         "starts": _start_table(spreads),
@@ -142,7 +147,8 @@ def load_view(store: Store, request: Request) -> PageView:
         "operations": list(dict.fromkeys((one.operation, one.side) for one in details.levels)),
         "loads": [(level_of(one).id, details.label(one)) for one in details.similar],
         "level_charts": _draw_level_charts(details) if shown else [],
-        "step_charts": draw_steps(details.steps, details.points) if shown else [],
+        "step_charts": _draw_step_charts(details) if shown else [],
+        "slowest": find_slowest(details.servers),
         "evenness": compute_evenness(details.servers),
         "lonely": lonely,
     }
@@ -175,6 +181,13 @@ def _draw_level_charts(details: LoadDetails) -> list[LoadChart]:
     return draw_levels(lines, details.label, load_rule(), chosen.operation, shown)
 
 
+def _draw_step_charts(details: LoadDetails) -> list[LoadChart]:
+    return [
+        *draw_sides(details.sides, details.points),
+        *draw_steps(details.steps, details.points),
+    ]
+
+
 def _load_details(
     snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadSettings | None, request: Request
 ) -> LoadDetails:
@@ -194,7 +207,8 @@ def _load_details(
         return LoadDetails([], None, [], [], [], labels, 1)
     points = -(-int(load.duration_s // load.step_s) // MAX_POINTS) if load else 1
     keys = make_detail_keys(finder, chosen, max(points, 1))
-    steps, servers, sites = fetch_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
+    steps, servers, sites, both = fetch_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
+    both.sort(key=lambda one: one.key)  # type: ignore[arg-type,return-value]
     return LoadDetails(
         levels=levels,
         chosen=chosen,
@@ -203,6 +217,7 @@ def _load_details(
         sites=sorted(sites, key=lambda one: str(one.key)),
         labels=labels,
         points=max(points, 1),
+        sides=list_sides(both),
     )
 
 
@@ -233,8 +248,9 @@ def _choose_level(levels: Sequence[OperationGroup], request: Request) -> Operati
     return max(same, key=lambda one: (one.attempted_hz or 0.0, one.limited_steps))
 
 
-def _count_operations(group: OperationGroup) -> tuple[int, bool]:
-    return group.scheduled, group.side == CLIENT
+def _count_operations(group: OperationGroup) -> tuple[bool, int]:
+    # A server's packets outnumber every load.
+    return group.side == CLIENT, group.scheduled
 
 
 def _level_table(details: LoadDetails, request: Request) -> DataTable:

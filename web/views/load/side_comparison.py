@@ -1,0 +1,108 @@
+"""The same calls as clients and servers saw them, by time step (study S4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from treehammer.collectors.record.operation_steps import CLIENT, SERVER
+from treehammer.sql.read.operation_figures import OperationGroup
+from treehammer.sql.read.operation_queries import QUANTILES
+from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.display.display_units import format_seconds
+from treehammer.web.figures.line_chart import ChartDot, ChartLine, LineChart, NumberAxis
+from treehammer.web.views.load.load_charts import LoadChart
+
+#: Quantiles that are drawn for both sides, with the color of each side.
+_COLORS = {CLIENT: {"p50_s": 2, "p99_s": 5}, SERVER: {"p50_s": 0, "p99_s": 3}}
+_FIGURES = ("scheduled", "done", "failed", *QUANTILES)
+
+
+def list_sides(
+    steps: Sequence[OperationGroup],
+) -> dict[str, list[OperationGroup]]:
+    """Return the time steps by side; empty unless both sides timed the calls.
+
+    Args:
+        steps: steps of both sides, with number and start in s as key.
+    """
+    sides: dict[str, list[OperationGroup]] = {CLIENT: [], SERVER: []}
+    for one in steps:
+        sides.setdefault(one.side, []).append(one)
+    timed = all(any(one.latency.count for one in sides[side]) for side in (CLIENT, SERVER))
+    return sides if timed else {}
+
+
+def draw_sides(sides: dict[str, list[OperationGroup]], points: int) -> list[LoadChart]:
+    """Draw the quantiles of both sides over time; nothing without both."""
+    if not sides:
+        return []
+    lines = [
+        ChartLine(
+            f"{side} {name.removesuffix('_s')}",
+            f"color{color}",
+            [_make_dot(one, side, name) for one in sides[side] if one.latency.count],
+            round=side == CLIENT,
+        )
+        for side, colors in _COLORS.items()
+        for name, color in colors.items()
+    ]
+    drawn = [max(dot.value, 1e-6) for line in lines for dot in line.dots]
+    axis = NumberAxis([0.0, 1.0, *(_start_s(one) for steps in sides.values() for one in steps)])
+    chart = LineChart(
+        "Client and server over time",
+        lines,
+        axis,
+        values=NumberAxis(drawn, format_seconds, logarithmic=True),
+    )
+    merged = f" Each point merges {points} steps." * (points > 1)
+    caption = (
+        "Latency of the same operation as clients and servers saw it, over seconds since the start. "
+        "The distance is the time outside the server: network, listen queue, and the client itself. "
+        f"Clients count from the scheduled instant. Logarithmic axis.{merged}"
+    )
+    return [LoadChart("Client and server", chart, caption)]
+
+
+def make_side_table(sides: dict[str, list[OperationGroup]]) -> DataTable:
+    """Make the table of both sides' figures by time step."""
+    found: dict[tuple[int, float], dict[str, Any]] = {}
+    for side, steps in sides.items():
+        for one in steps:
+            key = _number(one), _start_s(one)
+            row = found.setdefault(key, {"step": key[0], "start_s": key[1]})
+            figures = one.list_figures()
+            row.update({f"{side}_{name}": figures[name] for name in _FIGURES})
+    names = [f"{side}_{name}" for side in (CLIENT, SERVER) for name in _FIGURES]
+    rows = [{**dict.fromkeys(names), **found[key]} for key in sorted(found)]
+    columns = (
+        TableColumn("step", "step", is_number=True),
+        TableColumn("start_s", "from (s)", is_number=True),
+        *(
+            TableColumn(
+                name, name.removesuffix("_s").replace("_", " "), _format(name), is_number=True
+            )
+            for name in names
+        ),
+    )
+    return DataTable("sides", "Client and server by time step", columns, rows)
+
+
+def _format(name: str) -> Any:
+    if name.endswith("_s"):
+        return lambda value: "–" if value is None else format_seconds(value)
+    return lambda value: "–" if value is None else str(value)
+
+
+def _make_dot(step: OperationGroup, side: str, name: str) -> ChartDot:
+    value = step.latency.quantile(QUANTILES[name])
+    text = f"step {_number(step)}: {side} {name.removesuffix('_s')} {format_seconds(value)}"
+    return ChartDot(_start_s(step), value, text=text)
+
+
+def _number(step: OperationGroup) -> int:
+    return int(step.key[0])  # type: ignore[index]
+
+
+def _start_s(step: OperationGroup) -> float:
+    return float(step.key[1])  # type: ignore[index]
