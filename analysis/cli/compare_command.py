@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -124,17 +124,21 @@ def _compare_selected(
         asked = [campaign_queries.resolve_campaign(store, one) for one in asked]
     values = [find_axis_value(samples, axis, one) for one in asked]
     questions = compare_with_first(axis, values, delta=delta, selection=selection)
-    found = compare_together(samples, questions, now_us=time.time_ns() // 1000)
-    for one in found:
-        store.replace_comparison(one.query.id, one.pairs, one.verdicts)
     return [
-        ComparisonResult(
-            one,
-            counter_changes.compare_counters(counted, axis, one.query.a, one.query.b),
-            instruction_changes.load_counted_work(store, one.verdicts),
-        )
-        for one in found
+        _store_result(store, counted, one)
+        for one in compare_together(samples, questions, now_us=time.time_ns() // 1000)
     ]
+
+
+def _store_result(
+    store: Store, counted: Sequence[CountedSample], found: Comparison
+) -> ComparisonResult:
+    query = found.query
+    changes = counter_changes.compare_counters(counted, query.axis, query.a, query.b)
+    verdicts = counter_changes.attach_counters(found.verdicts, changes)
+    store.replace_comparison(query.id, found.pairs, verdicts)
+    instructions = instruction_changes.load_counted_work(store, verdicts)
+    return ComparisonResult(replace(found, verdicts=verdicts), changes, instructions)
 
 
 def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> dict[str, str]:

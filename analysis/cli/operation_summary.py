@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,21 @@ def print_operations(
     names = [OutputColumn(_name_key(name), name) for name in by]
     print_rows(lines, [*names, *_COLUMNS], form=form, title=title)
     click.echo(_NOTE, err=form != TABLE)
+    if failures := _describe_failures(groups):
+        click.echo(failures, err=form != TABLE)
+
+
+def _describe_failures(groups: Sequence[OperationGroup]) -> str:
+    """Describe the failures of each operation by class, the most frequent first."""
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    for group in groups:
+        totals[group.operation].update(group.failures)
+    parts = [
+        f"{operation}: {', '.join(f'{name} {count:,}' for name, count in found.most_common())}"
+        for operation, found in sorted(totals.items())
+        if found
+    ]
+    return f"Failed operations: {'; '.join(parts)}." if parts else ""
 
 
 class _GroupKey:

@@ -148,7 +148,7 @@ def compare_together(
         one comparison per question; without those for which nothing was recorded.
 
     Raises:
-        NothingToDo: no execution of any side recorded a headline metric or a failure.
+        NothingToDoError: no execution of any side recorded a headline metric or a failure.
     """
     samples = list(samples)
     known = collect_checksums(samples)

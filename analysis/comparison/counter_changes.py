@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from treehammer.analysis.samples.sample import Sample, comparison_key, find_varying_axes
+from treehammer.analysis.statistics.verdict import SERIES_SCOPES, VerdictEvidence
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.exact_counters import (
     COUNTER_NAMES,
@@ -21,6 +22,7 @@ from treehammer.collectors.record.exact_counters import (
 )
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.hctests.matrix.definition import Scalar
+from treehammer.sql.core.rows import VerdictRow
 from treehammer.text_formatting import pluralize
 
 COUNTER_SCOPE = "counter"
@@ -66,6 +68,7 @@ class CounterChange:
     b_value: float
     effect: float | None
     jobs: int
+    comparison_key: str = ""
 
     def is_regression(self, delta: float) -> bool:
         """Whether B counts more than A, beyond ``delta`` in ln, of a counter of which less is better."""
@@ -129,9 +132,58 @@ def _compare_sides(
                 verdict=_decide(values_a, values_b),
                 a_value=a,
                 b_value=b,
-                effect=math.log(b / a) if a > 0 and b > 0 else None,
+                effect=_log_ratio(a, b),
                 jobs=len({one.sample.job_id for one in (*of_a, *of_b)}),
+                comparison_key=comparison_key(first, axis),
             )
+
+
+def _log_ratio(a: float, b: float) -> float | None:
+    return math.log(b / a) if a > 0 and b > 0 else None
+
+
+def attach_counters(
+    rows: Iterable[VerdictRow], changes: Iterable[CounterChange]
+) -> tuple[VerdictRow, ...]:
+    """Add the counters of each series to the evidence of its first row."""
+    by_series: dict[str, dict[str, Sequence[str | float]]] = defaultdict(dict)
+    for one in changes:
+        by_series[one.comparison_key][one.metric] = (
+            one.verdict,
+            one.a_value,
+            one.b_value,
+            one.jobs,
+        )
+    attached = []
+    for row in rows:
+        counters = by_series.pop(row.comparison_key, {}) if row.scope in SERIES_SCOPES else {}
+        if counters:
+            evidence = replace(VerdictEvidence.from_json(row.evidence), counters=counters)
+            attached.append(replace(row, evidence=evidence.to_json()))
+        else:
+            attached.append(row)
+    return tuple(attached)
+
+
+def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:
+    """Collect the changes that :func:`attach_counters` added to rows."""
+    return [
+        CounterChange(
+            COUNTER_SCOPE,
+            "" if row.axis == "site" else row.site,
+            row.label,
+            name,
+            str(verdict),
+            float(a),
+            float(b),
+            _log_ratio(float(a), float(b)),
+            int(jobs),
+            row.comparison_key,
+        )
+        for row in rows
+        for name, (verdict, a, b, jobs) in VerdictEvidence.from_json(row.evidence).counters.items()
+        if name in METRICS_BY_NAME
+    ]
 
 
 def _collect_values(side: Iterable[CountedSample], name: str) -> set[float]:

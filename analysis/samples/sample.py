@@ -302,7 +302,7 @@ def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
 
     Raises:
         ConfigError: no sample has such an axis.
-        NothingToDo: no sample has this value.
+        NothingToDoError: no sample has this value.
     """
     present: set[Scalar] = set()
     axes: set[str] = set(CONTEXT_AXES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -105,6 +105,8 @@ class VerdictEvidence:
             several ``=`` on one column any one will do.
         where_a, where_b: conditions on one side alone.
         of_a, of_b: columns and the values that single out the executions of either side.
+        counters: exact counter -> its verdict, values on both sides and number of jobs; kept with
+            the first row of each series.
 
     ``campaigns`` is None in what was recorded before these last ones were: then the selection is
     not known, and ``a_value`` and ``b_value`` are medians over jobs.
@@ -146,6 +148,7 @@ class VerdictEvidence:
     where_b: tuple[str, ...] | None = None
     of_a: Mapping[str, str | int] = field(default_factory=dict)
     of_b: Mapping[str, str | int] = field(default_factory=dict)
+    counters: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The text kept in the verdict's row."""

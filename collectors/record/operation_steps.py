@@ -19,25 +19,23 @@ from .value_checks import is_number, make_check
 #: Seconds behind its schedule from which an operation counts as sent late.
 LATE_S = 0.010
 
-#: Operations of the shipped tests. A test may add others: a lower-case word.
+CONNECT, LOCATE, STAT, MKDIR, RMDIR = "connect", "locate", "stat", "mkdir", "rmdir"
+CREATE, OPEN, CLOSE = "create", "open", "close"
+READ, VECTOR_READ = "read", "vector_read"
+WRITE, VECTOR_WRITE = "write", "vector_write"
+READ_FILE, WRITE_FILE, COPY = "read_file", "write_file", "copy"
+DELETE, VANISH = "delete", "vanish"
+
+#: Operations of the shipped tests: connections and namespace, parts of files, whole files, removal.
+#: A test may add others: a lower-case word.
 OPERATIONS = (
-    "authenticate",
-    "connect",
-    "locate",
-    "stat",
-    "mkdir",
-    "create",
-    "open",
-    "read",
-    "vector_read",
-    "write",
-    "close",
-    "copy",
-    "remove",
-    "delete",
+    *(CONNECT, LOCATE, STAT, MKDIR, RMDIR, CREATE, OPEN, CLOSE),
+    *(READ, VECTOR_READ, WRITE, VECTOR_WRITE),
+    *(READ_FILE, WRITE_FILE, COPY),
+    *(DELETE, VANISH),
 )
 #: Main operation of a load: the first of these that it has.
-MAIN_OPERATIONS = ("write", "delete", "vector_read", "read", "open")
+MAIN_OPERATIONS = (COPY, WRITE_FILE, READ_FILE, WRITE, DELETE, VECTOR_READ, READ, OPEN)
 CLIENT, SERVER = "client", "server"
 
 #: Classes of failed operations.
@@ -76,7 +74,7 @@ def _operation_metrics() -> Tuple[Metric, ...]:
 
     return (
         text("side", "'client', or 'server' for the same operation in the server's log.", max_length=MAX_WORD, choices=(CLIENT, SERVER)),
-        text("operation", "Operation: open, read, vector_read, write, stat, …", max_length=32, is_identity=True),
+        text("operation", "Operation: open, read, vector_read, read_file, write_file, stat, …", max_length=32, is_identity=True),
         text("server", "Server that performed it; empty where unknown."),
         count("step", "Time step, from 0 at the common start of the campaign's jobs, else at the start of the load."),
         count("step_start_us", "Start of the step, microseconds since 1970 UTC.", unit="us"),

@@ -28,15 +28,35 @@ def run_tool(command: List[str], env: Mapping[str, str], action: str) -> str:
     Raises:
         ExecutionError: kind ``broken``; the message is ``action`` and the tool's own reason.
     """
+    done = run_setup_command(command, env, action)
+    if done.returncode:
+        raise_setup_error("broken", f"{action} failed: {extract_error_line(done.stderr)}")
+    return done.stdout
+
+
+def run_setup_command(
+    command: List[str], env: Mapping[str, str], action: str, errors: str = "replace"
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, which may be a failure.
+
+    Args:
+        command: program and arguments.
+        env: its complete environment.
+        action: the command's purpose, for messages.
+        errors: how bytes that are not UTF-8 are decoded.
+
+    Raises:
+        ExecutionError: kind ``broken``: it did not start, or took too long.
+    """
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
             env=dict(env),
             cwd=os.sep,  # a stray ROOT.py in the current folder must not be found
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            errors="replace",
+            errors=errors,
             timeout=SETUP_TIMEOUT_S,
             check=False,
         )
@@ -46,9 +66,6 @@ def run_tool(command: List[str], env: Mapping[str, str], action: str) -> str:
         )
     except OSError as error:
         raise_setup_error("broken", f"{action} failed: {error}")
-    if done.returncode:
-        raise_setup_error("broken", f"{action} failed: {extract_error_line(done.stderr)}")
-    return done.stdout
 
 
 def extract_error_line(output: str) -> str:

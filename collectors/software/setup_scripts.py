@@ -6,16 +6,15 @@ import difflib
 import os
 import re
 import shutil
-import subprocess
 from typing import Dict, List, Mapping, Tuple
 
 from ..job_spec import SoftwareRequest
 from .provider_tools import (
-    SETUP_TIMEOUT_S,
     check_root_importable,
     drop_foreign_root,
     extract_error_line,
     raise_setup_error,
+    run_setup_command,
     run_tool,
 )
 
@@ -151,24 +150,9 @@ def _list_neighbors(folder: str, missing: str) -> str:
 
 def _source_script(script: str, base: Mapping[str, str]) -> Tuple[Dict[str, str], str, int]:
     """Source a script; return the new environment, the script's stderr and its status."""
-    try:
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-c", _SOURCE_COMMAND, "treehammer", script],
-            env=drop_foreign_root(base),
-            cwd=os.sep,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=SETUP_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise_setup_error(
-            "broken", f"sourcing {script} took longer than {SETUP_TIMEOUT_S} s", transient=True
-        )
-    except OSError as error:
-        raise_setup_error("broken", f"sourcing {script} failed: {error}")
+    command = ["bash", "--noprofile", "--norc", "-c", _SOURCE_COMMAND, "treehammer", script]
+    env = drop_foreign_root(base)
+    done = run_setup_command(command, env, f"sourcing {script}", errors="surrogateescape")
     env = dict(item.split("=", 1) for item in done.stdout.split("\0") if "=" in item)
     if _SOURCED_VARIABLE not in env:
         raise_setup_error(

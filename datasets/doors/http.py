@@ -77,14 +77,14 @@ def stat_file(url: str) -> FileObservation:
     """Request a file's size and adler32 from the server."""
 
     def head(session: _HttpSession) -> FileObservation:
-        asked = {"Want-Digest": "adler32"}
-        with session.request("HEAD", url, asked, limit_s=CHECKSUM_TIMEOUT_S) as answer:
+        headers = {"Want-Digest": "adler32"}
+        with session.request("HEAD", url, headers, limit_s=CHECKSUM_TIMEOUT_S) as answer:
             length = answer.headers.get("Content-Length", "")
             digests = answer.headers.get("Digest", "")
         if not length.isdigit():
-            return FileObservation(failure=FAILED, message="does not tell how long the file is")
-        told = re.search(r"\badler32=([0-9a-fA-F]{1,8})\b", digests)
-        return FileObservation(int(length), normalize_adler32(told[1]) if told else "")
+            return FileObservation(failure=FAILED, message="does not report the size of the file")
+        adler32 = re.search(r"\badler32=([0-9a-fA-F]{1,8})\b", digests)
+        return FileObservation(int(length), normalize_adler32(adler32[1]) if adler32 else "")
 
     return _observe_file(url, head)
 

@@ -1,6 +1,6 @@
 """Doors that use the XRootD protocol, accessed with XRootD's own client.
 
-The client (:mod:`.xrootd_client`) runs in a separate process: it conflicts with ROOT's copy of the
+The client (:mod:`.xrootd_process`) runs in a separate process: it conflicts with ROOT's copy of the
 library, and a process can be killed when a server does not respond.
 """
 
@@ -17,7 +17,7 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
-from treehammer.datasets.doors import xrootd_client
+from treehammer.datasets.doors import xrootd_process
 from treehammer.datasets.doors.file_observation import (
     FAILED,
     NO_RESPONSE,
@@ -37,6 +37,8 @@ CLIENT_TIMEOUTS = {
     "XRD_REDIRECTLIMIT": "8",
     "XRD_APPNAME": "treehammer",
 }
+#: Start of the client's lines that report progress.
+_PROGRESS_START = '{"done"'
 #: Seconds without output after which the client is killed.
 SILENCE_TIMEOUT_S = 30.0
 NO_ANSWER_MESSAGE = "the server accepts connections and does not answer within {:.0f} s"
@@ -56,7 +58,7 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
 
 def stat_file(url: str) -> FileObservation:
     """Request a file's size and adler32 from the server."""
-    return _observe_file("stat", url, limit_s=SILENCE_TIMEOUT_S + xrootd_client.CHECKSUM_TIMEOUT_S)
+    return _observe_file("stat", url, limit_s=SILENCE_TIMEOUT_S + xrootd_process.CHECKSUM_TIMEOUT_S)
 
 
 def read_file(
@@ -100,7 +102,7 @@ def _run_client(
         MissingExtraError: the XRootD client is not installed.
     """
     require_package("XRootD")
-    command = [sys.executable, "-P", "-m", xrootd_client.__name__, *words]
+    command = [sys.executable, "-P", "-m", xrootd_process.__name__, *words]
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
@@ -111,22 +113,21 @@ def _run_client(
             env=os.environ | CLIENT_TIMEOUTS,
         ) as process,
     ):
-        told = ""
+        last_line = ""
         try:
-            for line in _read_lines(process, limit_s or SILENCE_TIMEOUT_S):
-                told = line
-                if advance and told.startswith('{"done"'):
-                    advance(json.loads(told)["done"])
+            for last_line in _read_lines(process, limit_s or SILENCE_TIMEOUT_S):
+                if advance and last_line.startswith(_PROGRESS_START):
+                    advance(json.loads(last_line)["done"])
         except BaseException:
             process.kill()
             raise
         code = process.wait()
         errors.seek(0)
-        said = errors.read().decode("utf-8", "replace").strip() or told.strip()
-    if told.startswith("{") and not told.startswith('{"done"'):
-        found: Mapping[str, Any] = json.loads(told)
-        return found
-    raise ValueError(f"XRootD's client ended with {code}: {said[-300:]}")
+        message = errors.read().decode("utf-8", "replace").strip() or last_line.strip()
+    if last_line.startswith("{") and not last_line.startswith(_PROGRESS_START):
+        result: Mapping[str, Any] = json.loads(last_line)
+        return result
+    raise ValueError(f"XRootD's client ended with {code}: {message[-300:]}")
 
 
 def _read_lines(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]:

@@ -35,7 +35,7 @@ def convert_column(column: pa.Array, name: str, kind: str, problems: Problems) -
         problems: receives the rows that do not fit.
 
     Raises:
-        WrongType: none of its values can fit.
+        ColumnTypeError: none of its values can fit.
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()

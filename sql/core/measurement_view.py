@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 from treehammer.sql.core.packing import PACKED_COLUMNS
-from treehammer.sql.core.schema import dimension_tables, measurement
+from treehammer.sql.core.schema import dimension_tables, extra, measurement
 
 #: Prefix of test-defined metrics where they appear beside catalogue columns.
 EXTRA_PREFIX = "extra_"
@@ -52,6 +52,25 @@ def join_dimensions(names: Iterable[str]) -> sa.FromClause:
         if dimension.name in tables:
             found = found.join(dimension_tables[dimension.name])
     return found
+
+
+def join_metric(
+    tables: sa.FromClause, name: str, number: int = 0, *, outer: bool = False
+) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
+    """Return the column of a metric, and the tables joined to it if a test defined it.
+
+    Args:
+        tables: the measurements, with the dimensions of catalogue metrics.
+        name: of the catalogue, or with :data:`EXTRA_PREFIX`.
+        number: distinguishes several metrics of one query.
+        outer: keep measurements that lack the metric.
+    """
+    if not name.startswith(EXTRA_PREFIX):
+        return tables, catalogue_column(name)
+    own = extra.alias(f"extra{number}")
+    of_measurement = own.c.measurement_id == measurement.c.measurement_id
+    named = own.c.name == name.removeprefix(EXTRA_PREFIX)
+    return tables.join(own, sa.and_(of_measurement, named), isouter=outer), own.c.value
 
 
 def measurements_where(name: str, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

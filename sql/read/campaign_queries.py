@@ -17,7 +17,7 @@ from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.outcomes import has_outcome, outcome_column
-from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows
+from treehammer.sql.core.row_mapping import CHUNK_ROWS, Row, fetch_rows
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
@@ -150,7 +150,7 @@ def resolve_campaign(store: ResultsReader, reference: str) -> str:
     """The identity that :meth:`.ResultsReader.campaign` finds, or of a campaign that has measurements alone.
 
     Raises:
-        NothingToDo: there is no campaign at all.
+        NothingToDoError: there is no campaign at all.
         ConfigError: none or several are meant.
     """
     try:
@@ -169,28 +169,28 @@ def _has_measurements(store: ResultsReader, campaign_id: str) -> bool:
 
 
 def fetch_campaign(store: ResultsReader, id_: str) -> CampaignRow:
-    """The campaign of an identity.
+    """Fetch a campaign by its identity.
 
     Raises:
-        NothingToDo: there is none.
+        NothingToDoError: there is none.
     """
-    with store.connection() as connection:
-        found = fetch_rows(connection, CampaignRow, sa.select(campaign).where(campaign.c.id == id_))
-    if not found:
-        raise NothingToDoError("there is no campaign of this identity")
-    return found[0]
+    return _fetch_by_id(store, CampaignRow, campaign, id_)
 
 
 def fetch_job(store: ResultsReader, id_: str) -> JobRow:
-    """The job of an identity.
+    """Fetch a job by its identity.
 
     Raises:
-        NothingToDo: there is none.
+        NothingToDoError: there is none.
     """
+    return _fetch_by_id(store, JobRow, job, id_)
+
+
+def _fetch_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: str) -> Row:
     with store.connection() as connection:
-        found = fetch_rows(connection, JobRow, sa.select(job).where(job.c.id == id_))
+        found = fetch_rows(connection, kind, sa.select(table).where(table.c.id == id_))
     if not found:
-        raise NothingToDoError("there is no job of this identity")
+        raise NothingToDoError(f"there is no {table.name} of this identity")
     return found[0]
 
 

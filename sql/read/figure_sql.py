@@ -19,7 +19,6 @@ from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, SUBJECT
-from treehammer.sql.core.measurement_view import EXTRA_PREFIX
 from treehammer.sql.core.metric_sums import (
     MAX_BIN_READS,
     UNLIMITED_READS,
@@ -35,7 +34,6 @@ from treehammer.sql.core.outcomes import (
 )
 from treehammer.sql.core.schema import (
     dimension_tables,
-    extra,
     measurement,
     rollup_column_names,
     rollup_day,
@@ -307,16 +305,7 @@ def _measurement_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _
     how: dict[str, Any] = {_COUNT: sa.func.sum}
     joined = measurement_view.join_dimensions(figure.metrics)
     for place, metric in enumerate(figure.metrics):
-        if metric.startswith(EXTRA_PREFIX):
-            own = extra.alias(f"extra{place}")
-            mine = own.c.measurement_id == measurement.c.measurement_id
-            named = own.c.name == metric.removeprefix(EXTRA_PREFIX)
-            joined = joined.outerjoin(own, sa.and_(mine, named))
-        column = (
-            own.c.value
-            if metric.startswith(EXTRA_PREFIX)
-            else measurement_view.catalogue_column(metric)
-        )
+        joined, column = measurement_view.join_metric(joined, metric, place, outer=True)
         value = credible_value(column)
         found = (*moment_sums(value), sa.func.min(value), sa.func.max(value))
         names = [f"{letter}{place}" for letter in "nsqlh"]

@@ -10,10 +10,9 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.measurement_view import EXTRA_PREFIX
 from treehammer.sql.core.metric_sums import credible_value
 from treehammer.sql.core.outcomes import has_outcome
-from treehammer.sql.core.schema import extra, measurement
+from treehammer.sql.core.schema import measurement
 from treehammer.sql.read.figure_query import (
     DAY,
     ROLLUP_GROUPINGS,
@@ -55,16 +54,8 @@ def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[
     """
     metric, *_ = figure.metrics
     fetched = [DAY if name in TIME_UNITS else name for name in figure.by]
-    joined = measurement_view.join_dimensions([*fetched, metric])
-    if metric.startswith(EXTRA_PREFIX):
-        mine = extra.c.measurement_id == measurement.c.measurement_id
-        named = extra.c.name == metric.removeprefix(EXTRA_PREFIX)
-        joined = joined.join(extra, sa.and_(mine, named))
-    column = (
-        extra.c.value
-        if metric.startswith(EXTRA_PREFIX)
-        else measurement_view.catalogue_column(metric)
-    )
+    tables = measurement_view.join_dimensions([*fetched, metric])
+    joined, column = measurement_view.join_metric(tables, metric)
     value = credible_value(column)
     query = (
         sa.select(*map(measurement_view.catalogue_column, fetched), value)

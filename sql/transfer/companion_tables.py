@@ -107,7 +107,7 @@ def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[Compani
     """The rows of a batch as their dataclass.
 
     Raises:
-        FileError: one of them is none.
+        MeasurementFileError: a row has values that do not fit its columns.
     """
     table = next(name for name, known in COMPANION_KINDS.items() if known is kind)
     problems: Problems = defaultdict(list)

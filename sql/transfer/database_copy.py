@@ -41,7 +41,7 @@ def copy_database(
 
     Raises:
         ConfigError: a URL is wrong, or both mean the same database.
-        NothingToDo: there is no database to copy.
+        NothingToDoError: there is no database to copy.
         StoreError: the target holds other rows, or a database refuses; the target is as it was.
     """
     _require_persistent(target)

@@ -45,7 +45,7 @@ def results(
 
     Raises:
         ConfigError: a campaign, condition, column or setting is wrong.
-        NothingToDo: there is no database, or no campaign to choose from.
+        NothingToDoError: there is no database, or no campaign to choose from.
         StoreError: the database refuses.
     """
     found = result_batches(campaign, where, columns, database=database, data_dir=data_dir)

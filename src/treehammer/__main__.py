@@ -29,13 +29,13 @@ def main() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _handle_unraisable(told: sys.UnraisableHookArgs) -> None:
+def _handle_unraisable(hook_args: sys.UnraisableHookArgs) -> None:
     """Press Ctrl-C again when it came while Python ran a finalizer, out of which nothing is raised."""
-    if isinstance(told.exc_value, KeyboardInterrupt):
+    if isinstance(hook_args.exc_value, KeyboardInterrupt):
         # To the process, not to the timer's thread: the main thread may be waiting for something.
         threading.Timer(INTERRUPT_REPEAT_DELAY_S, os.kill, [os.getpid(), signal.SIGINT]).start()
     else:
-        sys.__unraisablehook__(told)
+        sys.__unraisablehook__(hook_args)
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ def on_interrupt(left: str | Callable[[], str]) -> Iterator[None]:
     """Describe on Ctrl-C the state that the block leaves; also a decorator.
 
     Raises:
-        Interrupted: in place of KeyboardInterrupt.
+        Interruption: in place of KeyboardInterrupt.
     """
     try:
         yield

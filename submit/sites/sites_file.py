@@ -29,7 +29,7 @@ from treehammer.submit.sites.sites_schema import (
     SITES_TABLES,
     CeilingsTable,
     DoorTable,
-    LoadTable,
+    LoadPermissionTable,
     PoolTable,
     SitesDocument,
     SiteTable,
@@ -238,7 +238,9 @@ def _site_table(site: Site) -> dict[str, Any]:
     values = asdict(site) | {"pool": site.pool or None, "labels": list(site.labels)}
     values["ceilings"] = _nondefault_values(values["ceilings"], CeilingsTable)
     for door in values["doors"]:
-        door["load"] = _nondefault_values(door["load"], LoadTable) if door["load"] else None
+        door["load"] = (
+            _nondefault_values(door["load"], LoadPermissionTable) if door["load"] else None
+        )
     values["doors"] = [_nondefault_values(door, DoorTable) for door in values["doors"]]
     return _nondefault_values(values, SiteTable)
 

@@ -71,7 +71,7 @@ class CeilingsTable(StrictModel):
     )
 
 
-class LoadTable(StrictModel):
+class LoadPermissionTable(StrictModel):
     """Load that a door permits at a time; what is missing is not permitted."""
 
     opens_per_s: float = Field(0.0, ge=0, lt=1e9, description="Files opened per second.")
@@ -102,7 +102,7 @@ class DoorTable(StrictModel):
     )
     middleware: _Line = Field("", description='Middleware, e.g. "dCache" or "EOS"; informative.')
     version: _Line = Field("", description="Version of the middleware; informative.")
-    load: LoadTable | None = Field(
+    load: LoadPermissionTable | None = Field(
         None, description="Load that load tests may put on it; none without this table."
     )
 
@@ -178,7 +178,7 @@ SITES_TABLES = DocumentTables(
         "sites": tuple(SiteTable.model_fields),
         "doors": tuple(DoorTable.model_fields),
         "ceilings": tuple(CeilingsTable.model_fields),
-        "load": tuple(LoadTable.model_fields),
+        "load": tuple(LoadPermissionTable.model_fields),
     },
     _table_name,
 )

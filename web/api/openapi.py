@@ -18,7 +18,7 @@ from treehammer.version import __version__
 from treehammer.web.api import response_models as models
 from treehammer.web.api.campaign_document import CampaignDocument
 from treehammer.web.api.campaign_ingest import MAX_ROWS
-from treehammer.web.api.operations import (
+from treehammer.web.api.page_operations import (
     CAMPAIGN_OPERATIONS_PATH,
     DESCRIPTION_PATH,
     HEALTH_PATH,
@@ -26,7 +26,7 @@ from treehammer.web.api.operations import (
     NO_NUL,
     OPERATIONS,
     TOKEN_PATH,
-    Operation,
+    PageOperation,
     Parameter,
 )
 from treehammer.web.core.request_bodies import RequestLimits
@@ -248,7 +248,7 @@ def _describe_upload(body: dict[str, Any], stored: str, invalid: str, why: str) 
     }
 
 
-def _describe_page(operation: Operation) -> dict[str, Any]:
+def _describe_page(operation: PageOperation) -> dict[str, Any]:
     """Describe an operation that answers with the tables of a page."""
     body = models.PageData.model_json_schema()
     rows = body["properties"]["tables"]["additionalProperties"]

@@ -16,7 +16,7 @@ from treehammer.sql.core.packing import decode_latency
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_queries import list_quantiles, restore_operation
 from treehammer.sql.write.store import Store
-from treehammer.web.api.operations import CAMPAIGN_OPERATIONS_PATH
+from treehammer.web.api.page_operations import CAMPAIGN_OPERATIONS_PATH
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.views.shared.page_context import PageContext

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.write.store import Store
-from treehammer.web.api.operations import OPERATIONS, Operation
+from treehammer.web.api.page_operations import OPERATIONS, PageOperation
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.views.shared.page_context import (
     CSV,
@@ -36,7 +36,7 @@ def routes(context: PageContext, queries: Mapping[str, PageQuery]) -> list[BaseR
     ]
 
 
-def _page_data(query: PageQuery, operation: Operation) -> PageQuery:
+def _page_data(query: PageQuery, operation: PageOperation) -> PageQuery:
     def answer(store: Store, request: Request) -> Response:
         _check_parameters(request, operation)
         form = CSV if request.query_params.get("format") == CSV else JSON
@@ -55,7 +55,7 @@ def _as_table_request(request: Request, form: str) -> Request:
     return Request({**request.scope, "query_string": query}, request.receive)
 
 
-def _check_parameters(request: Request, operation: Operation) -> None:
+def _check_parameters(request: Request, operation: PageOperation) -> None:
     """Check the query against the description, as a misspelt name would change the result.
 
     Raises:
@@ -72,14 +72,14 @@ def _check_parameters(request: Request, operation: Operation) -> None:
             raise ConfigError(f"{name} cannot be {value[:40]!r}", hint=known[name].description)
 
 
-def _unknown_parameter(name: str, operation: Operation, known: Iterable[str]) -> ConfigError:
+def _unknown_parameter(name: str, operation: PageOperation, known: Iterable[str]) -> ConfigError:
     words = [one.name for one in operation.named_parameters if not one.in_path]
     words += ["any column of the catalogue"] if operation.filters else []
     hint = f"{suggest_word(name, known)}Known parameters: {', '.join(words)}."
     return ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
 
 
-def _about_values(view: PageView, operation: Operation) -> dict[str, Any]:
+def _about_values(view: PageView, operation: PageOperation) -> dict[str, Any]:
     """Return the values that the page shows outside its tables.
 
     Raises:

@@ -22,16 +22,16 @@ from treehammer.errors import StoreError
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 from treehammer.version import __version__
 from treehammer.web.api.campaign_ingest import CampaignIngest
-from treehammer.web.api.common_start import CommonStartEndpoint
 from treehammer.web.api.measurement_ingest import MeasurementIngest
 from treehammer.web.api.openapi import build_description
-from treehammer.web.api.operations import (
+from treehammer.web.api.page_operations import (
     DESCRIPTION_PATH,
     HEALTH_PATH,
     MEASUREMENT_PATH,
     TOKEN_PATH,
 )
 from treehammer.web.api.response_models import Health, Token
+from treehammer.web.api.start_endpoint import CommonStartEndpoint
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
 from treehammer.web.core.request_bodies import RequestLimits

@@ -298,13 +298,7 @@ def _failure_table(
             attempts=attempts.attempts, again=attempts.retried
         )
     columns = (
-        TableColumn(
-            "failure",
-            "class",
-            link=lambda row: _link_to_jobs(
-                request, campaign, site=row["site"], failure=row["failure"]
-            ),
-        ),
+        _failure_column("class", campaign, request),
         TableColumn("site", "site"),
         TableColumn("measurements", "measurements", is_number=True),
         TableColumn("attempts", "failed attempts of jobs", is_number=True),
@@ -319,6 +313,15 @@ def _failure_table(
     )
 
 
+def _failure_column(title: str, campaign: CampaignRow, request: Request) -> TableColumn:
+    """Column of failures, linked to the jobs of a site that had them."""
+    return TableColumn(
+        "failure",
+        title,
+        link=lambda row: _link_to_jobs(request, campaign, site=row["site"], failure=row["failure"]),
+    )
+
+
 def _unsupported_table(
     campaign: CampaignRow, unsupported_counts: Mapping[tuple[str, str], int], request: Request
 ) -> DataTable:
@@ -327,13 +330,7 @@ def _unsupported_table(
         for (site, of_class), count in sorted(unsupported_counts.items())
     ]
     columns = (
-        TableColumn(
-            "failure",
-            "feature",
-            link=lambda row: _link_to_jobs(
-                request, campaign, site=row["site"], failure=row["failure"]
-            ),
-        ),
+        _failure_column("feature", campaign, request),
         TableColumn("site", "site"),
         TableColumn("measurements", "measurements", is_number=True),
     )

@@ -32,7 +32,7 @@ from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
-from treehammer.web.figures.latency_histogram import LatencyHistogram, lay_out_histograms
+from treehammer.web.figures.histogram_layout import HistogramLayout, lay_out_histograms
 from treehammer.web.views.shared.common_columns import variant_column
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 
@@ -382,7 +382,7 @@ def _failure_reason(row: Row) -> str:
     return row["implausible_reasons"] or ""
 
 
-def _latency_histograms(rows: Sequence[Row]) -> list[LatencyHistogram]:
+def _latency_histograms(rows: Sequence[Row]) -> list[HistogramLayout]:
     """Read latencies of good measurements by release."""
     sums: dict[str, list[int]] = {}
     for row in rows:

@@ -17,7 +17,9 @@ import types
 __all__ = [
     "create_files",
     "delete_files",
+    "make_own_folders",
     "open_files",
+    "pretend_transfers",
     "read_files",
     "read_pattern",
     "run",
@@ -35,17 +37,21 @@ if __package__ == "treehammer_load":
     sys.modules[_package.__name__] = _package
     payload = importlib.import_module("treehammer_node.kit.treehammer_load.payload")
     workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
+    file_streams = importlib.import_module("treehammer_node.kit.treehammer_load.file_streams")
+    namespace_calls = importlib.import_module("treehammer_node.kit.treehammer_load.namespace_calls")
     server_payloads = importlib.import_module(
         "treehammer_node.kit.treehammer_load.server.server_payloads"
     )
 else:
-    from . import payload, workloads
+    from . import file_streams, namespace_calls, payload, workloads
     from .server import server_payloads
 
 run = payload.run
 open_files, read_files = workloads.open_files, workloads.read_files
 read_pattern = workloads.read_pattern
-stream_files, write_streams = workloads.stream_files, workloads.write_streams
+stream_files, write_streams = file_streams.stream_files, file_streams.write_streams
+pretend_transfers = namespace_calls.pretend_transfers
+make_own_folders = namespace_calls.make_own_folders
 delete_files, create_files = workloads.delete_files, workloads.create_files
 
 

@@ -22,10 +22,12 @@ class ClosedLoop:
     Attributes:
         sequences: operations of client 0, 1, …
         moves_files: whether whole files are moved, mostly outside the interpreter.
+        calls: operations of which each is summarized by itself; none for the main one only.
     """
 
     sequences: Sequence[Iterator[Operation]]
     moves_files: bool = False
+    calls: Sequence[str] = ()
 
 
 class ClosedLoopDriver(LoadDriver):
@@ -64,8 +66,9 @@ class ClosedLoopDriver(LoadDriver):
 
     def _finish(self, flight: Flight, now_s: float, server: str, failure: str) -> None:
         super()._finish(flight, now_s, server, failure)
-        self._last_end_s = now_s
-        self._continue(flight.operation.client)
+        self._last_end_s = max(self._last_end_s, now_s)
+        if not flight.operation.follows:
+            self._continue(flight.operation.client)
 
     def _continue(self, client: int) -> None:
         """Send a client's next operation; one after the other where operations end at once."""

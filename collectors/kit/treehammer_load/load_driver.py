@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import chain
+from math import inf
 from threading import Event
 from typing import Callable, Dict, Iterator, Optional
 
@@ -72,7 +73,10 @@ class LoadDriver:
         self._recorder = recorder
         self._timer = timer
         self._in_flight: Dict[int, Flight] = {}
-        self._account = _CpuAccount(steps, timer, recorder.record_cpu)
+        self._follow_until_s = inf
+        self._account = _CpuAccount(
+            steps, timer, lambda: timer.cpu_s() + client.child_cpu_s(), recorder.record_cpu
+        )
 
     def run(self, operations: Iterator[Operation], end_s: float) -> float:
         """Send all operations and wait for their ends; return when the load ended.
@@ -82,6 +86,7 @@ class LoadDriver:
         """
         timer = self._timer
         limit_s = end_s + self._client.timeout_s
+        self._follow_until_s = end_s
         unsent = self._send_all(operations, limit_s)
         if unsent is None:
             self._wait_until(end_s)
@@ -120,8 +125,18 @@ class LoadDriver:
         return flight
 
     def _finish(self, flight: Flight, now_s: float, server: str, failure: str) -> None:
-        self._in_flight.pop(id(flight), None)
         self._recorder.record(flight, now_s, server, failure)
+        if flight.operation.then and not failure:
+            self._follow(flight.operation)
+        # Last: nobody may see the end of the load before an operation that follows.
+        self._in_flight.pop(id(flight), None)
+
+    def _follow(self, operation: Operation) -> None:
+        """Send the operation that follows another, unless the load is over."""
+        now = self._timer.now()
+        if not self._timer.stopped and now < self._follow_until_s:
+            following = operation._replace(due_s=now, name=operation.then, then="", follows=True)
+            self._client.start(self._make_flight(following))
 
     def _wait_until(self, due_s: float) -> bool:
         """Wait until an instant, and note when the load begins; False after a signal to stop."""
@@ -154,13 +169,17 @@ class _CpuAccount:
     """CPU of the generator by step."""
 
     def __init__(
-        self, steps: StepClock, timer: LoadTimer, record: Callable[[int, float], None]
+        self,
+        steps: StepClock,
+        timer: LoadTimer,
+        cpu_s: Callable[[], float],
+        record: Callable[[int, float], None],
     ) -> None:
         self._steps = steps
-        self._timer = timer
+        self._cpu_s = cpu_s
         self._record = record
         self._step = steps.first
-        self._begin_s, self._begin_cpu_s = timer.now(), timer.cpu_s()
+        self._begin_s, self._begin_cpu_s = timer.now(), cpu_s()
 
     def advance(self, now: float) -> float:
         """Close the accounts of the steps that have ended; return the end of the present one."""
@@ -177,7 +196,7 @@ class _CpuAccount:
         self._close_steps(now, self._step + 1)
 
     def _close_steps(self, now: float, following: int) -> None:
-        cpu_s = self._timer.cpu_s()
+        cpu_s = self._cpu_s()
         cores = (cpu_s - self._begin_cpu_s) / max(now - self._begin_s, 1e-3)
         for step in range(self._step, following):
             self._record(step, cores)

@@ -30,6 +30,9 @@ MAX_OPERATIONS = 20_000_000
 MAX_CLIENTS = 5_000
 #: Default of the setting ``timeout_s``: an operation that takes longer fails.
 TIMEOUT_S = 30.0
+#: Setting ``client``: whole files are moved by this generator, not by a copy program.
+GENERATOR = "generator"
+DIRECTIONS = ("write", "read")
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,33 @@ class LoadTask:
         if value not in choices:
             raise _make_task_error(f"{axis} = {value!r}: expected one of {', '.join(choices)}")
         return str(value)
+
+    @property
+    def client(self) -> str:
+        """Who moves whole files: the generator, or a copy program (setting ``client``)."""
+        return str(self.axes.get("client", self.settings.get("client", GENERATOR)))
+
+    @property
+    def connects(self) -> bool:
+        """Whether the connection is an operation of its own (setting ``connect``)."""
+        return bool(self.axes.get("connect", self.settings.get("connect", False)))
+
+    @property
+    def puts_copies(self) -> bool:
+        """Whether a copy program copies files to the storage."""
+        return self.client != GENERATOR and self.read_direction() == "write"
+
+    def read_direction(self) -> str:
+        """Return the direction in which whole files are moved."""
+        return self.read_choice("direction", DIRECTIONS)
+
+    def read_size(self) -> int:
+        """Return the bytes of a file that is written."""
+        return round(1e6 * self.read_number("size_mb", 25, (0, 100_000)))
+
+    def read_poll_s(self) -> float:
+        """Return the seconds between two looks for a deleted file; 0 for none."""
+        return self.read_number("poll_s", 0.0, (0, 3600), zero=True)
 
     @property
     def url(self) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, NamedTuple, Optional, Sequence, Tuple
 
-OPEN, READ, VECTOR_READ = "open", "read", "vector_read"
-WRITE, CREATE, STAT, DELETE = "write", "create", "stat", "delete"
-MKDIR, RMDIR = "mkdir", "rmdir"
+from ...record.operation_steps import COPY, READ_FILE, WRITE_FILE
 
 #: Offset and length of one piece of a file.
 Chunk = Tuple[int, int]
@@ -34,12 +32,14 @@ class Operation(NamedTuple):
 
     Attributes:
         due_s: seconds since step 0 began; negative for what prepares the load.
-        name: ``open``, ``read``, ``vector_read``, ``write``, ``create``, ``stat``, ``delete``,
-            ``mkdir`` or ``rmdir``.
+        name: one of the record's ``OPERATIONS``.
         client: number of the client that performs it.
-        file: the file; a new one for ``write`` and ``create`` (an empty file).
-        chunks: pieces to read, one for ``read``; none to open, read and close the whole file.
-        keep: for ``open``: keep the file open for the client's reads.
+        file: the file; a new one for ``write_file`` and ``create`` (an empty file).
+        chunks: pieces to read, one for ``read``.
+        keep: for ``open``: keep the file open for the client's reads, until its ``close``.
+        puts: for ``copy``: copy a local file to the storage, instead of from it.
+        then: operation that follows on the same file as soon as this one has succeeded.
+        follows: whether it is such an operation.
     """
 
     due_s: float
@@ -48,18 +48,16 @@ class Operation(NamedTuple):
     file: LoadFile
     chunks: Sequence[Chunk] = ()
     keep: bool = False
+    puts: bool = False
+    then: str = ""
+    follows: bool = False
 
     @property
     def bytes(self) -> int:
         """Bytes that the operation moves."""
-        if self.name == WRITE or self.is_whole_read:
+        if self.name in (READ_FILE, WRITE_FILE, COPY):
             return self.file.size
         return sum(size for _, size in self.chunks)
-
-    @property
-    def is_whole_read(self) -> bool:
-        """Whether it reads a whole file, with its checksum."""
-        return self.name == READ and not self.chunks
 
 
 class Flight:
@@ -68,10 +66,11 @@ class Flight:
     Attributes:
         operation: the operation.
         sent_s: when it was sent, on the load's clock; None before.
+        done_s: when it was done, if it is checked afterwards; None for its end.
         adler32: checksum of the file that was written.
     """
 
-    __slots__ = ("_clock", "_ended", "_record", "adler32", "operation", "sent_s")
+    __slots__ = ("_clock", "_ended", "_record", "adler32", "done_s", "operation", "sent_s")
 
     def __init__(
         self,
@@ -81,6 +80,7 @@ class Flight:
     ) -> None:
         self.operation = operation
         self.sent_s: Optional[float] = None
+        self.done_s: Optional[float] = None
         self.adler32: Optional[int] = None
         self._clock = clock
         self._record = record
@@ -90,6 +90,10 @@ class Flight:
         """Note that the operation is being sent now."""
         if self.sent_s is None:
             self.sent_s = self._clock()
+
+    def stop_clock(self) -> None:
+        """Note that the operation is done now; what its client still checks takes no part in it."""
+        self.done_s = self._clock()
 
     def has_lasted(self, seconds: float) -> bool:
         """Whether it was sent longer ago."""
@@ -106,7 +110,8 @@ class Flight:
     def _end(self, server: str, failure: str) -> None:
         if not self._ended:
             self._ended = True
-            self._record(self, self._clock(), server, failure)
+            now_s = self._clock() if self.done_s is None else self.done_s
+            self._record(self, now_s, server, failure)
 
 
 class StorageClient:
@@ -121,9 +126,11 @@ class StorageClient:
 
     Attributes:
         cores: cores that whole files may occupy; one where all bytes pass one thread.
+        unsupported: operations that the protocol does not have.
     """
 
     cores = 1
+    unsupported: FrozenSet[str] = frozenset()
 
     def __init__(self, clients: int, timeout_s: float) -> None:
         self.clients = clients
@@ -133,8 +140,44 @@ class StorageClient:
         """Send an operation."""
         raise NotImplementedError
 
+    def child_cpu_s(self) -> float:
+        """Return the CPU seconds that programs of this client have used."""
+        return 0.0
+
+    def abort(self) -> None:
+        """End programs that are still running; their operations have failed already."""
+
     def close(self) -> None:
         """Close what is open, within a few seconds."""
+
+
+class WrappingClient(StorageClient):
+    """Client that performs some operations itself, and leaves the others to another client.
+
+    Args:
+        inner: the other client.
+    """
+
+    def __init__(self, inner: StorageClient) -> None:
+        super().__init__(inner.clients, inner.timeout_s)
+        self.inner = inner
+        self.cores, self.unsupported = inner.cores, inner.unsupported
+
+    def start(self, flight: Flight) -> None:
+        """Send an operation."""
+        self.inner.start(flight)
+
+    def child_cpu_s(self) -> float:
+        """Return the CPU seconds that programs of this client have used."""
+        return self.inner.child_cpu_s()
+
+    def abort(self) -> None:
+        """End programs that are still running."""
+        self.inner.abort()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.inner.close()
 
 
 _FAILURES_BY_ERRNO: Dict[int, str] = {

@@ -8,17 +8,38 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import replace
 from threading import Event
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    NoReturn,
+    Optional,
+)
 
+from ...record.operation_steps import VANISH
 from ..treehammer_kit.payload_task import PayloadError, write_result
 from .clients import make_client
+from .clients.copy_client import CopyClient, CopyCommand
+from .clients.vanish_poller import VanishPoller
 from .closed_loop import ClosedLoop, ClosedLoopDriver
 from .load_driver import LoadDriver, LoadTimer
-from .load_task import MAX_CLIENTS, TIMEOUT_S, LoadTask
+from .load_task import GENERATOR, MAX_CLIENTS, TIMEOUT_S, LoadTask
 from .operation import Operation, StorageClient
 from .recorder import Recorder, StepClock
-from .summary import measure_round_trip, summarize_loop, summarize_rows
+from .summary import (
+    measure_round_trip,
+    summarize_calls,
+    summarize_loop,
+    summarize_rows,
+    summarize_transfers,
+)
 from .workloads import LoadSpan, MakeOperations, MakePreparation, find_opening_time
 
 #: Seconds behind its start up to which a job sends what it missed; a later one begins with the next
@@ -26,6 +47,10 @@ from .workloads import LoadSpan, MakeOperations, MakePreparation, find_opening_t
 MAX_BACKLOG_S = 1.0
 #: Seconds for which one thread may hold the interpreter while the one that sends waits for it.
 SWITCH_INTERVAL_S = 0.0005
+
+
+def _leave_out(names: FrozenSet[str], sequence: Iterator[Operation]) -> Iterator[Operation]:
+    return (operation for operation in sequence if operation.name not in names)
 
 
 class LoadOutcome(NamedTuple):
@@ -90,29 +115,46 @@ def perform_load(
         PayloadError: the task cannot be performed.
     """
     clients = task.read_count("clients", 1, MAX_CLIENTS)
+    client = _make_task_client(task, clients)
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    written = task.written
+    wrong: Dict[str, float] = {}
+    try:
+        if written is not None:
+            written.prepare(client, prepare(task) if prepare else (), stop)
+        outcome = _Load(task, client, clients, stop).perform(make_operations)
+        if written is not None and task.puts_copies and not stop.is_set():
+            wrong["files_wrong"] = float(written.count_wrong(client, stop))
+    finally:
+        client.abort()
+        if written is not None:
+            written.remove(client, stop)
+        client.close()
+    if written is not None:
+        outcome.figures.update(
+            wrong, files_removed=float(written.removed), files_left=float(len(written.adler32s))
+        )
+    return outcome
+
+
+def _make_task_client(task: LoadTask, clients: int) -> StorageClient:
+    """Make the client of a task's storage, with a copy program and polls if the task asks for them."""
     client = make_client(
         task.url,
         clients,
         task.read_number("timeout_s", TIMEOUT_S, (0, 3600)),
         direct=task.read_choice("io", ("buffered", "direct")) == "direct",
     )
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    written = task.written
-    try:
-        if written is not None:
-            written.prepare(client, prepare(task) if prepare else (), stop)
-        outcome = _Load(task, client, clients, stop).perform(make_operations)
-    finally:
-        if written is not None:
-            written.remove(client, stop)
-        client.close()
-    if written is not None:
-        outcome.figures.update(
-            files_removed=float(written.removed), files_left=float(len(written.adler32s))
-        )
-    return outcome
+    poll_s = task.read_poll_s()
+    if poll_s:
+        client = VanishPoller(client, poll_s)
+    if task.client != GENERATOR:
+        command = CopyCommand.find(task.client, task.url, puts=task.puts_copies, env=os.environ)
+        size = task.read_size() if task.puts_copies else None
+        client = CopyClient(client, command, task.url, size)
+    return client
 
 
 def make_step_clock(task: LoadTask, start_us: int, now_s: float) -> StepClock:
@@ -174,14 +216,19 @@ class _Load:
         return self._report(driver, rows, summarize_rows(rows))
 
     def _loop(self, load: ClosedLoop) -> LoadOutcome:
+        lacking = self._client.unsupported
+        load = replace(load, sequences=[_leave_out(lacking, one) for one in load.sequences])
         recorder = self._make_recorder(self._client.cores if load.moves_files else 1)
         driver = ClosedLoopDriver(self._client, recorder, self._steps, self._timer)
-        cpu_s = self._timer.cpu_s()
+        cpu_s = self._timer.cpu_s() + self._client.child_cpu_s()
         end_s = driver.run_loop(load, self._task.duration_s)
-        cpu_s = self._timer.cpu_s() - cpu_s
+        cpu_s = self._timer.cpu_s() + self._client.child_cpu_s() - cpu_s
         rows = recorder.list_rows(end_s, every_step=True)
         figures = summarize_loop(rows, recorder.spans, by_server=load.moves_files)
         figures["client_cpu_s"] = cpu_s
+        if load.calls:
+            figures = summarize_transfers(rows, load.calls)
+            figures["total_s"] = end_s - self._start_s
         if not driver.is_complete:
             figures.pop("total_s", None)
         return self._report(driver, rows, figures)
@@ -192,4 +239,5 @@ class _Load:
         values: Dict[str, Any] = {}
         if driver.began_s is not None:
             values["load_started_us"] = self._steps.start_us + round(driver.began_s * 1e6)
+        figures.update(summarize_calls(rows, (VANISH,)))
         return LoadOutcome(rows, values, {**figures, **measure_round_trip(rows)})

@@ -6,7 +6,8 @@ import random
 from itertools import accumulate, count
 from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
-from .operation import OPEN, READ, VECTOR_READ, Chunk, LoadFile, Operation
+from ...record.operation_steps import OPEN, READ, VECTOR_READ
+from .operation import Chunk, LoadFile, Operation
 
 #: Patterns of reading.
 CONSECUTIVE, RANDOM, VECTOR = "consecutive", "random", "vector"

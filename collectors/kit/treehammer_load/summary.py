@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...record.latency_histogram import LatencyHistogram
-from ...record.operation_steps import MAIN_OPERATIONS
+from ...record.operation_steps import DELETE, MAIN_OPERATIONS
 
 Row = Mapping[str, Any]
 
@@ -65,6 +65,31 @@ def summarize_loop(
     return figures
 
 
+def summarize_calls(rows: Sequence[Row], names: Sequence[str]) -> Dict[str, float]:
+    """Summarize each of several operations: ``NAME_p50_s`` and ``NAME_p99_s``."""
+    figures: Dict[str, float] = {}
+    for name in names:
+        own = [row for row in rows if row["operation"] == name and not row["generator_limited"]]
+        histogram = _merge_latencies(own)
+        if histogram.count:
+            figures[f"{name}_p50_s"] = histogram.quantile(0.5)
+            figures[f"{name}_p99_s"] = histogram.quantile(0.99)
+    return figures
+
+
+def summarize_transfers(rows: Sequence[Row], calls: Sequence[str]) -> Dict[str, float]:
+    """Summarize transfers without data: each call, failures of all, and deletions as their rate."""
+    counted = [row for row in rows if not row["generator_limited"]]
+    limited = {row["step"] for row in rows if row["generator_limited"]}
+    figures = {**summarize_calls(rows, calls), "limited_steps": float(len(limited))}
+    deletions = [row for row in counted if row["operation"] == DELETE]
+    for name, chosen in (("achieved_hz", deletions), ("failed_share", counted)):
+        rates = _summarize_rates(chosen)
+        if name in rates:
+            figures[name] = rates[name]
+    return figures
+
+
 def _choose_rows(rows: Sequence[Row]) -> List[Row]:
     names = {row["operation"] for row in rows}
     name = next((name for name in MAIN_OPERATIONS if name in names), "")
@@ -96,6 +121,8 @@ def _summarize_servers(rows: Sequence[Row]) -> Dict[str, float]:
 def _summarize_rates(rows: Sequence[Row]) -> Dict[str, float]:
     seconds = sum({row["step"]: row["step_s"] for row in rows}.values())
     scheduled, done = (sum(row[name] for row in rows) for name in ("scheduled", "done"))
+    if not scheduled:  # all began in steps that are left out
+        return {}
     return {
         "attempted_hz": scheduled / seconds,
         "achieved_hz": done / seconds,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Callable, Iterator, NamedTuple, Sequence, Union
+from typing import Callable, Iterator, NamedTuple, Union
 
+from ...record.operation_steps import CREATE, DELETE, VANISH, WRITE_FILE
 from ..treehammer_kit.payload_task import PayloadError
 from . import schedule
 from .closed_loop import ClosedLoop
-from .content import make_blocks
 from .load_task import MAX_CLIENTS, LoadTask
-from .operation import CREATE, DELETE, READ, WRITE, LoadFile, Operation
+from .operation import LoadFile, Operation
 from .written_files import WrittenFiles
 
 #: Opens per second before the first step of readers, and seconds for them at most.
@@ -19,7 +19,6 @@ OPENING_RATE_HZ, MAX_OPENING_S = 100.0, 10.0
 MAX_VECTOR, MAX_PIECE_KB = 200, 2_000
 #: Reads, or files, of one client at most.
 MAX_SEQUENCE = 1_000_000
-_DIRECTIONS = ("write", "read")
 
 
 class LoadSpan(NamedTuple):
@@ -100,73 +99,17 @@ def read_pattern(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
     )
 
 
-def stream_files(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
-    """Write or read (``direction``) whole files: ``files`` of ``size_mb`` by each of ``clients``.
-
-    Readers take the dataset's files, else those of :func:`write_streams`.
-    """
-    streams = _Streams.read(task)
-    sequence = streams.write if streams.direction == "write" else streams.read_back
-    if streams.direction == "read" and task.files:
-        sequence = streams.read_dataset
-    return ClosedLoop([sequence(client) for client in range(streams.clients)], moves_files=True)
-
-
-def write_streams(task: LoadTask) -> Iterator[Operation]:
-    """Write the files that :func:`stream_files` reads."""
-    streams = _Streams.read(task)
-    if streams.direction == "read" and not task.files:
-        for client in range(streams.clients):
-            yield from streams.write(client)
-
-
-class _Streams(NamedTuple):
-    """Clients that move whole files."""
-
-    direction: str
-    clients: int
-    files: int
-    size: int
-    written: WrittenFiles
-    dataset: Sequence[LoadFile]
-    first: int
-
-    @classmethod
-    def read(cls, task: LoadTask) -> _Streams:
-        make_blocks()
-        clients = task.read_count("clients", 1, MAX_CLIENTS)
-        return cls(
-            task.read_choice("direction", _DIRECTIONS),
-            clients,
-            task.read_count("files", 4, MAX_SEQUENCE),
-            round(1e6 * task.read_number("size_mb", 25, (0, 100_000))),
-            task.require_written(),
-            task.files,
-            task.index * clients,
-        )
-
-    def write(self, client: int) -> Iterator[Operation]:
-        return (Operation(0.0, WRITE, client, file) for file in self._list_files(client))
-
-    def read_back(self, client: int) -> Iterator[Operation]:
-        return (Operation(0.0, READ, client, file) for file in self._list_files(client))
-
-    def read_dataset(self, client: int) -> Iterator[Operation]:
-        for number in range(self.files):
-            place = (self.first + client) * self.files + number
-            yield Operation(0.0, READ, client, self.dataset[place % len(self.dataset)])
-
-    def _list_files(self, client: int) -> Iterator[LoadFile]:
-        for number in range(self.files):
-            yield self.written.name_file(f"{client}-{number}", self.size, client + number)
-
-
 def delete_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], ClosedLoop]:
-    """Delete the files of :func:`create_files`: at ``rate_hz`` by each client, or flat out for 0."""
+    """Delete the files of :func:`create_files`: at ``rate_hz`` by each client, or flat out for 0.
+
+    With ``poll_s``, each deletion is followed by stats until the file is really gone.
+    """
     written, clients = task.require_written(), task.read_count("clients", 1, MAX_CLIENTS)
+    then = VANISH if task.read_poll_s() else ""
 
     def delete(number: int, due_s: float) -> Operation:
-        return Operation(due_s, DELETE, number % clients, _name_deleted(written, number))
+        file = _name_deleted(written, number)
+        return Operation(due_s, DELETE, number % clients, file, then=then)
 
     rate = _read_deletion_rate(task, clients)
     if rate:
@@ -188,7 +131,7 @@ def create_files(task: LoadTask) -> Iterator[Operation]:
     size = task.read_number("size_kb", 0.0, (0, 1e6), zero=True)
     for number in range(_count_deleted(task, clients)):
         file = _name_deleted(written, number)._replace(size=round(1e3 * size), number=number)
-        yield Operation(0.0, WRITE if file.size else CREATE, 0, file)
+        yield Operation(0.0, WRITE_FILE if file.size else CREATE, 0, file)
 
 
 def _name_deleted(written: WrittenFiles, number: int) -> LoadFile:

@@ -6,20 +6,11 @@ import time
 from threading import Event, Lock
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from ...record.operation_steps import CREATE, DELETE, MKDIR, READ_FILE, RMDIR, WRITE_FILE
 from ..treehammer_kit.payload_task import PayloadError
 from .closed_loop import ClosedLoop, ClosedLoopDriver
 from .load_driver import LoadTimer
-from .operation import (
-    CREATE,
-    DELETE,
-    MKDIR,
-    RMDIR,
-    WRITE,
-    Flight,
-    LoadFile,
-    Operation,
-    StorageClient,
-)
+from .operation import Flight, LoadFile, Operation, StorageClient
 from .recorder import Recorder, StepClock
 
 #: Operations at a time while files are prepared and removed; fewer for a load of fewer clients.
@@ -43,6 +34,8 @@ class WrittenFiles:
         self.folder = folder
         self.adler32s: Dict[str, Optional[int]] = {}
         self.removed = 0
+        self._sizes: Dict[str, int] = {}
+        self._folders: List[str] = []
         self._lock = Lock()
         self._exists = False
 
@@ -55,20 +48,41 @@ class WrittenFiles:
         """Note the end of an operation; a write that failed may have left a file."""
         operation = flight.operation
         with self._lock:
-            if operation.name in (WRITE, CREATE):
-                self.adler32s[operation.file.url] = flight.adler32
+            url = operation.file.url
+            if operation.name in (WRITE_FILE, CREATE) or operation.puts:
+                self.adler32s[url] = flight.adler32
+                self._sizes[url] = operation.file.size
             elif operation.name == DELETE and failure in ("", "not-found"):
-                self.adler32s.pop(operation.file.url, None)
+                self.adler32s.pop(url, None)
+            elif operation.name == MKDIR and url != self.folder:
+                self._folders.append(url)
+            elif operation.name == RMDIR and not failure and url in self._folders:
+                self._folders.remove(url)
+
+    def count_wrong(self, client: StorageClient, stop: Event) -> int:
+        """Read all files back, in 600 s at most; return how many have another content."""
+        files = [
+            LoadFile(url, self._sizes[url], adler32=adler32)
+            for url, adler32 in self.adler32s.items()
+            if adler32 is not None
+        ]
+        reads = [Operation(0.0, READ_FILE, 0, file) for file in files]
+        ended = _perform_all(client, reads, REMOVAL_S, stop, self.observe)
+        return len(reads) - sum(not failure for _, failure in ended)
 
     def prepare(self, client: StorageClient, operations: Iterable[Operation], stop: Event) -> None:
-        """Make the folder and perform operations in it.
+        """Make the folder and perform operations in it, the making of folders first.
 
         Raises:
             PayloadError: one failed.
         """
         self._exists = True
-        folder = [Operation(0.0, MKDIR, 0, LoadFile(self.folder))]
-        for some in (folder, operations):
+        every = list(operations)
+        for some in (
+            [Operation(0.0, MKDIR, 0, LoadFile(self.folder))],
+            [one for one in every if one.name == MKDIR],
+            [one for one in every if one.name != MKDIR],
+        ):
             ended = _perform_all(client, some, PREPARATION_S, stop, self.observe)
             failed = [(one, failure) for one, failure in ended if failure]
             if failed and not stop.is_set():
@@ -88,8 +102,9 @@ class WrittenFiles:
         if stop.is_set():
             self._remove_files(client, STOPPED_REMOVAL_S, Event())
         if not self.adler32s:
-            folder = [Operation(0.0, RMDIR, 0, LoadFile(self.folder))]
-            _perform_all(client, folder, STOPPED_REMOVAL_S, Event(), self.observe)
+            for urls in (list(self._folders), [self.folder]):
+                folders = [Operation(0.0, RMDIR, 0, LoadFile(url)) for url in urls]
+                _perform_all(client, folders, STOPPED_REMOVAL_S, Event(), self.observe)
 
     def _remove_files(self, client: StorageClient, limit_s: float, stop: Event) -> None:
         files = [Operation(0.0, DELETE, 0, LoadFile(url)) for url in self.adler32s]

@@ -10,8 +10,9 @@ import math
 import random
 from typing import Callable, Iterator, Mapping, NamedTuple
 
-from ...kit.treehammer_load.operation import OPEN, READ, VECTOR_READ, LoadFile, Operation
+from ...kit.treehammer_load.operation import LoadFile, Operation
 from ...kit.treehammer_load.schedule import place_pieces, sequence_reads
+from ...record.operation_steps import OPEN, READ, READ_FILE, VECTOR_READ
 
 BENCHMARK_VERSION = 1
 
@@ -59,7 +60,7 @@ class Part(NamedTuple):
 
 
 def _copy_file(client: int, file: LoadFile, _round: int) -> Iterator[Operation]:
-    yield Operation(0.0, READ, client, file)
+    yield Operation(0.0, READ_FILE, client, file)
 
 
 def _read_sparsely(client: int, file: LoadFile, round_: int) -> Iterator[Operation]:
@@ -81,7 +82,7 @@ def _open_often(client: int, file: LoadFile, _round: int) -> Iterator[Operation]
 
 
 PARTS = (
-    Part("copy", "whole files, with checksum", READ, "MB/s", 1000.0, 0.3, True, _copy_file),
+    Part("copy", "whole files, with checksum", READ_FILE, "MB/s", 1000.0, 0.3, True, _copy_file),
     Part("sparse", "baskets of 2 % of a tree", READ, "1/s", 1000.0, 0.3, False, _read_sparsely),
     Part("vector", "32 pieces at a time", VECTOR_READ, "MB/s", 200.0, 0.3, False, _read_vectors),
     Part("open", "open and close", OPEN, "1/s", 1000.0, 0.1, False, _open_often),

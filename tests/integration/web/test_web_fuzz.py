@@ -41,7 +41,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
 from treehammer.web.api.openapi import build_description
-from treehammer.web.api.operations import OPERATIONS
+from treehammer.web.api.page_operations import OPERATIONS
 from treehammer.web.core.request_bodies import RequestLimits
 
 TIMES = float(os.environ.get("FUZZ", "1"))

@@ -18,8 +18,10 @@ from treehammer.analysis.comparison.counter_changes import (
     VARIES,
     CountedSample,
     CounterChange,
+    attach_counters,
     compare_counters,
     format_counter_verdict,
+    stored_counters,
     summarize_counters,
 )
 from treehammer.collectors.record.exact_counters import (
@@ -81,6 +83,19 @@ def test_counters_that_vary_on_one_side_decide_nothing() -> None:
     change = compare(iter(rows))["read_calls"]
     assert change.verdict == VARIES
     assert not change.is_regression(0.02)
+
+
+def test_counters_are_kept_with_the_first_verdict_of_a_series() -> None:
+    changes = [*compare(build_rows(read_calls=1010)).values()]
+    found = compare_samples(SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1)
+    rows = attach_counters(found.verdicts, changes)
+    assert [row.metric for row in rows if stored_counters([row])] == ["cpu_per_event_s"]
+    kept = {one.metric: one for one in stored_counters(rows)}
+    assert {
+        name: (one.verdict, one.a_value, one.b_value, one.effect) for name, one in kept.items()
+    } == {one.metric: (one.verdict, one.a_value, one.b_value, one.effect) for one in changes}
+    assert summarize_counters([*kept.values()]) == summarize_counters(changes)
+    assert attach_counters(found.verdicts, []) == found.verdicts
 
 
 def test_changed_counters_are_printed_below_the_verdicts(

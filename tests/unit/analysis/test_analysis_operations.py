@@ -105,6 +105,7 @@ def test_summary_of_a_load_test_shows_its_operations(campaign: Path) -> None:
         x[:8] for x in lines
     ]
     assert "generator was the limit" in result.output
+    assert "Failed operations: open: other 400." in result.output
 
 
 def test_operations_are_grouped_by_axes_columns_and_steps(campaign: Path) -> None:

@@ -43,8 +43,10 @@ def _list_modules() -> Iterator[Path]:
 def _documented_names(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     """Read the names of the sections ``Args`` and ``Attributes``, each at the start of a line."""
     sections = re.findall(
-        r"^(?:Args|Attributes):\n((?: {4}.*\n?|\n)+)", ast.get_docstring(node) or "", re.MULTILINE
+        r"^(?:Args|Attributes):\n((?: {4}.*\n?|\n)*)", ast.get_docstring(node) or "", re.MULTILINE
     )
+    if not all(sections):
+        return {"a section without entries"}
     return set(re.findall(r"^ {4}\**(\w+):", "\n".join(sections), re.MULTILINE))
 
 

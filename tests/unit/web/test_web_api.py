@@ -14,7 +14,7 @@ from service_thread import ServiceThread, StartService
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.web.api.openapi import build_description
-from treehammer.web.api.operations import OPERATIONS, Operation
+from treehammer.web.api.page_operations import OPERATIONS, PageOperation
 from treehammer.web.core.request_bodies import RequestLimits
 from treehammer.web.display.calendar_days import today
 
@@ -43,7 +43,7 @@ PAGES = {
     ids=lambda one: one.name,
 )
 def test_operation_returns_content_of_page(
-    filled_service: ServiceThread, operation: Operation
+    filled_service: ServiceThread, operation: PageOperation
 ) -> None:
     address = f"{API_PREFIX}{operation.path.format(**PARTS)}"
     needed = {one.name: unquote(PARTS[one.name]) for one in operation.parameters if one.required}

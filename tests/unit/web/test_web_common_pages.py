@@ -25,7 +25,7 @@ from starlette.routing import Route
 from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
-from treehammer.web.api.operations import OPERATIONS
+from treehammer.web.api.page_operations import OPERATIONS
 from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
 from treehammer.web.views.shared.page_context import link_to_same_page
 

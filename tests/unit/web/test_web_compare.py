@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import pytest
+from click.testing import CliRunner
 from measurement_factory import (
     build_instruction_rows,
     build_verdict,
@@ -32,6 +33,7 @@ from service_thread import ServiceThread, run_service
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis_value
 from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.cli import cli
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.hctests.matrix.definition import Scalar, Variant
 from treehammer.sql.read.measurement_selection import Selection
@@ -92,6 +94,45 @@ def test_stored_verdicts_are_shown_as_they_are(filled_service: ServiceThread) ->
         assert (one["verdict"], one["jobs"], one["hosts"]) == (row.verdict, row.jobs, row.hosts)
     text = filled_service.client.get("/compare/comparison?format=csv&table=by_site").text
     assert len([*csv.DictReader(io.StringIO(text))]) == len(found["by_site"])
+
+
+def test_exact_counters_are_stored_and_shown(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        counted = [
+            replace(
+                one,
+                values={
+                    **one.values,
+                    "door_protocol": "file",
+                    "bytes_read": 5_000_000,
+                    "read_calls": 1010 if one.values["axis_root"] == "6.40.00" else 1000,
+                },
+            )
+            for one in jobs()
+        ]
+        store.add(counted)
+        options = ["--database", f"sqlite:///{tmp_path / 'results.db'}", "compare"]
+        done = CliRunner().invoke(cli, [*options, "6.38.00", "6.40.00"], standalone_mode=False)
+        assert "+1.0 % read calls" in done.output
+        question = ComparisonQuery("root", "6.38.00", "6.40.00")
+        verdicts = store.verdicts(question.id)
+    kept = [VerdictEvidence.from_json(row.evidence).counters for row in verdicts]
+    assert [one for one in kept if one] == [
+        {"bytes_read": ["same", 5e6, 5e6, 14], "read_calls": ["more", 1000, 1010, 14]}
+    ] * len(SITES)
+    with run_service(tmp_path, reading_open=True) as service:
+        for address in (f"/compare/{question.id}", "/compare?a=6.38.00&b=6.40.00&recompute=1"):
+            page = service.load_page(address)
+            assert "Exact counters of 2 variants: 2 same, 2 more (+1.0 % read calls)." in page
+            shown = page.split('id="counters"')[1]
+            assert "1,010" in shown
+            assert "5,000,000" not in shown.split("</section>")[0]
+            rows = service.load_tables(address)["counters"]
+            assert {(row["metric"], row["verdict"], row["site"]) for row in rows} == {
+                (name, verdict, site)
+                for name, verdict in (("bytes_read", "same"), ("read_calls", "more"))
+                for site in SITES
+            }
 
 
 def test_instructions_are_shown_beside_times(tmp_path: Path) -> None:

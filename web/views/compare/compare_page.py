@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison import instruction_changes, verdict_text
+from treehammer.analysis.comparison import counter_changes, instruction_changes, verdict_text
 from treehammer.analysis.comparison.attribution import summarize_attribution
 from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.analysis.statistics.verdict import (
@@ -243,6 +243,9 @@ def _comparison_view(
     ]
     counts = instruction_changes.load_counted_work(store, rows)
     instructions = effect_tables.instruction_table(counts, titled)
+    changes = counter_changes.stored_counters(rows)
+    changed = [one for one in changes if one.verdict != counter_changes.SAME]
+    counters = effect_tables.counter_table(request, changed[:limit] if limit else changes, titled)
     pairs = [] if live or limit else [effect_tables.pair_table(store, first.comparison_id)]
     notes = live_notes
     if notes is None:
@@ -252,6 +255,8 @@ def _comparison_view(
     values = {
         "tables": tables,
         "instructions": instructions,
+        "counters": replace(counters, note=_truncation_note(limit, len(changed))),
+        "counter_summary": counter_changes.summarize_counters(changes),
         "not_time": instruction_changes.NOT_TIME,
         "bars": {
             "pooled": [_effect_bar(row, reach) for row in split.pooled[:limit]],
@@ -273,7 +278,10 @@ def _comparison_view(
     if query:
         values |= _form_values(store, query)
     return PageView(
-        "comparison.html.j2", description["compared"], values, (*tables, instructions, *pairs)
+        "comparison.html.j2",
+        description["compared"],
+        values,
+        (*tables, counters, instructions, *pairs),
     )
 
 

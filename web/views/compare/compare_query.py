@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
+from treehammer.analysis.comparison.counter_changes import (
+    CountedSample,
+    attach_counters,
+    compare_counters,
+)
 from treehammer.analysis.samples.headline_rows import load_headline_rows
 from treehammer.analysis.samples.sample import (
     SAMPLE_COLUMNS,
@@ -22,6 +27,7 @@ from treehammer.analysis.samples.sample import (
     possible_values,
 )
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, figure_values
@@ -204,39 +210,44 @@ def compare_now(store: Store, query: CompareQuery) -> tuple[list[VerdictRow], Se
         )
     loaded = [_load_samples(store, side) for side in dict.fromkeys(sides)]
     label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
-    comparison_query, samples = label_sides(query, loaded)
+    comparison_query, counted = label_sides(query, loaded)
+    samples = [one.sample for one in counted]
     comparison = compare_samples(samples, comparison_query, now_us=time.time_ns() // 1000)
+    changes = compare_counters(
+        counted, comparison_query.axis, comparison_query.a, comparison_query.b
+    )
     verdicts = {row.verdict for row in comparison.of_series}
     if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
         _require_other_axis(comparison_query, samples)
-    return list(comparison.verdicts), comparison.notes
+    return list(attach_counters(comparison.verdicts, changes)), comparison.notes
 
 
 def _label_by_selection(
-    query: CompareQuery, loaded: Sequence[Sequence[Sample]]
-) -> tuple[ComparisonQuery, list[Sample]]:
+    query: CompareQuery, loaded: Sequence[Sequence[CountedSample]]
+) -> tuple[ComparisonQuery, list[CountedSample]]:
     """Label the samples of either selection with its conditions."""
     names = [" and ".join(map(str, side)) or "all" for side in query.sides]
     labeled = [
-        replace(sample, side=name)
+        replace(one, sample=replace(one.sample, side=name))
         for name, side in zip(names, loaded, strict=True)
-        for sample in side
+        for one in side
     ]
     return _build_question(query, *names), labeled
 
 
 def _select_by_value(
-    query: CompareQuery, loaded: Sequence[Sequence[Sample]]
-) -> tuple[ComparisonQuery, list[Sample]]:
+    query: CompareQuery, loaded: Sequence[Sequence[CountedSample]]
+) -> tuple[ComparisonQuery, list[CountedSample]]:
     """Take from either side's samples those with its value of the axis."""
-    a = find_axis_value(loaded[0], query.axis, query.a)
-    b = find_axis_value(loaded[-1], query.axis, query.b)
+    a = find_axis_value((one.sample for one in loaded[0]), query.axis, query.a)
+    b = find_axis_value((one.sample for one in loaded[-1]), query.axis, query.b)
     comparison_query = _build_question(query, a, b)
     if len(loaded) == 1:
         return comparison_query, list(loaded[0])
     sides = zip(loaded, (a, b), strict=True)
-    selected = (_samples_with_value(side, query.axis, value) for side, value in sides)
-    return comparison_query, [*itertools.chain.from_iterable(selected)]
+    return comparison_query, [
+        one for side, value in sides for one in side if one.sample.axis_value(query.axis) == value
+    ]
 
 
 def _samples_with_value(samples: Iterable[Sample], axis: str, value: Any) -> list[Sample]:
@@ -271,7 +282,7 @@ def _build_question(query: CompareQuery, a: Any, b: Any) -> ComparisonQuery:
     return ComparisonQuery(query.axis, a, b, query.delta, query.selection, *query.sides)
 
 
-def _load_samples(store: Store, selection: Selection) -> list[Sample]:
+def _load_samples(store: Store, selection: Selection) -> list[CountedSample]:
     figure = FigureQuery(selection=selection, kind=None)
     with store.connection() as connection:
         count = figure_values.estimate_max_measurements(connection, figure)
@@ -282,8 +293,8 @@ def _load_samples(store: Store, selection: Selection) -> list[Sample]:
             "limit, and its results are listed on this page.",
         )
     try:
-        rows = load_headline_rows(store, selection, SAMPLE_COLUMNS)
-        samples = [Sample.from_row(row) for row in rows]
+        rows = load_headline_rows(store, selection, (*SAMPLE_COLUMNS, *COUNTER_NAMES))
+        samples = [CountedSample.from_row(row) for row in rows]
     except (ValueError, AttributeError) as error:
         # Measurements uploaded by other programs may hold any text.
         raise ConfigError(

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.counter_changes import CounterChange, format_counter_verdict
 from treehammer.analysis.comparison.instruction_changes import (
     CountPair,
     format_change,
@@ -92,6 +93,26 @@ def instruction_table(pairs: Sequence[CountPair], first: VerdictRow) -> DataTabl
     )
     rows = [_flatten_counts(pair) for pair in pairs]
     return DataTable("instructions", "Instructions per event", columns, rows)
+
+
+def counter_table(
+    request: Request, changes: Sequence[CounterChange], first: VerdictRow
+) -> DataTable:
+    """Exact counters of each variant and site, with the change of each."""
+    columns = (
+        _VARIANT,
+        _site_column(request),
+        TableColumn("metric", "counter", lambda name: name.replace("_", " ")),
+        TableColumn("a_value", first.a, format_count, is_number=True),
+        TableColumn("b_value", first.b, format_count, is_number=True),
+        TableColumn("change", "verdict"),
+        *(TableColumn(name, hidden=True) for name in ("verdict", "effect", "jobs", "axis")),
+    )
+    rows = [
+        {**asdict(one), "change": format_counter_verdict(one), "axis": first.axis}
+        for one in changes
+    ]
+    return DataTable("counters", "Exact counters that changed", columns, rows)
 
 
 def _flatten_counts(pair: CountPair) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from treehammer.web.figures.figure_layout import (
     lay_out_figure,
 )
 from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
-from treehammer.web.figures.latency_histogram import bin_lower_s, format_edge
+from treehammer.web.figures.histogram_layout import bin_lower_s, format_edge
 from treehammer.web.views.explore.row_links import RowLinks
 from treehammer.web.views.explore.spread_figure import aggregation_column, group_columns
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -11,22 +12,23 @@ from concurrent.futures import ThreadPoolExecutor
 from mmap import mmap
 from typing import Callable, Dict, Mapping, Tuple
 
-from ..content import iterate_blocks
-from ..operation import (
+from ....record.operation_steps import (
+    CLOSE,
+    CONNECT,
     CREATE,
     DELETE,
+    LOCATE,
     MKDIR,
     OPEN,
     READ,
+    READ_FILE,
     RMDIR,
     STAT,
     VECTOR_READ,
-    WRITE,
-    Flight,
-    Operation,
-    StorageClient,
-    classify_os_error,
+    WRITE_FILE,
 )
+from ..content import iterate_blocks
+from ..operation import Flight, StorageClient, classify_os_error
 
 #: Threads, and so operations at a time, at most.
 MAX_THREADS = 1_024
@@ -51,6 +53,7 @@ class FileClient(StorageClient):
     """
 
     cores = len(os.sched_getaffinity(0))
+    unsupported = frozenset({CONNECT, LOCATE})
 
     def __init__(self, clients: int, timeout_s: float, *, direct: bool = False) -> None:
         super().__init__(clients, timeout_s)
@@ -64,9 +67,11 @@ class FileClient(StorageClient):
         self._readers: Dict[Tuple[int, str], int] = {}
         self._actions: Mapping[str, Callable[[Flight], object]] = {
             OPEN: self._open,
+            CLOSE: self._close_reader,
             READ: self._read,
             VECTOR_READ: self._read,
-            WRITE: self._write,
+            READ_FILE: self._read_whole,
+            WRITE_FILE: self._write,
             CREATE: self._write,
             STAT: lambda flight: os.stat(flight.operation.file.url),
             DELETE: lambda flight: os.unlink(flight.operation.file.url),
@@ -105,11 +110,16 @@ class FileClient(StorageClient):
         else:
             os.close(os.open(operation.file.url, self._flags))
 
+    def _close_reader(self, flight: Flight) -> None:
+        operation = flight.operation
+        with self._lock:
+            descriptor = self._readers.pop((operation.client, operation.file.url), None)
+        if descriptor is None:
+            raise OSError(errno.EBADF, "its open failed")
+        os.close(descriptor)
+
     def _read(self, flight: Flight) -> None:
         operation = flight.operation
-        if operation.is_whole_read:
-            self._read_whole(operation)
-            return
         descriptor = self._find_reader(operation.client, operation.file.url)
         for chunk in operation.chunks:
             self._read_piece(descriptor, *chunk)
@@ -136,8 +146,8 @@ class FileClient(StorageClient):
             if not read or (position < end and position % self._unit):
                 raise _WrongDataError
 
-    def _read_whole(self, operation: Operation) -> None:
-        file, adler32, position = operation.file, 1, 0
+    def _read_whole(self, flight: Flight) -> None:
+        file, adler32, position = flight.operation.file, 1, 0
         buffer = memoryview(self._borrow_buffer())
         descriptor = os.open(file.url, self._flags)
         try:

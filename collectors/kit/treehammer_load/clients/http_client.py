@@ -13,21 +13,21 @@ from contextlib import suppress
 from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urljoin, urlsplit
 
-from ..content import iterate_blocks
-from ..operation import (
+from ....record.operation_steps import (
+    CLOSE,
+    CONNECT,
     CREATE,
     DELETE,
+    LOCATE,
     MKDIR,
     OPEN,
-    READ,
+    READ_FILE,
     RMDIR,
     STAT,
-    WRITE,
-    Flight,
-    Operation,
-    StorageClient,
-    classify_os_error,
+    WRITE_FILE,
 )
+from ..content import iterate_blocks
+from ..operation import Flight, Operation, StorageClient, classify_os_error
 
 #: Ranges of one request: XrdHttp fails from about 1000.
 MAX_VECTOR = 200
@@ -38,15 +38,17 @@ _CLOSE_S = 5.0
 CHUNK = 1 << 18
 #: Operation -> method of its request; GET for those that read.
 METHODS: Mapping[str, str] = {
+    CONNECT: "OPTIONS",
     OPEN: "HEAD",
     STAT: "HEAD",
-    WRITE: "PUT",
+    WRITE_FILE: "PUT",
     CREATE: "PUT",
     DELETE: "DELETE",
     RMDIR: "DELETE",
     MKDIR: "MKCOL",
 }
 _SUCCESSES: Mapping[str, Tuple[int, ...]] = {
+    "OPTIONS": (200, 204, 405, 501),  # a server without OPTIONS is connected, too
     "HEAD": (200,),
     "PUT": (200, 201, 204),
     "DELETE": (200, 202, 204),
@@ -76,11 +78,16 @@ _CONTENT_RANGE = re.compile(
 def classify_response(status: int, operation: Operation) -> str:
     """Return the failure class of a response's status; '' for the expected one."""
     method = METHODS.get(operation.name, "GET")
-    reading = (200,) if operation.is_whole_read else (206,)
+    reading = (200,) if operation.name == READ_FILE else (206,)
     if status in _SUCCESSES.get(method, reading):
         return ""
     if status < 300:  # such as the whole file instead of a range
         return "not-supported"
+    return classify_status(status)
+
+
+def classify_status(status: int) -> str:
+    """Return the failure class of a status that is an error."""
     return _FAILURES_BY_STATUS.get(status, "server-error" if status >= 500 else "other")
 
 
@@ -110,12 +117,16 @@ def make_headers(url: str, env: Mapping[str, str]) -> Dict[str, str]:
 class HttpClient(StorageClient):
     """Client of ``http://`` and ``https://``; an open and a stat are HEAD requests.
 
+    A connection is timed with an OPTIONS request, the first of its client.
+
     Each client has connections of its own, and reads from the server that answered its open.
 
     Raises:
         ImportError: aiohttp is not installed.
         OSError: certificates or token cannot be read.
     """
+
+    unsupported = frozenset({LOCATE, CLOSE})
 
     def __init__(self, clients: int, timeout_s: float, url: str) -> None:
         super().__init__(clients, timeout_s)
@@ -182,7 +193,7 @@ class HttpClient(StorageClient):
             url = self._servers.get(operation.client, url)
             ranges = ",".join(f"{at}-{at + size - 1}" for at, size in operation.chunks)
             headers["Range"] = f"bytes={ranges}"
-        sends = operation.name in (WRITE, CREATE)
+        sends = operation.name in (WRITE_FILE, CREATE)
         if sends:
             # Without a length the body would be sent in chunks, which not every server takes.
             headers["Content-Length"] = str(operation.file.size)
@@ -213,8 +224,9 @@ class HttpClient(StorageClient):
             self._servers[operation.client] = str(response.url)
         if operation.name in METHODS:
             return server, ""
-        expected = operation.file.adler32 if operation.is_whole_read else None
-        if operation.name == READ or len(operation.chunks) == 1:
+        is_whole = operation.name == READ_FILE
+        expected = operation.file.adler32 if is_whole else None
+        if is_whole or len(operation.chunks) == 1:
             read, adler32 = await _read_body(response, expected is not None)
         else:
             read = count_parts(await response.read(), response.headers["Content-Type"])

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Dict, Tuple
 from urllib.parse import urljoin, urlsplit
 
-from ..operation import OPEN, READ, Flight, Operation, StorageClient, classify_os_error
+from ....record.operation_steps import CLOSE, LOCATE, OPEN, READ_FILE
+from ..operation import Flight, Operation, StorageClient, classify_os_error
 from .http_client import (
     CHUNK,
     MAX_REDIRECTS,
@@ -35,6 +36,8 @@ class PlainHttpClient(StorageClient):
     Raises:
         OSError: certificates or token cannot be read.
     """
+
+    unsupported = frozenset({LOCATE, CLOSE})
 
     def __init__(self, clients: int, timeout_s: float, url: str) -> None:
         super().__init__(clients, timeout_s)
@@ -112,8 +115,9 @@ class PlainHttpClient(StorageClient):
         if operation.name in METHODS:
             response.read()
             return ""
-        if operation.name == READ or len(operation.chunks) == 1:
-            expected = operation.file.adler32 if operation.is_whole_read else None
+        is_whole = operation.name == READ_FILE
+        if is_whole or len(operation.chunks) == 1:
+            expected = operation.file.adler32 if is_whole else None
             read, adler32 = self._read_body(response, checks=expected is not None)
             right = read == operation.bytes and expected in (None, adler32)
             return "" if right else "wrong-data"

@@ -9,19 +9,21 @@ import os
 from threading import Event, Lock
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from ..operation import (
+from ....record.operation_steps import (
+    CLOSE,
+    CONNECT,
     CREATE,
     DELETE,
+    LOCATE,
     MKDIR,
     OPEN,
+    READ_FILE,
     RMDIR,
     STAT,
     VECTOR_READ,
-    WRITE,
-    Flight,
-    LoadFile,
-    StorageClient,
+    WRITE_FILE,
 )
+from ..operation import Flight, LoadFile, StorageClient
 from .xrootd_transfer import XrootdTransfer
 
 #: Limits of the client, unless the environment sets them: a dead server must fail within seconds,
@@ -37,6 +39,7 @@ CLIENT_SETTINGS: Mapping[str, str] = {
 MAX_VECTOR, MAX_PIECE = 1024, 2_097_136
 
 _WARM_UP_S = 2.0
+_ASKED_OF_DOOR = frozenset({CONNECT, LOCATE, STAT, DELETE, MKDIR, RMDIR})
 
 # Codes of the client (XrdCl/XrdClStatus.hh) and of servers (XProtocol/XProtocol.hh).
 _SERVER_RESPONSE = 400
@@ -92,8 +95,13 @@ _FAILURES_BY_RESPONSE: Mapping[int, str] = {
 def classify_status(code: int, response: int) -> str:
     """Return the failure class of a status: the client's code, and the server's number."""
     if code == _SERVER_RESPONSE:
-        return _FAILURES_BY_RESPONSE.get(response, "other")
+        return classify_response(response)
     return _FAILURES_BY_CODE.get(code, "other")
+
+
+def classify_response(number: int) -> str:
+    """Return the failure class of a server's error number."""
+    return _FAILURES_BY_RESPONSE.get(number, "other")
 
 
 def _warm_up(door: Any) -> None:
@@ -135,6 +143,7 @@ class XrootdClient(StorageClient):
         self._new_file: Callable[[], Any] = client.File
         self._new_door: Callable[[str], Any] = client.FileSystem
         self._doors: Dict[int, Any] = {}
+        self._no_flag = OpenFlags.NONE
         self._read_flag, self._write_flags = OpenFlags.READ, OpenFlags.NEW
         self._write_mode = AccessMode.UR | AccessMode.UW | AccessMode.GR | AccessMode.OR
         self._make_path = MkDirFlags.MAKEPATH
@@ -147,10 +156,12 @@ class XrootdClient(StorageClient):
     def start(self, flight: Flight) -> None:
         """Send an operation."""
         operation = flight.operation
-        if operation.name in (STAT, DELETE, MKDIR, RMDIR):
+        if operation.name in _ASKED_OF_DOOR:
             self._ask_door(flight)
-        elif operation.name in (WRITE, CREATE) or operation.is_whole_read:
+        elif operation.name in (WRITE_FILE, CREATE, READ_FILE):
             self._transfer(flight)
+        elif operation.name == CLOSE:
+            self._close_reader(flight)
         elif operation.name == OPEN and not operation.keep:
             self._open_once(flight)
         else:
@@ -192,14 +203,15 @@ class XrootdClient(StorageClient):
                 flight.fail(classify_status(status.code, status.errno), server)
 
         flight.send()
-        if operation.name == STAT:
-            status = door.stat(path, timeout=timeout, callback=answered)
-        elif operation.name == DELETE:
-            status = door.rm(path, timeout=timeout, callback=answered)
-        elif operation.name == MKDIR:
-            status = door.mkdir(path, self._make_path, timeout=timeout, callback=answered)
-        else:
-            status = door.rmdir(path, timeout=timeout, callback=answered)
+        ask, *arguments = {
+            CONNECT: (door.ping,),  # the first request of a client makes its connection
+            LOCATE: (door.locate, path, self._no_flag),
+            STAT: (door.stat, path),
+            DELETE: (door.rm, path),
+            MKDIR: (door.mkdir, path, self._make_path),
+            RMDIR: (door.rmdir, path),
+        }[operation.name]
+        status = ask(*arguments, timeout=timeout, callback=answered)
         if not status.ok:
             answered(status, None, None)
 
@@ -213,7 +225,7 @@ class XrootdClient(StorageClient):
             _end_flight(flight, status, file, failure=failure)
             self._closing.pop(id(file), None)
 
-        reads = operation.is_whole_read
+        reads = operation.name == READ_FILE
         flight.send()
         XrootdTransfer(file, flight, self._timeout, end).start(
             add_user(operation.file.url, operation.client),
@@ -272,6 +284,24 @@ class XrootdClient(StorageClient):
         status = self._open_file(file, source, client, opened)
         if not status.ok:
             opened(status, None, None)
+
+    def _close_reader(self, flight: Flight) -> None:
+        with self._lock:
+            reader = self._readers.pop(flight.operation.client, None)
+        flight.send()
+        if reader is None or not reader.is_open:
+            flight.fail("other")  # its open failed
+            return
+        file = reader.file
+        self._closing[id(file)] = file
+
+        def closed(status: Any, _response: Any, _hosts: Any) -> None:
+            _end_flight(flight, status, file)
+            self._closing.pop(id(file), None)
+
+        status = file.close(timeout=self._timeout, callback=closed)
+        if not status.ok:
+            closed(status, None, None)
 
     def _read(self, reader: _Reader, flight: Flight) -> None:
         operation, file = flight.operation, reader.file

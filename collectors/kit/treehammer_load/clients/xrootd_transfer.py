@@ -5,8 +5,9 @@ from __future__ import annotations
 import zlib
 from typing import Any, Callable, Iterator
 
+from ....record.operation_steps import READ_FILE
 from ..content import BLOCK, iterate_blocks
-from ..operation import READ, Flight
+from ..operation import Flight
 
 #: Ends a flight: flight, status, file, failure class that replaces a success.
 EndFlight = Callable[[Flight, Any, Any, str], None]
@@ -27,7 +28,7 @@ class XrootdTransfer:
         self._position, self._adler32 = 0, 1
         self._is_open = False
         source = flight.operation.file
-        self._reads = flight.operation.name == READ
+        self._reads = flight.operation.name == READ_FILE
         self._blocks: Iterator[bytes] = iterate_blocks(
             source.number, 0 if self._reads else source.size
         )

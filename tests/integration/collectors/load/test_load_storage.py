@@ -5,193 +5,26 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from load_generator import (
+    failures,
+    find_area,
+    find_url,
+    latencies,
+    list_area,
+    total,
+)
 from local_servers import serve_http
 from polling import wait_until
-from storage_alone import run_storage
 
-from treehammer import config
-from treehammer.collectors.kit.treehammer_load.recorder import MAX_CPU, MAX_LATE_SHARE
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
-from treehammer.collectors.record.operation_steps import find_operation_problems
-from treehammer.collectors.software import providers
-from treehammer.testbed.components.xrootd_storage import (
-    DATASET_FOLDER,
-    XrootdStorage,
-    storage_folder,
-)
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core import fault_injection, workspace
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.network import distance_links
-
-KIT = Path(providers.__file__).parents[1] / "kit"
-SIZE = 8_000_000
-#: Notes the instant of each operation before it is sent.
-PAYLOAD = """
-import os, treehammer_load
-def operations(task, span):
-    for operation in treehammer_load.{kind}_files(task, span):
-        with open("progress.new", "w") as stream:
-            stream.write(str(operation.due_s))
-        os.replace("progress.new", "progress")
-        yield operation
-treehammer_load.run(operations)
-"""
-
-#: Payloads that need no notes.
-CLOSED = {
-    "pattern": "t.read_pattern",
-    "stream": "t.stream_files, prepare=t.write_streams",
-    "delete": "t.delete_files, prepare=t.create_files",
-}
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Generator:
-    """A load generator that runs in a folder of its own."""
-
-    process: subprocess.Popen[bytes]
-    folder: Path
-    cores: int = 1
-
-    def wait_for(self, due_s: float) -> None:
-        """Wait until the operations of an instant are sent."""
-        wait_until(lambda: self.progress() >= due_s, f"no operation due at {due_s} s")
-
-    def progress(self) -> float:
-        path = self.folder / "progress"
-        return float(path.read_text()) if path.exists() else -1e9
-
-    def read_rows(self) -> list[Row]:
-        """Wait for the end and return the operations, checked for consistency."""
-        assert self.process.wait(120) == 0, (self.folder / "log").read_text()
-        rows: list[Row] = json.loads((self.folder / "result.json").read_text())["operations"]
-        assert find_operation_problems(rows) == []
-        for step in {row["step"] for row in rows}:
-            own = [row for row in rows if row["step"] == step]
-            late, due = (sum(row[name] for row in own) for name in ("late", "scheduled"))
-            assert len({row["generator_limited"] for row in own}) == 1
-            # Readers open their files before the first step, which is not judged.
-            if not own[0]["generator_limited"]:
-                assert own[0]["generator_cpu"] < MAX_CPU * self.cores
-                assert "open" in {row["operation"] for row in own} or late <= due * MAX_LATE_SHARE
-        return rows
-
-    def read_figures(self) -> dict[str, float]:
-        """Return the figures that the payload reports beside its operations."""
-        figures: dict[str, float] = json.loads((self.folder / "result.json").read_text())["extras"]
-        return figures
-
-
-def total(rows: list[Row], name: str) -> int:
-    return sum(int(row[name]) for row in rows)
-
-
-def failures(rows: list[Row]) -> set[str]:
-    return {name for row in rows for name in json.loads(row["failures"])}
-
-
-def latencies(rows: list[Row]) -> LatencyHistogram:
-    return LatencyHistogram.sum(LatencyHistogram.decode(r["latency"]) for r in rows if r["latency"])
-
-
-@pytest.fixture(scope="module")
-def software() -> providers.SoftwareSetup:
-    """The XRootD client and aiohttp, as a job has them."""
-    request = providers.prepare_software(
-        providers.parse_software_request("xrootd:6.2.1"), config.load_settings().software_dir
-    )
-    return providers.setup_software(request, os.environ, KIT)
-
-
-@pytest.fixture(scope="module")
-def storage() -> Iterator[XrootdStorage]:
-    """Two sites that both have ``data``."""
-    with run_storage(distance_links.PROXY) as part:
-        content = os.urandom(SIZE)
-        for site in part.box.sites:
-            path = storage_folder(part.box, site) / DATASET_FOLDER.lstrip("/") / "data"
-            path.write_bytes(content)
-            path.chmod(0o644)
-        yield part
-
-
-@pytest.fixture
-def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
-    """Factory of generators: ``start(kind, url, duration_s, **axes)``, in steps of 1 s."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def do(
-        kind: str,
-        url: str,
-        duration_s: float,
-        env: dict[str, str] | None = None,
-        writable: str = "",
-        adler32: str = "",
-        **axes: Any,
-    ) -> Generator:
-        folder = tmp_path / str(len(started))
-        folder.mkdir()
-        file = {"name": "data", "url": url, "size": SIZE, "adler32": adler32}
-        job = {
-            "format": 1,
-            "execution": {"files": [file] if url else [], "variant": axes, "seed": 1},
-            "settings": {"timeout_s": 20},
-            "load": {"step_s": 1.0, "duration_s": duration_s, "writable": writable},
-        }
-        (folder / "job.json").write_text(json.dumps(job))
-        closed = f"import treehammer_load as t\nt.run({CLOSED.get(kind)})\n"
-        (folder / "load.py").write_text(closed if kind in CLOSED else PAYLOAD.format(kind=kind))
-        places = {
-            "TREEHAMMER_JOB": str(folder / "job.json"),
-            "TREEHAMMER_RESULT": str(folder / "result.json"),
-        }
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                software.build_command("python", "load.py"),
-                env={**software.env, **places, **(env or {})},
-                cwd=folder,
-                stdout=log,
-                stderr=log,
-            )
-        started.append(process)
-        return Generator(process, folder, len(os.sched_getaffinity(0)) if kind == "stream" else 1)
-
-    yield do
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def find_area(storage: XrootdStorage, door: str, tmp_path: Path) -> str:
-    """Return the writable area of a door of the first site."""
-    if door == "file":
-        return f"{tmp_path}/area"
-    (found,) = [one for one in storage.doors("SITE_A") if one.name == door]
-    return found.writable_url
-
-
-def list_area(storage: XrootdStorage, door: str, tmp_path: Path) -> list[Path]:
-    """List everything in the writable area."""
-    stored = storage_folder(storage.box, "SITE_A") / "load"
-    return sorted((tmp_path / "area" if door == "file" else stored).rglob("*"))
-
-
-def find_url(storage: XrootdStorage, door: str) -> str:
-    if door == "file":
-        return str(storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "data")
-    prefixes = {one.name: one.prefix for one in storage.doors("SITE_A")}
-    return f"{prefixes[door]}/data"
 
 
 def server_ports(storage: XrootdStorage, door: str) -> set[int]:
@@ -383,7 +216,7 @@ def test_streams_write_and_read_back(
     axes = {"clients": 4, "files": 3, "size_mb": 9.0, "direction": direction}
     running = start("stream", "", 60, writable=area, **axes)
     rows = running.read_rows()
-    assert {row["operation"] for row in rows} == {direction}
+    assert {row["operation"] for row in rows} == {f"{direction}_file"}
     assert failures(rows) == set()
     assert (total(rows, "done"), total(rows, "bytes")) == (12, 12 * 9_000_000)
     if door != "file":

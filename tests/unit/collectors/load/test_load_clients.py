@@ -61,9 +61,9 @@ def test_paths_are_opened_and_read(tmp_path: Path, direct: bool) -> None:
         read((5, 10), (5000, 7), (file.size - 3, 3)),
         read((file.size - 3, 4)),
         Operation(0.0, "open", 0, LoadFile(str(tmp_path / "no"), 1)),
-        Operation(0.0, "read", 0, file),
-        Operation(0.0, "read", 0, file._replace(size=file.size + 1)),
-        Operation(0.0, "read", 0, file._replace(size=MAX_READ)),
+        Operation(0.0, "read_file", 0, file),
+        Operation(0.0, "read_file", 0, file._replace(size=file.size + 1)),
+        Operation(0.0, "read_file", 0, file._replace(size=MAX_READ)),
     )
     client.close()
     if direct and failures[0] == "other":
@@ -81,7 +81,7 @@ def test_paths_are_made_and_removed(tmp_path: Path) -> None:
         ("mkdir", folder, ""),
         ("create", new._replace(size=0), ""),
         ("stat", new, ""),
-        ("write", new, "other"),  # exists
+        ("write_file", new, "other"),  # exists
         ("rmdir", folder, "other"),  # not empty
         ("delete", new, ""),
         ("stat", new, "not-found"),
@@ -115,7 +115,7 @@ def test_whole_file_instead_of_range_is_not_supported() -> None:
     assert http_client.classify_response(200, read) == "not-supported"
     assert http_client.classify_response(503, read) == "server-error"
     assert http_client.classify_response(200, read._replace(name="open")) == ""
-    whole = read._replace(chunks=())
+    whole = read._replace(name="read_file", chunks=())
     assert http_client.classify_response(200, whole) == ""
     assert http_client.classify_response(206, whole) == "not-supported"
 
@@ -123,15 +123,15 @@ def test_whole_file_instead_of_range_is_not_supported() -> None:
 @pytest.mark.parametrize(
     "name, status, failure",
     [
-        ("write", 201, ""),
+        ("write_file", 201, ""),
         ("create", 204, ""),
         ("delete", 204, ""),
         ("delete", 404, "not-found"),
         ("mkdir", 201, ""),
         ("mkdir", 405, "not-supported"),
         ("stat", 200, ""),
-        ("write", 507, "no-space"),
-        ("write", 403, "not-permitted"),
+        ("write_file", 507, "no-space"),
+        ("write_file", 403, "not-permitted"),
     ],
 )
 def test_statuses_of_writing_are_classified(name: str, status: int, failure: str) -> None:

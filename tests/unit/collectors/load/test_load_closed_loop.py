@@ -16,7 +16,12 @@ import pytest
 from simulated_load import SimulatedStorage, SimulatedTimer
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.kit.treehammer_load import closed_loop, content, workloads
+from treehammer.collectors.kit.treehammer_load import (
+    closed_loop,
+    content,
+    file_streams,
+    workloads,
+)
 from treehammer.collectors.kit.treehammer_load.clients import make_client
 from treehammer.collectors.kit.treehammer_load.closed_loop import ClosedLoop, ClosedLoopDriver
 from treehammer.collectors.kit.treehammer_load.load_driver import LoadTimer
@@ -159,11 +164,11 @@ def remove(task: LoadTask) -> WrittenFiles:
 def test_streams_are_written_read_back_and_removed(tmp_path: Path, direct: bool) -> None:
     size = content.BLOCK + 5_001
     task = make_task(tmp_path, clients=3, files=2, size_mb=size / 1e6, direction="write")
-    prepare(task, workloads.write_streams(task))
-    (row,) = perform(task, workloads.stream_files(task, SPAN), direct=direct)
+    prepare(task, file_streams.write_streams(task))
+    (row,) = perform(task, file_streams.stream_files(task, SPAN), direct=direct)
     if direct and "other" in row["failures"]:
         pytest.skip("this file system has no O_DIRECT")
-    assert (row["operation"], row["done"], row["bytes"]) == ("write", 6, 6 * size)
+    assert (row["operation"], row["done"], row["bytes"]) == ("write_file", 6, 6 * size)
     folder = tmp_path / "job"
     found = {str(path): zlib.adler32(path.read_bytes()) for path in folder.iterdir()}
     assert found == task.require_written().adler32s
@@ -171,8 +176,8 @@ def test_streams_are_written_read_back_and_removed(tmp_path: Path, direct: bool)
     reading = replace(task, axes={**task.axes, "direction": "read"})
     broken = folder / "0-0"
     broken.write_bytes(b"x" + broken.read_bytes()[1:])
-    (row,) = perform(reading, workloads.stream_files(reading, SPAN), direct=direct)
-    assert (row["operation"], row["done"], row["bytes"]) == ("read", 5, 5 * size)
+    (row,) = perform(reading, file_streams.stream_files(reading, SPAN), direct=direct)
+    assert (row["operation"], row["done"], row["bytes"]) == ("read_file", 5, 5 * size)
     assert json.loads(row["failures"]) == {"wrong-data": 1}
     written = remove(task)
     assert (written.removed, written.adler32s) == (6, {})
@@ -181,8 +186,8 @@ def test_streams_are_written_read_back_and_removed(tmp_path: Path, direct: bool)
 
 def test_readers_without_dataset_find_files_written_before(tmp_path: Path) -> None:
     task = make_task(tmp_path, clients=2, files=2, size_mb=0.01, direction="read")
-    prepare(task, workloads.write_streams(task))
-    (row,) = perform(task, workloads.stream_files(task, SPAN))
+    prepare(task, file_streams.write_streams(task))
+    (row,) = perform(task, file_streams.stream_files(task, SPAN))
     assert (row["done"], row["failed"], row["bytes"]) == (4, 0, 40_000)
     assert remove(task).removed == 4
 
@@ -195,8 +200,8 @@ def test_readers_of_a_dataset_compare_its_checksums(tmp_path: Path) -> None:
         LoadFile(str(tmp_path / "a"), 4),
     ]
     task = make_task(tmp_path, files, clients=1, files=3, direction="read")
-    assert list(workloads.write_streams(task)) == []
-    (row,) = perform(task, workloads.stream_files(task, SPAN))
+    assert list(file_streams.write_streams(task)) == []
+    (row,) = perform(task, file_streams.stream_files(task, SPAN))
     assert (row["done"], json.loads(row["failures"])) == (1, {"wrong-data": 2})
 
 
@@ -234,7 +239,7 @@ def test_preparation_that_fails_names_operation_and_reason(tmp_path: Path) -> No
 
 def test_loads_that_write_need_a_folder(tmp_path: Path) -> None:
     task = replace(make_task(tmp_path), written=None)
-    for make in (workloads.stream_files, workloads.delete_files):
+    for make in (file_streams.stream_files, workloads.delete_files):
         with pytest.raises(PayloadError, match="set writes = true in the table"):
             make(task, SPAN)
 

@@ -250,8 +250,8 @@ def test_plain_client_checks_contents(tmp_path: Path, served: str) -> None:
         (Operation(0.0, "read", 0, file, [(1, 5)]), ""),
         (Operation(0.0, "read", 0, file, [(250, 100)]), "wrong-data"),
         (Operation(0.0, "vector_read", 0, file, [(1, 5), (9, 3)]), ""),
-        (Operation(0.0, "read", 0, file), "wrong-data"),
-        (Operation(0.0, "read", 0, file._replace(adler32=None)), ""),
+        (Operation(0.0, "read_file", 0, file), "wrong-data"),
+        (Operation(0.0, "read_file", 0, file._replace(adler32=None)), ""),
         (Operation(0.0, "open", 0, file._replace(url=f"{served}/a/no")), "not-found"),
         (Operation(0.0, "stat", 0, file), ""),
     ]

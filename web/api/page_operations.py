@@ -99,7 +99,7 @@ _TYPE_CHECKS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {
 
 
 @dataclass(frozen=True)
-class Operation:
+class PageOperation:
     """An operation that returns the tables of a page.
 
     Attributes:
@@ -151,6 +151,7 @@ _COMPARISON_TABLES = {
     "pooled": "variants over all sites",
     "by_site": "variants by site",
     "missing": "variants measured on one side only",
+    "counters": "exact counters of the same variants with their changes",
     "instructions": "instructions per event of the same variants, where they were counted",
 }
 _COMPARISON_ABOUT = ("selection", "attribution", "notes")
@@ -215,7 +216,7 @@ _EXPLORE_ABOUT = (
 )
 
 OPERATIONS = (
-    Operation(
+    PageOperation(
         "/overview",
         "getOverview",
         "overview",
@@ -236,7 +237,7 @@ OPERATIONS = (
         ),
         ("changes",),
     ),
-    Operation(
+    PageOperation(
         "/days/{day}",
         "getDay",
         "day",
@@ -254,7 +255,7 @@ OPERATIONS = (
         ),
         ("status", "counts", "classes"),
     ),
-    Operation(
+    PageOperation(
         "/campaigns",
         "listCampaigns",
         "campaigns",
@@ -264,7 +265,7 @@ OPERATIONS = (
         ("page", "pages", "count"),
     ),
     # Before the campaign, whose identity may be any text.
-    Operation(
+    PageOperation(
         "/campaigns/{campaign_id}/load",
         "getCampaignLoad",
         "campaign-load",
@@ -285,7 +286,7 @@ OPERATIONS = (
         ),
         ("operation", "side", "load", "evenness"),
     ),
-    Operation(
+    PageOperation(
         "/campaigns/{campaign_id}",
         "getCampaign",
         "campaign",
@@ -310,7 +311,7 @@ OPERATIONS = (
         ),
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
     ),
-    Operation(
+    PageOperation(
         "/jobs/{job_id}",
         "getJob",
         "job",
@@ -319,10 +320,10 @@ OPERATIONS = (
         (Parameter("job_id", "Identity.", _TEXT, in_path=True),),
         ("facts", "command_line"),
     ),
-    Operation(
+    PageOperation(
         "/sites", "listSites", "sites", "All sites and their last 30 days", {"sites": "sites"}
     ),
-    Operation(
+    PageOperation(
         "/sites/{site}",
         "getSite",
         "site",
@@ -344,7 +345,7 @@ OPERATIONS = (
             *_window_parameters((14, 30, 90, 180)),
         ),
     ),
-    Operation(
+    PageOperation(
         "/comparisons",
         "listComparisons",
         "compare",
@@ -353,7 +354,7 @@ OPERATIONS = (
         (Parameter("page", "Page number.", _PAGE),),
         ("page", "pages", "count"),
     ),
-    Operation(
+    PageOperation(
         "/comparisons/{comparison}",
         "getComparison",
         "comparison",
@@ -362,7 +363,7 @@ OPERATIONS = (
         (Parameter("comparison", "Identity.", _TEXT, in_path=True),),
         _COMPARISON_ABOUT,
     ),
-    Operation(
+    PageOperation(
         "/compare",
         "compareSelections",
         "compare",
@@ -401,7 +402,7 @@ OPERATIONS = (
         # Without parameters the page lists the stored comparisons.
         always_about=False,
     ),
-    Operation(
+    PageOperation(
         "/explore",
         "exploreMeasurements",
         "explore",
@@ -411,7 +412,7 @@ OPERATIONS = (
         _EXPLORE_ABOUT,
         filters=_FILTERS,
     ),
-    Operation(
+    PageOperation(
         "/figures/s0",
         "getFigureS0",
         "s0",

@@ -1,6 +1,6 @@
 """Requests with XRootD's own client, in a separate process.
 
-``python -m treehammer.datasets.doors.xrootd_client VERB ...`` prints one JSON object per line:
+``python -m treehammer.datasets.doors.xrootd_process VERB ...`` prints one JSON object per line:
 progress as ``done``, the bytes of each block read or written, and finally the result.
 """
 
@@ -184,7 +184,7 @@ def _stat_file(url: str) -> FileObservation:
     except _XRootDError as error:
         if error.status.errno in (0, NOT_FOUND) or error.is_permission_denied:
             raise
-        return FileObservation(size=size, message=f"tells no checksum: {error}")
+        return FileObservation(size=size, message=f"no checksum: {error}")
 
 
 def _query_checksum(system: Any, path: str) -> str:

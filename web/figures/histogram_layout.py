@@ -24,7 +24,7 @@ class HistogramBar:
 
 
 @dataclass(frozen=True)
-class LatencyHistogram:
+class HistogramLayout:
     """A laid-out histogram.
 
     Attributes:
@@ -47,11 +47,11 @@ class LatencyHistogram:
         return f"{self.title}: {self.reads} reads by latency; see the numbers below"
 
 
-def lay_out_histograms(reads_by_title: Mapping[str, Sequence[int]]) -> list[LatencyHistogram]:
+def lay_out_histograms(reads_by_title: Mapping[str, Sequence[int]]) -> list[HistogramLayout]:
     """Lay out reads by latency with a common axis; empty histograms are left out.
 
     Args:
-    reads, bin i ->     reads_by_title: title -> reads, bin i -> reads, bin i = [2^i, 2^(i+1)) microseconds (bin 0 from 0).
+        reads_by_title: number of reads by bin; bin i is [2^i, 2^(i+1)) microseconds (bin 0 from 0).
     """
     filled = [
         bin_ for bins in reads_by_title.values() for bin_, reads in enumerate(bins) if reads > 0
@@ -63,11 +63,11 @@ def lay_out_histograms(reads_by_title: Mapping[str, Sequence[int]]) -> list[Late
     ]
 
 
-def _lay_out_histogram(title: str, bins: Sequence[int], first: int, last: int) -> LatencyHistogram:
+def _lay_out_histogram(title: str, bins: Sequence[int], first: int, last: int) -> HistogramLayout:
     largest = max(bins)
     bar_width = (WIDTH - LEFT - RIGHT) / max(last - first + 1, 8)
     scale = (HEIGHT - BOTTOM - TOP) / largest
-    return LatencyHistogram(
+    return HistogramLayout(
         title,
         tuple(_lay_out_bars(bins, first, last, bar_width, scale)),
         tuple(_latency_ticks(first, last, bar_width)),

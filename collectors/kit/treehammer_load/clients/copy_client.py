@@ -1,0 +1,282 @@
+"""Copies of whole files by a program: the protocol's own, or one that the test names."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Dict, List, Mapping, NamedTuple, Optional
+from urllib.parse import urlsplit
+
+from ....record.operation_steps import COPY
+from ....shared_files import local_path
+from ...treehammer_kit.payload_task import PayloadError
+from ..content import iterate_blocks
+from ..operation import Flight, StorageClient, WrappingClient
+from .copy_failures import classify_exit
+
+#: Stands for the copy program of the URL's protocol.
+PROTOCOL = "protocol"
+#: Protocol -> its program; '' for paths.
+_PROGRAMS: Mapping[str, str] = {
+    "root": "xrdcp",
+    "roots": "xrdcp",
+    "xroot": "xrdcp",
+    "xroots": "xrdcp",
+    "http": "curl",
+    "https": "curl",
+    "": "cp",
+}
+_GET: Mapping[str, str] = {
+    "xrdcp": "--force --silent --nopbar {source} {target}",
+    "curl": "--silent --show-error --fail --location --config - --output {target} {source}",
+    "cp": "{source} {target}",
+}
+_PUT: Mapping[str, str] = {
+    **_GET,
+    "curl": "--silent --show-error --fail --location --config - --upload-file {source} {target}",
+}
+_SOURCE, _TARGET = "{source}", "{target}"
+#: Characters of a program's output that are read and logged; failures that are logged.
+_MAX_OUTPUT, _MAX_LOGGED = 4_000, 5
+_READ = 1 << 20
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class CopyCommand(NamedTuple):
+    """Command line of a copy.
+
+    Attributes:
+        words: program and arguments, with the places of source and target.
+        config: standard input of the program.
+    """
+
+    words: List[str]
+    config: str = ""
+
+    @classmethod
+    def find(cls, client: str, url: str, *, puts: bool, env: Mapping[str, str]) -> CopyCommand:
+        """Find the command of a client.
+
+        Args:
+            client: ``protocol``; ``xrdcp``, ``curl`` or ``cp``, also with a path; or a command with
+                the places ``{source}`` and ``{target}``.
+            url: URL or path at the storage.
+            puts: whether files are copied to the storage.
+            env: environment, for credentials and programs.
+
+        Raises:
+            PayloadError: an unknown client, or its program is missing.
+        """
+        if client == PROTOCOL:
+            scheme = "" if local_path(url) is not None else url.partition("://")[0]
+            client = _PROGRAMS.get(scheme, client)
+        program, *words = shlex.split(client) or [client]
+        known = _PUT if puts else _GET
+        name = os.path.basename(program)
+        if not words and name in known:
+            words = shlex.split(known[name])
+        elif _SOURCE not in client or (puts and _TARGET not in client):
+            raise PayloadError(
+                "payload",
+                "bad-load",
+                "setup",
+                f"client = {client!r}: expected generator, protocol, {', '.join(known)}, or a command "
+                "with {source} and {target}",
+            )
+        found = shutil.which(program, path=env.get("PATH"))
+        if found is None:
+            raise PayloadError(
+                "software-setup",
+                "missing",
+                "setup",
+                f"client = {client!r}: this node has no program {program!r}; install it, name another "
+                "one, or set client = 'generator'",
+            )
+        return cls([found, *words], _make_curl_config(url, env) if name == "curl" else "")
+
+    def fill(self, source: str, target: str) -> List[str]:
+        """Return the command for one copy."""
+        return [word.replace(_SOURCE, source).replace(_TARGET, target) for word in self.words]
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the copy is written to a file of ours."""
+        return any(_TARGET in word for word in self.words)
+
+
+def _make_curl_config(url: str, env: Mapping[str, str]) -> str:
+    """Make curl's options for credentials, which a command line would show to everybody."""
+    if not url.startswith("https://"):
+        return ""
+    lines = [
+        f'{option} = "{env[name]}"'
+        for option, name in (("capath", "X509_CERT_DIR"), ("cert", "X509_USER_PROXY"))
+        if env.get(name)
+    ]
+    if env.get("BEARER_TOKEN_FILE"):
+        with open(env["BEARER_TOKEN_FILE"], encoding="ascii") as stream:
+            lines.append(f'header = "Authorization: Bearer {stream.read().strip()}"')
+    return "\n".join(lines)
+
+
+class CopyClient(WrappingClient):
+    """Performs ``copy``: one process of the command for each, and a thread for each client.
+
+    Copies from the storage go to a folder of this job, are compared by length and checksum, and
+    removed. Copies to the storage have one local file as their source.
+
+    Args:
+        inner: client for all other operations.
+        command: the command.
+        url: URL or path at the storage, for the server's name.
+        put_size: bytes of the file that is copied to the storage; None for copies from it.
+    """
+
+    cores = len(os.sched_getaffinity(0))
+
+    def __init__(
+        self,
+        inner: StorageClient,
+        command: CopyCommand,
+        url: str,
+        put_size: Optional[int] = None,
+    ) -> None:
+        super().__init__(inner)
+        self.cores = CopyClient.cores
+        self._command = command
+        self._server = (
+            "" if local_path(url) is not None else urlsplit(url).netloc.rpartition("@")[2]
+        )
+        self._folder = tempfile.mkdtemp(prefix="copies-", dir=os.getcwd())
+        self._source = os.path.join(self._folder, "source")
+        self._adler32 = 1 if put_size is None else self._write_source(put_size)
+        self._pool = ThreadPoolExecutor(max(inner.clients, 1))
+        self._running: Dict[int, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+        self._aborted = False
+        self._logged = 0
+        self._cpu_s = 0.0
+
+    def start(self, flight: Flight) -> None:
+        """Send an operation."""
+        if flight.operation.name == COPY:
+            self._pool.submit(self._copy, flight)
+        else:
+            self.inner.start(flight)
+
+    def child_cpu_s(self) -> float:
+        """Return the CPU seconds of all programs, of those that run as well."""
+        with self._lock:
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            live = sum(_read_cpu_s(pid) for pid in self._running)
+            # A program that has just ended may be in neither sum.
+            self._cpu_s = max(self._cpu_s, used.ru_utime + used.ru_stime + live)
+            return self._cpu_s
+
+    def abort(self) -> None:
+        """End the programs that are still running; later copies fail."""
+        with self._lock:
+            self._aborted = True
+            for process in self._running.values():
+                process.kill()
+        self._pool.shutdown(wait=True)
+        self.inner.abort()
+
+    def close(self) -> None:
+        """End the programs, remove the folder and close the other client."""
+        self.abort()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.inner.close()
+
+    def _write_source(self, size: int) -> int:
+        adler32 = 1
+        with open(self._source, "wb") as stream:
+            for block in iterate_blocks(0, size):
+                adler32 = zlib.adler32(block, adler32)
+                stream.write(block)
+        return adler32
+
+    def _copy(self, flight: Flight) -> None:
+        operation = flight.operation
+        local = os.path.join(self._folder, f"target-{operation.client}")
+        source, target = operation.file.url, local
+        if operation.puts:
+            source, target = self._source, operation.file.url
+        flight.send()
+        try:
+            failure = self._run(self._command.fill(source, target))
+            flight.stop_clock()
+            if failure:
+                flight.fail(failure, self._server)
+            elif operation.puts:
+                flight.adler32 = self._adler32
+                flight.succeed(self._server)
+            elif self._command.has_target and not _is_right(local, flight):
+                flight.fail("wrong-data", self._server)
+            else:
+                flight.succeed(self._server)
+        except OSError as error:
+            print(f"treehammer_load: copy {operation.file.url}: {error}", flush=True)
+            flight.fail("other", self._server)
+        finally:
+            if os.path.exists(local):
+                os.unlink(local)
+
+    def _run(self, command: List[str]) -> str:
+        """Run a command to its end; return the failure class."""
+        with tempfile.TemporaryFile() as output:
+            with self._lock:
+                if self._aborted:
+                    return "unfinished"
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=output, stderr=output
+                )
+                self._running[process.pid] = process
+            try:
+                process.communicate(self._command.config.encode(), timeout=self.timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                return "timeout"
+            finally:
+                with self._lock:
+                    self._running.pop(process.pid, None)
+            return self._judge(process.returncode, output) if process.returncode else ""
+
+    def _judge(self, code: int, output: IO[bytes]) -> str:
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _MAX_OUTPUT))
+        text = output.read(_MAX_OUTPUT).decode(errors="replace").strip()
+        self._logged += 1
+        if self._logged <= _MAX_LOGGED:
+            program = os.path.basename(self._command.words[0])
+            print(f"treehammer_load: {program} ended with {code}: {text}", flush=True)
+        return "unfinished" if code < 0 and self._aborted else classify_exit(text)
+
+
+def _is_right(path: str, flight: Flight) -> bool:
+    """Whether a copy has the file's length and, if it is known, its checksum."""
+    file, adler32, size = flight.operation.file, 1, 0
+    try:
+        with open(path, "rb") as stream:
+            while block := stream.read(_READ):
+                adler32, size = zlib.adler32(block, adler32), size + len(block)
+    except FileNotFoundError:
+        return False
+    return size == file.size and file.adler32 in (None, adler32)
+
+
+def _read_cpu_s(pid: int) -> float:
+    """Read the CPU seconds of a running process and of its ended children; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
+            fields = stream.read().rpartition(")")[2].split()
+        return sum(int(field) for field in fields[11:15]) / _TICKS_PER_S
+    except (OSError, ValueError, IndexError):
+        return 0.0

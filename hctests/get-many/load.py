@@ -1,0 +1,5 @@
+"""Read many files, each after the end of the last."""
+
+import treehammer_load
+
+treehammer_load.run(treehammer_load.stream_files, prepare=treehammer_load.write_streams)

@@ -1,0 +1,91 @@
+"""Storages of a testbed and load generators against them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from load_generator import CLOSED, KIT, PAYLOAD, SIZE, Generator
+from storage_alone import run_storage
+
+from treehammer import config
+from treehammer.collectors.software import providers
+from treehammer.testbed.components.xrootd_storage import (
+    DATASET_FOLDER,
+    XrootdStorage,
+    storage_folder,
+)
+from treehammer.testbed.network import distance_links
+
+
+@pytest.fixture(scope="package")
+def software() -> providers.SoftwareSetup:
+    """The XRootD client and aiohttp, as a job has them."""
+    request = providers.prepare_software(
+        providers.parse_software_request("xrootd:6.2.1"), config.load_settings().software_dir
+    )
+    return providers.setup_software(request, os.environ, KIT)
+
+
+@pytest.fixture(scope="package")
+def storage() -> Iterator[XrootdStorage]:
+    """Two sites that both have ``data``."""
+    with run_storage(distance_links.PROXY) as part:
+        content = os.urandom(SIZE)
+        for site in part.box.sites:
+            path = storage_folder(part.box, site) / DATASET_FOLDER.lstrip("/") / "data"
+            path.write_bytes(content)
+            path.chmod(0o644)
+        yield part
+
+
+@pytest.fixture
+def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
+    """Factory of generators: ``start(kind, url, duration_s, **axes)``, in steps of 1 s."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def do(
+        kind: str,
+        url: str,
+        duration_s: float,
+        env: dict[str, str] | None = None,
+        writable: str = "",
+        adler32: str = "",
+        **axes: Any,
+    ) -> Generator:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        file = {"name": "data", "url": url, "size": SIZE, "adler32": adler32}
+        job = {
+            "format": 1,
+            "execution": {"files": [file] if url else [], "variant": axes, "seed": 1},
+            "settings": {"timeout_s": 20},
+            "load": {"step_s": 1.0, "duration_s": duration_s, "writable": writable},
+        }
+        (folder / "job.json").write_text(json.dumps(job))
+        closed = f"import treehammer_load as t\nt.run({CLOSED.get(kind)})\n"
+        (folder / "load.py").write_text(closed if kind in CLOSED else PAYLOAD.format(kind=kind))
+        places = {
+            "TREEHAMMER_JOB": str(folder / "job.json"),
+            "TREEHAMMER_RESULT": str(folder / "result.json"),
+        }
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                software.build_command("python", "load.py"),
+                env={**software.env, **places, **(env or {})},
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+            )
+        started.append(process)
+        return Generator(process, folder, len(os.sched_getaffinity(0)) if kind == "stream" else 1)
+
+    yield do
+    for process in started:
+        process.kill()
+        process.wait()
