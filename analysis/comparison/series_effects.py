@@ -104,12 +104,9 @@ def _label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     one_test = len({sample.test_name for sample in samples}) == 1
     by_release = {release_key(sample, axis): sample for sample in samples}
     labels = {key: _label_sample(one, varying, one_test) for key, one in by_release.items()}
-    if axis != "storage_site":
-        labels |= {
-            key: f"{labels[key]} storage={one.storage_site}"
-            for key, one in by_release.items()
-            if one.is_remote
-        }
+    for key, one in by_release.items():
+        if one.is_remote and axis != "storage_site":
+            labels[key] += f" storage={one.storage_site}"
     doubled = Counter(labels.values())
     return {
         key: f"{text} ({_identify_test(by_release[key])})" if doubled[text] > 1 else text

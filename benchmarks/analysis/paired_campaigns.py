@@ -164,26 +164,30 @@ def build_figures(
 ) -> Iterator[RatioFigure]:
     """Summarize the recorded launches and campaigns, for each label."""
     for label in sorted({launch.label for launch in launches}):
-        of_label = [launch for launch in launches if launch.label == label]
-        # A control has equal sides, whatever was planted in the other launches of its job.
-        equal = [launch for launch in of_label if not launch.blocks or launch.kind == CONTROL]
-        yield from _scatter_figures(f"{label}, A/A launches", [[one] for one in equal])
-        jobs = _group_jobs(one for one in of_label if one.kind == TIMED and not one.blocks)
-        yield from _scatter_figures(f"{label}, A/A jobs", jobs)
-        campaigns: dict[float, list[CampaignResult]] = defaultdict(list)
-        for one in results:
-            if one.label == label:
-                campaigns[one.blocks].append(one)
-        for blocks, some in sorted(campaigns.items()):
-            yield from _share_figures(label, some) if blocks else _false_figures(label, some)
-        if found := [one for some in campaigns.values() for one in some]:
-            changed, total = (sum(getattr(one, name) for one in found) for name in _COUNTERS)
-            yield VerdictShare(f"{label}: exact counters that differ", changed, total).to_figure()
-            off = sum(one.controls_off for one in found)
-            yield VerdictShare(f"{label}: controls that are off", off, len(found)).to_figure()
+        yield from _launch_figures(label, [one for one in launches if one.label == label])
+        yield from _campaign_figures(label, [one for one in results if one.label == label])
 
 
-_COUNTERS = ("counters_changed", "counters")
+def _launch_figures(label: str, launches: Sequence[PairedLaunch]) -> Iterator[RatioFigure]:
+    # A control has equal sides, whatever was planted in the other launches of its job.
+    equal = [launch for launch in launches if not launch.blocks or launch.kind == CONTROL]
+    yield from _scatter_figures(f"{label}, A/A launches", [[one] for one in equal])
+    jobs = _group_jobs(one for one in launches if one.kind == TIMED and not one.blocks)
+    yield from _scatter_figures(f"{label}, A/A jobs", jobs)
+
+
+def _campaign_figures(label: str, results: Sequence[CampaignResult]) -> Iterator[RatioFigure]:
+    campaigns: dict[float, list[CampaignResult]] = defaultdict(list)
+    for one in results:
+        campaigns[one.blocks].append(one)
+    for blocks, some in sorted(campaigns.items()):
+        yield from _share_figures(label, some) if blocks else _false_figures(label, some)
+    if results:
+        changed = sum(one.counters_changed for one in results)
+        total = sum(one.counters for one in results)
+        yield VerdictShare(f"{label}: exact counters that differ", changed, total).to_figure()
+        off = sum(one.controls_off for one in results)
+        yield VerdictShare(f"{label}: controls that are off", off, len(results)).to_figure()
 
 
 def _group_jobs(launches: Iterable[PairedLaunch]) -> list[list[PairedLaunch]]:

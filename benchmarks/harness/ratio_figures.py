@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from scipy import stats
 
@@ -135,6 +137,34 @@ def plot_points(
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.set_title(title, loc="left", fontsize="medium")
+    _save_figure(canvas, name)
+
+
+@contextmanager
+def database_panels(
+    name: str, kinds: Sequence[str], labels: Sequence[str], height: float
+) -> Iterator[Sequence[Axes]]:
+    """Provide a panel for each database to draw in, then write ``results/NAME.svg``.
+
+    Args:
+        name: of the file.
+        kinds: of databases.
+        labels: names along the common axis, from top to bottom; times are on the other one.
+        height: of the figure in inches.
+    """
+    canvas = Canvas(figsize=(4.2 + 3.6 * len(kinds), height), layout="constrained")
+    panels: Sequence[Axes] = canvas.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    yield panels
+    for axes in panels:
+        axes.set_xscale("log")
+        axes.grid(axis="x", linewidth=0.3)
+    panels[0].set_yticks(range(len(labels)), labels)
+    panels[0].invert_yaxis()
+    panels[-1].legend(fontsize="small")
+    _save_figure(canvas, name)
+
+
+def _save_figure(canvas: Canvas, name: str) -> None:
     RESULTS_FOLDER.mkdir(exist_ok=True)
     # Without a date, equal data give equal files.
     canvas.savefig(RESULTS_FOLDER / f"{name}.svg", metadata={"Date": None})

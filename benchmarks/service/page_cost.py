@@ -27,11 +27,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
-from matplotlib.figure import Figure as Canvas
+from matplotlib.axes import Axes
 
 from benchmarks.harness import synthetic_jobs, synthetic_measurements
 from benchmarks.harness.filled_databases import filled_database, seed_rows
-from benchmarks.harness.ratio_figures import RESULTS_FOLDER, SEED, RatioFigure, write_rows
+from benchmarks.harness.ratio_figures import SEED, RatioFigure, database_panels, write_rows
 from benchmarks.harness.worker_runs import TREEHAMMER
 from treehammer.errors import NothingToDoError
 from treehammer.sql.write.store import Store
@@ -401,26 +401,20 @@ def _plot_timings(rows: Sequence[dict[str, Any]]) -> None:
     """Plot median and p95 of each page against the limit, one panel per database."""
     kinds = list(dict.fromkeys(row["database"] for row in rows))
     names = list(dict.fromkeys(row["page"] for row in rows))
-    canvas = Canvas(figsize=(4.2 + 3.6 * len(kinds), 1.2 + 0.24 * len(names)), layout="constrained")
-    panels = canvas.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    for axes, kind in zip(panels, kinds, strict=True):
-        axes.axvline(1000 * MAX_PAGE_S, color="0.6", linewidth=1)
-        for reads, color in COLORS.items():
-            found = [row for row in rows if (row["database"], row["reads"]) == (kind, reads)]
-            places = [names.index(row["page"]) for row in found]
-            ends = [[1000 * row[name] for row in found] for name in ("p50_s", "p95_s")]
-            axes.hlines(places, *ends, color=color, linewidth=1)
-            axes.plot(ends[0], places, "o", color=color, markersize=4, label=f"from {reads}")
-            axes.plot(ends[1], places, "|", color=color, markersize=9)
-        axes.set_xscale("log")
-        axes.set_xlabel("milliseconds in the service: median (dot) to p95 (bar)")
-        title = (
-            f"{kind}, {next(row['rows'] for row in rows if row['database'] == kind):,} measurements"
-        )
-        axes.set_title(title, loc="left", fontsize="medium")
-        axes.grid(axis="x", linewidth=0.3)
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].invert_yaxis()
-    panels[-1].legend(fontsize="small")
-    RESULTS_FOLDER.mkdir(exist_ok=True)
-    canvas.savefig(RESULTS_FOLDER / "pages.svg", metadata={"Date": None})
+    with database_panels("pages", kinds, names, 1.2 + 0.24 * len(names)) as panels:
+        for axes, kind in zip(panels, kinds, strict=True):
+            _plot_database(axes, [row for row in rows if row["database"] == kind], names)
+            axes.set_xlabel("milliseconds in the service: median (dot) to p95 (bar)")
+
+
+def _plot_database(axes: Axes, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    axes.axvline(1000 * MAX_PAGE_S, color="0.6", linewidth=1)
+    for reads, color in COLORS.items():
+        found = [row for row in rows if row["reads"] == reads]
+        places = [names.index(row["page"]) for row in found]
+        medians, p95s = ([1000 * row[name] for row in found] for name in ("p50_s", "p95_s"))
+        axes.hlines(places, medians, p95s, color=color, linewidth=1)
+        axes.plot(medians, places, "o", color=color, markersize=4, label=f"from {reads}")
+        axes.plot(p95s, places, "|", color=color, markersize=9)
+    title = f"{rows[0]['database']}, {rows[0]['rows']:,} measurements"
+    axes.set_title(title, loc="left", fontsize="medium")

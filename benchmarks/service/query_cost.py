@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from matplotlib.figure import Figure as Canvas
+from matplotlib.axes import Axes
 
 from benchmarks.harness import synthetic_measurements
 from benchmarks.harness.filled_databases import filled_database
-from benchmarks.harness.ratio_figures import RESULTS_FOLDER, RatioFigure, write_rows
+from benchmarks.harness.ratio_figures import RatioFigure, database_panels, write_rows
 from treehammer.errors import NothingToDoError
 from treehammer.sql.read.figure_query import FigureQuery as Asked
 from treehammer.sql.read.figure_query import FigureResult
@@ -233,28 +233,24 @@ def _plot_timings(rows: Sequence[dict[str, Any]], count: int) -> None:
     """Plot seconds per query, one panel per database; large dots for all rows."""
     kinds = list(dict.fromkeys(row["database"] for row in rows))
     names = [query.name for query in build_queries()]
-    canvas = Canvas(figsize=(4.2 + 3.6 * len(kinds), 4.2), layout="constrained")
-    panels = canvas.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    for axes, kind in zip(panels, kinds, strict=True):
-        for way, color in COLORS.items():
-            for size, area in ((count // SIZE_FACTOR, 16), (count, 60)):
-                found = [
-                    r for r in rows if (r["database"], r["from"], r["rows"]) == (kind, way, size)
-                ]
-                axes.scatter(
-                    [row["wall_s"] for row in found],
-                    [names.index(row["query"]) for row in found],
-                    s=area,
-                    color=color,
-                    alpha=0.8,
-                    label=way if size == count else None,
-                )
-        axes.set_xscale("log")
-        axes.set_xlabel("seconds")
-        axes.set_title(kind, loc="left", fontsize="medium")
-        axes.grid(axis="x", linewidth=0.3)
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].invert_yaxis()
-    panels[-1].legend(fontsize="small")
-    RESULTS_FOLDER.mkdir(exist_ok=True)
-    canvas.savefig(RESULTS_FOLDER / "queries.svg", metadata={"Date": None})
+    with database_panels("queries", kinds, names, 4.2) as panels:
+        for axes, kind in zip(panels, kinds, strict=True):
+            _plot_database(axes, [row for row in rows if row["database"] == kind], names, count)
+            axes.set_xlabel("seconds")
+            axes.set_title(kind, loc="left", fontsize="medium")
+
+
+def _plot_database(
+    axes: Axes, rows: Sequence[dict[str, Any]], names: Sequence[str], count: int
+) -> None:
+    for way, color in COLORS.items():
+        for size, area in ((count // SIZE_FACTOR, 16), (count, 60)):
+            found = [row for row in rows if (row["from"], row["rows"]) == (way, size)]
+            axes.scatter(
+                [row["wall_s"] for row in found],
+                [names.index(row["query"]) for row in found],
+                s=area,
+                color=color,
+                alpha=0.8,
+                label=way if size == count else None,
+            )

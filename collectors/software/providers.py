@@ -84,19 +84,24 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     if provider == XROOTD and rest:
         return _parse_xrootd(text, rest, base)
     if provider in _PROVIDER_PREFIXES[1:] and rest:
-        match = _VERSIONED_REQUEST.fullmatch(rest)
-        assert match is not None  # any non-empty text matches
-        version = (match["version"] or "").replace("/", ".")
-        if provider == "cvmfs":
-            return setup_scripts.parse_cvmfs(text, match["rest"], version)
-        if provider == "wrap":
-            return command_wrapper.parse_wrap(text, match["rest"], version)
-        folder = os.path.join(os.fspath(base), os.path.expanduser(match["rest"]))
-        return SoftwareRequest(text, "path", version, os.path.abspath(folder))
+        return _parse_versioned(text, provider, rest, base)
     release = rest if provider == "wheel" else text
     if release in WHEELS:
         return SoftwareRequest(text, "wheel", release, "")
     raise ValueError(_describe_unknown_request(text, release))
+
+
+def _parse_versioned(text: str, provider: str, rest: str, base: PathLike) -> SoftwareRequest:
+    """Parse a request that may end with the version that it must report."""
+    match = _VERSIONED_REQUEST.fullmatch(rest)
+    assert match is not None  # any non-empty text matches
+    version = (match["version"] or "").replace("/", ".")
+    if provider == "cvmfs":
+        return setup_scripts.parse_cvmfs(text, match["rest"], version)
+    if provider == "wrap":
+        return command_wrapper.parse_wrap(text, match["rest"], version)
+    folder = os.path.join(os.fspath(base), os.path.expanduser(match["rest"]))
+    return SoftwareRequest(text, "path", version, os.path.abspath(folder))
 
 
 def _parse_xrootd(text: str, rest: str, base: PathLike) -> SoftwareRequest:

@@ -94,8 +94,7 @@ def _send_stream(driver: AdbcDriver, order: StreamRequest) -> None:
     ((count,),) = driver.fetch_rows(order.count)
     columns = order.columns
     if columns is None:
-        extra_names = driver.fetch_rows(order.names) if count else ()
-        columns = list_all_columns([name for (name,) in extra_names])
+        columns = _list_columns(driver, order, count)
     names = [name for name in columns if name not in METRICS_BY_NAME]
     schema = build_schema(columns, order.metadata, lists_as_text=order.lists_as_text)
     schema = schema.with_metadata({**schema.metadata, COUNT_KEY: str(count)})
@@ -112,6 +111,12 @@ def _send_stream(driver: AdbcDriver, order: StreamRequest) -> None:
                 found |= extras.next_columns(found[ID_COLUMN].to_pylist(), names)
             arrays = [_convert_column(found[field.name], field.type) for field in schema]
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _list_columns(driver: AdbcDriver, order: StreamRequest, count: int) -> list[str]:
+    """List every column, with metrics of tests if measurements are selected."""
+    extra_names = driver.fetch_rows(order.names) if count else ()
+    return list_all_columns([name for (name,) in extra_names])
 
 
 def _convert_column(column: Any, wanted: pa.DataType) -> pa.Array:

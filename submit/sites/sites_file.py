@@ -150,15 +150,19 @@ def _check_doors(doors: list[DoorTable], path: toml_positions.KeyPath) -> Iterat
     for index, door in enumerate(doors):
         if door.name in [other.name for other in doors[:index]]:
             yield DocumentProblem((*path, index, "name"), f"{door.name!r} is given twice")
-        if not (door.prefix or door.rse):
-            yield DocumentProblem((*path, index, "prefix"), "is missing (expected prefix or rse)")
-        if door.load and door.load.writable and not door.prefix:
-            yield DocumentProblem(
-                (*path, index, "load", "writable"), "needs the server's address (add prefix)"
-            )
-        error = checks.find_prefix_error(door.protocol, door.prefix) if door.prefix else ""
-        if error:
-            yield DocumentProblem((*path, index, "prefix"), f"{door.prefix!r} {error}")
+        yield from _check_address(door, (*path, index))
+
+
+def _check_address(door: DoorTable, path: toml_positions.KeyPath) -> Iterator[DocumentProblem]:
+    if not (door.prefix or door.rse):
+        yield DocumentProblem((*path, "prefix"), "is missing (expected prefix or rse)")
+    if door.load and door.load.writable and not door.prefix:
+        yield DocumentProblem(
+            (*path, "load", "writable"), "needs the server's address (add prefix)"
+        )
+    error = checks.find_prefix_error(door.protocol, door.prefix) if door.prefix else ""
+    if error:
+        yield DocumentProblem((*path, "prefix"), f"{door.prefix!r} {error}")
 
 
 def _build_pool(name: str, table: PoolTable, base: Path) -> HTCondorPool:

@@ -176,9 +176,7 @@ def _wait_until_ready(
             say(f"{part.name} is ready")
             waiting.remove(part)
         process_control.reap_started()
-        for daemon in state.daemons:
-            if not process_control.is_alive(daemon.pid, daemon.start_ticks):
-                raise _daemon_failure(box, daemon.name, "ended while the testbed was starting")
+        _require_running(box, state.daemons)
         if waiting and time.monotonic() > until:
             texts = "; ".join(f"{part.name}: {lacking[part.name]}" for part in waiting)
             raise TestbedError(
@@ -187,6 +185,12 @@ def _wait_until_ready(
                 hint="Repeat with --keep and read treehammer testbed logs.",
             )
         time.sleep(POLL_S if waiting else 0)
+
+
+def _require_running(box: Workspace, daemons: Sequence[RunningDaemon]) -> None:
+    for daemon in daemons:
+        if not process_control.is_alive(daemon.pid, daemon.start_ticks):
+            raise _daemon_failure(box, daemon.name, "ended while the testbed was starting")
 
 
 def _daemon_failure(box: Workspace, name: str, what: str) -> TestbedError:

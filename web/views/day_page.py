@@ -55,10 +55,7 @@ def day_view(store: Store, request: Request) -> PageView:
     if site is None:
         raise ConfigError("site is missing", hint="Add the parameter site=NAME.")
     number = calendar_days.day_number(day)
-    site_days = overview_queries.list_site_days(store, number, number)
-    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
-    if not outcomes and site not in overview_queries.list_sites(store):
-        raise overview_queries.build_unknown_site_error(store, site)
+    outcomes = _load_outcomes(store, site, number)
     groups = _load_groups(store, site, number)
     labels = _load_labels(store, site, number)
     variants = label_variants(
@@ -84,6 +81,19 @@ def day_view(store: Store, request: Request) -> PageView:
     }
     title = f"{site or 'No site'} on {calendar_days.format_day(day)}"
     return PageView("day.html.j2", title, values, (measured, failing, jobs))
+
+
+def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:
+    """Load the number of measurements by outcome; empty for a known site without any.
+
+    Raises:
+        NothingToDoError: the site has never measured anything.
+    """
+    site_days = overview_queries.list_site_days(store, day, day)
+    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
+    if not outcomes and site not in overview_queries.list_sites(store):
+        raise overview_queries.build_unknown_site_error(store, site)
+    return outcomes
 
 
 def _neighbor_links(day: date, site: str, request: Request) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -139,7 +140,7 @@ def _require_files(files: Sequence[LoadFile]) -> None:
     for row in recorder.list_rows(1.0):
         if row["failed"]:
             raise BenchmarkError(
-                f"{files[0].url}: {', '.join(_parse_failures(row))}. The files of the benchmark must "
+                f"{files[0].url}: {', '.join(_sum_failures([row]))}. The files of the benchmark must "
                 "lie there: write them with `bench FOLDER --make` and serve that folder."
             )
 
@@ -187,10 +188,7 @@ def _run_part(part: Part, files: Sequence[LoadFile], number: int) -> PartResult:
     seconds = recorder.spans.get(part.operation, 0.0)
     every = recorder.list_rows(PART_LIMIT_S)
     rows = [row for row in every if row["operation"] == part.operation]
-    failures: Dict[str, int] = {}
-    for row in every:
-        for name, count in _parse_failures(row).items():
-            failures[name] = failures.get(name, 0) + count
+    failures = _sum_failures(every)
     latency = LatencyHistogram.sum(
         LatencyHistogram.decode(row["latency"]) for row in rows if row["latency"]
     )
@@ -207,9 +205,11 @@ def _run_part(part: Part, files: Sequence[LoadFile], number: int) -> PartResult:
     )
 
 
-def _parse_failures(row: Mapping[str, Any]) -> Dict[str, int]:
-    found: Dict[str, int] = json.loads(row["failures"])
-    return found
+def _sum_failures(rows: Sequence[Mapping[str, Any]]) -> Dict[str, int]:
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update(json.loads(row["failures"]))
+    return dict(found)
 
 
 def _empty_page_cache(files: Sequence[LoadFile]) -> Optional[PageCacheState]:
