@@ -93,6 +93,30 @@ def install_view(mount: Path, environment: Path, version: str, build: str = PLAT
     return view
 
 
+def install_client(mount: Path, environment: Path) -> Path:
+    """Add the XRootD client to the mount, as a virtual environment.
+
+    Its interpreter is a script, since Python's library is not where the interpreter was linked to.
+
+    Returns:
+        Its folder, for ``xrootd:FOLDER``.
+    """
+    folder = client_folder(mount)
+    interpreter = (environment / "bin" / "python").resolve()
+    _make_link(folder / "lib", environment / "lib")
+    (folder / "pyvenv.cfg").write_text(f"home = {interpreter.parent}\n", encoding="utf-8")
+    python = folder / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(
+        "#!/bin/bash\n"
+        f"export LD_LIBRARY_PATH={interpreter.parent.parent / 'lib'}:$LD_LIBRARY_PATH\n"
+        f'exec -a "$0" {interpreter} "$@"\n',
+        encoding="utf-8",
+    )
+    python.chmod(0o755)
+    return folder
+
+
 def _install_root(folder: Path, packages: Path, python: Path) -> Path:
     """Create an installation like CMake's, with the Python of its wheel.
 
@@ -167,7 +191,6 @@ def copy_environment(
                     _copy_tree(item, copied / "lib" / name / "site-packages" / item.name)
             (copied / "bin").mkdir()
             (copied / "bin" / "python").symlink_to(f"../../bin/{name}")
-            (copied / "pyvenv.cfg").write_text(f"home = {brought / 'bin'}\n", encoding="utf-8")
             part.rename(brought)
     return brought / "packages"
 
@@ -286,7 +309,7 @@ class CvmfsMount:
             for version, environment in self._brought.items():
                 install_release(self.mount, environment, version)
             if self._client:
-                _make_link(client_folder(self.mount), self._client)
+                install_client(self.mount, self._client)
         except OSError as error:
             raise TestbedError(f"cannot be written: {error}", where=str(self.mount)) from error
 

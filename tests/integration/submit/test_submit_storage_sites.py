@@ -75,3 +75,27 @@ def test_raw_files_are_read_through_a_remote_door(grid: Grid, tmp_path: Path) ->
     assert {(row["site"], row["storage_site"], row["file_size_bytes"]) for row in rows} == {
         (reader, storage, 5_000_000)
     }
+
+
+def test_shipped_load_test_runs_at_a_site_of_the_testbed(grid: Grid, tmp_path: Path) -> None:
+    """The client of load tests is on the testbed's CVMFS mount."""
+    known = sites_file.read_sites_file(grid.sites_file).sites
+    reader, storage = grid.box.sites[:2]
+    user = GridUser(tmp_path, grid)
+    user.write_sites_file(
+        **{
+            name: {"doors": known[name].doors, "software": known[name].software}
+            for name in (reader, storage)
+        }
+    )
+    catalogue = FolderCatalogue(user.settings.datasets_dir)
+    catalogue.make_raw(RawSpec("small", "two files", 3, 2, 1_000_000, "", ""))
+    replica_files.place_dataset("small", catalogue, grid.box)
+    done = user.invoke_command(
+        *("submit", "open-rate", "--sites", storage, "--from", reader, "--wait"),
+        *("-S", "dataset=small", "-P", "door=root", "-P", "clients=5"),
+        *("-S", "load.duration_s=2", "-S", "load.step_s=1"),
+    )
+    assert done.exception is None, (done.output, done.exception)
+    (opens,) = json.loads(user.invoke_command("summary", "--json").stdout)
+    assert (opens["operation"], opens["failures"], opens["attempted_hz"]) == ("open", {}, 10.0)

@@ -68,10 +68,14 @@ def test_copied_release_is_self_contained(environment: Path, tmp_path: Path) -> 
     assert (asked / "bin" / "thisroot.sh").read_text().startswith("SOURCE=${BASH_ARGV[0]}")
 
 
-def test_copied_packages_are_found_without_installers(environment: Path, tmp_path: Path) -> None:
+def test_client_has_all_packages_but_installers(environment: Path, tmp_path: Path) -> None:
     brought = copy_environment(environment, tmp_path / "seen", ("*",))
-    assert (brought / "pyvenv.cfg").read_text() == f"home = {brought.parent / 'bin'}\n"
-    packages = brought / "lib" / NAME / "site-packages"
+    folder = cvmfs_mount.install_client(tmp_path / "cvmfs", brought)
+    shutil.rmtree(environment.parent)
+    base = brought.parent
+    assert (folder / "pyvenv.cfg").read_text() == f"home = {base / 'bin'}\n"
+    assert f"LD_LIBRARY_PATH={base / 'lib'}:" in (folder / "bin" / "python").read_text()
+    packages = folder / "lib" / NAME / "site-packages"
     assert (packages / "numpy" / "a.py").exists()
     assert not (packages / "pip").exists()
 
