@@ -58,7 +58,7 @@ class InputFile:
 class SoftwareRequest:
     """The requested ROOT.
 
-    ``provider`` is ``wheel``, ``path``, ``cvmfs``, ``wrap``, ``current`` or ``none``.  ``version``
+    ``provider`` is ``wheel``, ``path``, ``cvmfs``, ``wrap``, ``xrootd``, ``current`` or ``none``.  ``version``
     is the version that gROOT must report, '' for any.  ``location`` is the provider's starting
     point: the cached environment of a wheel (filled in at planning), the build tree or folder of
     thisroot.sh of a path, the folder below the mount of CVMFS, the command prefix of a wrap.

@@ -27,7 +27,7 @@ from treehammer.text_formatting import pluralize
 
 COUNTER_SCOPE = "counter"
 SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
-#: Changes by at least this factor are shown as a ratio, smaller ones in per cent.
+#: Changes by at least this factor are shown as a ratio, smaller ones in percent.
 SHOWN_AS_RATIO = 10
 #: More different changes are listed in the table alone.
 MAX_NAMED = 3

@@ -194,7 +194,7 @@ def flatten_change(change: InstructionChange) -> dict[str, Any]:
 
 
 def format_change(relative: float) -> str:
-    """Format a relative change in per cent with two decimals, e.g. ``+0.19 %``."""
+    """Format a relative change in percent with two decimals, e.g. ``+0.19 %``."""
     return f"{_format_signed(100 * relative, 2)} %"
 
 

@@ -165,9 +165,9 @@ def common_values(side: Iterable[Sample]) -> dict[str, str | int]:
 class SeriesEffect:
     """Effect of one series on one metric, before adjustment for multiplicity.
 
-    ``pairs`` is empty where no job holds both sides; then ``a`` and ``b`` are compared unpaired.
-    ``refused`` is the verdict that stands instead of a statistical one, with ``why`` and what to do
-    about it, ``remedy``; None where the statistical rule applies.
+    ``pairs`` is empty if no job holds both sides; then ``a`` and ``b`` are compared unpaired.
+    ``refused`` is the verdict if the statistical rule does not apply, else None; ``why`` names the
+    reason and ``remedy`` a way out.
     """
 
     series: SeriesSides
@@ -207,7 +207,7 @@ class SeriesEffect:
 
     @property
     def scope(self) -> str:
-        """What the verdict speaks of: the hosts that took part, or the site."""
+        """Scope of the verdict: the hosts that took part, or the site."""
         return SITE_SCOPE if self.hosts >= MIN_HOSTS else HOST_SCOPE
 
     @property
@@ -239,9 +239,8 @@ class SeriesEffect:
     def geometric_means(self) -> tuple[float | None, float | None]:
         """Geometric means over jobs of both sides, in the metric's unit; B ÷ A is the effect.
 
-        Each host counts once.  Of pairs, what both sides have in common is the mean of their
-        logarithms, and the effect lies half on either side of it: over rounds a ratio of medians is
-        not the median of ratios.
+        Each host counts once. For pairs, the means lie half an effect below and above the mean of
+        both sides' logarithms, since a ratio of medians is not the median of ratios over rounds.
         """
         if self.pairs:
             common = {job: (math.log(job.a) + math.log(job.b)) / 2 for job in self.pairs}

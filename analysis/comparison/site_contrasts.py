@@ -19,7 +19,7 @@ from treehammer.analysis.statistics.estimates import (
 )
 from treehammer.analysis.statistics.verdict import ALPHA, MIN_HOSTS
 
-#: Sites that can be told apart: of two that differ, neither is known to be the odd one.
+#: Sites needed to find the odd one; of two that differ, it could be either.
 MIN_CONTRASTED_SITES = 3
 #: Variance of a median of normal values, relative to that of their mean.
 _MEDIAN_VARIANCE = math.pi / 2

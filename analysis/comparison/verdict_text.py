@@ -1,4 +1,4 @@
-"""How a comparison is put into words, for the terminal and for pages alike."""
+"""Texts and number formats of a comparison, common to the terminal and pages."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def title_side(rows: Iterable[VerdictRow], side: str, separator: str) -> str:
 
 
 def format_delta(delta: float | None) -> str:
-    """The band of effects (ln) that count as none, e.g. ``±2 %``."""
+    """Format the band of effects (ln) that count as none, e.g. ``±2 %``."""
     return f"±{100 * (delta or 0.0):g} %"
 
 
@@ -113,7 +113,7 @@ def side_names(row: VerdictRow, names: Mapping[str, str]) -> tuple[str, str]:
 def describe_selection(
     asked: VerdictEvidence, names: Mapping[str, str] = MappingProxyType({}), *, sides: bool = True
 ) -> str:
-    """Of which measurements a comparison is, e.g. ``campaign nightly and site=SITE_A``.
+    """Describe the compared measurements, e.g. ``campaign nightly and site=SITE_A``.
 
     Args:
         asked: evidence of any of its rows.
@@ -135,17 +135,17 @@ def _format_conditions(texts: Sequence[str] | None) -> list[str]:
     try:
         return [str(where) for where in parse_alternatives(texts or ())]
     except ConfigError:
-        # Asked in another version, of a column that this one does not know.
+        # Stored by another version, with a column that this one does not know.
         return [*(texts or ())]
 
 
 def format_effect(effect: float) -> str:
-    """An effect in ln as a signed change of B against A in per cent, e.g. ``+3.1 %``."""
+    """Format an effect in ln as a signed change of B against A in percent, e.g. ``+3.1 %``."""
     return f"{_format_change(effect)} %"
 
 
 def format_interval(row: VerdictRow) -> str:
-    """The row's interval in per cent, e.g. ``−0.4 … +2.2 %``; '' without one."""
+    """Format the row's interval in percent, e.g. ``−0.4 … +2.2 %``; '' without one."""
     if row.low is None or row.high is None:
         return ""
     return f"{_format_change(row.low)} … {_format_change(row.high)} %"
@@ -161,12 +161,12 @@ def describe_change(effect: float, metric: str = "cpu_per_event_s", better: str 
 
 
 def format_change_size(effect: float) -> str:
-    """An effect without its sign, in per cent, e.g. ``3.1``."""
+    """Format an effect without its sign, in percent, e.g. ``3.1``."""
     return _format_change(effect).lstrip("+−")
 
 
 def format_change_interval(low: float, high: float) -> str:
-    """The ends of an interval in per cent, e.g. ``[2.2, 4.0]``."""
+    """Format the ends of an interval in percent, e.g. ``[2.2, 4.0]``."""
     return f"[{', '.join(_format_change(end).removeprefix('+') for end in (low, high))}]"
 
 
@@ -177,17 +177,17 @@ def _format_change(effect: float) -> str:
 
 
 def format_milliseconds(seconds: float) -> str:
-    """Seconds as milliseconds with three significant digits."""
+    """Format seconds as milliseconds with three significant digits."""
     return f"{1000 * seconds:#.3g}".rstrip(".")
 
 
 def digits_for_error(error: float) -> int:
-    """Digits after the point that show an error (above 0) to its second digit."""
+    """Return the decimals that show an error (above 0) to its second digit."""
     return max(1 - math.floor(math.log10(error)), 0)
 
 
 def format_mean(mean: float, low: float | None, high: float | None) -> str:
-    """A mean with half of its interval to the second digit of that, e.g. ``24.2 ± 1.3``."""
+    """Format a mean with half of its interval, to two digits of that, e.g. ``24.2 ± 1.3``."""
     plain = f"{mean:.0f}" if abs(mean) >= 1e4 else f"{mean:.4g}"
     if low is None or high is None:
         return plain
@@ -199,7 +199,7 @@ def format_mean(mean: float, low: float | None, high: float | None) -> str:
 
 
 def format_ratio(value: float, low: float | None, high: float | None) -> str:
-    """A ratio and its interval, e.g. ``0.58 (0.43 … 0.77)``."""
+    """Format a ratio and its interval, e.g. ``0.58 (0.43 … 0.77)``."""
     if low is None or high is None:
         return f"{value:.3g}"
     return f"{value:.2f} ({low:.2f} … {high:.2f})"
@@ -282,13 +282,13 @@ def _describe_plan(row: VerdictRow, evidence: VerdictEvidence) -> str:
 
 
 def explain_not_pooled(rows: Sequence[VerdictRow]) -> list[str]:
-    """Why release rows have no effect over sites, each reason once."""
+    """List the reasons why release rows have no effect over sites, each once."""
     reasons = [VerdictEvidence.from_json(row.evidence).why for row in rows if row.effect is None]
     return list(dict.fromkeys(f"Over sites: {why}." for why in reasons))
 
 
 def flatten_verdict(row: VerdictRow) -> dict[str, Any]:
-    """The row with its evidence as one level of plain values, for tables, JSON and CSV."""
+    """Merge the row and its evidence into plain values, for tables, JSON and CSV."""
     values = dict(vars(row))
     evidence = VerdictEvidence.from_json(values.pop("evidence"))
     return {**values, **vars(evidence), "sentence": describe_verdict(row)}

@@ -1,6 +1,6 @@
-"""Executions summed up: groups of those that agree in some axes and columns, and their figures.
+"""Groups of executions with equal values of some axes and columns, and their figures.
 
-Only what is usable enters a figure; what failed, cannot be true or is not supported is counted beside.
+Only good executions enter a figure; failed, implausible and unsupported ones are counted.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class WheelInstaller:
         """Run one step of the installation and return its output."""
         done = self._run_command(command)
         if done.returncode:
-            # venv hides the output of its tools, which remove what they could not finish.
+            # venv hides the output of its tools, and they remove incomplete files.
             short = shutil.disk_usage(self.folder).free < _ENVIRONMENT_BYTES
             if short or _DISK_FULL_PATTERN.search(done.stdout + done.stderr):
                 _raise_disk_full(self.folder, self.release)

@@ -1,4 +1,4 @@
-"""The ROOT that datasets are made and measured with, in a process of its own."""
+"""Scripts that make and measure datasets, run under ROOT in a separate process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG_TAIL_LINES = 5
 
 
 def prepare_dataset_root(root: str, software_dir: Path, bars: ProgressFactory) -> SoftwareRequest:
-    """The ROOT named as on the ``root`` axis, made ready on this machine when it is not.
+    """Prepare the ROOT of a ``root`` axis value on this machine, unless it is prepared.
 
     Raises:
         ConfigError: ``root`` names no ROOT.

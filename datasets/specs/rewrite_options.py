@@ -19,7 +19,7 @@ ORDERS = {
 FORMATS = (TTREE, RNTUPLE)
 SIZE_UNITS = {"": 1, "k": 1000, "M": 1000**2, "G": 1000**3}
 SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?) ?([kMG]?)B")
-#: Levels that ROOT itself would choose.
+#: Compression levels that ROOT uses by default.
 DEFAULT_LEVELS = {"zlib": 1, "lzma": 7, "lz4": 4, "zstd": 5}
 
 
@@ -51,13 +51,13 @@ class RewriteOptions:
     skip_unwritable: bool = False
 
     def __post_init__(self) -> None:
-        for what, value, known in (
+        for option, value, known in (
             ("--order", self.order, tuple(ORDERS)),
             ("--format", self.format, FORMATS),
         ):
             if value and value not in known:
                 raise DatasetError(
-                    f"unknown value {value!r}; expected one of {', '.join(known)}", where=what
+                    f"unknown value {value!r}; expected one of {', '.join(known)}", where=option
                 )
         # Invalid values are reported before conflicts.
         _ = self.compression_setting, self.auto_flush, self.basket_bytes, self.memory_bytes
@@ -101,7 +101,7 @@ class RewriteOptions:
 
     @property
     def compression_setting(self) -> int:
-        """As ROOT counts, 100 * algorithm + level; -1 where it stays."""
+        """ROOT's number, 100 * algorithm + level; -1 keeps the source's."""
         if not self.compression:
             return -1
         if self.compression == "none":
@@ -118,7 +118,7 @@ class RewriteOptions:
 
     @property
     def auto_flush(self) -> int:
-        """As TTree counts: events, or bytes where negative; 0 where it stays."""
+        """TTree's number: events, or bytes if negative; 0 keeps the source's."""
         if re.fullmatch("[1-9][0-9]*", self.autoflush):
             return int(self.autoflush)
         return -_parse_size("--autoflush", self.autoflush, "the events of a cluster (400) or ")
@@ -169,8 +169,8 @@ class RewriteOptions:
             "format": "{}",
         }
         options = self.to_mapping()
-        told = [text.format(options[key]) for key, text in parts.items() if key in options]
-        name = "-".join([source, *told]).replace(":", "").lower()
+        words = [text.format(options[key]) for key, text in parts.items() if key in options]
+        name = "-".join([source, *words]).replace(":", "").lower()
         if not spec_schema.DATASET_NAME.fullmatch(name):
             raise DatasetError(f"{name!r} is no name", where=source, hint="Name it with --as NEW.")
         return name

@@ -32,8 +32,8 @@ from treehammer.sql.core.measurement_view import ALL_COLUMNS, EXTRA_PREFIX, stor
 from treehammer.sql.read.measurement_queries import MeasurementQueries
 from treehammer.sql.read.measurement_selection import Selection
 
-# A row that tells SQLite's driver the type of each column, which it takes from the first rows: of a
-# column of NULLs it could not tell.
+# An example row, because SQLite's driver takes the type of each column from the first rows, which
+# may all be NULL.
 _EXAMPLE_LITERALS = {"int": "0", "float": "0.5", "text": "'text'", "bool": "0", "ints": "'[]'"}
 _PACKED_EXAMPLE = "x'00'"
 SelectQuery = sa.Select[Any] | sa.CompoundSelect[Any]

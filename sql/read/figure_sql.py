@@ -1,9 +1,8 @@
-"""Answers a figure in SQL: sums in the database, everything else here.
+"""SQL of figures: the database computes sums, from the roll-ups or from the measurements.
 
-Whichever table answers, the question has two steps.  The inner one gathers sums by the numbers of
-dimensions, along an index where there is one; the outer one brings the dimensions' texts to these
-few rows and adds up what they have in common.  With the texts in one step, a database would sort
-millions of rows by them.
+A query has two steps. The inner one groups by the numbers of dimensions, along an index if there is
+one; the outer one joins the dimensions' texts to the few rows and merges rows with equal texts. In
+a single step, a database would sort millions of rows by text.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class _GroupSums:
 def fetch_figure(
     connection: Connection, figure: FigureQuery, most: int | None = None
 ) -> FigureResult:
-    """The groups of a figure, from the roll-ups where these can tell.
+    """Fetch the groups of a figure, from the roll-ups if they suffice.
 
     Raises:
         ConfigError: there are more than ``most``.
@@ -130,12 +129,12 @@ def _sort_key(key: GroupKey) -> list[tuple[bool, Any]]:
 
 @dataclass(frozen=True)
 class _Grouping:
-    """Where the columns of a figure's groups stand.
+    """Columns of a figure's groups.
 
     Attributes:
-        by: as the figure has it.
-        fetched: the columns that are asked of the database: the day in place of month and week.
-        keys: the columns that the inner step groups by.
+        by: columns of the figure.
+        fetched: columns of the outer step, with the day in place of month and week.
+        keys: columns by which the inner step groups.
     """
 
     by: tuple[str, ...]

@@ -22,7 +22,7 @@ CLIENTS = 4
 FILE_MB = 256
 #: Rounds of all parts; of each part the median counts.
 ROUNDS = 5
-#: A result counts at most as this multiple of its reference: what is faster was not the storage.
+#: A result counts at most as this multiple of its reference: more was not the storage's speed.
 MAX_RATIO = 10.0
 
 _SEED = 1
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
     Attributes:
         name: short name.
-        meaning: what a client does, in a few words.
+        meaning: short description of a client's work.
         operation: operation that is counted.
         unit: unit of the result: ``MB/s``, or ``1/s`` for operations.
         reference: result that scores 100.

@@ -27,7 +27,7 @@ def make_row(
     label: str = "branches=100%",
     **values: Any,
 ) -> VerdictRow:
-    """Make a row; ``change`` is the effect with its interval, in per cent."""
+    """Make a row; ``change`` is the effect with its interval, in percent."""
     effect, low, high = (math.log1p(one / 100) for one in change) if change else (None,) * 3
     row: dict[str, Any] = {
         "comparison_id": "c",
