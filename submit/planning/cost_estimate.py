@@ -139,6 +139,13 @@ class _SiteTotals:
     cpu_s: float = 0.0
     bases: set[str] = field(default_factory=set)
 
+    def add(self, cost: ExecutionCost | None, count: int) -> None:
+        """Add the times of ``count`` executions; None if their cost is unknown."""
+        self.measurements += count
+        self.bases.add(cost.basis if cost else UNKNOWN_BASIS)
+        self.wall_s += count * cost.wall_s if cost else 0.0
+        self.cpu_s += count * cost.cpu_s if cost else 0.0
+
 
 def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> list[SiteCost]:
     """Estimate the cost of a plan for each site and storage site.
@@ -150,18 +157,13 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
     for job, count in plan.jobs.iterate_kinds():
         site = totals[job.access.site.name, job.access.storage.name]
         site.jobs += count
-        site.measurements += count * len(job.spec.executions)
         for execution in job.spec.executions:
-            variant = Variant(tuple(execution.variant.items()))
-            manifest = None if job.is_watch else plan.jobs.planner.manifest_for(variant)
-            if load and not job.is_watch:
+            manifest = plan.jobs.planner.manifest_for(Variant(tuple(execution.variant.items())))
+            if load:
                 site.read_bytes += round(load.ceiling.mb_per_s * 1e6 * load.duration_s)
             elif manifest:
                 site.read_bytes += count * estimate_read_bytes(manifest, execution)
-            cost = estimate_execution(execution, manifest, history, load)
-            site.bases.add(cost.basis if cost else UNKNOWN_BASIS)
-            site.wall_s += count * cost.wall_s if cost else 0.0
-            site.cpu_s += count * cost.cpu_s if cost else 0.0
+            site.add(estimate_execution(execution, manifest, history, load), count)
     are_bytes_known = load is None or load.ceiling.mb_per_s > 0
     return [_total_site_cost(*pair, site, are_bytes_known) for pair, site in totals.items()]
 
