@@ -19,7 +19,7 @@ from ....shared_files import local_path
 from ...treehammer_kit.payload_task import PayloadError
 from ..content import iterate_blocks
 from ..operation import Flight, StorageClient, WrappingClient
-from .copy_failures import classify_exit
+from .failure_classes import classify_exit
 
 #: Stands for the copy program of the URL's protocol.
 PROTOCOL = "protocol"

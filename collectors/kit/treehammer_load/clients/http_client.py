@@ -28,6 +28,7 @@ from ....record.operation_steps import (
 )
 from ..content import iterate_blocks
 from ..operation import Flight, Operation, StorageClient, classify_os_error
+from .failure_classes import classify_status
 
 #: Ranges of one request: XrdHttp fails from about 1000.
 MAX_VECTOR = 200
@@ -56,20 +57,6 @@ _SUCCESSES: Mapping[str, Tuple[int, ...]] = {
 }
 #: Statuses of a redirect, and requests of one operation at most.
 REDIRECTS, MAX_REDIRECTS = (301, 302, 303, 307, 308), 5
-_FAILURES_BY_STATUS: Mapping[int, str] = {
-    401: "credential",
-    403: "not-permitted",
-    404: "not-found",
-    405: "not-supported",
-    408: "timeout",
-    410: "not-found",
-    416: "wrong-data",
-    495: "credential",
-    496: "credential",
-    501: "not-supported",
-    504: "timeout",
-    507: "no-space",
-}
 _CONTENT_RANGE = re.compile(
     rb"^content-range:\s*bytes\s+(\d+)-(\d+)/", re.IGNORECASE | re.MULTILINE
 )
@@ -84,11 +71,6 @@ def classify_response(status: int, operation: Operation) -> str:
     if status < 300:  # such as the whole file instead of a range
         return "not-supported"
     return classify_status(status)
-
-
-def classify_status(status: int) -> str:
-    """Return the failure class of a status that is an error."""
-    return _FAILURES_BY_STATUS.get(status, "server-error" if status >= 500 else "other")
 
 
 def make_tls_context(env: Mapping[str, str]) -> ssl.SSLContext:

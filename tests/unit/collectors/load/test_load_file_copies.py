@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import zlib
 from collections import Counter
@@ -14,7 +16,7 @@ from simulated_load import SimulatedStorage, SimulatedTimer, run_load
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.kit.treehammer_load import file_streams, namespace_calls, workloads
 from treehammer.collectors.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
-from treehammer.collectors.kit.treehammer_load.clients.copy_failures import classify_exit
+from treehammer.collectors.kit.treehammer_load.clients.failure_classes import classify_exit
 from treehammer.collectors.kit.treehammer_load.clients.vanish_poller import VanishPoller
 from treehammer.collectors.kit.treehammer_load.load_task import LoadTask
 from treehammer.collectors.kit.treehammer_load.operation import Flight, LoadFile, Operation
@@ -22,6 +24,7 @@ from treehammer.collectors.kit.treehammer_load.operation import StorageClient as
 from treehammer.collectors.kit.treehammer_load.summary import summarize_loop
 from treehammer.collectors.kit.treehammer_load.written_files import WrittenFiles
 from treehammer.collectors.record.operation_steps import OPERATION_FAILURES, OPERATIONS
+from treehammer.collectors.software import providers
 
 SPAN = workloads.LoadSpan(0.0, 0.0, 60.0)
 FILE = LoadFile("root://host//a", 10)
@@ -221,3 +224,10 @@ def test_transfers_make_and_remove_what_they_use(folders: str) -> None:
     made = {one.file.url for one in namespace_calls.make_own_folders(task)}
     assert parents == (made or {task.url})
     assert len(parents) == (3 if folders == "many" else 1)
+
+
+def test_loads_over_xrootd_need_no_ssl() -> None:
+    """The Python of some clients has none that loads."""
+    kit = Path(providers.__file__).parents[1] / "kit"
+    code = "import sys; sys.modules['ssl'] = sys.modules['_ssl'] = None; import treehammer_load"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(kit)})

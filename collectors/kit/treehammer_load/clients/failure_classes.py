@@ -1,13 +1,26 @@
-"""Failure classes of copy programs, from their messages."""
+"""Failure classes of HTTP statuses, and of copy programs by their messages."""
 
 from __future__ import annotations
 
 import re
-from typing import Sequence, Tuple
+from typing import Mapping, Sequence, Tuple
 
-from .http_client import classify_status as classify_http_status
 from .xrootd_client import classify_response
 
+FAILURES_BY_STATUS: Mapping[int, str] = {
+    401: "credential",
+    403: "not-permitted",
+    404: "not-found",
+    405: "not-supported",
+    408: "timeout",
+    410: "not-found",
+    416: "wrong-data",
+    495: "credential",
+    496: "credential",
+    501: "not-supported",
+    504: "timeout",
+    507: "no-space",
+}
 #: Number of a server's error in messages of XRootD's clients, and of a response in those of curl.
 _XROOTD_ERROR = re.compile(r"\[(30\d\d)\]")
 _HTTP_STATUS = re.compile(r"returned error: (\d{3})")
@@ -24,6 +37,11 @@ _MESSAGES: Sequence[Tuple[str, str]] = (
 )
 
 
+def classify_status(status: int) -> str:
+    """Return the failure class of an HTTP status that is an error."""
+    return FAILURES_BY_STATUS.get(status, "server-error" if status >= 500 else "other")
+
+
 def classify_exit(text: str) -> str:
     """Return the failure class of a program that failed, by its output."""
     numbered = _XROOTD_ERROR.search(text)
@@ -31,7 +49,7 @@ def classify_exit(text: str) -> str:
         return classify_response(int(numbered[1]))
     status = _HTTP_STATUS.search(text)
     if status:
-        return classify_http_status(int(status[1]))
+        return classify_status(int(status[1]))
     for failure, pattern in _MESSAGES:
         if re.search(pattern, text, re.IGNORECASE):
             return failure
