@@ -2,7 +2,8 @@
 
 ``python worker.pyz run job.json`` runs a job on any node and prints a table;
 ``python worker.pyz upload SANDBOX…`` sends records that are still pending to a results service;
-``python worker.pyz bench PATH_OR_URL`` measures one storage.
+``python worker.pyz bench PATH_OR_URL`` measures one storage;
+``python worker.pyz log FILE`` writes the calls in a server's log as CSV.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 from typing import List, Optional
 
 from ..job_spec import RETRY_EXIT_CODE
+from ..kit.treehammer_kit.payload_task import PayloadError
+from ..kit.treehammer_load.server import log_command
 from ..shared_files import DISK_FULL_ERRNOS
 from .bench import bench_command
 from .bench.benchmark_files import BenchmarkError
@@ -34,13 +37,16 @@ def main(arguments: Optional[List[str]] = None) -> int:
         or were not started (records of the others are written), 2 when job.json or the output folder
         is unusable, 75 when the node lacks disk space or processes.  Of ``upload``: 0 when no record
         is pending, 1 when some are pending or refused, 2 when nothing can be sent.  Of ``bench``:
-        0 with a score, 1 when a part failed, 2 when it cannot run, 130 after Ctrl-C.
+        0 with a score, 1 when a part failed, 2 when it cannot run, 130 after Ctrl-C.  Of ``log``: 0,
+        or 2 when the log or its format cannot be used.
     """
     options = build_parser().parse_args(arguments)
     if options.verb == "upload":
         return _upload_sandboxes(options)
     if options.verb == "bench":
         return _run_bench(options)
+    if options.verb == "log":
+        return _write_log_calls(options)
     return _run_job(options)
 
 
@@ -61,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
     upload_command.add_upload_command(verbs)
     bench_command.add_bench_command(verbs)
+    log_command.add_log_command(verbs)
     return parser
 
 
@@ -72,6 +79,16 @@ def _run_bench(options: argparse.Namespace) -> int:
         return INVALID_INPUT
     except KeyboardInterrupt:
         print_line("interrupted; the benchmark's files are removed", "stderr")
+        return INTERRUPTED
+
+
+def _write_log_calls(options: argparse.Namespace) -> int:
+    try:
+        return log_command.write_log_calls(options)
+    except PayloadError as error:
+        print_line(str(error.document["message"]), "stderr")
+        return INVALID_INPUT
+    except (BrokenPipeError, KeyboardInterrupt):
         return INTERRUPTED
 
 

@@ -157,7 +157,7 @@ def parse_second(text: str, clock: str) -> Optional[int]:
     return instants[0] if instants[0] <= now + 86_400 else instants[1]
 
 
-_XROOTD_CALL = r"\S*?(?P<request>:\d+@\S+) Xrootd_?{}: (?P<stream>[0-9a-f]{{4}}) "
+_XROOTD_CALL = r"[^\s:]+:(?P<request>\d+@\S+) Xrootd_?{}: (?P<stream>[0-9a-f]{{4}}) "
 
 #: XRootD's log with ``xrootd.trace emsg login request response``; ``xrootd -z`` adds microseconds.
 #: The answer to a login names the user, the request does not: file descriptor and host identify the

@@ -18,12 +18,19 @@ from ..recorder import StepClock
 from .line_formats import LogError, select_format
 from .log_follower import LogFollower
 from .log_parser import LogParser
+from .monitoring_stream import (
+    MAX_PACKET_BYTES,
+    StreamDecoder,
+    StreamRecorder,
+)
 from .server_rows import ServerRecorder, make_server_row
 from .system_figures import COUNTERS, SystemFigures, read_read_ahead, read_system_figures
 
 #: Seconds after the load for calls that are still on their way, and for lines in the server's buffer.
 SETTLE_S = 2.0
 _POLL_S = 0.2
+#: Value of the setting ``format`` for packets instead of a log.
+MONITORING_FORMAT = "xrootd-monitoring"
 
 
 class _ServerSide:
@@ -65,6 +72,8 @@ def follow_log(task: LoadTask) -> LoadOutcome:
     if not path:
         raise LogError("log is not set: -S watch.log=PATH names the server's log")
     settle_s = task.read_number("settle_s", SETTLE_S, (0, 600), zero=True)
+    if task.settings.get("format") == MONITORING_FORMAT:
+        return _receive_stream(task, path, settle_s)
     parser = LogParser(select_format(task.settings.get("format", "xrootd")))
     side = _ServerSide(task, sees_past=True)
     recorder = ServerRecorder(side.steps, side.duration_s, settle_s, side.server)
@@ -89,6 +98,39 @@ def follow_log(task: LoadTask) -> LoadOutcome:
         "failed_calls": float(sum(row["failed"] for row in rows)),
     }
     return LoadOutcome(rows, side.values, figures)
+
+
+def _receive_stream(task: LoadTask, address: str, settle_s: float) -> LoadOutcome:
+    """Count the calls that XRootD reports to an address, HOST:PORT of UDP, during the load."""
+    host, _, port = address.rpartition(":")
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        if not host:
+            raise ValueError("the host is missing")
+        receiver.bind((host, int(port)))
+    except (OSError, ValueError, OverflowError) as error:
+        receiver.close()
+        raise LogError(
+            f"log = {address!r}: {error}: name HOST:PORT, to which xrootd.monitor sends"
+        ) from error
+    receiver.settimeout(_POLL_S)
+    side = _ServerSide(task)
+    recorder = StreamRecorder(side.steps, side.duration_s, settle_s, side.server)
+    decoder = StreamDecoder()
+    side.begin()
+    with receiver:
+        while not side.timer.stopped and side.timer.now() < side.duration_s + settle_s:
+            try:
+                packet = receiver.recv(MAX_PACKET_BYTES)
+            except OSError:  # none came
+                continue
+            for event in decoder.decode(packet):
+                recorder.record(event)
+    figures = {
+        "calls": float(recorder.calls),
+        "lost_packets": float(decoder.lost + decoder.invalid),
+    }
+    return LoadOutcome(recorder.list_rows(), side.values, figures)
 
 
 def watch_server(task: LoadTask) -> LoadOutcome:

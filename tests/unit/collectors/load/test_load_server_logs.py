@@ -31,6 +31,7 @@ from treehammer.collectors.kit.treehammer_load.server.log_parser import (
 from treehammer.collectors.kit.treehammer_load.server.server_rows import ServerRecorder
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.record.operation_steps import find_operation_problems
+from treehammer.collectors.worker.__main__ import main as worker_main
 
 START_S = 1_795_411_800
 #: Two streams of one connection overlap; their answers come from other threads.
@@ -221,3 +222,22 @@ def test_a_late_parser_goes_back_to_the_start_of_the_load(
 def test_a_missing_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="No such file or directory: name the server's log"):
         LogFollower(str(tmp_path / "none"), lambda: False, 0, lambda line: 0)
+
+
+def test_worker_writes_the_calls_of_a_log_as_csv(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, table = tmp_path / "log", tmp_path / "format.json"
+    log.write_text(XROOTD_LOG)
+    assert worker_main(["log", str(log)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "start_us,duration_us,operation,failure,bytes,request"
+    assert [line.split(",")[2] for line in lines[1:]].count("open") == 2
+    assert len(lines) == 7
+    for arguments, message in (
+        ([str(tmp_path / "none")], "No such file"),
+        ([str(log), "--format", "eos"], "expected one of xrootd, dpm"),
+        ([str(log), "--format", str(table)], "format.json"),
+    ):
+        assert worker_main(["log", *arguments]) == 2
+        assert message in capsys.readouterr().err
