@@ -17,11 +17,13 @@ import types
 __all__ = [
     "create_files",
     "delete_files",
+    "load_recording",
     "make_own_folders",
     "open_files",
     "pretend_transfers",
     "read_files",
     "read_pattern",
+    "replay_recording",
     "run",
     "run_log_parser",
     "run_server_watch",
@@ -36,6 +38,7 @@ if __package__ == "treehammer_load":
     _package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(__file__)))]
     sys.modules[_package.__name__] = _package
     payload = importlib.import_module("treehammer_node.kit.treehammer_load.payload")
+    replay = importlib.import_module("treehammer_node.kit.treehammer_load.replay")
     workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
     file_streams = importlib.import_module("treehammer_node.kit.treehammer_load.file_streams")
     namespace_calls = importlib.import_module("treehammer_node.kit.treehammer_load.namespace_calls")
@@ -43,12 +46,13 @@ if __package__ == "treehammer_load":
         "treehammer_node.kit.treehammer_load.server.server_payloads"
     )
 else:
-    from . import file_streams, namespace_calls, payload, workloads
+    from . import file_streams, namespace_calls, payload, replay, workloads
     from .server import server_payloads
 
 run = payload.run
 open_files, read_files = workloads.open_files, workloads.read_files
 read_pattern = workloads.read_pattern
+replay_recording, load_recording = replay.replay_recording, replay.load_recording
 stream_files, write_streams = file_streams.stream_files, file_streams.write_streams
 pretend_transfers = namespace_calls.pretend_transfers
 make_own_folders = namespace_calls.make_own_folders

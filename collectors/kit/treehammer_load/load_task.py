@@ -50,6 +50,7 @@ class LoadTask:
         step_s: seconds of a time step.
         duration_s: seconds from the start of step 0 to the end of the load.
         written: files in this job's folder for writing; None if the load may not write.
+        door_url: URL or path of the door below which datasets lie; '' if only files are known.
     """
 
     files: Sequence[LoadFile]
@@ -63,6 +64,7 @@ class LoadTask:
     step_s: float
     duration_s: float
     written: Optional[WrittenFiles] = None
+    door_url: str = ""
 
     @classmethod
     def read(cls, path: str, *, needs_storage: bool = True) -> LoadTask:
@@ -101,6 +103,7 @@ class LoadTask:
                 step_s=float(load["step_s"]),
                 duration_s=float(load["duration_s"]),
                 written=_name_folder(load["writable"], load["folder"]),
+                door_url=document.get("door_url", ""),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise PayloadError(

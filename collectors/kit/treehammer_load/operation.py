@@ -40,6 +40,7 @@ class Operation(NamedTuple):
         puts: for ``copy``: copy a local file to the storage, instead of from it.
         then: operation that follows on the same file as soon as this one has succeeded.
         follows: whether it is such an operation.
+        handle: number of the open file of this client that it uses; -1 for its only one.
     """
 
     due_s: float
@@ -51,6 +52,7 @@ class Operation(NamedTuple):
     puts: bool = False
     then: str = ""
     follows: bool = False
+    handle: int = -1
 
     @property
     def bytes(self) -> int:
@@ -67,10 +69,21 @@ class Flight:
         operation: the operation.
         sent_s: when it was sent, on the load's clock; None before.
         done_s: when it was done, if it is checked afterwards; None for its end.
+        released_s: when it was sent on, after it had waited for another operation on its file; None
+            if it did not wait.
         adler32: checksum of the file that was written.
     """
 
-    __slots__ = ("_clock", "_ended", "_record", "adler32", "done_s", "operation", "sent_s")
+    __slots__ = (
+        "_clock",
+        "_ended",
+        "_record",
+        "adler32",
+        "done_s",
+        "operation",
+        "released_s",
+        "sent_s",
+    )
 
     def __init__(
         self,
@@ -81,6 +94,7 @@ class Flight:
         self.operation = operation
         self.sent_s: Optional[float] = None
         self.done_s: Optional[float] = None
+        self.released_s: Optional[float] = None
         self.adler32: Optional[int] = None
         self._clock = clock
         self._record = record
@@ -90,6 +104,10 @@ class Flight:
         """Note that the operation is being sent now."""
         if self.sent_s is None:
             self.sent_s = self._clock()
+
+    def release(self) -> None:
+        """Note that the operation need no longer wait for another one."""
+        self.released_s = self._clock()
 
     def stop_clock(self) -> None:
         """Note that the operation is done now; what its client still checks takes no part in it."""

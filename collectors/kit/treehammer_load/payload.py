@@ -31,8 +31,9 @@ from .clients.vanish_poller import VanishPoller
 from .closed_loop import ClosedLoop, ClosedLoopDriver
 from .load_driver import LoadDriver, LoadTimer
 from .load_task import GENERATOR, MAX_CLIENTS, TIMEOUT_S, LoadTask
-from .operation import Operation, StorageClient
+from .operation import Flight, Operation, StorageClient
 from .recorder import Recorder, StepClock
+from .replay import Replay
 from .summary import (
     measure_round_trip,
     summarize_calls,
@@ -45,6 +46,8 @@ from .workloads import LoadSpan, MakeOperations, MakePreparation, find_opening_t
 #: Seconds behind its start up to which a job sends what it missed; a later one begins with the next
 #: whole step.
 MAX_BACKLOG_S = 1.0
+#: Receives each operation that ended, and its failure.
+Observe = Callable[[Flight, str], None]
 #: Seconds for which one thread may hold the interpreter while the one that sends waits for it.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -122,8 +125,9 @@ def perform_load(
     written = task.written
     wrong: Dict[str, float] = {}
     try:
+        preparation = prepare(task) if prepare else ()
         if written is not None:
-            written.prepare(client, prepare(task) if prepare else (), stop)
+            written.prepare(client, preparation, stop)
         outcome = _Load(task, client, clients, stop).perform(make_operations)
         if written is not None and task.puts_copies and not stop.is_set():
             wrong["files_wrong"] = float(written.count_wrong(client, stop))
@@ -202,11 +206,14 @@ class _Load:
         load = make_operations(task, LoadSpan(self._timer.now(), self._start_s, task.duration_s))
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()
+        if isinstance(load, Replay):
+            return self._replay(load)
         return self._loop(load) if isinstance(load, ClosedLoop) else self._send(load)
 
-    def _make_recorder(self, cores: int = 1) -> Recorder:
+    def _make_recorder(self, cores: int = 1, observe: Optional[Observe] = None) -> Recorder:
         written = self._task.written
-        observe = None if written is None else written.observe
+        if written is not None:
+            observe = written.observe
         return Recorder(self._steps, self._clients, cores=cores, observe=observe)
 
     def _send(self, operations: Iterator[Operation]) -> LoadOutcome:
@@ -214,6 +221,15 @@ class _Load:
         driver = LoadDriver(self._client, recorder, self._steps, self._timer)
         rows = recorder.list_rows(driver.run(operations, self._task.duration_s))
         return self._report(driver, rows, summarize_rows(rows))
+
+    def _replay(self, replay: Replay) -> LoadOutcome:
+        recorder = self._make_recorder(
+            observe=lambda flight, _failure: replay.observe(flight, self._timer.now())
+        )
+        driver = LoadDriver(self._client, recorder, self._steps, self._timer)
+        end_s = driver.run(replay.operations, min(replay.end_s, self._task.duration_s))
+        rows = recorder.list_rows(end_s)
+        return self._report(driver, rows, {**summarize_rows(rows), **replay.summarize()})
 
     def _loop(self, load: ClosedLoop) -> LoadOutcome:
         lacking = self._client.unsupported

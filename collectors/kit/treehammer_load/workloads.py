@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Callable, Iterator, NamedTuple, Union
+from typing import TYPE_CHECKING, Callable, Iterator, NamedTuple, Union
 
 from ...record.operation_steps import CREATE, DELETE, VANISH, WRITE_FILE
 from ..treehammer_kit.payload_task import PayloadError
@@ -12,6 +12,9 @@ from .closed_loop import ClosedLoop
 from .load_task import MAX_CLIENTS, LoadTask
 from .operation import LoadFile, Operation
 from .written_files import WrittenFiles
+
+if TYPE_CHECKING:
+    from .replay import Replay
 
 #: Opens per second before the first step of readers, and seconds for them at most.
 OPENING_RATE_HZ, MAX_OPENING_S = 100.0, 10.0
@@ -30,7 +33,7 @@ class LoadSpan(NamedTuple):
 
 
 #: Makes the operations of a task: in the order of their instants, or for closed loops.
-MakeOperations = Callable[[LoadTask, LoadSpan], Union[Iterator[Operation], ClosedLoop]]
+MakeOperations = Callable[[LoadTask, LoadSpan], Union[Iterator[Operation], ClosedLoop, "Replay"]]
 #: Makes the operations that come before the load and are not recorded.
 MakePreparation = Callable[[LoadTask], Iterator[Operation]]
 

@@ -24,6 +24,7 @@ from ....record.operation_steps import (
     WRITE_FILE,
 )
 from ..operation import Flight, LoadFile, StorageClient
+from .xrootd_handles import XrootdHandles, find_server
 from .xrootd_transfer import XrootdTransfer
 
 #: Limits of the client, unless the environment sets them: a dead server must fail within seconds,
@@ -151,12 +152,15 @@ class XrootdClient(StorageClient):
         self._lock = Lock()
         # A file must not be collected before its last callback.
         self._closing: Dict[int, Any] = {}
+        self._handles = XrootdHandles(self._new_file, self._open_file, _end_answered, self._timeout)
         _warm_up(client.FileSystem(url))
 
     def start(self, flight: Flight) -> None:
         """Send an operation."""
         operation = flight.operation
-        if operation.name in _ASKED_OF_DOOR:
+        if operation.handle >= 0:
+            self._handles.start(flight)
+        elif operation.name in _ASKED_OF_DOOR:
             self._ask_door(flight)
         elif operation.name in (WRITE_FILE, CREATE, READ_FILE):
             self._transfer(flight)
@@ -356,10 +360,22 @@ def _count_bytes(response: Any, name: str) -> int:
     return int(response.size) if name == VECTOR_READ else len(response)
 
 
+def _end_answered(flight: Flight, status: Any, server: str, response: Any) -> None:
+    """End an operation on an open file; reads compare their length."""
+    operation = flight.operation
+    reads = bool(operation.chunks)
+    if not status.ok:
+        flight.fail(classify_status(status.code, status.errno), server)
+    elif reads and _count_bytes(response, operation.name) != operation.bytes:
+        flight.fail("wrong-data", server)
+    else:
+        flight.succeed(server)
+
+
 def _end_flight(
     flight: Flight, status: Any, file: Any, read: Optional[int] = None, failure: str = ""
 ) -> None:
-    server = str(file.get_property("DataServer") or "").rpartition("@")[2]
+    server = find_server(file)
     if not status.ok:
         flight.fail(classify_status(status.code, status.errno), server)
     elif failure or (read is not None and read != flight.operation.bytes):
