@@ -6,10 +6,13 @@
 #include "events.hpp"
 #include "hardware_counters.hpp"
 
+#include <TClass.h>
 #include <TFile.h>
 #include <TKey.h>
 #include <TPluginManager.h>
 #include <TROOT.h>
+
+#include <dlfcn.h>
 
 #include <map>
 #include <memory>
@@ -30,6 +33,24 @@ struct LoopHooks {
    void (*begin)() = nullptr;
    void (*end)() = nullptr;
 };
+
+/// Address of the server that a file is read from, also behind a redirector; '' where XRootD's client
+/// does not report it.  ROOT has no accessor for its client's file, and its wheels have no headers of
+/// the client: the member is found by the dictionary, and the function by its symbol.
+inline std::string FindDataServer(TFile &file)
+{
+   if (std::string(file.ClassName()) != "TNetXNGFile")
+      return {};
+   using GetProperty = bool (*)(const void *, const std::string &, std::string &);
+   const auto get = reinterpret_cast<GetProperty>(
+      dlsym(RTLD_DEFAULT, "_ZNK5XrdCl4File11GetPropertyERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERS6_"));
+   const auto offset = file.IsA()->GetDataMemberOffset("fFile");
+   if (!get || offset <= 0)
+      return {};
+   const void *client = *reinterpret_cast<void **>(reinterpret_cast<char *>(&file) + offset);
+   std::string server;
+   return client && get(client, "DataServer", server) ? server : std::string();
+}
 
 inline LoopHooks &TheLoopHooks()
 {
@@ -125,6 +146,7 @@ protected:
       first_byte_s = first.end > 0 ? first.end - start.wall : -1;
       file_class = fFile->ClassName();
       file_size = fFile->GetSize();
+      data_server = FindDataServer(*fFile);
       current.file = fFile.get();
       return WithoutErrors("open", "opening");
    }
@@ -241,7 +263,7 @@ protected:
 
 public:
    Clock open, get_tree, prepare, loop, close;
-   std::string failure_class, kind, message, file_class;
+   std::string failure_class, kind, message, file_class, data_server;
    double first_byte_s = -1;
    Long64_t file_size = 0, entries_total = 0;
    Long64_t kernel_read_chars = -1, kernel_read_bytes = -1, kernel_read_calls = -1;

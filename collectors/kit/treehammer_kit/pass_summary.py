@@ -69,6 +69,7 @@ class FileRead:
     run_queue_s: float
     counters: Dict[str, float]
     reported_values: Dict[str, float] = field(default_factory=dict)
+    data_server: str = ""
     prefetching: bool = False
     cache_size: int = 0
     cache_efficiency: float = 0.0
@@ -168,6 +169,7 @@ def summarize_times(passes: Sequence[PassRead]) -> Dict[str, Any]:
     values.update(
         events_read=kept[0].events,
         file_class=kept[0].files[0].file_class,
+        data_server=kept[0].files[0].data_server or None,
         first_byte_s=None if min(first) < 0 else statistics.median(first),
     )
     return {name: value for name, value in values.items() if value is not None}
@@ -209,15 +211,21 @@ def _summarize_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
     values: Dict[str, Any] = {name: median_counter(kept, name) for name in names}
     fetched = values["bytes_read"] + values["bytes_read_extra"]
     values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in kept[0].files))
-    values["read_calls_prefetch"] = _count_prefetches(files)
+    values["read_calls_prefetch"] = _count_prefetches(kept, files)
     values.update(_split_read_calls(kept, files, values["read_calls"]))
     values.update(_summarize_cache(files) if len(kept[0].files) == 1 else {})
     return values
 
 
-def _count_prefetches(files: Sequence[FileRead]) -> Optional[int]:
-    """Return 0 without prefetching; with it, the number of its reads is unknown."""
-    return None if any(file.prefetching for file in files) else 0
+def _count_prefetches(kept: Sequence[PassRead], files: Sequence[FileRead]) -> Optional[float]:
+    """Count reads by a prefetching thread: read events reach the loop's thread alone."""
+    if not any(file.prefetching for file in files):
+        return 0
+    counts = []
+    for one in kept:
+        calls, seen = one.sum_counter("read_calls"), one.sum_counter("perfstats_read_calls")
+        counts.append(None if calls is None or seen is None else calls - seen)
+    return median_or_none(counts, whole=True)
 
 
 def _summarize_cache(reads: Sequence[FileRead]) -> Dict[str, float]:
@@ -242,7 +250,9 @@ def _split_read_calls(
     if {file.file_class for file in files} == {"TFile"} or not files[0].cached:
         # Only a cache of a remote file issues vector reads.
         return {"read_calls_single": calls, "read_calls_vector": 0}
-    if calls is None or any(file.file_class not in _VECTOR_READERS for file in files):
+    if calls is None or any(
+        file.prefetching or file.file_class not in _VECTOR_READERS for file in files
+    ):
         return {}
     vector = median_counter(kept, "vector_calls") or 0
     blocks = median_counter(kept, "vector_blocks") or 0

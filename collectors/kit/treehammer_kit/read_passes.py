@@ -208,6 +208,7 @@ def collect_shared_figures(reader: Any) -> Dict[str, Any]:
         "unzipped_bytes": int(reader.current.bytes),
         "file_size": int(reader.file_size),
         "file_class": str(reader.file_class),
+        "data_server": str(reader.data_server),
         "first_byte_s": float(reader.first_byte_s),
         "run_queue_s": float(reader.run_queue_s),
         "reported_values": {

@@ -52,6 +52,20 @@ def test_phases_and_bins_match_the_catalogue() -> None:
     )
 
 
+def test_prefetched_reads_are_those_without_read_events() -> None:
+    def count(reads: int, events: int, **changes: Any) -> dict[str, Any]:
+        counters = {"read_calls": reads, "perfstats_read_calls": events}
+        counters = {**dict.fromkeys(LOOP_COUNTERS, 5), **counters}
+        one = one_pass(counters=counters, file_class="TNetXNGFile", **changes)
+        return pass_summary.summarize_tree_passes([one, one])
+
+    assert count(20, 20)["read_calls_prefetch"] == 0
+    assert "read_calls_single" in count(20, 20)
+    ahead = count(20, 3, prefetching=True)
+    assert ahead["read_calls_prefetch"] == 17
+    assert not {"read_calls_single", "read_calls_vector"} & set(ahead)
+
+
 def test_values_belong_to_the_payload_and_have_their_type() -> None:
     for name, value in pass_summary.summarize_tree_passes([one_pass(), one_pass()]).items():
         metric = metric_catalogue.METRICS_BY_NAME[name]
