@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import JobRow
 from treehammer.sql.write.quality_flags import require_unflagged
@@ -58,6 +59,9 @@ def read_record(
 ) -> Measurement | None:
     """Read a record that the service would accept as well; move any other file aside.
 
+    While the job may still run, an invalid file stays: HTCondor writes outputs in place, so the file
+    may be incomplete.
+
     Args:
         path: the file.
         job: the job that must own the record.
@@ -65,7 +69,7 @@ def read_record(
         rejected: receives an invalid file.
 
     Returns:
-        The record; None for an invalid or vanished file.
+        The record; None for an invalid, incomplete or vanished file.
     """
     try:
         if path.is_symlink() or path.stat().st_size > MAX_RECORD_BYTES:
@@ -78,6 +82,8 @@ def read_record(
     except FileNotFoundError:
         return None  # another collection has just moved it
     except ValueError as error:
+        if not JobState(job.state).is_final:
+            return None
         rejected.append(RejectedFile(job.id, attempt, _reject_file(path), str(error)))
         return None
     return measurement

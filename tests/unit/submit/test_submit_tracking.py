@@ -153,6 +153,18 @@ def test_invalid_record_file_is_moved_aside(
     assert not scene.collect().rejected
 
 
+def test_record_in_transfer_is_read_when_complete(scene: TrackingHarness) -> None:
+    path = scene.write_record(0, 1)
+    content = path.read_bytes()
+    path.write_bytes(content[:40])
+    scene.start_job()
+    collected = scene.collect()
+    assert (collected.new, collected.rejected) == (0, ())
+    path.write_bytes(content)
+    assert scene.collect().new == 1
+    assert scene.read_failures() == [""]
+
+
 @pytest.mark.parametrize(
     "changes, reason",
     [
