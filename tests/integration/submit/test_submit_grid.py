@@ -77,9 +77,10 @@ def test_breaker_stops_failing_site_until_resumed(user: GridUser, tmp_path: Path
     bad, good = user.grid.box.sites[:2]
     end = time.time() + 3600
     old = write_token(tmp_path / "old", end, secret="old")
+    # The breaker acts while later jobs wait for the failing ones.
     user.set_payload(
-        f"""sleep 2; grep -q '"site": "{bad}"' "$TREEHAMMER_JOB" || exec_it=yes
-grep -q new "$BEARER_TOKEN_FILE" || test "$exec_it" || exit 9"""
+        f"""grep -q '"site": "{bad}"' "$TREEHAMMER_JOB" || exec_it=yes
+grep -q new "$BEARER_TOKEN_FILE" || test "$exec_it" || {{ sleep 2; exit 9; }}"""
     )
     options = ("--breaker", "50%/2", "--in-flight", "1", "--token-file", str(old))
     campaign = user.submit_campaign("--sites", f"{bad},{good}", "-S", "repeats=6", *options)
