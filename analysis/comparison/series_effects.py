@@ -103,10 +103,11 @@ def _label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     varying = tuple(name for name in find_varying_axes(s.variant for s in samples) if name != axis)
     one_test = len({sample.test_name for sample in samples}) == 1
     by_release = {release_key(sample, axis): sample for sample in samples}
-    labels = {key: _label_sample(one, varying, one_test) for key, one in by_release.items()}
-    for key, one in by_release.items():
-        if one.is_remote and axis != "storage_site":
-            labels[key] += f" storage={one.storage_site}"
+    with_storage = axis != "storage_site"
+    labels = {
+        key: _label_sample(one, varying, one_test=one_test, with_storage=with_storage)
+        for key, one in by_release.items()
+    }
     doubled = Counter(labels.values())
     return {
         key: f"{text} ({_identify_test(by_release[key])})" if doubled[text] > 1 else text
@@ -114,12 +115,15 @@ def _label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     }
 
 
-def _label_sample(sample: Sample, axes: Sequence[str], one_test: bool) -> str:
-    """Name a sample by those of ``axes`` that it has, and by its test if there are several."""
+def _label_sample(
+    sample: Sample, axes: Sequence[str], *, one_test: bool, with_storage: bool
+) -> str:
+    """Name a sample by its values of ``axes``, by its test if there are several, and its storage."""
     present = dict(sample.variant.values)
     named = tuple(name for name in axes if name in present)
     text = sample.variant.label(named) if named else ""
     words = [text] if one_test and text else [sample.test_name, text]
+    words += [f"storage={sample.storage_site}"] if with_storage and sample.is_remote else []
     return " ".join(word for word in words if word)
 
 

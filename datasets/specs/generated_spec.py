@@ -7,7 +7,7 @@ import hashlib
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -205,15 +205,19 @@ class _GeneratedSpecDocument(SpecTable):
         known = {collection.name for collection in self.collection}
         names = Counter(f"n{name}" for name in known)
         for group in self.branches:
-            if group.collection is not None and group.collection not in known:
-                near = difflib.get_close_matches(group.collection, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"no [[collection]] named {group.collection!r}{hint}")
+            _require_collection(group.collection, known)
             names.update(chain.from_iterable(map(_expand_names, group.names)))
         twice = sorted(name for name, count in names.items() if count > 1)
         if twice or len(known) < len(self.collection):
             raise ValueError(f"named twice: {', '.join(twice) or 'a collection'}")
         return self
+
+
+def _require_collection(name: str | None, known: Collection[str]) -> None:
+    if name is not None and name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"no [[collection]] named {name!r}{hint}")
 
 
 def _expand_names(pattern: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ says, unless it was queued anew since.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from treehammer.collectors.job_state import FINAL_JOB_STATES
@@ -92,10 +92,14 @@ class _JobMerger:
         missing = [job for job in jobs if job.id not in here]
         self._store.add_campaign(campaign, missing)
         known = [job for job in jobs if _is_updatable(here.get(job.id))]
-        ended = [job.as_external() for job in known if _has_ended(job, here[job.id])]
-        self._store.set_jobs(ended)
         self._wanted.update(job.id for job in (*missing, *known))
-        for job in known:
+        self._update_jobs(known, here)
+
+    def _update_jobs(self, jobs: Sequence[JobRow], here: Mapping[str, JobRow]) -> None:
+        """End the jobs that are unfinished here, and remember those that differ."""
+        ended = [job.as_external() for job in jobs if _has_ended(job, here[job.id])]
+        self._store.set_jobs(ended)
+        for job in jobs:
             if job != here[job.id]:
                 self._otherwise[job.id] = job.as_external() if here[job.id].is_external else job
 

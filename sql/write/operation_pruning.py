@@ -34,9 +34,6 @@ def merge_steps(rows: Sequence[OperationRow]) -> list[OperationRow]:
 
 def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
     seconds = sum(row["step_s"] for row in rows)
-    failures: Counter[str] = Counter()
-    for row in rows:
-        failures.update(json.loads(row["failures"]))
     latency = LatencyHistogram.sum(decode_latency(row["latency"]) for row in rows)
     return {
         **rows[0],
@@ -44,12 +41,24 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
         "step_start_us": min(row["step_start_us"] for row in rows),
         "step_s": seconds,
         "clients": max(row["clients"] for row in rows),
-        **{n: min(sum(row[n] for row in rows), INT64_LIMIT - 1) for n in ROLLUP_COUNTS},
+        **_sum_counts(rows),
         "lateness_max_s": max(row["lateness_max_s"] for row in rows),
         "generator_cpu": sum(row["generator_cpu"] * row["step_s"] for row in rows) / seconds,
-        "failures": json.dumps(dict(sorted(failures.items()))),
+        "failures": _merge_failures(rows),
         "latency": latency.encode() if latency.count else None,
     }
+
+
+def _sum_counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Sum the counts; larger sums than a database holds are invented."""
+    return {name: min(sum(row[name] for row in rows), INT64_LIMIT - 1) for name in ROLLUP_COUNTS}
+
+
+def _merge_failures(rows: Sequence[Mapping[str, Any]]) -> str:
+    failures: Counter[str] = Counter()
+    for row in rows:
+        failures.update(json.loads(row["failures"]))
+    return json.dumps(dict(sorted(failures.items())))
 
 
 def is_merge_of(merged: Sequence[OperationRow], rows: Sequence[OperationRow]) -> bool:

@@ -64,17 +64,17 @@ def first_kept_day(days: int, today: date | None = None) -> date:
     return (today or datetime.now(UTC).date()) - timedelta(days=days - 1)
 
 
-def measure_prunable(connection: Connection, what: str, before: date) -> PruneResult:
+def measure_prunable(connection: Connection, category: str, before: date) -> PruneResult:
     """Measure the effect of :func:`prune_day` on all days before ``before``."""
-    if what == OPERATIONS:
+    if category == OPERATIONS:
         return _measure_operations(connection, before)
-    column = PRUNABLE[what]
+    column = PRUNABLE[category]
     count, size = connection.execute(
         sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_StoredSize(column)), 0)).where(
             measurement.c.day < day_to_number(before), column.is_not(None)
         )
     ).one()
-    return PruneResult(what, before, int(count), int(size))
+    return PruneResult(category, before, int(count), int(size))
 
 
 def _measure_operations(connection: Connection, before: date) -> PruneResult:
@@ -89,24 +89,24 @@ def _measure_operations(connection: Connection, before: date) -> PruneResult:
     return PruneResult(OPERATIONS, before, count, int(size or 0))
 
 
-def list_prunable_days(connection: Connection, what: str, before: date) -> list[int]:
+def list_prunable_days(connection: Connection, category: str, before: date) -> list[int]:
     """List the days (YYYYMMDD) with prunable data."""
     day = measurement.c.day
     query = sa.select(day).where(day < day_to_number(before))
-    if what == OPERATIONS:
+    if category == OPERATIONS:
         ids = operation_pruning.select_prunable(day < day_to_number(before))
         query = query.where(measurement.c.measurement_id.in_(ids))
     else:
-        query = query.where(PRUNABLE[what].is_not(None))
+        query = query.where(PRUNABLE[category].is_not(None))
     return list(connection.scalars(query.distinct().order_by(day)))
 
 
-def prune_day(connection: Connection, what: str, day: int) -> None:
+def prune_day(connection: Connection, category: str, day: int) -> None:
     """Prune the measurements of a day inside the write transaction."""
-    if what == OPERATIONS:
+    if category == OPERATIONS:
         operation_pruning.prune_operations(connection, day)
         return
-    column = PRUNABLE[what]
+    column = PRUNABLE[category]
     connection.execute(
         sa.update(measurement)
         .where(measurement.c.day == day, column.is_not(None))

@@ -137,23 +137,23 @@ class Store(ResultsReader):
         with write_transaction(self._engine) as connection:
             rollups.rebuild_rollups(connection)
 
-    def prunable(self, what: str, before: date) -> PruneResult:
-        """Measure the effect of :meth:`prune`; ``what`` is a key of ``retention.PRUNABLE``."""
+    def prunable(self, category: str, before: date) -> PruneResult:
+        """Measure the effect of :meth:`prune`; ``category`` is a key of ``retention.PRUNABLE``."""
         with read_transaction(self._engine) as connection:
-            return retention.measure_prunable(connection, what, before)
+            return retention.measure_prunable(connection, category, before)
 
-    def prune(self, what: str, before: date) -> PruneResult:
+    def prune(self, category: str, before: date) -> PruneResult:
         """Remove bulky columns of measurements that began before a day (UTC).
 
         Metrics, histograms, failures and roll-ups stay. Each day is one transaction, so that
         others can write in between.
         """
         with read_transaction(self._engine) as connection:
-            pruned = retention.measure_prunable(connection, what, before)
-            days = retention.list_prunable_days(connection, what, before)
+            pruned = retention.measure_prunable(connection, category, before)
+            days = retention.list_prunable_days(connection, category, before)
         for day in days:
             with write_transaction(self._engine) as connection:
-                retention.prune_day(connection, what, day)
+                retention.prune_day(connection, category, day)
         return pruned
 
     # Comparisons

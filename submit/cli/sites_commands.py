@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,18 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
     if not chosen:
         raise NothingToDoError("no site given", hint="Try: treehammer sites check all")
     trials = probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar)
+    _print_trials(trials, form)
+    failed = sum(trial.result == PROBE_FAILED for trial in trials)
+    if form == TABLE:
+        if any(not site.is_local for site in chosen):
+            click.echo(
+                "Only a job can check the interpreter, CVMFS and software of the nodes.", err=True
+            )
+        click.echo(f"{failed} of {pluralize(len(trials), 'check')} failed", err=True)
+    return ExitCode.REGRESSION if failed else ExitCode.DONE
+
+
+def _print_trials(trials: Sequence[SiteProbeResult], form: str) -> None:
     columns = (
         OutputColumn("site", "site"),
         OutputColumn("check", "check"),
@@ -124,14 +136,6 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
     if form == TABLE:
         rows = [{**asdict(trial), "details": _format_remedy(trial)} for trial in trials]
     print_rows(rows, columns, form=form)
-    failed = sum(trial.result == PROBE_FAILED for trial in trials)
-    if form == TABLE:
-        if any(not site.is_local for site in chosen):
-            click.echo(
-                "Only a job can check the interpreter, CVMFS and software of the nodes.", err=True
-            )
-        click.echo(f"{failed} of {pluralize(len(trials), 'check')} failed", err=True)
-    return ExitCode.REGRESSION if failed else ExitCode.DONE
 
 
 def _make_target(dataset: str, settings: Settings) -> ProbeTarget:

@@ -96,12 +96,12 @@ def plan_request(
     _check_pacing(request.options.pace, sites)
     notes: list[str] = []
     if any(site.batch == LOCAL_BATCH for site in sites):
-        releases = {
-            text: prepare_root(release, settings.software_dir, bars)
-            if fetch
-            else _locate_prepared_software(release, settings, notes)
-            for text, release in releases.items()
-        }
+        for text, release in releases.items():
+            releases[text] = (
+                prepare_root(release, settings.software_dir, bars)
+                if fetch
+                else _locate_prepared_software(release, settings, notes)
+            )
     doors, _ = select_doors(definition, pair_sites(storage, from_sites))
     manifests = _find_manifests(definition, doors, settings, bars if fetch else None)
     _check_trees(definition, manifests, releases.values())

@@ -30,7 +30,7 @@ def summarize_rows(rows: Sequence[Row]) -> Dict[str, float]:
     }
     if counted:
         figures.update(_summarize_rates(counted))
-    histogram = _merge_latencies(counted)
+    histogram = merge_latencies(counted)
     if histogram.count:
         figures.update(_summarize_latencies(histogram))
     return figures
@@ -57,7 +57,7 @@ def summarize_loop(
     if not sum(row["failed"] for row in rows):
         figures["total_s"] = spans[chosen[0]["operation"]]
     counted = [row for row in chosen if not row["generator_limited"]]
-    histogram = _merge_latencies(counted)
+    histogram = merge_latencies(counted)
     if histogram.count:
         figures["latency_deviation_s"] = histogram.standard_deviation
     if by_server and counted:
@@ -70,7 +70,7 @@ def summarize_calls(rows: Sequence[Row], names: Sequence[str]) -> Dict[str, floa
     figures: Dict[str, float] = {}
     for name in names:
         own = [row for row in rows if row["operation"] == name and not row["generator_limited"]]
-        histogram = _merge_latencies(own)
+        histogram = merge_latencies(own)
         if histogram.count:
             figures[f"{name}_p50_s"] = histogram.quantile(0.5)
             figures[f"{name}_p99_s"] = histogram.quantile(0.99)
@@ -96,7 +96,8 @@ def _choose_rows(rows: Sequence[Row]) -> List[Row]:
     return [row for row in rows if row["operation"] == name]
 
 
-def _merge_latencies(rows: Sequence[Row]) -> LatencyHistogram:
+def merge_latencies(rows: Sequence[Row]) -> LatencyHistogram:
+    """Merge the latencies of rows."""
     return LatencyHistogram.sum(
         LatencyHistogram.decode(row["latency"]) for row in rows if row["latency"]
     )

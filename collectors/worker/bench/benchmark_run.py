@@ -19,6 +19,7 @@ from ...kit.treehammer_load.closed_loop import ClosedLoop, ClosedLoopDriver
 from ...kit.treehammer_load.load_driver import LoadTimer
 from ...kit.treehammer_load.operation import LoadFile, Operation, StorageClient
 from ...kit.treehammer_load.recorder import Recorder, StepClock
+from ...kit.treehammer_load.summary import merge_latencies
 from ...record.latency_histogram import LatencyHistogram
 from ...shared_files import local_path
 from ..probes.page_cache import MAX_CACHED_AFTER_EVICTION, PageCacheState, prepare_page_cache
@@ -189,10 +190,9 @@ def _run_part(part: Part, files: Sequence[LoadFile], number: int) -> PartResult:
     every = recorder.list_rows(PART_LIMIT_S)
     rows = [row for row in every if row["operation"] == part.operation]
     failures = _sum_failures(every)
-    latency = LatencyHistogram.sum(
-        LatencyHistogram.decode(row["latency"]) for row in rows if row["latency"]
-    )
-    amount = sum(row["bytes"] for row in rows) / 1e6 if part.unit == "MB/s" else latency.count
+    latency = merge_latencies(rows)
+    megabytes = sum(row["bytes"] for row in rows) / 1e6
+    amount = megabytes if part.unit == "MB/s" else latency.count
     complete = driver.is_complete and not failures and seconds > 0
     return PartResult(
         value=amount / seconds if complete else None,

@@ -232,24 +232,14 @@ def _comparison_view(
     names = comparison_columns.load_campaign_names(store, [first])
     a, b = verdict_text.side_names(first, names)
     titled = replace(first, a=a, b=b)
-    sections = (
-        (effect_tables.pooled_table, split.pooled),
-        (effect_tables.site_table, split.by_site),
-        (effect_tables.missing_table, split.missing),
-    )
-    tables = [
-        replace(build(request, some[:limit], titled), note=_truncation_note(limit, len(some)))
-        for build, some in sections
-    ]
+    tables = _build_effect_tables(request, split, titled, limit)
     counts = instruction_changes.load_counted_work(store, rows)
     instructions = effect_tables.instruction_table(counts, titled)
     changes = counter_changes.stored_counters(rows)
     changed = [one for one in changes if one.verdict != counter_changes.SAME]
     counters = effect_tables.counter_table(request, changed[:limit] if limit else changes, titled)
     pairs = [] if live or limit else [effect_tables.pair_table(store, first.comparison_id)]
-    notes = live_notes
-    if notes is None:
-        notes = comparison_notes.comparison_notes(rows)
+    notes = comparison_notes.comparison_notes(rows) if live_notes is None else live_notes
     description = comparison_columns.describe_comparison(first, names)
     reach = _axis_reach(rows)
     values = {
@@ -283,6 +273,21 @@ def _comparison_view(
         values,
         (*tables, counters, instructions, *pairs),
     )
+
+
+def _build_effect_tables(
+    request: Request, split: _VerdictRows, titled: VerdictRow, limit: int | None
+) -> list[DataTable]:
+    """Build the tables over sites, by site, and of series that lack a side."""
+    sections = (
+        (effect_tables.pooled_table, split.pooled),
+        (effect_tables.site_table, split.by_site),
+        (effect_tables.missing_table, split.missing),
+    )
+    return [
+        replace(build(request, some[:limit], titled), note=_truncation_note(limit, len(some)))
+        for build, some in sections
+    ]
 
 
 def _count_verdicts(series: Sequence[VerdictRow]) -> str:
