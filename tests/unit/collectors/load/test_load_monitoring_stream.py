@@ -18,7 +18,7 @@ from treehammer.collectors.kit.treehammer_load.server.monitoring_stream import S
 from treehammer.collectors.kit.treehammer_load.server.server_payloads import follow_log
 from treehammer.collectors.record.operation_steps import find_operation_problems
 
-#: Sent by XRootD 5.8.1 with ``xrootd.monitor all fstat 1s lfn ops ssq``: two files read, one written.
+#: Sent by XRootD 5.8.1 with ``xrootd.monitor all fstat 1s lfn ops ssq xfr 1``: two files read, one written.
 PACKET = bytes.fromhex(
     "660001ec6b03cf6002010018000000076b03cf626b03cf620000607ee4429b960101002800000002"
     "00000000004c4b40000000012f6c6f61642f6269672e62696e000000000000000006007000000002"
