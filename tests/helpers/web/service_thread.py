@@ -117,7 +117,7 @@ def _serve_app(app: Starlette) -> Iterator[httpx.Client]:
         thread.start()
         try:
             address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            with httpx.Client(base_url=address, timeout=30.0, trust_env=False) as client:
+            with httpx.Client(base_url=address, timeout=120.0, trust_env=False) as client:
                 yield client
         finally:
             server.should_exit = True

@@ -77,7 +77,7 @@ class Administrator:
 
     def connection(self, ca: Path | None = None) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=str(ca or self.authority.ca))
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=context)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
 
 
 def clean_environment() -> dict[str, str]:
@@ -188,7 +188,7 @@ def test_serve_bounds_unauthenticated_connections(administrator: Administrator) 
 
 def test_serve_logs_client_behind_proxy(administrator: Administrator) -> None:
     process = administrator.serves("--behind-proxy", "--read-access", "public")
-    connection = http.client.HTTPConnection("127.0.0.1", administrator.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", administrator.port, timeout=60)
     connection.request("GET", "/api/v1/health", headers={"X-Forwarded-For": "192.0.2.7"})
     answer = connection.getresponse()
     assert (answer.status, bool(answer.read())) == (200, True)

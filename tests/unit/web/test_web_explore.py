@@ -344,7 +344,7 @@ def test_pages_respond_while_figures_are_drawn(
                 assert time.monotonic() < until_s, arrived()
                 time.sleep(0.01)
             for page in ("/", "/explore", "/sites"):
-                assert filled_service.client.get(page, timeout=20).status_code == 200
+                assert filled_service.client.get(page, timeout=60).status_code == 200
             monkeypatch.setattr(page_context, "QUEUE_TIMEOUT_S", 0.1)
             late = filled_service.client.get("/explore/figure.png?by=axis_root")
             assert late.status_code == 503

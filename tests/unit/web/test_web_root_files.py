@@ -201,7 +201,7 @@ def test_cached_file_is_sent_while_another_is_written(
         first = others.submit(filled.client.get, made)
         try:
             assert begun.wait(20)
-            assert filled.client.get(there, timeout=20).content == b"kept"
+            assert filled.client.get(there, timeout=60).content == b"kept"
             assert not first.done()
         finally:
             done.set()
