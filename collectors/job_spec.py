@@ -99,6 +99,19 @@ class ExecutionSpec:
 
 
 @dataclass(frozen=True)
+class ServerCommand:
+    """A command that applies settings of a server before each execution.
+
+    ``command`` is a file of the test.  ``settings`` maps the axes that it applies to the values that
+    it leaves behind at the end of the job.
+    """
+
+    command: str
+    settings: Mapping[str, Scalar]
+    timeout_s: float
+
+
+@dataclass(frozen=True)
 class PayloadSpec:
     """The test's own files: ``kind`` is ``python``, ``macro`` or ``executable``.
 
@@ -106,7 +119,7 @@ class PayloadSpec:
     test's ``[settings]`` table, passed on unchanged.  ``metrics`` declares metrics that the payload
     may report beyond the catalogue: name -> {"unit", "better", "description"}.  ``environment``
     holds further variables; ``{axis}`` in a value stands for the variant's value.  ``record`` asks
-    for a recording of the XRootD client.
+    for a recording of the XRootD client.  ``before`` applies settings of a server, None for none.
     """
 
     kind: str
@@ -116,6 +129,7 @@ class PayloadSpec:
     metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     record: bool = False
+    before: Optional[ServerCommand] = None
 
 
 @dataclass(frozen=True)
@@ -203,7 +217,7 @@ class JobSpec:
             raise ValueError(f"job.json: format {JOB_FORMAT} expected")
         try:
             executions = tuple(_parse_execution(item) for item in document.pop("executions"))
-            payload = PayloadSpec(**document.pop("payload"))
+            payload = _parse_payload(document.pop("payload"))
             limits = ExecutionLimits(**document.pop("limits"))
             load = document.pop("load", None)
             return cls(
@@ -215,6 +229,11 @@ class JobSpec:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"job.json: {error}") from error
+
+
+def _parse_payload(document: Dict[str, Any]) -> PayloadSpec:
+    before = document.pop("before", None)
+    return PayloadSpec(before=None if before is None else ServerCommand(**before), **document)
 
 
 def _parse_execution(document: Dict[str, Any]) -> ExecutionSpec:

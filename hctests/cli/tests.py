@@ -199,6 +199,7 @@ def _collect_facts(
         "executions": executions * definition.repeats,
         "settings": dict(definition.settings),
         **({"load": asdict(definition.load)} if definition.load else {}),
+        **({"before": asdict(definition.before)} if definition.before else {}),
     }
 
 
@@ -218,6 +219,9 @@ def _print_facts(facts: dict[str, Any], load: LoadSettings | None) -> None:
     }
     if "headline" in facts:
         lines["headline"] = ", ".join(facts["headline"])
+    if "before" in facts:
+        command, applied = facts["before"]["command"], ", ".join(facts["before"]["settings"])
+        lines["before"] = f"{command} applies {applied} before each execution"
     if load:
         lines["load"] = load.describe()
     for name, text in lines.items():

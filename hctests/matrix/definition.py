@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from treehammer.collectors.job_spec import SOLO
+from treehammer.collectors.job_spec import SOLO, ServerCommand
 from treehammer.hctests.matrix.load_settings import LoadSettings
 
 Scalar = str | int | float | bool
@@ -104,6 +104,7 @@ class TestDefinition:
     which is read for all other values.  ``load`` is None except for load tests.  ``record`` asks for
     recordings of the payloads' XRootD client, and ``environment`` holds variables of the payloads.
     ``headline`` names the metrics that comparisons judge; empty for the default ones.
+    ``before`` applies settings of a server before each execution.
     """
 
     name: str
@@ -130,6 +131,7 @@ class TestDefinition:
     record: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     headline: tuple[str, ...] = ()
+    before: ServerCommand | None = None
 
     __test__ = False  # not a pytest class
 

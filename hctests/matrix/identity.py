@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 
-from treehammer.collectors.job_spec import SOLO
+from treehammer.collectors.job_spec import SOLO, ServerCommand
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
 from treehammer.hctests.matrix.definition import (
     FORMAT_AXIS,
@@ -57,6 +57,7 @@ def compute_test_hash(pinned: PinnedTest) -> str:
             # Executions that take turns form other series than undisturbed ones.
             **({} if definition.mode == SOLO else {"mode": definition.mode}),
             **({"load": _measured_load(definition.load)} if definition.load else {}),
+            **({"before": _applied_settings(definition.before)} if definition.before else {}),
             **({"record": True} if definition.record else {}),
             **({"environment": definition.environment} if definition.environment else {}),
         }
@@ -64,6 +65,11 @@ def compute_test_hash(pinned: PinnedTest) -> str:
 
 
 compute_test_hash.__test__ = False  # type: ignore[attr-defined]  # not a pytest function
+
+
+def _applied_settings(before: ServerCommand) -> dict[str, Any]:
+    """Return the part of a command that determines measurements; its file is hashed as well."""
+    return {"command": before.command, "settings": sorted(before.settings)}
 
 
 def _measured_load(load: LoadSettings) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from treehammer.hctests.schema.document_problems import (
 )
 from treehammer.hctests.schema.toml_models import (
     TEST_TABLE_KEYS,
+    BeforeTable,
     DefinitionDocument,
     LoadTable,
     TestTable,
@@ -252,6 +253,29 @@ def check_load(load: LoadTable, test: TestTable) -> Iterator[DocumentProblem]:
         )
 
 
+def check_before(
+    before: BeforeTable, document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Check that a command applies bundled axes of the test's own, outside of paired mode."""
+    own = [name for name in matrix if name not in axes.AXES_BY_NAME and name != FORMAT_AXIS]
+    for index, name in enumerate(before.settings):
+        path: KeyPath = ("before", "settings", index)
+        if name not in own:
+            yield DocumentProblem(
+                path, f"{name!r} is not an axis of this test's own{suggest_nearest(name, own)}"
+            )
+        elif name not in document.matrix.bundle:
+            yield DocumentProblem(
+                path,
+                f"{name!r} is not bundled: add it to bundle in [matrix], so that a job compares all "
+                "values, one after the other",
+            )
+    if document.test.mode == PAIRED:
+        yield DocumentProblem(
+            ("test", "mode"), "'paired' executions run at once; a test with [before] needs 'solo'"
+        )
+
+
 def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[DocumentProblem]:
     """Check that the settings can be passed to the payload as JSON."""
     if isinstance(value, dict):
@@ -350,12 +374,15 @@ def _is_test_file(target: FilePath, folder: FilePath) -> bool:
     return (folder.parent / neighbor / "test.toml").is_file()
 
 
-def check_executable(folder: FilePath, payload: str) -> Iterator[DocumentProblem]:
-    """Check that a payload that is neither Python nor a macro is executable."""
+def check_executable(
+    folder: FilePath, payload: str, path: KeyPath = ("test", "payload")
+) -> Iterator[DocumentProblem]:
+    """Check that a command, or a payload that is neither Python nor a macro, is executable."""
     target = folder / payload
     if target.is_file() and not os.access(target, os.X_OK):
         yield DocumentProblem(
-            ("test", "payload"),
-            f"{payload!r} is neither .py nor .C and not executable (run 'chmod +x {payload}', "
+            path,
+            f"{payload!r} is {'neither .py nor .C and ' * (path[0] == 'test')}not executable "
+            f"(run 'chmod +x {payload}', "
             "or 'git update-index --chmod=+x' for a committed file)",
         )

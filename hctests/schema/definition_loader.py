@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from treehammer.collectors.job_spec import ServerCommand
 from treehammer.errors import DefinitionError
 from treehammer.hctests.matrix.axes import (
     AXES_BY_NAME,
@@ -27,6 +28,7 @@ from treehammer.hctests.schema import definition_checks, document_problems, toml
 from treehammer.hctests.schema.document_problems import DocumentProblem, suggest_nearest
 from treehammer.hctests.schema.toml_models import (
     TEST_TABLE_KEYS,
+    BeforeTable,
     DefinitionDocument,
     LoadTable,
     validate_definition,
@@ -131,6 +133,9 @@ def _check_definition(
     problems += definition_checks.check_variants(definition)
     if folder is not None and definition.payload_kind == "executable":
         problems += definition_checks.check_executable(folder, definition.payload)
+    if folder is not None and definition.before:
+        path: toml_positions.KeyPath = ("before", "command")
+        problems += definition_checks.check_executable(folder, definition.before.command, path)
     if problems:
         raise document_problems.combine_problems(problems, where, shown, DefinitionError)
     return definition
@@ -154,6 +159,8 @@ def _check_across_keys(
     yield from definition_checks.check_environment(document.environment, matrix)
     if document.load:
         yield from definition_checks.check_load(document.load, document.test)
+    if document.before:
+        yield from definition_checks.check_before(document.before, document, matrix)
 
 
 def _check_files(
@@ -196,6 +203,8 @@ def _list_named_files(
     yield _normalize_file_name(document.test.payload), ("test", "payload")
     for index, name in enumerate(document.test.files):
         yield _normalize_file_name(name), ("test", "files", index)
+    if document.before:
+        yield _normalize_file_name(document.before.command), ("before", "command")
     lists: list[tuple[Scalar, toml_positions.KeyPath]] = [
         (value, ("matrix", "branches", index)) for index, value in enumerate(axes["branches"])
     ]
@@ -246,7 +255,13 @@ def _build_definition(
         record=test.record,
         environment=dict(document.environment),
         headline=tuple(test.headline),
+        before=_build_before(document.before, axes) if document.before else None,
     )
+
+
+def _build_before(table: BeforeTable, axes: Mapping[str, tuple[Scalar, ...]]) -> ServerCommand:
+    first = {name: axes[name][0] for name in table.settings}
+    return ServerCommand(_normalize_file_name(table.command), first, float(table.timeout_s))
 
 
 def _build_load(table: LoadTable) -> LoadSettings:
@@ -275,7 +290,12 @@ def _build_document(definition: TestDefinition) -> dict[str, Any]:
         "twins": values["twins"],
         "metrics": values["metrics"],
         **({"load": values["load"]} if definition.load else {}),
+        **({"before": _build_before_table(definition.before)} if definition.before else {}),
     }
+
+
+def _build_before_table(before: ServerCommand) -> dict[str, Any]:
+    return {**asdict(before), "settings": [*before.settings]}
 
 
 def _override_axes(

@@ -195,6 +195,19 @@ class LoadTable(StrictModel):
     )
 
 
+class BeforeTable(StrictModel):
+    """The [before] table: a command that applies settings of a server before each execution."""
+
+    command: str = Field(
+        min_length=1, description="Executable beside test.toml, run on the job's node."
+    )
+    settings: list[str] = Field(
+        min_length=1,
+        description="Axes whose values it applies; doors must permit them, and [matrix] bundle name them.",
+    )
+    timeout_s: float = Field(60.0, gt=0, le=3600, description="Seconds after which it has failed.")
+
+
 class DefinitionDocument(StrictModel):
     """The whole document test.toml."""
 
@@ -223,6 +236,9 @@ class DefinitionDocument(StrictModel):
         default_factory=dict, description="Counters the payload reports beyond the catalogue."
     )
     load: LoadTable | None = Field(None, description="Makes the test a load test.")
+    before: BeforeTable | None = Field(
+        None, description="Applies settings of a server before each execution."
+    )
 
 
 TEST_TABLE_KEYS = tuple(TestTable.model_fields)
@@ -241,6 +257,7 @@ _DEFINITION_TABLES = DocumentTables(
         "matrix": tuple(MatrixTable.model_fields),
         "metrics": tuple(MetricTable.model_fields),
         "load": tuple(LoadTable.model_fields),
+        "before": tuple(BeforeTable.model_fields),
         "load.ceiling": tuple(CeilingTable.model_fields),
     },
     _find_table,
@@ -273,3 +290,5 @@ def _fill_required_keys(rest: dict[str, Any]) -> None:
     test = rest.setdefault("test", {})
     test.setdefault("name", "unnamed")
     test.setdefault("payload", "test.toml")  # an existing file causes no further problem
+    if not {"command", "settings"} <= {*rest.get("before", ())}:
+        rest.pop("before", None)

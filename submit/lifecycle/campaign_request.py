@@ -26,6 +26,7 @@ from treehammer.submit.planning.cost_estimate import ExecutionCost, SiteCost
 from treehammer.submit.planning.load_permission import list_load_violations
 from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan, make_plan, pair_sites, select_doors
+from treehammer.submit.planning.setting_permission import list_setting_violations
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.planning.watch_options import load_watches, split_overrides
 from treehammer.submit.replicas.rucio_placement import doors_with_rse, find_placement
@@ -126,6 +127,7 @@ def plan_request(
     check_common_start(plan, has_service=has_service)
     violations = ceiling_checks.list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
     violations += list_load_violations(plan)
+    violations += list_setting_violations(plan, settings.local_slots)
     bounds = ceiling_checks.list_concurrency_bounds(plan)
     return replace(plan, notes=(*plan.notes, *notes, *bounds, *violations))
 

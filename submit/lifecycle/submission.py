@@ -20,6 +20,7 @@ from treehammer.submit.lifecycle.campaign_request import (
 from treehammer.submit.planning import ceiling_checks, job_credentials
 from treehammer.submit.planning.load_permission import check_load_permission
 from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.setting_permission import check_setting_permission
 from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.submit.reporting import job_reporting
 from treehammer.submit.reporting.campaign_upload import CampaignUploader
@@ -41,6 +42,7 @@ def check_plan_limits(plan: Plan, settings: Settings) -> None:
         ConfigError: the plan is above a limit, or a credential cannot be used.
     """
     check_load_permission(plan)
+    check_setting_permission(plan, settings.local_slots)
     costs = estimate_plan_costs(plan, settings)
     ceiling_checks.check_ceilings(plan, costs)
     duration_s = ceiling_checks.estimate_campaign_seconds(plan, costs)

@@ -76,6 +76,9 @@ class PlannedJob:
         limit, load = self.spec.limits.wall_s, self.spec.load
         count = len(self.spec.executions)
         wait_s = longest_wait_s(load, count) if load else 0.0
+        before = self.spec.payload.before
+        # The last command restores the settings.
+        wait_s += (count + 1) * before.timeout_s if before else 0.0
         return count * (limit + WALL_LIMIT_OVERHEAD_S) + wait_s if limit else 0.0
 
 
@@ -308,6 +311,7 @@ class JobPlanner:
             metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
             environment=definition.environment,
             record=definition.record,
+            before=definition.before,
         )
 
     @cached_property

@@ -30,7 +30,8 @@ class Door:
     ``protocol`` is ``file``, ``root``, ``https`` or ``http``.  With an ``rse``, Rucio provides the
     location of files, and a ``prefix`` replaces the RSE's own.  Without, files are located at
     ``prefix/DATASET/FILE``.  ``middleware`` and its ``version`` are informative, '' if unknown.
-    Without ``load`` it permits no load tests.
+    Without ``load`` it permits no load tests.  ``settings`` names settings of its server that tests
+    may change.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Door:
     version: str = ""
     rse: str = ""
     load: LoadPermission | None = None
+    settings: tuple[str, ...] = ()
 
     @property
     def writable_url(self) -> str:

@@ -202,7 +202,14 @@ def _build_door(table: DoorTable, base: Path) -> Door:
         prefix = str(_resolve_path(prefix, base))
     load = LoadPermission(**table.load.model_dump()) if table.load else None
     return Door(
-        table.name, table.protocol, prefix, table.middleware, table.version, table.rse, load
+        table.name,
+        table.protocol,
+        prefix,
+        table.middleware,
+        table.version,
+        table.rse,
+        load,
+        tuple(table.settings),
     )
 
 
@@ -242,6 +249,7 @@ def _site_table(site: Site) -> dict[str, Any]:
     values = asdict(site) | {"pool": site.pool or None, "labels": list(site.labels)}
     values["ceilings"] = _nondefault_values(values["ceilings"], CeilingsTable)
     for door in values["doors"]:
+        door["settings"] = list(door["settings"])
         door["load"] = (
             _nondefault_values(door["load"], LoadPermissionTable) if door["load"] else None
         )

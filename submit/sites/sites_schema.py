@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
+from treehammer.hctests.matrix.axes import AXIS_NAME_PATTERN
 from treehammer.hctests.schema import document_problems, toml_positions
 from treehammer.hctests.schema.document_problems import NAME_PATTERN, DocumentTables, StrictModel
 from treehammer.submit.sites import field_validators as checks
@@ -104,6 +105,10 @@ class DoorTable(StrictModel):
     version: _Line = Field("", description="Version of the middleware; informative.")
     load: LoadPermissionTable | None = Field(
         None, description="Load that load tests may put on it; none without this table."
+    )
+    settings: list[Annotated[str, StringConstraints(pattern=AXIS_NAME_PATTERN)]] = Field(
+        default_factory=list,
+        description="Settings of its server that tests may change with the command of [before]: names of axes.",
     )
 
 

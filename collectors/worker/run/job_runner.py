@@ -27,6 +27,7 @@ from . import execution_table, payload_process
 from .execution import Execution
 from .job_context import JobContext
 from .launch import Launch
+from .server_settings import restore_settings
 
 #: Version of the layout of ``attempt.json``.
 ATTEMPT_FORMAT = 1
@@ -83,8 +84,11 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
                 report.add_measurement(measurement)
                 report.write()
                 print_line(execution_table.format_measurement(measurement.values, labels))
+        problem = restore_settings(context)
+        if problem:
+            print_line(f"settings of the server were not restored: {problem}", "stderr")
         # Complete before the last upload: a job that is killed during it has lost nothing.
-        good = report.finish()
+        good = report.finish() and not problem
         uploader.upload_remaining()
         report.record_upload(uploader.summarize())
         return good

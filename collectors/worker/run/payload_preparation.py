@@ -16,7 +16,7 @@ from ...shared_files import local_path, write_atomically
 from ...software import providers
 from ..probes import credential_checks, page_cache, storage_door
 from ..start.common_start import LoadStart
-from . import input_files, remote_copy
+from . import input_files, remote_copy, server_settings
 from .execution_record import ExecutionRecord
 from .job_context import JobContext
 from .recorder_plugin import RecorderPlugin
@@ -92,6 +92,8 @@ class PayloadPreparation:
         setup = self._setup_root()
         spec = self._prepare_inputs(setup)
         self._probe_door(spec)
+        self._record.phase = "setup"
+        server_settings.apply_settings(context, spec, self._name)
         self._prepare_page_cache(spec)
         context.signals.raise_if_stopped(self._record.phase)
         self._await_common_start()

@@ -1,0 +1,67 @@
+"""Checks of tests that change settings of servers against the doors that permit it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from treehammer.collectors.batch_names import LOCAL_BATCH
+from treehammer.errors import ConfigError
+from treehammer.submit.planning.plan import Plan
+
+
+def list_setting_violations(plan: Plan, local_slots: int) -> list[str]:
+    """Describe everything that forbids a test to change settings of servers, with a remedy.
+
+    Args:
+        plan: the plan to be submitted.
+        local_slots: jobs that run on this machine at once.
+    """
+    before = plan.pinned_test.definition.before
+    if before is None:
+        return []
+    return [*_list_missing_permissions(plan, list(before.settings)), *_overlaps(plan, local_slots)]
+
+
+def check_setting_permission(plan: Plan, local_slots: int) -> None:
+    """Refuse a test that changes settings without permission, or of a server that other jobs use.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if lines := list_setting_violations(plan, local_slots):
+        raise ConfigError(
+            "server settings cannot be changed", where=plan.campaign_name, hint=" ".join(lines)
+        )
+
+
+def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:
+    doors = {(one.storage.name, one.door.name): one.door for one in plan.jobs.accesses}
+    for (site, name), door in doors.items():
+        missing = [one for one in settings if one not in door.settings]
+        if site != LOCAL_BATCH and missing:
+            asked = ", ".join(f'"{one}"' for one in dict.fromkeys((*door.settings, *missing)))
+            yield (
+                f"Door {name} of site {site} does not permit changing {', '.join(missing)}. With the "
+                f"site's consent add settings = [{asked}] to this door in the sites file."
+            )
+
+
+def _overlaps(plan: Plan, local_slots: int) -> Iterator[str]:
+    """Describe why jobs could change a server while another one measures it."""
+    load = plan.pinned_test.definition.load
+    if load is not None and load.together:
+        return  # all apply the same values at the same time
+    reason = "one job would change the server while another measures it"
+    if any(site.is_local for site in plan.sites) and local_slots > 1:
+        yield f"{local_slots} local jobs run at once, and {reason}: --local-slots 1."
+    if any(not site.is_local for site in plan.sites) and plan.options.pace.in_flight > 1:
+        yield f"{plan.options.pace.in_flight} jobs of a door run at once, and {reason}: --in-flight 1."
+    readers: dict[str, set[str]] = {}
+    for access in plan.jobs.accesses:
+        readers.setdefault(access.storage.name, set()).add(f"{access.site.name}/{access.door.name}")
+    for site, found in readers.items():
+        if len(found) > 1:
+            yield (
+                f"Jobs use site {site} in {len(found)} ways at once ({', '.join(sorted(found))}), and "
+                f"{reason}: choose one door (-P door=NAME) and one site of jobs."
+            )
