@@ -33,10 +33,11 @@ from .load_driver import LoadDriver, LoadTimer
 from .load_task import GENERATOR, MAX_CLIENTS, TIMEOUT_S, LoadTask
 from .operation import Flight, Operation, StorageClient
 from .recorder import Recorder, StepClock
-from .replay import Replay
+from .replay import REPLAYED, Replay
 from .summary import (
     measure_round_trip,
     summarize_calls,
+    summarize_far_tails,
     summarize_loop,
     summarize_rows,
     summarize_transfers,
@@ -229,7 +230,8 @@ class _Load:
         driver = LoadDriver(self._client, recorder, self._steps, self._timer)
         end_s = driver.run(replay.operations, min(replay.end_s, self._task.duration_s))
         rows = recorder.list_rows(end_s)
-        return self._report(driver, rows, {**summarize_rows(rows), **replay.summarize()})
+        figures = {**summarize_rows(rows), **summarize_far_tails(rows, sorted(REPLAYED))}
+        return self._report(driver, rows, {**figures, **replay.summarize()})
 
     def _loop(self, load: ClosedLoop) -> LoadOutcome:
         lacking = self._client.unsupported

@@ -67,13 +67,24 @@ def summarize_loop(
 
 def summarize_calls(rows: Sequence[Row], names: Sequence[str]) -> Dict[str, float]:
     """Summarize each of several operations: ``NAME_p50_s`` and ``NAME_p99_s``."""
+    return _find_quantiles(rows, names, {"p50": 0.5, "p99": 0.99})
+
+
+def summarize_far_tails(rows: Sequence[Row], names: Sequence[str]) -> Dict[str, float]:
+    """Summarize the slowest operations of each name: ``NAME_p999_s``."""
+    return _find_quantiles(rows, names, {"p999": 0.999})
+
+
+def _find_quantiles(
+    rows: Sequence[Row], names: Sequence[str], quantiles: Mapping[str, float]
+) -> Dict[str, float]:
     figures: Dict[str, float] = {}
     for name in names:
         own = [row for row in rows if row["operation"] == name and not row["generator_limited"]]
         histogram = merge_latencies(own)
         if histogram.count:
-            figures[f"{name}_p50_s"] = histogram.quantile(0.5)
-            figures[f"{name}_p99_s"] = histogram.quantile(0.99)
+            for title, fraction in quantiles.items():
+                figures[f"{name}_{title}_s"] = histogram.quantile(fraction)
     return figures
 
 
