@@ -23,7 +23,7 @@ from typing import (
     Optional,
 )
 
-from ...record.operation_steps import VANISH
+from ...record.operation_steps import CONNECT, VANISH
 from ..treehammer_kit.payload_task import PayloadError, write_result
 from .clients import make_client
 from .clients.copy_client import CopyClient, CopyCommand
@@ -257,5 +257,5 @@ class _Load:
         values: Dict[str, Any] = {}
         if driver.began_s is not None:
             values["load_started_us"] = self._steps.start_us + round(driver.began_s * 1e6)
-        figures.update(summarize_calls(rows, (VANISH,)))
+        figures.update(summarize_calls(rows, (CONNECT, VANISH)))
         return LoadOutcome(rows, values, {**figures, **measure_round_trip(rows)})
