@@ -158,14 +158,21 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
         site = totals[job.access.site.name, job.access.storage.name]
         site.jobs += count
         for execution in job.spec.executions:
-            manifest = plan.jobs.planner.manifest_for(Variant(tuple(execution.variant.items())))
-            if load:
-                site.read_bytes += round(load.ceiling.mb_per_s * 1e6 * load.duration_s)
-            elif manifest:
-                site.read_bytes += count * estimate_read_bytes(manifest, execution)
+            manifest = None
+            if not job.is_watch:
+                manifest = plan.jobs.planner.manifest_for(Variant(tuple(execution.variant.items())))
+                site.read_bytes += _estimate_bytes_of_jobs(count, execution, manifest, load)
             site.add(estimate_execution(execution, manifest, history, load), count)
     are_bytes_known = load is None or load.ceiling.mb_per_s > 0
     return [_total_site_cost(*pair, site, are_bytes_known) for pair, site in totals.items()]
+
+
+def _estimate_bytes_of_jobs(
+    count: int, execution: ExecutionSpec, manifest: Manifest | None, load: LoadSettings | None
+) -> int:
+    if load:
+        return round(load.ceiling.mb_per_s * 1e6 * load.duration_s)
+    return count * estimate_read_bytes(manifest, execution) if manifest else 0
 
 
 def _total_site_cost(
