@@ -94,7 +94,6 @@ class XrootdHandles:
         operation, file, timeout = flight.operation, handle.file, self._timeout_s
 
         def answered(status: Any, response: Any, _hosts: Any) -> None:
-            # A stat ends inside its call, which holds the file's lock: ask the file nothing here.
             self._end(flight, status, handle.server, response)
             with self._lock:
                 handle.on_their_way -= 1
@@ -109,8 +108,7 @@ class XrootdHandles:
         if operation.name == CLOSE:
             status = file.close(timeout=timeout, callback=answered)
         elif operation.name == STAT:
-            # Answered from the open's response, unless the client has none.
-            status = file.stat(False, timeout=timeout, callback=answered)
+            status = file.stat(True, timeout=timeout, callback=answered)
         elif operation.name == VECTOR_READ:
             chunks = list(operation.chunks)
             status = file.vector_read(chunks, timeout=timeout, callback=answered)
