@@ -85,7 +85,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--jobs", type=int, default=TARGET_JOBS, help="total number of A/A jobs (%(default)s)"
     )
-    group.add_argument("--slots", type=int, default=1, help="concurrent jobs (%(default)s)")
+    group.add_argument(
+        "--slots", type=int, default=1, help="aa, paired: concurrent jobs (%(default)s)"
+    )
     group.add_argument("--dataset", default="", help="replaces the test's dataset")
     group.add_argument("--branches", default="", help="fraction that replaces the test's")
     group.add_argument("--table", type=Path, default=TABLE_FILE, help="table of recorded jobs")
