@@ -10,7 +10,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
@@ -19,7 +19,7 @@ from typing import Any
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.counter_changes import SAME, CountedSample, compare_counters
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, SAMPLE_COLUMNS, Sample
-from treehammer.analysis.statistics.verdict import HOST_SCOPE
+from treehammer.analysis.statistics.verdict import HOST_SCOPE, Verdict
 from treehammer.collectors.job_spec import CHECKSUM, TIMED
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.config import Settings
@@ -35,6 +35,8 @@ TEST_FOLDER = Path(__file__).with_name("planted")
 CAMPAIGN_JOBS = 6
 AXIS, BASE, OTHER = "twin", "a", "b"
 CPU, WALL = HEADLINE_METRICS
+#: Smaller effects count as none where planted slowdowns are looked for.
+FINDING_DELTA = 0.01
 _COLUMNS = (
     *SAMPLE_COLUMNS,
     *COUNTER_NAMES,
@@ -80,7 +82,11 @@ class PairedLaunch:
 
 @dataclass(frozen=True)
 class CampaignResult:
-    """One campaign as judged by ``compare``; ``load1`` is the median over its launches."""
+    """One campaign as judged by ``compare``; ``load1`` is the median over its launches.
+
+    ``found`` says that B is slower or different at :data:`FINDING_DELTA`.  At the default of 2 %, a
+    slowdown of 2 % is the limit of what counts as the same.
+    """
 
     label: str
     campaign: str
@@ -95,10 +101,12 @@ class CampaignResult:
     cpu_low: float
     cpu_high: float
     cpu_verdict: str
+    cpu_found: bool
     wall_effect: float
     wall_low: float
     wall_high: float
     wall_verdict: str
+    wall_found: bool
     counters: int
     counters_changed: int
     controls_off: bool
@@ -175,14 +183,17 @@ def read_campaign(
     label = campaign.name.split()[0]
     launches = list(_build_launches(rows, extras, label))
     query = ComparisonQuery(AXIS, BASE, OTHER, selection=selection)
+    samples = [Sample.from_row(row) for row in rows]
     try:
-        found = compare_samples([Sample.from_row(row) for row in rows], query, now_us=0)
+        found = compare_samples(samples, query, now_us=0)
+        finer = compare_samples(samples, replace(query, delta=FINDING_DELTA), now_us=0)
     except NothingToDoError:
         return launches, None
     verdicts = {row.metric: row for row in found.verdicts if row.scope == HOST_SCOPE}
     timed = [launch for launch in launches if launch.kind == TIMED]
     if len(verdicts) < len(HEADLINE_METRICS) or verdicts[CPU].jobs < CAMPAIGN_JOBS:
         return launches, None
+    finds = {row.metric: _finds_slowdown(row) for row in finer.of_series}
     counters = list(_compare_job_counters(rows))
     first = min(row["started_us"] for row in rows)
     return launches, CampaignResult(
@@ -196,7 +207,9 @@ def read_campaign(
         jobs=verdicts[CPU].jobs,
         launches=len(timed),
         **_verdict_columns("cpu", verdicts[CPU]),
+        cpu_found=finds[CPU],
         **_verdict_columns("wall", verdicts[WALL]),
+        wall_found=finds[WALL],
         counters=len(counters),
         counters_changed=sum(verdict != SAME for verdict in counters),
         controls_off=any(control.is_off for control in found.controls),
@@ -252,6 +265,10 @@ def _compare_job_counters(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         jobs[row["job_id"]].append(CountedSample.from_row(row))
     for counted in jobs.values():
         yield from (change.verdict for change in compare_counters(counted, AXIS, BASE, OTHER))
+
+
+def _finds_slowdown(row: VerdictRow) -> bool:
+    return row.verdict in (Verdict.SLOWER, Verdict.DIFFERENT) and (row.effect or 0) > 0
 
 
 def _verdict_columns(short: str, row: VerdictRow) -> dict[str, Any]:

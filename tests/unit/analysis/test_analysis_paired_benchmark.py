@@ -37,7 +37,7 @@ def _result(paired: ModuleType, campaign: str, **values: Any) -> Any:
     known = {
         "label": "busy", "campaign": campaign, "started": "2026-01-01T00:00:00+00:00",
         "seconds": 200.0, "load1": 2.0, "blocks": 0.026, "planted": 0.02, "jobs": 6,
-        "launches": 12, "cpu_verdict": "different", "wall_verdict": "undecided",
+        "launches": 12, "cpu_verdict": "different", "cpu_found": True, "wall_found": False, "wall_verdict": "undecided",
         "counters": 72, "counters_changed": 0, "controls_off": False, **effects,
     }  # fmt: skip
     return paired.CampaignResult(**{**known, **values})
@@ -72,7 +72,7 @@ def test_figures_count_findings_and_false_verdicts(paired: ModuleType) -> None:
         _result(paired, "a", blocks=0.0, planted=0.0, wall_verdict="faster", counters_changed=1),
         _result(paired, "b", blocks=0.0, planted=0.0, cpu_verdict="same"),
         _result(paired, "c"),
-        _result(paired, "d", cpu_effect=-0.019),
+        _result(paired, "d", cpu_effect=-0.019, cpu_found=False),
     ]
     figures = {one.title: one for one in paired.build_figures(launches, results)}
 
