@@ -15,6 +15,7 @@ from benchmarks.analysis import (
 )
 from benchmarks.harness import filled_databases
 from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, update_summary
+from benchmarks.peers import peer_comparison
 from benchmarks.service import export_cost, import_cost, ingest_cost, page_cost, query_cost, scaling
 from benchmarks.worker import (
     byte_account,
@@ -49,10 +50,11 @@ CONFIGURABLE_BENCHMARKS = {
     "ingest": ingest_cost.measure,
     "counters": counter_repeats.measure,
     "load": load_rates.measure,
+    "peers": peer_comparison.measure,
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
-#: Take hours: run only when named.
-EXPLICIT_ONLY = ("releases", "paired")
+#: Take hours or install other tools: run only when named.
+EXPLICIT_ONLY = ("releases", "paired", "peers")
 
 
 def main() -> int:
@@ -70,6 +72,7 @@ def main() -> int:
     ingest_cost.add_options(parser)
     counter_repeats.add_options(parser)
     load_rates.add_options(parser)
+    peer_comparison.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in BENCHMARK_NAMES if name not in EXPLICIT_ONLY]
     unknown = [name for name in names if name not in BENCHMARK_NAMES]

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -32,7 +32,10 @@ from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.job_spec import CONTROL, TIMED
 
-T = TypeVar("T", PairedLaunch, CampaignResult)
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 DATA_FOLDER = Path(__file__).with_name("data")
 LAUNCHES_FILE = DATA_FOLDER / "paired-launches.csv"

@@ -8,42 +8,13 @@ import os
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from treehammer_kit import root_engine
 from treehammer_kit.read_passes import get_tree, open_file, raise_on_failure
 
-BARE_LOOP_SOURCE = """
-#pragma cling optimize(2)
-namespace bare {
-// The kit's order of calls without its instruments: nothing but what reads the tree.
-class Reader {
-   std::unique_ptr<TFile> file;
-   TTree *tree = nullptr;
-
-public:
-   Long64_t bytes = 0;
-
-   void Prepare(const std::string &url, const std::string &name, Long64_t cache)
-   {
-      file.reset(TFile::Open(url.c_str()));
-      tree = file->Get<TTree>(name.c_str());
-      tree->SetCacheSize(cache);
-      if (cache > 0) {
-         tree->SetCacheEntryRange(0, tree->GetEntries());
-         tree->AddBranchToCache("*", true);
-         tree->StopCacheLearningPhase();
-      }
-   }
-   void Run(Long64_t end)
-   {
-      for (Long64_t entry = 0; entry < end; ++entry)
-         bytes += tree->GetEntry(entry);
-   }
-   void Close() { file.reset(); }
-};
-}
-"""
+BARE_LOOP_FILE = Path(__file__).parents[1] / "harness" / "bare_loop.hpp"
 
 CpuAndWall = tuple[float, float]
 
@@ -85,7 +56,7 @@ def main() -> None:
     root_engine.compile_loop(
         root, "void read(treehammer::Pass &p) { treehammer::ReadAll(p); }", "read"
     )
-    root.gInterpreter.Declare(BARE_LOOP_SOURCE)
+    root.gInterpreter.Declare(BARE_LOOP_FILE.read_text(encoding="utf-8"))
     arms = {"kit": run_with_kit, "bare": run_bare_loop, "bare again": run_bare_loop}
     orders = list(itertools.permutations(arms))
     for cache_mb in task["caches_mb"]:

@@ -1,0 +1,1 @@
+"""The same comparisons made by Treehammer and by other tools."""

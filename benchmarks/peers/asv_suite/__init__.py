@@ -1,0 +1,1 @@
+"""Suite that asv runs in each of the two environments."""
