@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from treehammer_kit import root_engine
-from treehammer_kit.read_passes import get_tree, open_file, raise_on_failure
+from treehammer_kit.pass_summary import summarize_tree_passes
+from treehammer_kit.read_passes import ReadPasses, get_tree, open_file, raise_on_failure
 
 BARE_LOOP_FILE = Path(__file__).parents[1] / "harness" / "bare_loop.hpp"
 
@@ -52,10 +53,12 @@ def run_bare_loop(
 def main() -> None:
     task = json.loads(sys.argv[1])
     root, _ = root_engine.load_root()
-    root_engine.compile_header(root, "kit.hpp")
-    root_engine.compile_loop(
-        root, "void read(treehammer::Pass &p) { treehammer::ReadAll(p); }", "read"
+    root_engine.compile_kit(root)
+    format_ = root_engine.FormatReader(
+        ReadPasses, summarize_tree_passes, "WriteWarmUpFile", "TheLoop", "Pass"
     )
+    code = "void read(treehammer::Pass &p) { treehammer::ReadAll(p); }"
+    root_engine.compile_loop(root, code, "read", format_)
     root.gInterpreter.Declare(BARE_LOOP_FILE.read_text(encoding="utf-8"))
     arms = {"kit": run_with_kit, "bare": run_bare_loop, "bare again": run_bare_loop}
     orders = list(itertools.permutations(arms))
