@@ -179,6 +179,8 @@ def copy_environment(
         f"{interpreter} {made} {_EXCLUDED_FOLDERS} {packages}".encode()
     ).hexdigest()[:12]
     brought = folder / f"{environment.name}-{key}"
+    if brought.exists():  # also in a cache that this user cannot write
+        return brought / "packages"
     with hold_lock(folder / f"{environment.name}.lock"):
         if not brought.exists():
             part = folder / f"{environment.name}.part"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core import lifecycle, workspace
 from treehammer.testbed.core.component import DaemonSpec
 from treehammer.testbed.network.distance_links import NetworkLocation
+
+#: Several run at a time in one process.
+_NUMBERS = itertools.count(1)
 
 
 class TracedStorage(XrootdStorage):
@@ -35,7 +39,8 @@ class TracedStorage(XrootdStorage):
 @contextmanager
 def run_storage(kind: str, storage: type[XrootdStorage] = XrootdStorage) -> Iterator[XrootdStorage]:
     """Run the storages of two sites and their redirector; the second site is distant."""
-    box = workspace.define_workspace(f"t{os.getpid()}-{kind}", 2, config.load_settings())
+    name = f"t{os.getpid()}-{kind}{next(_NUMBERS)}"
+    box = workspace.define_workspace(name, 2, config.load_settings())
     part = storage(box, kind)
     try:
         part.install(print)

@@ -55,7 +55,7 @@ def test_unprivileged_user_runs_complete_testbed(home: Path) -> None:
 
     # Python, our code and the packages may lie in root's home: they are shown there, and nothing else.
     checkout = Path(treehammer.__file__).resolve().parents[2]
-    seen = [box.cache, Path(sys.base_prefix), Path(sys.prefix), checkout]
+    seen = [box.cache, box.software_dir, Path(sys.base_prefix), Path(sys.prefix), checkout]
     views = [VisibleFolder(path, path) for path in dict.fromkeys(seen)]
     hidden = {
         folder for path in seen if (folder := mount_namespace.topmost_inaccessible_parent(path))
