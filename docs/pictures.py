@@ -69,7 +69,9 @@ def main() -> None:
     """Take all screenshots but that of a load test, or the named ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="data folder with results.db")
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all but {BY_NAME_ONLY}")
+    parser.add_argument(
+        "names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all but {BY_NAME_ONLY}"
+    )
     given = parser.parse_args()
     with Store.open(f"sqlite:///{given.data / 'results.db'}") as store:
         campaign = store.campaign("last").id

@@ -130,7 +130,7 @@ class Launch:
                 segment_cpu_ns=times[side]["cpu"],
                 segment_wall_ns=times[side]["wall"],
             )
-        self._by_side[OTHER_SIDE].add_values(**_estimate_ratios(times))
+        self._by_side[OTHER_SIDE].add_values(**_estimate_ratios(times, record.passes))
 
     def _list_local_paths(self) -> List[str]:
         urls = {file.url for execution in self.executions for file in execution.files}
@@ -199,11 +199,11 @@ def _describe_other_half(failure: Failure) -> Failure:
     )
 
 
-def _estimate_ratios(times: Dict[str, Dict[str, List[int]]]) -> Dict[str, float]:
+def _estimate_ratios(times: Dict[str, Dict[str, List[int]]], passes: int) -> Dict[str, float]:
     found = {}
     for clock in ("cpu", "wall"):
         try:
-            estimate = estimate_ratio(times[BASE_SIDE][clock], times[OTHER_SIDE][clock])
+            estimate = estimate_ratio(times[BASE_SIDE][clock], times[OTHER_SIDE][clock], passes)
         except ValueError:
             continue
         found[f"segment_{clock}_log_ratio"] = estimate.mean

@@ -6,36 +6,57 @@ import math
 from dataclasses import dataclass
 from typing import Sequence, Tuple
 
-#: Share of the weight that is cut from either end of the ratios.
+#: Share that is cut from either end: of a segment's repetitions, or of the weight of all ratios.
 TRIMMED_SHARE = 0.2
+#: Passes from which each segment has enough repetitions to leave out the disturbed ones.
+MIN_PASSES = 3
 
 
 @dataclass(frozen=True)
 class RatioEstimate:
-    """Trimmed mean of ln(B/A) over the segments of a launch, and their standard deviation."""
+    """ln(B/A) of a launch, and the standard deviation of its segments' ratios."""
 
     mean: float
     sd: float
 
 
-def estimate_ratio(base: Sequence[int], other: Sequence[int]) -> RatioEstimate:
+def estimate_ratio(base: Sequence[int], other: Sequence[int], passes: int) -> RatioEstimate:
     """Estimate ln(B/A) from the times of both sides' turns, robust against disturbed turns.
 
-    Segments differ in their work, since a basket is unzipped at its first entry.  Each therefore
-    weighs by its time, as it would in the ratio of the sums: that of the faster side, since a
-    disturbance only makes a turn longer.
+    Every pass has the same segments.  The time of a segment is the trimmed mean over its passes, and
+    the times of all segments add up, so that work which differs in a few segments counts in full.
+    With fewer than :data:`MIN_PASSES`, the segments' ratios are trimmed instead, which finds too
+    little of such a difference.
+
+    Args:
+        base: times of the base's turns in nanoseconds, pass after pass.
+        other: those of the other side.
+        passes: number of passes.
 
     Raises:
         ValueError: no segment has positive times.
     """
-    times = [(base[index], other[index]) for index in range(len(base))]
-    found = [(math.log(b / a), float(min(a, b))) for a, b in times if a > 0 and b > 0]
+    pairs = [(base[index], other[index]) for index in range(len(base))]
+    # A disturbance only makes a turn longer, so a segment weighs by the faster side.
+    found = [(math.log(b / a), float(min(a, b))) for a, b in pairs if a > 0 and b > 0]
     if not found:
         raise ValueError("no segment has positive times")
     total = math.fsum(weight for _, weight in found)
     mean = math.fsum(ratio * weight for ratio, weight in found) / total
     variance = math.fsum(weight * (ratio - mean) ** 2 for ratio, weight in found) / total
+    if passes >= MIN_PASSES:
+        base_sum, other_sum = (_sum_segments(times, passes) for times in (base, other))
+        if base_sum > 0 and other_sum > 0:
+            return RatioEstimate(math.log(other_sum / base_sum), math.sqrt(variance))
     return RatioEstimate(compute_trimmed_mean(found), math.sqrt(variance))
+
+
+def _sum_segments(times: Sequence[int], passes: int) -> float:
+    """Sum the segments' times, each a trimmed mean over its repetitions."""
+    count = len(times) // passes
+    cut = max(1, int(TRIMMED_SHARE * passes))
+    repetitions = (sorted(times[segment::count]) for segment in range(count))
+    return math.fsum(math.fsum(each[cut:-cut]) / (passes - 2 * cut) for each in repetitions)
 
 
 def compute_trimmed_mean(weighted: Sequence[Tuple[float, float]]) -> float:

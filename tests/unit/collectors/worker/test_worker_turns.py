@@ -178,28 +178,45 @@ def test_trimmed_mean_ignores_a_fifth_of_the_weight_at_each_end() -> None:
     assert compute_trimmed_mean([(5.0, 0.1)]) == pytest.approx(5.0)
 
 
-def test_ratio_is_antisymmetric_and_robust() -> None:
+@pytest.mark.parametrize("passes", [1, 2, 4, 10])
+def test_ratio_is_antisymmetric_and_robust(passes: int) -> None:
     rng = random.Random(1)
-    base = [rng.choice([1_500_000, 24_000_000]) + rng.randrange(100_000) for _ in range(500)]
+    segments = [rng.choice([1_500_000, 24_000_000]) for _ in range(500 // passes)]
+    base = [time + rng.randrange(100_000) for time in segments * passes]
     other = [round(1.02 * time * math.exp(rng.gauss(0, 0.01))) for time in base]
-    for number in range(0, 500, 10):
+    for number in range(0, 500, 11):
         other[number] *= 5  # disturbed turns
-    estimate = estimate_ratio(base, other)
+    estimate = estimate_ratio(base, other, passes)
     assert estimate.mean == pytest.approx(math.log(1.02), abs=0.004)
-    assert estimate_ratio(other, base).mean == pytest.approx(-estimate.mean)
-    assert estimate_ratio(base, base).mean == 0
+    assert estimate_ratio(other, base, passes).mean == pytest.approx(-estimate.mean)
+    assert estimate_ratio(base, base, passes).mean == 0
     assert estimate.sd > 0.1
 
 
 def test_ratio_weighs_segments_by_their_time() -> None:
     base = [1_000_000] * 90 + [100_000_000] * 10
     other = [1_000_000] * 90 + [110_000_000] * 10
-    assert estimate_ratio(base, other).mean == pytest.approx(math.log(1.1), rel=0.05)
+    assert estimate_ratio(base, other, 1).mean == pytest.approx(math.log(1.1), rel=0.05)
+
+
+@pytest.mark.parametrize("passes", [3, 4, 8])
+def test_work_added_to_few_segments_counts_in_full(passes: int) -> None:
+    """As when decompression is slower, which happens in the turns that begin a basket."""
+    segment_times = [1_500_000] * 90 + [24_000_000] * 10
+    slower = [1_500_000] * 90 + [25_000_000] * 10
+    expected = math.log(sum(slower) / sum(segment_times))
+    ratio = estimate_ratio(segment_times * passes, slower * passes, passes)
+    assert ratio.mean == pytest.approx(expected)
+    # Work that is the same in each segment changes the ratio of short ones most.
+    more = [time + 100_000 for time in segment_times]
+    expected = math.log(sum(more) / sum(segment_times))
+    ratio = estimate_ratio(segment_times * passes, more * passes, passes)
+    assert ratio.mean == pytest.approx(expected)
 
 
 def test_ratio_needs_positive_times() -> None:
     with pytest.raises(ValueError, match="no segment"):
-        estimate_ratio([0, 0], [1, 1])
+        estimate_ratio([0, 0], [1, 1], 1)
 
 
 def test_forked_call_returns_result_or_error() -> None:
