@@ -70,6 +70,15 @@ class SoftwareRequest:
     location: str
 
 
+#: The axis whose values are numbers of threads.
+THREADS_AXIS = "threads"
+
+
+def count_threads(kind: str, variant: Mapping[str, Scalar]) -> int:
+    """Count the threads of an execution, and the CPUs that it needs; a checksum has one."""
+    return 1 if kind == CHECKSUM else int(variant.get(THREADS_AXIS, 1))
+
+
 @dataclass(frozen=True)
 class ExecutionSpec:
     """One execution of one variant, as requested of the payload.
@@ -81,6 +90,7 @@ class ExecutionSpec:
     ``side`` is ``A`` for the base and ``B`` for the other.
 
     ``unreadable_branches`` are those that ROOT cannot read, as the dataset's manifest lists them.
+    ``door_url`` is the address of its door where a job reads through several, '' for the job's own.
     """
 
     round: int
@@ -96,6 +106,12 @@ class ExecutionSpec:
     mode: str = SOLO
     side: str = ""
     unreadable_branches: Tuple[str, ...] = ()
+    door_url: str = ""
+
+    @property
+    def threads(self) -> int:
+        """Number of threads, and of CPUs that the execution needs."""
+        return count_threads(self.kind, self.variant)
 
 
 @dataclass(frozen=True)
@@ -120,6 +136,7 @@ class PayloadSpec:
     may report beyond the catalogue: name -> {"unit", "better", "description"}.  ``environment``
     holds further variables; ``{axis}`` in a value stands for the variant's value.  ``record`` asks
     for a recording of the XRootD client.  ``before`` applies settings of a server, None for none.
+    ``libraries`` are loaded and ``imports`` imported before a file is opened.
     """
 
     kind: str
@@ -130,6 +147,8 @@ class PayloadSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     record: bool = False
     before: Optional[ServerCommand] = None
+    libraries: Tuple[str, ...] = ()
+    imports: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,6 +220,14 @@ class JobSpec:
     storage_site: str = ""
     door_url: str = ""
 
+    def door_of(self, execution: ExecutionSpec) -> str:
+        """Return the name of the door through which an execution reads."""
+        return str(execution.identity.get("door", self.door))
+
+    def door_url_of(self, execution: ExecutionSpec) -> str:
+        """Return the address of the door through which an execution reads."""
+        return execution.door_url or self.door_url
+
     def to_json(self) -> str:
         """Serialize to the text of ``job.json``."""
         return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False)
@@ -233,7 +260,12 @@ class JobSpec:
 
 def _parse_payload(document: Dict[str, Any]) -> PayloadSpec:
     before = document.pop("before", None)
-    return PayloadSpec(before=None if before is None else ServerCommand(**before), **document)
+    return PayloadSpec(
+        before=None if before is None else ServerCommand(**before),
+        libraries=tuple(document.pop("libraries", ())),
+        imports=tuple(document.pop("imports", ())),
+        **document,
+    )
 
 
 def _parse_execution(document: Dict[str, Any]) -> ExecutionSpec:

@@ -56,6 +56,8 @@ def find_access_mode(variant: Mapping[str, Any], door_protocol: str) -> Optional
     """
     if variant.get("format", "ttree") != "ttree":
         return None
+    if variant.get("threads", 1) != 1 or variant.get("prefetch"):  # other threads read as well
+        return None
     staged = variant.get("access") == "staged"
     protocol = FILE if staged or door_protocol == "file" else door_protocol
     cached = float(variant.get("cache_mb", 0)) > 0

@@ -7,9 +7,10 @@ library only, Python 3.9 and later: this module is packed into the worker.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from ..job_spec import TIMED
+from ..job_spec import TIMED, count_threads
 from .metric_catalogue import CATALOGUE, PASS_PHASES
 
 Values = Mapping[str, Any]
@@ -72,10 +73,11 @@ def check_efficiency_bound(values: Values) -> str:
         ("eff_job", "payload_wall_s"),
         ("eff_access", "loop_wall_s"),
     )
+    threads = count_threads(str(values.get("kind")), json.loads(values.get("variant") or "{}"))
     for name, wall in pairs:
         numbers = _get_numbers(values, name, wall, "cores_allowed")
-        if numbers and _exceeds(numbers[0] * numbers[1], numbers[2] * numbers[1]):
-            return f"{name} is {numbers[0]:.3g} on {numbers[2]:.0f} cores"
+        if numbers and _exceeds(threads * numbers[0] * numbers[1], numbers[2] * numbers[1]):
+            return f"{name} is {numbers[0]:.3g} with {threads} threads on {numbers[2]:.0f} cores"
     return ""
 
 

@@ -11,6 +11,7 @@ import csv
 from collections import Counter
 from typing import (
     Any,
+    Container,
     Dict,
     Iterable,
     Iterator,
@@ -207,15 +208,15 @@ class RecordingFigures(NamedTuple):
             operations: from :func:`parse_recording`.
             process: ``started_us`` and ``ended_us`` of the recorded process; empty if unknown.
         """
-        start_s, end_s = operations[0].start_s, max(each.end_s for each in operations)
         io = [each for each in operations if each.name != "close"] or operations
-        io_end_s = max(each.end_s for each in io)
+        start_s = operations[0].start_s
+        end_s, io_end_s = _find_end(operations), _find_end(io)
         began_us, ended_us = process.get("started_us"), process.get("ended_us")
         return cls(
             operations=dict(sorted(Counter(each.name for each in operations).items())),
             failed=sum(not each.succeeded for each in operations),
-            bytes_read=sum(each.bytes for each in operations if each.name in _READS),
-            bytes_written=sum(each.bytes for each in operations if each.name in _WRITES),
+            bytes_read=_sum_bytes(operations, _READS),
+            bytes_written=_sum_bytes(operations, _WRITES),
             urls=list(dict.fromkeys(each.url for each in operations if each.name == "open")),
             started_us=round(start_s * 1e6),
             duration_s=_round(end_s - start_s),
@@ -224,6 +225,14 @@ class RecordingFigures(NamedTuple):
             io_s=_round(io_end_s - start_s),
             compute_s=None if ended_us is None else _round(ended_us / 1e6 - io_end_s),
         )
+
+
+def _find_end(operations: Iterable[RecordedOperation]) -> float:
+    return max(each.end_s for each in operations)
+
+
+def _sum_bytes(operations: Iterable[RecordedOperation], names: Container[str]) -> int:
+    return sum(each.bytes for each in operations if each.name in names)
 
 
 def _round(seconds: float) -> float:

@@ -178,6 +178,14 @@ def _prepare_release(release: Release, software_dir: PathLike, say: Progress) ->
     folder = wheel_environments.environment_folder(release, os.fspath(software_dir))
     if wheel_environments.is_usable(folder, release):
         return folder
+    if denied := wheel_environments.find_denied_python(folder):
+        # Installing it again would take it away from those who can use it.
+        raise_setup_error(
+            "broken",
+            f"{release.title} in {folder} is another user's: you may not run its Python, {denied}. "
+            "Choose a cache of your own (--cache-dir), or have this one made with a Python that all "
+            "can run",
+        )
     try:
         with hold_lock(f"{folder}.lock", lambda: say(f"waiting for {release.title}")) as lock:
             if not wheel_environments.is_usable(folder, release):
@@ -188,7 +196,11 @@ def _prepare_release(release: Release, software_dir: PathLike, say: Progress) ->
                     )
                 wheel_installation.install_release(folder, release, say, lock)
     except OSError as error:
-        raise_setup_error("broken", f"cannot install {release.title} in {folder}: {error}")
+        raise_setup_error(
+            "broken",
+            f"cannot install {release.title} in {folder}: {error.strerror or error}. Choose a cache of "
+            "your own (--cache-dir), or ask the owner of this one to install it",
+        )
     return folder
 
 

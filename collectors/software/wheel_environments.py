@@ -46,6 +46,18 @@ def is_installed(folder: str, release: Release) -> bool:
     return document == release.marker and os.access(environment_python(folder), os.X_OK)
 
 
+def find_denied_python(folder: str) -> str:
+    """Return the target of an environment's interpreter if this user may not run it; '' if he may."""
+    python = environment_python(folder)
+    try:
+        os.stat(python)
+    except PermissionError:
+        return os.path.realpath(python)
+    except OSError:  # it is gone
+        return ""
+    return "" if os.access(python, os.X_OK) else os.path.realpath(python)
+
+
 def find_damage(folder: str, release: Release) -> str:
     """Describe the first installed file that is missing or changed; '' for none.
 

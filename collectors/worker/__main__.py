@@ -20,9 +20,9 @@ from ..shared_files import DISK_FULL_ERRNOS
 from .bench import bench_command
 from .bench.benchmark_files import BenchmarkError
 from .bounded_log import print_line
+from .payload.payload_process import FORK_FAILURE_ERRNOS
 from .run.job_loading import JobFileError, load_job
 from .run.job_runner import run_job
-from .run.payload_process import FORK_FAILURE_ERRNOS
 from .upload import upload_command
 from .upload.service_client import ServiceConfigError
 

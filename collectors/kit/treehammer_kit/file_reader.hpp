@@ -112,7 +112,8 @@ protected:
    bool WithoutErrors(const char *failure, const char *doing)
    {
       return FirstError().empty() ||
-             Fail(failure, "error", std::string("ROOT reported an error while ") + doing + " " + fFile->GetName());
+             Fail(failure, "error",
+                  std::string("ROOT reported an error while ") + doing + " " + (fFile ? fFile->GetName() : ""));
    }
 
    /// Whether this ROOT registers a class that reads such a URL.

@@ -152,6 +152,16 @@ public:
       return WithoutErrors("open", "getting the tree of");
    }
 
+   /// Entries of each cluster; untimed.
+   std::vector<Long64_t> ClusterEntries() const
+   {
+      std::vector<Long64_t> found;
+      auto cluster = current.tree->GetClusterIterator(0);
+      for (Long64_t first = cluster(); first < entries_total; first = cluster())
+         found.push_back(std::min(cluster.GetNextEntry(), entries_total) - first);
+      return found;
+   }
+
    /// Choose a fraction of the first `total` events; untimed.
    void ChooseEvents(Long64_t total, double fraction, uint64_t seed)
    {

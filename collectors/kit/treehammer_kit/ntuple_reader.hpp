@@ -125,6 +125,18 @@ public:
       return PageBytes(fReader->GetDescriptor(), Survey(), selected);
    }
 
+   /// Entries of each cluster; untimed.
+   std::vector<Long64_t> ClusterEntries() const
+   {
+      std::map<Long64_t, Long64_t> found; // by the first entry
+      for (const auto &cluster : fReader->GetDescriptor().GetClusterIterable())
+         found[cluster.GetFirstEntryIndex()] = cluster.GetNEntries();
+      std::vector<Long64_t> entries;
+      for (const auto &item : found)
+         entries.push_back(item.second);
+      return entries;
+   }
+
    /// Choose a fraction of the first `total` events; untimed.
    void ChooseEvents(Long64_t total, double fraction, uint64_t seed)
    {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 TASK_FORMAT = 1
@@ -59,6 +59,11 @@ class PayloadTask:
         format: ``ttree`` or ``rntuple``, the value of the test's axis ``format``.
         folder: the payload's folder, base of ``@file``.
         counting: count of instructions, None for a plain execution.
+        variant: value of every axis.
+        threads: number of threads, the value of the test's axis ``threads``.
+        prefetch: whether a TTreeCache prefetches asynchronously, the test's axis ``prefetch``.
+        libraries: shared libraries to load before a file is opened.
+        imports: Python modules to import before a file is opened.
         unreadable: branches that ``readable`` leaves out, and the checksum does not cover.
     """
 
@@ -76,6 +81,11 @@ class PayloadTask:
     format: str = TTREE
     counting: Optional[CountingTask] = None
     unreadable: Sequence[str] = ()
+    threads: int = 1
+    prefetch: bool = False
+    libraries: Sequence[str] = ()
+    imports: Sequence[str] = ()
+    variant: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str, folder: str) -> PayloadTask:
@@ -107,6 +117,11 @@ class PayloadTask:
                 format=_parse_format(variant.get("format", TTREE)),
                 counting=CountingTask(**document["counting"]) if "counting" in document else None,
                 unreadable=execution.get("unreadable_branches", ()),
+                threads=1 if execution["kind"] == "checksum" else int(variant.get("threads", 1)),
+                prefetch=bool(variant.get("prefetch", 0)),
+                libraries=document.get("libraries", ()),
+                imports=document.get("imports", ()),
+                variant=variant,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"

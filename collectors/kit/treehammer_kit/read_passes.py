@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from . import branch_selection
 from .pass_summary import LOOP_COUNTERS, PASS_PHASES, FileRead, PassRead
@@ -56,6 +56,23 @@ class ReadPasses:
         reader.FinishTurns()
         reader.Close()
         return self._collect_figures(reader)
+
+    def survey_file(self, url: str, names: Sequence[str]) -> Tuple[int, str, int, List[int]]:
+        """Open a file, untimed; return its size, class, compressed bytes of branches, and clusters.
+
+        Clusters are given by their numbers of entries.
+        """
+        reader = self._open_file(url)
+        listed = [str(item.name) for item in self._list_branches(reader)]
+        positions = [listed.index(name) for name in names if name in listed]
+        found = (
+            int(reader.file_size),
+            str(reader.file_class),
+            self._sum_zip_bytes(reader, positions),
+            [int(entries) for entries in reader.ClusterEntries()],
+        )
+        reader.Close()
+        return found
 
     def totals(self) -> Dict[str, int]:
         """Return the catalogue values common to all passes; branches are those of the first file."""

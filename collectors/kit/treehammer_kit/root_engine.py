@@ -120,12 +120,39 @@ _FORMATS = {
 }
 
 
+def set_prefetching(root: Any, task: PayloadTask) -> None:
+    """Turn asynchronous prefetching of TTreeCaches on if asked for, before any file is opened.
+
+    Raises:
+        PayloadError: on for RNTuples, which have no such cache.
+    """
+    if task.prefetch and task.format == RNTUPLE:
+        raise PayloadError(
+            "payload",
+            "format",
+            "setup",
+            "prefetch = 1 turns a TTreeCache's prefetching on; an RNTuple's cluster cache always reads ahead",
+        )
+    if task.prefetch:
+        root.gEnv.SetValue("TFile.AsyncPrefetching", 1)
+
+
 def select_reader(root: Any, task: PayloadTask) -> FormatReader:
     """Select the reader of the task's format, and compile its headers.
 
     Raises:
-        PayloadError: this ROOT cannot read the format, or cannot compile the headers.
+        PayloadError: this ROOT cannot read the format, or cannot compile the headers, or the task
+            needs several threads.
     """
+    if task.threads > 1:
+        raise PayloadError(
+            "payload",
+            "format",
+            "setup",
+            f"threads = {task.threads}: this payload's loop reads with one thread; "
+            "treehammer_columns.run_dataframe() reads with several",
+        )
+    set_prefetching(root, task)
     compile_kit(root)
     if task.format == RNTUPLE:
         compile_ntuple_header(root, "ntuple_reader.hpp")

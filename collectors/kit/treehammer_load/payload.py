@@ -21,6 +21,7 @@ from typing import (
     NamedTuple,
     NoReturn,
     Optional,
+    Union,
 )
 
 from ...record.operation_steps import CONNECT, VANISH
@@ -29,8 +30,9 @@ from .clients import make_client
 from .clients.copy_client import CopyClient, CopyCommand
 from .clients.vanish_poller import VanishPoller
 from .closed_loop import ClosedLoop, ClosedLoopDriver
-from .load_driver import LoadDriver, LoadTimer
+from .load_driver import STOP_GRACE_S, LoadDriver, LoadTimer
 from .load_task import GENERATOR, MAX_CLIENTS, TIMEOUT_S, LoadTask
+from .load_watchdog import GRACE_S, LoadWatchdog
 from .operation import Flight, Operation, StorageClient
 from .recorder import Recorder, StepClock
 from .replay import REPLAYED, Replay
@@ -202,11 +204,19 @@ class _Load:
         return self._steps.first * self._steps.step_s
 
     def perform(self, make_operations: MakeOperations) -> LoadOutcome:
-        """Perform the load."""
+        """Perform the load; the process ends if it hangs."""
         task = self._task
         load = make_operations(task, LoadSpan(self._timer.now(), self._start_s, task.duration_s))
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()
+        end_s = task.duration_s if not isinstance(load, Replay) else load.end_s
+        patience_s = self._client.timeout_s + STOP_GRACE_S + GRACE_S
+        limit_s = min(end_s, task.duration_s) - self._timer.now() + patience_s
+        message = f"the load did not end within {patience_s:g} s after its last instant"
+        with LoadWatchdog(limit_s, message):
+            return self._perform(load)
+
+    def _perform(self, load: Union[Iterator[Operation], ClosedLoop, Replay]) -> LoadOutcome:
         if isinstance(load, Replay):
             return self._replay(load)
         return self._loop(load) if isinstance(load, ClosedLoop) else self._send(load)

@@ -6,7 +6,7 @@ import json
 import zlib
 from functools import lru_cache
 from threading import Lock
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from ...record.latency_histogram import LatencyHistogram
 from ...record.xrootd_recording import (
@@ -27,6 +27,8 @@ REPLAYED = frozenset({"open", "stat", "read", "vector_read", "close"})
 MAX_FACTOR = 1000.0
 #: Separates the two texts of the setting ``replace``, as in xrdreplay.
 _REPLACE_SIGN = ":="
+#: Time limit of each request that fetches the recording.
+_FETCH_S = 120
 _PHASES = ("initialise_s", "io_s", "waiting_s", "compute_s")
 
 
@@ -169,20 +171,21 @@ def _choose_operations(operations: Sequence[RecordedOperation]) -> Iterator[Reco
     """Choose operations that read, on files that could be opened for reading."""
     readable: Set[int] = set()
     for each in operations:
-        if each.name == "open" and each.succeeded and not each.writes:
+        if not each.succeeded:
+            continue
+        if each.name == "open" and not each.writes:
             readable.add(each.handle)
-        reads = each.name in ("read", "vector_read")
-        # The client answers such a stat itself, from the response to the open, inside the call: it
-        # never reaches the storage, and its callback would hold the lock of the file.
-        is_local = each.name == "stat" and each.arguments.startswith("false")
-        if (
-            each.handle in readable
-            and each.succeeded
-            and each.name in REPLAYED
-            and (each.bytes or not reads)
-            and not is_local
-        ):
+        if each.handle in readable and _reaches_storage(each):
             yield each
+
+
+def _reaches_storage(operation: RecordedOperation) -> bool:
+    if operation.name == "stat" and operation.arguments.startswith("false"):
+        # The client answers such a stat itself, from the response to the open, inside the call: its
+        # callback would hold the lock of the file.
+        return False
+    reads = operation.name in ("read", "vector_read")
+    return operation.name in REPLAYED and (operation.bytes > 0 or not reads)
 
 
 def _fetch(file: LoadFile) -> str:
@@ -206,11 +209,11 @@ def _fetch(file: LoadFile) -> str:
 def _fetch_by_xrootd(file: LoadFile) -> bytes:
     from XRootD import client  # type: ignore[import-untyped,unused-ignore]
 
-    source = client.File()
-    status, _ = source.open(file.url)
+    source, limit = client.File(), {"timeout": _FETCH_S}
+    status, _ = source.open(file.url, **limit)
     if status.ok:
-        status, content = source.read(0, file.size)
-        source.close()
+        status, content = source.read(0, file.size, **limit)
+        source.close(**limit)
     if not status.ok:
         raise OSError(status.message.strip())
     return bytes(content)
@@ -225,24 +228,31 @@ def map_urls(recorded: Sequence[str], task: LoadTask, recording: Recording) -> D
     Raises:
         PayloadError: a file is not at the door, which alone has permitted the load.
     """
-    replace = str(task.settings.get("replace", ""))
-    old, sign, new = replace.partition(_REPLACE_SIGN)
-    if replace and not (old and sign and new):
-        raise _make_replay_error(f"settings.replace = {replace!r}: expected FROM{_REPLACE_SIGN}TO")
-    if not replace:
-        old, new = (recording.figures.get("process") or {}).get("door_url") or "", task.door_url
+    old, new = _find_replacement(task, recording)
+    replaces = bool(old and new)
     mapped = {
-        url: new + url[len(old) :] if old and new and url.startswith(old) else url
-        for url in recorded
+        url: new + url[len(old) :] if replaces and url.startswith(old) else url for url in recorded
     }
     door = _find_server(task.url)
-    strange: List[str] = [url for url in mapped.values() if _find_server(url) != door]
-    if strange:
-        raise _make_replay_error(
-            f"{strange[0]} is not at {door or 'this path'}, the door of this test: choose the door of "
-            f"the recording, or set settings.replace = 'FROM{_REPLACE_SIGN}TO'"
-        )
+    for url in mapped.values():
+        if _find_server(url) != door:
+            raise _make_replay_error(
+                f"{url} is not at {door or 'this path'}, the door of this test: choose the door of "
+                f"the recording, or set settings.replace = 'FROM{_REPLACE_SIGN}TO'"
+            )
     return mapped
+
+
+def _find_replacement(task: LoadTask, recording: Recording) -> Tuple[str, str]:
+    """Return the beginning of recorded URLs, and its replacement; '' where one is unknown."""
+    replace = str(task.settings.get("replace", ""))
+    if not replace:
+        process = recording.figures.get("process") or {}
+        return process.get("door_url") or "", task.door_url
+    old, _, new = replace.partition(_REPLACE_SIGN)
+    if not (old and new):
+        raise _make_replay_error(f"settings.replace = {replace!r}: expected FROM{_REPLACE_SIGN}TO")
+    return old, new
 
 
 def _find_server(url: str) -> str:

@@ -10,6 +10,7 @@ from ...record.operation_steps import CREATE, DELETE, MKDIR, READ_FILE, RMDIR, W
 from ..treehammer_kit.payload_task import PayloadError
 from .closed_loop import ClosedLoop, ClosedLoopDriver
 from .load_driver import LoadTimer
+from .load_watchdog import GRACE_S, LoadWatchdog
 from .operation import Flight, LoadFile, Operation, StorageClient
 from .recorder import Recorder, StepClock
 
@@ -132,7 +133,10 @@ def _perform_all(
     driver = ClosedLoopDriver(client, recorder, steps, LoadTimer(time.monotonic(), stop))
     every = list(operations)
     sequences = [_assign(every[lane::lanes], lane) for lane in range(lanes)]
-    driver.run_loop(ClosedLoop(sequences), limit_s, patience_s=0.0)
+    with LoadWatchdog(
+        limit_s + GRACE_S, f"operations before or after the load took over {limit_s:g} s"
+    ):
+        driver.run_loop(ClosedLoop(sequences), limit_s, patience_s=0.0)
     return ended
 
 

@@ -8,9 +8,10 @@ import os
 import socket
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Mapping, Optional, Tuple, Type
+from typing import Iterable, Mapping, Optional, Tuple, Type
 from urllib.parse import SplitResult, urlsplit
 
 from ...shared_files import local_path
@@ -122,6 +123,31 @@ class DoorLock:
         names = (name for name in os.listdir(self._folder) if name.endswith(".lock"))
         paths = (os.path.join(self._folder, name) for name in names)
         return sum(path != self._path and _is_held(path) for path in paths)
+
+
+class DoorLocks:
+    """The locks of all doors through which a job reads."""
+
+    def __init__(self, site: str, doors: Iterable[str]) -> None:
+        self._locks = {door: DoorLock(site, door) for door in dict.fromkeys(doors)}
+        self._held = ExitStack()
+
+    def __enter__(self) -> DoorLocks:
+        for lock in self._locks.values():
+            self._held.enter_context(lock)
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self._held.close()
+
+    def count_others(self) -> Mapping[str, Optional[int]]:
+        """Count the other jobs that use each door now; None when unknown."""
+        return {door: lock.count_others() for door, lock in self._locks.items()}
 
 
 def _is_held(path: str) -> bool:

@@ -13,25 +13,25 @@ from ...record.failures import ExecutionError, Failure
 from ...record.measurement_record import Measurement, make_measurement_id
 from ...shared_files import DISK_FULL_ERRNOS
 from ..bounded_log import BoundedLog, print_line
-from ..probes import node_facts
-from ..stop_signals import StopSignals
-from . import payload_process, payload_result
-from .execution_record import ExecutionRecord
-from .job_context import JobContext
-from .payload_failures import (
+from ..payload import payload_process, payload_result
+from ..payload.payload_failures import (
     attribute_to_full_disk,
     check_root_version,
     classify_failure,
     name_crash,
 )
+from ..payload.payload_process import LaunchedPayload
+from ..payload.recorder_plugin import RecorderPlugin
+from ..probes import node_facts
+from ..stop_signals import StopSignals
+from .execution_record import ExecutionRecord
+from .job_context import JobContext
 from .payload_preparation import (
     INPUT_FOLDER,
     RESULT_FILE,
     PayloadPreparation,
     PreparedPayload,
 )
-from .payload_process import LaunchedPayload
-from .recorder_plugin import RecorderPlugin
 
 #: Failure class of an operating system's error in a phase, where it is not the phase's own name.
 _CLASS_BY_PHASE = {"setup": "software-setup", "start": "submission"}
@@ -74,6 +74,11 @@ class Execution:
     def files(self) -> Sequence[InputFile]:
         """The files that the payload reads, once the execution is prepared."""
         return self._prepared.files if self._prepared else ()
+
+    @property
+    def door(self) -> str:
+        """Name of the door through which it reads."""
+        return self._context.job.door_of(self._spec)
 
     @property
     def failure(self) -> Optional[Failure]:
@@ -212,7 +217,7 @@ class Execution:
         kept = recorder.keep_recording(
             started_us=run.started_us,
             ended_us=run.started_us + round(run.outcome.wall_s * 1e6),
-            door_url=self._context.job.door_url,
+            door_url=self._context.job.door_url_of(self._spec),
             software=self._spec.software.request,
             **{name: self._spec.identity.get(name) for name in ("test_name", "dataset", "variant")},
         )

@@ -10,8 +10,8 @@ from ...record import plausibility
 from ...record.failures import Failure
 from ...record.measurement_record import Measurement
 from ...record.metric_catalogue import METRICS_BY_NAME, PASS_PHASES
-from .payload_process import ProcessOutcome
-from .payload_result import PayloadResult
+from ..payload.payload_process import ProcessOutcome
+from ..payload.payload_result import PayloadResult
 
 
 class ExecutionRecord:
@@ -25,6 +25,7 @@ class ExecutionRecord:
 
     def __init__(self, spec: ExecutionSpec) -> None:
         self.values: Dict[str, Any] = {"run_mode": SOLO if spec.mode == SOLO else SEQUENTIAL}
+        self._threads = spec.threads
         self.phase = "setup"
         self.failure: Optional[Failure] = None
         self._extras: Mapping[str, float] = {}
@@ -37,7 +38,7 @@ class ExecutionRecord:
     def add_result(self, reported: PayloadResult) -> None:
         """Add the payload's own report, and metrics derived from it and the outcome."""
         self.values.update(reported.values)
-        self.values.update(derive_metrics(self.values))
+        self.values.update(derive_metrics(self.values, self._threads))
         self._extras = reported.extras
         self._operations = reported.operations
 
@@ -58,26 +59,27 @@ class ExecutionRecord:
         return Measurement(present, self._extras, self._operations)
 
 
-def derive_metrics(values: Mapping[str, Any]) -> Dict[str, float]:
+def derive_metrics(values: Mapping[str, Any], threads: int = 1) -> Dict[str, float]:
     """Derive catalogue values from a measurement's others; those that lack a term are omitted.
 
     Args:
         values: by catalogue name, including the payload's and the set-up's wall and CPU time.
+        threads: CPUs reserved for the execution, all of them for its whole wall time.
     """
     wall, cpu = values["payload_wall_s"], values["payload_user_s"] + values["payload_sys_s"]
     copy_wall, copy_cpu = (values.get(f"stagein_{clock}_s", 0.0) for clock in ("wall", "cpu"))
     if values.get("run_mode") == PAIRED:  # the payload's wall time includes the other one's turns
-        return _derive_access_metrics(values, copy_wall, copy_cpu)
+        return _derive_access_metrics(values, copy_wall, copy_cpu, threads)
+    job_wall = wall + values["setup_wall_s"] + copy_wall
     return {
-        "eff_payload": cpu / wall,
-        "eff_job": (cpu + values["setup_cpu_s"] + copy_cpu)
-        / (wall + values["setup_wall_s"] + copy_wall),
-        **_derive_access_metrics(values, copy_wall, copy_cpu),
+        "eff_payload": cpu / (wall * threads),
+        "eff_job": (cpu + values["setup_cpu_s"] + copy_cpu) / (job_wall * threads),
+        **_derive_access_metrics(values, copy_wall, copy_cpu, threads),
     }
 
 
 def _derive_access_metrics(
-    values: Mapping[str, Any], copy_wall: float, copy_cpu: float
+    values: Mapping[str, Any], copy_wall: float, copy_cpu: float, threads: int
 ) -> Dict[str, float]:
     """Derive rate and CPU efficiency of one pass, including the copy of a staged execution."""
     wall: List[Any] = [values.get(f"{phase}_wall_s") for phase in PASS_PHASES]
@@ -90,7 +92,7 @@ def _derive_access_metrics(
     access_wall = copy_wall + sum(wall)
     return {
         "access_rate_hz": events / access_wall,
-        "eff_access": (copy_cpu + sum(cpu)) / access_wall,
+        "eff_access": (copy_cpu + sum(cpu)) / (access_wall * threads),
     }
 
 

@@ -16,14 +16,15 @@ from ...record.failures import FAILURE_CLASSES
 from ...record.measurement_record import Measurement
 from ...shared_files import write_atomically
 from ..bounded_log import print_line
+from ..payload import payload_process
 from ..probes import node_facts
 from ..probes.cpu_calibration import measure_calibration
-from ..probes.storage_door import DoorLock
+from ..probes.storage_door import DoorLocks
 from ..start.common_start import CommonStart
 from ..stop_signals import StopSignals
 from ..upload.outbox import describe_upload_problems
 from ..upload.uploader import Uploader
-from . import execution_table, payload_process
+from . import execution_table
 from .execution import Execution
 from .job_context import JobContext
 from .launch import Launch
@@ -48,7 +49,8 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
     output = os.path.abspath(output)
     os.makedirs(output, exist_ok=True)
     payload_process.become_subreaper()
-    with StopSignals() as signals, DoorLock(job.storage_site or job.site, job.door) as lock:
+    doors = DoorLocks(job.storage_site or job.site, map(job.door_of, job.executions))
+    with StopSignals() as signals, doors:
         kit = locate_kit(os.path.join(output, "work", "kit"))
         job_folder = os.path.abspath(job_folder)
         uploader = Uploader(job_folder, output, signals)
@@ -66,7 +68,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         calibration: Optional[float] = measure_calibration()
         for run in RunQueue(context):
             uploader.upload_if_due()
-            others, before = lock.count_others(), calibration
+            others, before = doors.count_others(), calibration
             run.run()
             # Adjacent runs share one value.  After a stop signal there is no time for it.
             calibration = None if signals.stopped_by else measure_calibration()
@@ -74,7 +76,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
                 measurement = execution.build_measurement(
                     calibration_before_s=before,
                     calibration_after_s=calibration,
-                    concurrent_door_jobs=others,
+                    concurrent_door_jobs=others[execution.door],
                 )
                 try:
                     _write_record(measurement, output)

@@ -11,6 +11,8 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from ...job_spec import BASE_SIDE, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...record.failures import NOT_SUPPORTED, ExecutionError, Failure
 from ...shared_files import local_path
+from ..payload import payload_process
+from ..payload.payload_process import LaunchedPayload
 from ..probes import page_cache
 from ..stop_signals import StopSignals
 from ..turns.core_pinning import make_pinning, reserve_core
@@ -18,10 +20,8 @@ from ..turns.forked_call import ForkedCall
 from ..turns.turn_conductor import TurnConductor, TurnError, TurnRecord
 from ..turns.turn_pipes import TURNS_VARIABLE, PayloadEndedError, TurnPipes
 from ..turns.turn_ratios import estimate_ratio
-from . import payload_process
 from .execution import Execution
 from .job_context import JobContext
-from .payload_process import LaunchedPayload
 
 #: Kind of the failure of a half whose other half failed.
 OTHER_HALF = "other-half"

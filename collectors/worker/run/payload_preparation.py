@@ -14,12 +14,12 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, Scalar
 from ...shared_files import local_path, write_atomically
 from ...software import providers
+from ..payload.recorder_plugin import RecorderPlugin
 from ..probes import credential_checks, page_cache, storage_door
 from ..start.common_start import LoadStart
 from . import input_files, remote_copy, server_settings
 from .execution_record import ExecutionRecord
 from .job_context import JobContext
-from .recorder_plugin import RecorderPlugin
 
 #: Version of the layout of the payload's own ``job.json``.
 PAYLOAD_JOB_FORMAT = 1
@@ -172,7 +172,7 @@ class PayloadPreparation:
                 file_size_bytes=sum(file.size for file in spec.files),
             )
         # Probe the original door, also when the payload reads a staged copy.
-        files, door_url = self._spec.files, self._context.job.door_url
+        files, door_url = self._spec.files, self._context.job.door_url_of(self._spec)
         address = files[0].url if files else door_url
         if not address:
             return
@@ -239,8 +239,10 @@ class PayloadPreparation:
             "format": PAYLOAD_JOB_FORMAT,
             "execution": asdict(spec),
             "settings": dict(self._context.job.payload.settings),
+            "libraries": list(self._context.job.payload.libraries),
+            "imports": list(self._context.job.payload.imports),
             "kit": self._context.kit,
-            "door_url": self._context.job.door_url,
+            "door_url": self._context.job.door_url_of(spec),
         }
         if self._load_start is not None:
             document["load"] = {

@@ -36,19 +36,24 @@ def estimate_ratio(base: Sequence[int], other: Sequence[int], passes: int) -> Ra
     Raises:
         ValueError: no segment has positive times.
     """
-    pairs = [(base[index], other[index]) for index in range(len(base))]
     # A disturbance only makes a turn longer, so a segment weighs by the faster side.
-    found = [(math.log(b / a), float(min(a, b))) for a, b in pairs if a > 0 and b > 0]
-    if not found:
+    pairs = [(base[index], other[index]) for index in range(len(base))]
+    ratios = [(math.log(b / a), float(min(a, b))) for a, b in pairs if a > 0 and b > 0]
+    if not ratios:
         raise ValueError("no segment has positive times")
-    total = math.fsum(weight for _, weight in found)
-    mean = math.fsum(ratio * weight for ratio, weight in found) / total
-    variance = math.fsum(weight * (ratio - mean) ** 2 for ratio, weight in found) / total
+    sd = _compute_deviation(ratios)
     if passes >= MIN_PASSES:
-        base_sum, other_sum = (_sum_segments(times, passes) for times in (base, other))
+        base_sum, other_sum = _sum_segments(base, passes), _sum_segments(other, passes)
         if base_sum > 0 and other_sum > 0:
-            return RatioEstimate(math.log(other_sum / base_sum), math.sqrt(variance))
-    return RatioEstimate(compute_trimmed_mean(found), math.sqrt(variance))
+            return RatioEstimate(math.log(other_sum / base_sum), sd)
+    return RatioEstimate(compute_trimmed_mean(ratios), sd)
+
+
+def _compute_deviation(weighted: Sequence[Tuple[float, float]]) -> float:
+    """Compute the standard deviation of (value, weight)."""
+    total = math.fsum(weight for _, weight in weighted)
+    mean = math.fsum(value * weight for value, weight in weighted) / total
+    return math.sqrt(math.fsum(weight * (value - mean) ** 2 for value, weight in weighted) / total)
 
 
 def _sum_segments(times: Sequence[int], passes: int) -> float:

@@ -15,6 +15,7 @@ FAILURES_BY_STATUS: Mapping[int, str] = {
     408: "timeout",
     410: "not-found",
     416: "wrong-data",
+    429: "server-error",
     495: "credential",
     496: "credential",
     501: "not-supported",

@@ -220,11 +220,15 @@ class HttpClient(StorageClient):
         if client not in self._sessions:
             aiohttp = self._aiohttp
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
-            self._sessions[client] = aiohttp.ClientSession(
+            session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=None),
                 auto_decompress=False,
             )
+            # Otherwise aiohttp sends most requests again when a server closes their connection: a
+            # reset would not be counted. There is no public option.
+            session._retry_connection = False
+            self._sessions[client] = session
         return self._sessions[client]
 
 

@@ -17,6 +17,10 @@ _DECISIVE_LINES = (
     re.compile(r"^\w*(?:Error|Exception): .*", re.MULTILINE),
 )
 _ROOT_ERROR = re.compile(r"^(?:Sys)?Error in <.*", re.MULTILINE)
+#: Messages of the C library on a damaged heap.
+_HEAP_DAMAGE = re.compile(
+    r"^(?:free|malloc|realloc|munmap_chunk|double free|corrupted)\b.*", re.MULTILINE
+)
 _FRAME = re.compile(r"^(?P<library>\S+?)\((?P<symbol>_Z\w+)\+0x[0-9a-f]+\) ?\[", re.MULTILINE)
 #: Libraries whose frames say nothing of the cause: the interpreters' and the C library's.
 _FOREIGN_LIBRARY = re.compile(r"/(?:libc|libpthread|libpython|python|libstdc\+\+|libCling)[^/]*$")
@@ -30,11 +34,16 @@ def describe_crash(log: str) -> str:
         frames = list(_find_frames(log))
         error = _find_last_line(log, (_ROOT_ERROR,))
         text = f"It crashed in {', called by '.join(frames)}." if frames else ""
+        if not frames and (damage := _find_last_line(log, (_HEAP_DAMAGE,))):
+            text = f"Reading damaged the memory: {damage}"
         text = f"{text} ROOT's last error: {error}".strip() if error else text
     classes = sorted(set(_MISSING_DICTIONARY.findall(log)))
     if text and classes:
         named = ", ".join(classes[:MAX_FRAMES]) + (", …" if len(classes) > MAX_FRAMES else "")
-        text += f' No dictionary for {named}: read branches = "readable", or exclude the branch.'
+        text += (
+            f' No dictionary for {named}: read branches = "readable", exclude the branch, or load its '
+            "library (load in test.toml)."
+        )
     return text
 
 

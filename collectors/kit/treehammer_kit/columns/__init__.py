@@ -1,0 +1,40 @@
+"""Analyses of columns: a filter and histograms over all files, with RDataFrame or uproot.
+
+>>> from treehammer_kit import columns
+>>> columns.run_dataframe()  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, Optional
+
+from ..payload_report import perform_with_root, run_payload
+from .dataframe_reader import DataFrameExecution
+from .uproot_reader import run_uproot_task
+
+__all__ = ["run_dataframe", "run_uproot"]
+
+
+def run_dataframe(code: str = "", *, folder: Optional[str] = None) -> NoReturn:
+    """Run the execution described by ``job.json`` with RDataFrame, write the result, and exit.
+
+    Args:
+        code: C++ that defines ``void analyze(treehammer::FramePass &pass)``; by default the filter
+            and histograms of ``[settings]``.
+        folder: the payload's folder, base of ``@file``; by default the script's.
+    """
+    run_payload(
+        lambda task, report: perform_with_root(
+            task, report, lambda root: DataFrameExecution(root, task, report).run(code)
+        ),
+        folder,
+    )
+
+
+def run_uproot(*, folder: Optional[str] = None) -> NoReturn:
+    """Run the analysis of ``[settings]`` with uproot, write the result, and exit.
+
+    Args:
+        folder: the payload's folder, base of ``@file``; by default the script's.
+    """
+    run_payload(run_uproot_task, folder)

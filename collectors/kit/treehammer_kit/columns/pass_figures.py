@@ -1,0 +1,88 @@
+"""Figures of passes over all files at once, with the idle time of their threads."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence
+
+from ..pass_summary import FileRead, PassRead, drop_warm_up, median_or_none, summarize_times
+from . import scheduling_bound
+from .column_analysis import HistogramSums
+
+
+@dataclass(frozen=True)
+class FileSurvey:
+    """A file's size, class, compressed bytes of the columns, and entries of each cluster."""
+
+    size: int
+    file_class: str
+    zip_bytes: int
+    clusters: List[int]
+
+
+def sum_run_queues() -> float:
+    """Sum the waits of this process' threads for a CPU, in seconds; -1 where unknown."""
+    total = 0
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as stream:
+                total += int(stream.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return -1.0
+    return 1e-9 * total
+
+
+def summarize_threads(passes: Sequence[PassRead], threads: int) -> Dict[str, Any]:
+    """Compute the catalogue's times and efficiencies, which count all threads."""
+    kept = drop_warm_up(passes)
+    values = summarize_times(passes)
+    values["eff_loop"] = statistics.median(p.loop_cpu_s / (threads * p.loop_wall_s) for p in kept)
+    corrected = median_or_none([_correct_efficiency(one, threads) for one in kept])
+    values["eff_loop_corrected"] = corrected
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _correct_efficiency(one: PassRead, threads: int) -> Optional[float]:
+    waited = one.run_queue_s
+    running = threads * one.loop_wall_s - (waited or 0.0)
+    # Threads beside those of the loop may have waited, too: the figure is then unknown.
+    return None if waited is None or running < one.loop_cpu_s else one.loop_cpu_s / running
+
+
+def summarize_idle_time(
+    passes: Sequence[PassRead], files: Sequence[FileSurvey], threads: int
+) -> Dict[str, float]:
+    """Compute the test's own metrics of idle threads, against the bound of the list of files."""
+    kept = drop_warm_up(passes)
+    clusters = [file.clusters for file in files]
+    bound = scheduling_bound.bound_efficiency(clusters, threads)
+    extras = {"eff_bound": bound}
+    if bound:
+        cpu = statistics.median(one.loop_cpu_s for one in kept)
+        extras["bound_wall_s"] = cpu / (threads * bound)
+    idle = median_or_none([_idle_seconds(one, threads) for one in kept])
+    if idle is not None:
+        extras["idle_thread_s"] = idle
+    return extras
+
+
+def _idle_seconds(one: PassRead, threads: int) -> Optional[float]:
+    """Time in which threads neither used nor waited for a CPU; further threads may make it 0."""
+    waited = one.run_queue_s
+    if waited is None:
+        return None
+    return max(0.0, threads * one.loop_wall_s - one.loop_cpu_s - waited)
+
+
+def check_same_sums(sums: Sequence[HistogramSums]) -> List[str]:
+    """Describe the results of each pass, which must be equal."""
+    return [f"{one.events} events, {one.summarize()}" for one in sums]
+
+
+def merge_reads(reads: Sequence[FileRead], files: Sequence[FileSurvey]) -> PassRead:
+    """Make a pass of the event loops that read its files."""
+    for read in reads:
+        read.file_class = files[0].file_class
+    return PassRead(list(reads))

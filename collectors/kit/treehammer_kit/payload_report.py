@@ -1,0 +1,98 @@
+"""Report of an execution: performs the task, and writes the result however it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, NoReturn, Optional, Sequence
+
+from . import build_facts, extensions, root_engine, value_checksum
+from .payload_task import PayloadError, PayloadTask, write_result
+
+
+@dataclass
+class PayloadReport:
+    """Values recorded so far, which survive the failure of a later step.
+
+    Attributes:
+        values: by catalogue name.
+        extras: by the names of the test's own metrics.
+        phase: the current phase, which an unexpected failure names.
+    """
+
+    values: Dict[str, Any] = field(default_factory=dict)
+    extras: Dict[str, float] = field(default_factory=dict)
+    phase: str = "import"
+
+
+def run_payload(
+    perform: Callable[[PayloadTask, PayloadReport], None], folder: Optional[str] = None
+) -> NoReturn:
+    """Perform the task of ``job.json``, write the result, and exit.
+
+    Args:
+        perform: performs the task and fills in the report.
+        folder: the payload's folder, base of ``@file``; by default the script's.
+    """
+    job, result = os.environ.get("TREEHAMMER_JOB"), os.environ.get("TREEHAMMER_RESULT")
+    if not job or not result:
+        sys.exit(
+            "treehammer_kit: TREEHAMMER_JOB and TREEHAMMER_RESULT are not set; run this payload "
+            "with 'treehammer submit' or 'python worker.pyz run job.json'"
+        )
+    report = PayloadReport()
+    failure = None
+    try:
+        task = PayloadTask.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0])))
+        perform(task, report)
+    except PayloadError as error:
+        failure = error.document
+    except Exception as error:
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {error}"
+        failure = PayloadError("payload", "exception", report.phase, message).document
+    write_result(result, report.values, report.extras, failure)
+    if failure:
+        print(f"treehammer_kit: {failure['message']}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Skip ROOT's teardown: it is not part of the measurement and may crash.
+    os._exit(1 if failure else 0)
+
+
+def perform_with_root(
+    task: PayloadTask, report: PayloadReport, run_timed: Callable[[Any], None]
+) -> None:
+    """Load ROOT, compute the checksum or run the timed part, and report the facts of this ROOT.
+
+    Raises:
+        PayloadError: ROOT cannot be imported, or the checksum or the timed part fails.
+    """
+    root, imported = root_engine.load_root()
+    report.values.update(imported)
+    report.values.update(build_facts.collect_build_facts(root))
+    extensions.load_extensions(root, task.libraries, task.imports, task.folder)
+    try:
+        if task.kind == "checksum":
+            report.phase = "checksum"
+            root_engine.compile_kit(root)
+            report.values.update(value_checksum.compute_checksum(root, task))
+        else:
+            run_timed(root)
+    finally:
+        # After the measurement, to leave it undisturbed.
+        report.values.update(build_facts.collect_library_facts())
+        report.values["inventory"] = build_facts.collect_inventory()
+
+
+def check_equal_passes(amounts: Sequence[str]) -> None:
+    """Refuse passes that read different amounts, each described by a text.
+
+    Raises:
+        PayloadError: two of them differ.
+    """
+    if len(set(amounts)) > 1:
+        message = f"the passes read different amounts: {', '.join(amounts)}"
+        raise PayloadError("data-check", "passes", "loop", message)

@@ -1,0 +1,1 @@
+"""Process of a payload: limits, output, result, and the cause of a crash."""
