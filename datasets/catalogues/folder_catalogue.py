@@ -6,7 +6,6 @@ dataset is written to a folder whose name starts with a dot, which is renamed wh
 
 from __future__ import annotations
 
-import errno
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +43,7 @@ from treehammer.datasets.specs import (
     rewrite_options,
     spec_schema,
 )
-from treehammer.errors import DatasetError, suggest_word
+from treehammer.errors import DatasetError, explain_cache_error, suggest_word
 from treehammer.progress import ProgressCallback, ProgressFactory, byte_progress, no_progress
 from treehammer.text_formatting import MEGABYTE
 from treehammer.version import __version__
@@ -283,6 +282,7 @@ class FolderCatalogue:
         software: SoftwareRequest,
         *,
         tree: str = "",
+        libraries: Sequence[Path] = (),
         bars: ProgressFactory = no_progress,
     ) -> Manifest:
         """Add a dataset by copying ROOT files; adding the same files again is accepted.
@@ -293,6 +293,7 @@ class FolderCatalogue:
             software: ROOT that measures them, from
                 :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
             tree: Main tree; by default the one with most entries times branches.
+            libraries: Libraries with dictionaries, loaded before the branches are read.
             bars: Opens progress bars.
 
         Raises:
@@ -309,7 +310,9 @@ class FolderCatalogue:
                 layouts = layout_measurement.measure_layouts(paths, software, tree=tree, bars=bars)
                 with byte_progress(bars, f"Copying {name}", size) as advance:
                     contents = [digest_file(p, advance, copy_to=folder / p.name) for p in paths]
-                probe = layout_measurement.probe_file(paths[0], layouts[0], software, bars=bars)
+                probe = layout_measurement.probe_file(
+                    paths[0], layouts[0], software, libraries=libraries, bars=bars
+                )
                 origin = {
                     "kind": ADDED,
                     "description": "",
@@ -318,6 +321,7 @@ class FolderCatalogue:
                     UNREADABLE_BRANCHES: probe.unreadable,
                     OTHER_TREES: probe.other_trees,
                     BRANCHES: probe.branches,
+                    **({"libraries": [one.name for one in libraries]} if libraries else {}),
                     "treehammer": __version__,
                 }
                 files = tuple(
@@ -463,9 +467,5 @@ def _report_disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise DatasetError(
-            "the disk is full" if full else f"{error.strerror}",
-            where=str(error.filename or folder),
-            hint=CACHE_DIR_HINT,
-        ) from error
+        message, hint = explain_cache_error(error)
+        raise DatasetError(message, where=str(error.filename or folder), hint=hint) from error

@@ -135,9 +135,24 @@ def show(settings: Settings, name: str, compared: Path | None, form: str) -> Non
     metavar="RELEASE",
     help="ROOT to measure the files with, as on the root axis.",
 )
+@click.option(
+    "--load",
+    "libraries",
+    multiple=True,
+    metavar="LIBRARY",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Library with dictionaries to load before the branches are read, as [test] load.",
+)
 @click.pass_obj
 @on_interrupt("nothing half-made was kept")
-def add(settings: Settings, name: str, files: tuple[Path, ...], tree: str, root: str) -> None:
+def add(
+    settings: Settings,
+    name: str,
+    files: tuple[Path, ...],
+    tree: str,
+    root: str,
+    libraries: tuple[Path, ...],
+) -> None:
     """Add existing ROOT files, or a recording, as a dataset.
 
     A file .csv is a recording of the XRootD client, as jobs with record = true leave it.
@@ -154,7 +169,9 @@ def add(settings: Settings, name: str, files: tuple[Path, ...], tree: str, root:
         print_dataset(catalogue, recordings.add_recording(catalogue, name, files, progress_bar))
         return
     software = root_process.prepare_dataset_root(root, settings.software_dir, progress_bar)
-    manifest = catalogue.add(name, files, software, tree=tree, bars=progress_bar)
+    manifest = catalogue.add(
+        name, files, software, tree=tree, libraries=libraries, bars=progress_bar
+    )
     print_dataset(catalogue, manifest)
     print_findings(manifest)
 
@@ -188,7 +205,7 @@ def _planned_row(plan: generated_spec.AnySpec) -> dict[str, Any]:
 def _print_facts(
     facts: list[tuple[str, Any]], rows: Sequence[Mapping[str, Any]], form: str
 ) -> None:
-    """A two-column table for people, one row a file for programs."""
+    """Print a two-column table for people, one row per file for programs."""
     if form == TABLE:
         pairs = [{"key": key, "value": value} for key, value in facts]
         print_rows(pairs, [OutputColumn("key", ""), OutputColumn("value", "")])

@@ -56,7 +56,12 @@ def print_findings(manifest: Manifest) -> None:
         click.echo(f"  {name}: {reason}")
     if len(unreadable) > MAX_LISTED_ITEMS:
         click.echo(f"  and {len(unreadable) - MAX_LISTED_ITEMS} more: see treehammer datasets show")
-    click.echo('Read the others with branches = "readable".')
+    if len(unreadable) < branches:
+        click.echo('Read the others with branches = "readable".')
+    else:
+        click.echo(
+            "Choose another tree with --tree, or load the library of its classes with --load."
+        )
 
 
 def print_layout_comparison(layouts: Mapping[str, TreeLayout]) -> None:
@@ -76,7 +81,7 @@ def print_layout_comparison(layouts: Mapping[str, TreeLayout]) -> None:
 
 
 def format_origin_value(value: Any) -> str:
-    """A value of a manifest's origin: a number of its kind, a text by its name."""
+    """Format a value of a manifest's origin: a number by its kind, a text by its name."""
     if isinstance(value, dict):
         return ", ".join(
             f"{key} {item}" if isinstance(item, str) else f"{item} {key}"
@@ -91,7 +96,7 @@ def format_origin_value(value: Any) -> str:
 
 
 def file_facts(file: ManifestFile) -> list[tuple[str, str]]:
-    """Everything about a file, by name."""
+    """Return all facts of a file by name."""
     layout = file.layout
     return [
         ("file", file.name),
@@ -150,13 +155,13 @@ def _format_distribution(values: Distribution, unit: str) -> str:
 
 
 def flatten_file(file: ManifestFile) -> dict[str, Any]:
-    """One level of keys: ``basket_zipped_bytes_median`` and so on."""
+    """Flatten a file to one level of keys: ``basket_zipped_bytes_median`` and so on."""
     own = {key: value for key, value in asdict(file).items() if key != "layout"}
     return own | flatten_layout(file.layout)
 
 
 def flatten_layout(layout: TreeLayout) -> dict[str, Any]:
-    """One level of keys of a layout alone."""
+    """Flatten a layout to one level of keys."""
     flat: dict[str, Any] = {}
     for key, value in asdict(layout).items():
         if isinstance(value, dict):

@@ -75,7 +75,7 @@ class TreeLayout:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> TreeLayout:
-        """The layout in a manifest."""
+        """Parse the layout in a manifest."""
         parts: dict[str, Any] = {
             name: Distribution(**value) if isinstance(value, dict) else value
             for name, value in document.items()
@@ -150,7 +150,7 @@ class Manifest:
         return self.files[0].layout.tree
 
     def to_json(self) -> str:
-        """The text of ``manifest.json``."""
+        """Return the text of ``manifest.json``."""
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
     @classmethod

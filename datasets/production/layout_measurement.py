@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.collectors.worker.run.crash_report import describe_crash
+from treehammer.collectors.worker.payload.crash_report import describe_crash
 from treehammer.datasets.model.manifest import TTREE, Distribution, TreeLayout
 from treehammer.datasets.production import root_process
 from treehammer.progress import ProgressFactory, no_progress
@@ -65,17 +65,20 @@ def probe_file(
     layout: TreeLayout,
     software: SoftwareRequest,
     *,
+    libraries: Sequence[Path] = (),
     bars: ProgressFactory = no_progress,
 ) -> FileProbe:
     """Read all branches of a TTree in processes that may crash, and list the file's other trees.
 
-    All entries are read, of trees above 100 MB the first 2000. RNTuples are not read.
+    All entries are read, of trees above 100 MB the first 2000. RNTuples are not read. The
+    libraries are loaded first.
 
     Raises:
         DatasetError: the file cannot be read, or holds no such tree.
         SoftwareError: this ROOT cannot be used.
     """
-    request = {"path": str(path), "tree": layout.tree}
+    loaded = [str(library.absolute()) for library in libraries]
+    request = {"path": str(path), "tree": layout.tree, "libraries": loaded}
     with bars("Reading branches", layout.branches) as step:
         answer = root_process.run_action("probe", request, software, step)
     unreadable = {item["name"]: _describe_unreadable(item) for item in answer["unreadable"]}
@@ -83,7 +86,11 @@ def probe_file(
 
 
 def _describe_unreadable(item: Mapping[str, str]) -> str:
-    cause = describe_crash(item["log"]) or f"Reading it {item['end']}."
+    cause = describe_crash(item["log"]) or (
+        f"Reading it {item['end']}, without a message or C++ functions."
+        if "SIG" in item["end"]
+        else f"Reading it {item['end']}."
+    )
     return f"{item['class']}: {cause}" if item["class"] else cause
 
 

@@ -76,6 +76,12 @@ class GeneratedSpec(DatasetSpecBase):
     branches: tuple[BranchPlan, ...]
 
     @property
+    def branch_names(self) -> tuple[str, ...]:
+        """Top-level branches, counters first."""
+        counters = (collection.counter for collection in self.collections)
+        return (*counters, *(branch.name for branch in self.branches))
+
+    @property
     def branch_count(self) -> int:
         """Top-level branches."""
         return len(self.collections) + len(self.branches)
@@ -86,12 +92,12 @@ AnySpec = RootSpec | raw_spec.RawSpec
 
 
 def list_shipped_specs() -> dict[str, Path]:
-    """The specs that come with treehammer: name -> file."""
+    """List the shipped specs: name -> file."""
     return {path.stem: path for path in sorted(SPECS_FOLDER.glob("*.toml"))}
 
 
 def load_shipped_spec(name: str) -> AnySpec | None:
-    """The shipped spec of that name, if there is one."""
+    """Load the shipped spec of that name, if there is one."""
     path = list_shipped_specs().get(name)
     return load_spec(path) if path else None
 

@@ -110,7 +110,7 @@ class _MergedSpecDocument(SpecTable):
 
 
 def parse_merged_spec(raw: dict[str, Any], text_hash: str) -> MergedSpec:
-    """The spec in a TOML document.
+    """Parse the spec in a TOML document.
 
     Raises:
         pydantic.ValidationError: it has mistakes.

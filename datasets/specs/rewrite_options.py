@@ -142,7 +142,7 @@ class RewriteOptions:
         }
 
     def to_command(self, source: str, name: str) -> str:
-        """The command that makes the dataset."""
+        """Return the command that makes the dataset."""
         flags = "".join(
             f" --{option}"
             if value == "yes"

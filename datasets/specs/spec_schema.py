@@ -62,7 +62,7 @@ def check_dataset_name(value: str) -> str:
 
 
 def check_identifier(value: str) -> str:
-    """The value, when it is a name that C++ takes too.
+    """Return the value if it is a valid C++ identifier.
 
     Raises:
         ValueError: it is not.

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
-from treehammer.errors import DefinitionError, ExitCode, NothingToDoError, TreehammerError
+from treehammer.errors import NothingToDoError, TreehammerError
 from treehammer.hctests.cli.definition_options import definition_options, load_pinned_test
 from treehammer.hctests.cli.shipped_test_names import complete_tests
 from treehammer.hctests.git import pinned_tests
 from treehammer.hctests.git.repository_address import mask_credentials
 from treehammer.hctests.matrix import execution_order, identity, variant_expansion
 from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, Variant
-from treehammer.hctests.matrix.load_settings import LoadSettings
 from treehammer.hctests.schema import toml_models
 from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
 
@@ -77,7 +76,7 @@ def _describe_test(spec: str, settings: Settings) -> dict[str, Any]:
         **row,
         "name": definition.name,
         "variants": count,
-        "dataset": definition.dataset or None,
+        "dataset": ", ".join(definition.dataset_names) or None,
         "description": definition.description,
     }
 
@@ -115,7 +114,7 @@ def show(
     columns = [OutputColumn("job", "job", align_right=True), OutputColumn("letter", "letter")]
     columns += [OutputColumn(axis, axis, align_right=axis == "cache_mb") for axis in shown]
     if form == TABLE:
-        _print_facts(facts, pinned.definition.load)
+        _print_facts(facts, pinned.definition)
     print_rows(rows, columns, form=form)
     if form == TABLE:
         click.echo()
@@ -140,13 +139,19 @@ def _build_variant_rows(
     """Build a row for each variant, and for each job a row with the orders of its rounds."""
     rows: list[dict[str, Any]] = []
     orders: list[dict[str, Any]] = []
-    for door in _display_doors(definition):
-        for group in variant_expansion.group_variants(definition, door):
+    doors = _display_doors(definition)
+    for shared in [doors] if definition.bundles_doors else [(door,) for door in doors]:
+        for group in variant_expansion.group_variants(definition, *shared):
             number = len(orders) + 1
             letters = {variant: _variant_letter(n) for n, variant in enumerate(group.variants)}
-            named = {"door": door} if "door" in definition.axes else {}
+            named = {"door": shared[0]} if "door" in definition.axes else {}
             rows += [
-                {"job": number, "letter": letters[variant], **named, **dict(variant.values)}
+                {
+                    "job": number,
+                    "letter": letters[variant],
+                    **(named | ({"door": variant.door} if variant.door else {})),
+                    **dict(variant.values),
+                }
                 for variant in group.variants
             ]
             seed = variant_expansion.derive_job_seed(definition.seed, number)
@@ -185,6 +190,7 @@ def _collect_facts(
         "payload": definition.payload,
         "kind": definition.payload_kind,
         "dataset": definition.dataset,
+        "datasets": list(definition.dataset_names),
         "tree": definition.tree,
         "files": dict(pinned.hashes),
         "test_hash": identity.compute_test_hash(pinned),
@@ -203,18 +209,19 @@ def _collect_facts(
     }
 
 
-def _print_facts(facts: dict[str, Any], load: LoadSettings | None) -> None:
+def _print_facts(facts: dict[str, Any], definition: TestDefinition) -> None:
     state = ", modified in the working tree" if facts["dirty"] else ""
     paired = "in paired mode, " if facts["mode"] == PAIRED else ""
+    of_each = "site" if definition.bundles_doors else "site and door"
     commit = f"commit {facts['commit'][:12]}{state}" if facts["commit"] else "not in Git"
     lines = {
         "test": f"{facts['name']}  {facts['description']}".rstrip(),
         "from": f"{facts['repository']} {facts['path']} ({commit})",
         "payload": f"{facts['payload']} ({facts['kind']})",
-        "reads": f"{facts['dataset'] or 'no dataset'} {facts['tree']}".rstrip(),
+        "reads": f"{', '.join(facts['datasets']) or 'no dataset'} {facts['tree']}".rstrip(),
         "hash": facts["test_hash"][:16],
         "plan": f"variants {facts['variants']}, jobs {facts['jobs']}, executions "
-        f"{facts['executions']} for each site and door ({paired}"
+        f"{facts['executions']} for each {of_each} ({paired}"
         f"repeats {facts['repeats']}, rounds {facts['rounds']}, passes {facts['passes']})",
     }
     if "headline" in facts:
@@ -222,70 +229,11 @@ def _print_facts(facts: dict[str, Any], load: LoadSettings | None) -> None:
     if "before" in facts:
         command, applied = facts["before"]["command"], ", ".join(facts["before"]["settings"])
         lines["before"] = f"{command} applies {applied} before each execution"
-    if load:
-        lines["load"] = load.describe()
+    if definition.load:
+        lines["load"] = definition.load.describe()
     for name, text in lines.items():
         click.echo(f"{name:8} {text}")
     click.echo()
-
-
-@tests.command()
-@click.argument("specs", nargs=-1, required=True, metavar="SPEC...", shell_complete=complete_tests)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-@click.pass_obj
-@click.pass_context
-def check(
-    context: click.Context, settings: Settings, specs: tuple[str, ...], as_json: bool
-) -> None:
-    """Report all mistakes in tests with file, line, key and the expected value.
-
-    Python files are compiled, too. Exits with code 2 if there are any mistakes.
-
-    Example: treehammer tests check my-test ./tests/another
-    """
-    found = [_check_test(spec, settings) for spec in specs]
-    if as_json:
-        click.echo(json.dumps([checked.document for checked in found], indent=1))
-    else:
-        for checked in found:
-            click.echo(checked.describe())
-    context.exit(max(checked.exit_code for checked in found))
-
-
-@dataclass(frozen=True)
-class _CheckedTest:
-    """Result of checking one test; ``pinned`` is None if it has problems."""
-
-    spec: str
-    pinned: PinnedTest | None
-    problems: tuple[str, ...] = ()
-    exit_code: ExitCode = ExitCode.DONE
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The result for programs."""
-        facts = {}
-        if self.pinned:
-            name, commit = self.pinned.definition.name, self.pinned.commit
-            facts = {"name": name, "commit": commit, "dirty": self.pinned.dirty}
-        return {"test": self.spec, "ok": not self.problems, **facts, "problems": self.problems}
-
-    def describe(self) -> str:
-        """Describe the result in one line, or each problem in one."""
-        if self.pinned is None:
-            return "\n".join(self.problems)
-        dirty = ", modified in the working tree" if self.pinned.dirty else ""
-        at = f" at {self.pinned.commit[:12]}{dirty}" if self.pinned.commit else ""
-        return f"ok {self.spec}: {self.pinned.definition.name}{at}"
-
-
-def _check_test(spec: str, settings: Settings) -> _CheckedTest:
-    shown = mask_credentials(spec)
-    try:
-        return _CheckedTest(shown, pinned_tests.pin_test(spec, settings))
-    except TreehammerError as error:
-        problems = error.problems if isinstance(error, DefinitionError) else ()
-        return _CheckedTest(shown, None, problems or (str(error),), error.exit_code)
 
 
 @tests.command()

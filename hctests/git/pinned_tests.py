@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import SourceError, suggest_word
 from treehammer.hctests.git.repository import (
@@ -24,6 +23,7 @@ from treehammer.hctests.git.repository import (
     GitFile,
     Repository,
     compute_object_id,
+    hold_cache_lock,
     update_mirror,
 )
 from treehammer.hctests.git.repository_address import RepositoryAddress, mask_credentials
@@ -210,7 +210,7 @@ def _export_folder(repository: Repository, commit: str, path: str, git_dir: Path
     name = f"{commit}-{hashlib.sha256(path.encode()).hexdigest()[:12]}"
     home = git_dir / "tests" / name
     folder = home / (PurePosixPath(path).name or "test")
-    with hold_lock(home.with_suffix(".lock")):
+    with hold_cache_lock(home.with_suffix(".lock")):
         if not _is_intact(folder, entries):
             aside = Path(tempfile.mkdtemp(prefix=f".{name[:12]}-", dir=home.parent))
             try:

@@ -10,8 +10,8 @@ import difflib
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -22,7 +22,7 @@ import git
 from git.exc import GitCommandError, GitCommandNotFound, GitError
 
 from treehammer.collectors.shared_files import hold_lock
-from treehammer.errors import SourceError, SourceUnreachableError
+from treehammer.errors import SourceError, SourceUnreachableError, explain_cache_error
 from treehammer.hctests.git.repository_address import (
     RESPONSE_TIMEOUT_S,
     RepositoryAddress,
@@ -244,7 +244,7 @@ def update_mirror(address: RepositoryAddress, ref: str, git_dir: Path) -> tuple[
     _is_valid_ref(ref)
     name = hashlib.sha256(address.url.encode()).hexdigest()[:24]
     directory = git_dir / "mirrors" / name
-    with hold_lock(directory.with_suffix(".lock")):
+    with hold_cache_lock(directory.with_suffix(".lock")):
         directory.mkdir(parents=True, exist_ok=True)
         repository = Repository(directory, address.url)
         # An explicit work tree, which is never filled, overrides the one set by a Git hook.
@@ -255,6 +255,22 @@ def update_mirror(address: RepositoryAddress, ref: str, git_dir: Path) -> tuple[
             return repository, _fetch_ref(repository, address, ref)
         except GitCommandError as error:
             raise _unreachable_error(error, address, directory) from error
+
+
+@contextmanager
+def hold_cache_lock(path: Path) -> Iterator[None]:
+    """Hold a lock in the cache of repositories.
+
+    Raises:
+        SourceError: the cache cannot be written.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold_lock(path))
+        except OSError as error:
+            message, hint = explain_cache_error(error)
+            raise SourceError(message, where=str(error.filename or path), hint=hint) from error
+        yield
 
 
 def _fetch_ref(repository: Repository, address: RepositoryAddress, ref: str) -> str:

@@ -10,17 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from treehammer.collectors.job_spec import THREADS_AXIS
 from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES
 from treehammer.collectors.record.value_checks import is_number
 from treehammer.collectors.software import providers
-from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar
+from treehammer.hctests.matrix.definition import (
+    DATASET_AXIS,
+    FORMAT_AXIS,
+    PREFETCH_AXIS,
+    Scalar,
+)
 
+#: The most threads of an execution; more are taken for an oversight.
+MAX_THREADS = 1024
 AXIS_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,29}$"
 MAX_AXIS_TEXT = 1000
 
 #: Axes that cannot run interleaved in one job -> reason.
 NEVER_BUNDLED_AXES: Mapping[str, str] = {
-    "door": "a job reads through one door",
     "access": "the copy of a staged execution warms the caches that the next one uses",
     "cache": "a warm execution leaves the server's cache warm for the next, cold one",
 }
@@ -107,7 +114,17 @@ def _normalize_cache_mb(value: Any) -> Scalar:
     return number
 
 
-def _normalize_door(value: Any) -> Scalar:
+def _make_count_reader(low: int, high: int) -> Callable[[Any], Scalar]:
+    def read(value: Any) -> Scalar:
+        number = _normalize_number(value)
+        if not isinstance(number, int) or not low <= number <= high:
+            raise ValueError(f"{value!r} is not a whole number from {low} to {high}")
+        return number
+
+    return read
+
+
+def _normalize_name(value: Any) -> Scalar:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", check_text(value)):
         raise ValueError(f"{value!r} is not a name of letters, digits, '.', '_' and '-'")
     return str(value)
@@ -156,7 +173,7 @@ AXES_BY_NAME: Mapping[str, Axis] = {
     "events": Axis(
         (1.0,), "a fraction in (0, 1]", _FRACTION_SCHEMA, _normalize_fraction, numeric=True
     ),
-    "door": Axis((), "the name of a door", _TEXT_SCHEMA, _normalize_door),
+    "door": Axis((), "the name of a door", _TEXT_SCHEMA, _normalize_name),
     "access": Axis(
         ("direct",),
         '"direct" or "staged"',
@@ -172,13 +189,31 @@ AXES_BY_NAME: Mapping[str, Axis] = {
 }
 assert tuple(AXES_BY_NAME) == CATALOGUE_AXES
 
-#: Without a column of its own: tests without this axis read TTrees, and their series are unaffected.
-FORMAT_AXIS_TYPE = Axis(
-    (),
-    '"ttree" or "rntuple"',
-    {"enum": ["ttree", "rntuple"]},
-    _make_choice_reader("ttree", "rntuple"),
-)
+#: Without columns of their own: tests without such an axis read TTrees with one thread and without
+#: asynchronous prefetching, and their series are unaffected.
+OPTIONAL_AXES: Mapping[str, Axis] = {
+    FORMAT_AXIS: Axis(
+        (),
+        '"ttree" or "rntuple"',
+        {"enum": ["ttree", "rntuple"]},
+        _make_choice_reader("ttree", "rntuple"),
+    ),
+    THREADS_AXIS: Axis(
+        (),
+        f"a whole number of threads from 1 to {MAX_THREADS}, and of CPUs that the job requests",
+        {"type": "integer", "minimum": 1, "maximum": MAX_THREADS},
+        _make_count_reader(1, MAX_THREADS),
+        numeric=True,
+    ),
+    PREFETCH_AXIS: Axis(
+        (),
+        "0 (off) or 1: TTreeCache's asynchronous prefetching",
+        {"enum": [0, 1]},
+        _make_count_reader(0, 1),
+        numeric=True,
+    ),
+    DATASET_AXIS: Axis((), "the name of a dataset", _TEXT_SCHEMA, _normalize_name),
+}
 
 CUSTOM_AXIS_TYPE = Axis(
     (),
@@ -190,7 +225,7 @@ CUSTOM_AXIS_TYPE = Axis(
 
 def find_axis(name: str) -> Axis:
     """Find an axis by name; unknown names are custom axes."""
-    return FORMAT_AXIS_TYPE if name == FORMAT_AXIS else AXES_BY_NAME.get(name, CUSTOM_AXIS_TYPE)
+    return AXES_BY_NAME.get(name) or OPTIONAL_AXES.get(name, CUSTOM_AXIS_TYPE)
 
 
 def have_same_kind(values: Sequence[Scalar]) -> bool:
@@ -211,7 +246,7 @@ def parse_axis_text(name: str, typed: str, declared: Sequence[Scalar]) -> Any:
         declared: values in test.toml, which determine the type of a custom axis.
     """
     kind = "number" if find_axis(name).numeric else "text"
-    if name not in AXES_BY_NAME and declared:
+    if find_axis(name) is CUSTOM_AXIS_TYPE and declared:
         kind = _value_kind(declared[0])
     if kind == "bool":
         return {"true": True, "false": False}.get(typed, typed)

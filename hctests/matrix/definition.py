@@ -24,6 +24,13 @@ TEST_FILE_NAME: Final = "test.toml"
 
 #: The axis whose values are formats of the same content.
 FORMAT_AXIS = "format"
+#: The axis that turns asynchronous prefetching on.
+PREFETCH_AXIS = "prefetch"
+#: The axis whose values are datasets.
+DATASET_AXIS = "dataset"
+
+#: The axis whose values are doors of a site.
+DOOR_AXIS = "door"
 
 #: Suffix of a payload -> its kind; every other payload is an executable.
 PAYLOAD_KIND_BY_SUFFIX: Mapping[str, str] = {
@@ -44,19 +51,27 @@ def detect_payload_kind(payload: str) -> str:
 class Variant:
     """One point of the matrix: all axes except ``door`` with their values, in test.toml's order.
 
-    Measurements store the door in a column of its own, so that a test that names its doors and one
-    that uses a site's doors measure the same series.
+    Measurements store door and dataset in columns of their own, so that a test that names its doors
+    or datasets and one that uses a site's doors and one dataset measure the same series.  ``door`` is
+    set only where doors are bundled, so that one job reads through several.
     """
 
     values: tuple[tuple[str, Scalar], ...]
+    door: str = ""
 
     def __getitem__(self, axis: str) -> Scalar:
         return dict(self.values)[axis]
 
     @cached_property
     def canonical_json(self) -> str:
-        """The variant as canonical JSON, its identity."""
-        return json.dumps(dict(self.values), sort_keys=True, separators=(",", ":"))
+        """The variant as canonical JSON without its dataset: its identity for each dataset."""
+        values = {axis: value for axis, value in self.values if axis != DATASET_AXIS}
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def dataset(self) -> str:
+        """The dataset's name where datasets are an axis; '' elsewhere."""
+        return str(dict(self.values).get(DATASET_AXIS, ""))
 
     def label(self, axes: tuple[str, ...]) -> str:
         """Format the given axes for display, e.g. ``branches=2% cache_mb=30 root=6.40.00``."""
@@ -80,7 +95,9 @@ class VariantGroup:
     @property
     def key(self) -> str:
         """The variants as text, the group's identity."""
-        return "|".join(variant.canonical_json for variant in self.variants)
+        return "|".join(
+            variant.door + variant.canonical_json + variant.dataset for variant in self.variants
+        )
 
 
 @dataclass(frozen=True)
@@ -100,11 +117,13 @@ class TestDefinition:
     :data:`treehammer.collectors.record.metric_catalogue.CATALOGUE_AXES` are present; ``door`` only if
     test.toml names it, otherwise every site's first door is used.
     ``files`` are relative to the test's folder and include ``test.toml`` and the payload.
+    ``dataset`` is the first one of the axis ``dataset``, if there is one.
     ``twins`` maps values of the axis ``format`` to datasets with the same content as ``dataset``,
     which is read for all other values.  ``load`` is None except for load tests.  ``record`` asks for
     recordings of the payloads' XRootD client, and ``environment`` holds variables of the payloads.
     ``headline`` names the metrics that comparisons judge; empty for the default ones.
     ``before`` applies settings of a server before each execution.
+    ``libraries`` are loaded and ``imports`` imported before a file is opened.
     """
 
     name: str
@@ -132,12 +151,27 @@ class TestDefinition:
     environment: Mapping[str, str] = field(default_factory=dict)
     headline: tuple[str, ...] = ()
     before: ServerCommand | None = None
+    libraries: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
     __test__ = False  # not a pytest class
 
     def dataset_for(self, variant: Variant) -> str:
         """Return the name of the dataset that a variant reads; '' for none."""
-        return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), self.dataset)
+        own = variant.dataset or self.dataset
+        return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), own)
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """Names of all datasets that variants read, the main one first; empty for none."""
+        included = (rule[DATASET_AXIS] for rule in self.include if DATASET_AXIS in rule)
+        listed = (self.dataset, *self.axes.get(DATASET_AXIS, ()), *included, *self.twins.values())
+        return tuple(dict.fromkeys(str(name) for name in listed if name))
+
+    @property
+    def bundles_doors(self) -> bool:
+        """Whether each job reads through all doors of the test."""
+        return DOOR_AXIS in self.bundle
 
     @property
     def payload_kind(self) -> str:

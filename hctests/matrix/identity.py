@@ -60,6 +60,8 @@ def compute_test_hash(pinned: PinnedTest) -> str:
             **({"before": _applied_settings(definition.before)} if definition.before else {}),
             **({"record": True} if definition.record else {}),
             **({"environment": definition.environment} if definition.environment else {}),
+            **({"libraries": definition.libraries} if definition.libraries else {}),
+            **({"imports": definition.imports} if definition.imports else {}),
         }
     )
 

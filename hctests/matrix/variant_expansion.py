@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from treehammer.hctests.matrix.definition import Scalar, TestDefinition, Variant, VariantGroup
@@ -43,12 +44,17 @@ def _expand_points(
     return [{**dict(zip(axes, values, strict=True)), "door": door} for values in combinations]
 
 
-def group_variants(definition: TestDefinition, door: str) -> tuple[VariantGroup, ...]:
-    """Group the variants for one door; members of a group differ only in the bundled axes."""
+def group_variants(definition: TestDefinition, *doors: str) -> tuple[VariantGroup, ...]:
+    """Group the variants for one door, or for several if the test bundles them.
+
+    Members of a group differ only in the bundled axes.
+    """
     gathered: dict[tuple[tuple[str, Scalar], ...], list[Variant]] = {}
-    for variant in expand_variants(definition, door):
-        rest = tuple(pair for pair in variant.values if pair[0] not in definition.bundle)
-        gathered.setdefault(rest, []).append(variant)
+    for door in doors:
+        for variant in expand_variants(definition, door):
+            rest = tuple(pair for pair in variant.values if pair[0] not in definition.bundle)
+            member = replace(variant, door=door) if definition.bundles_doors else variant
+            gathered.setdefault(rest, []).append(member)
     return tuple(VariantGroup(tuple(members)) for members in gathered.values())
 
 

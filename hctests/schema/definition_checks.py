@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path as FilePath
-from pathlib import PurePosixPath
 from typing import Any
 
-from treehammer.collectors.job_spec import PAIRED
+from treehammer.collectors.job_spec import PAIRED, THREADS_AXIS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
 from treehammer.hctests.matrix import axes, headline, variant_expansion
 from treehammer.hctests.matrix.definition import (
+    DATASET_AXIS,
+    DOOR_AXIS,
     FORMAT_AXIS,
     MetricDeclaration,
     Scalar,
@@ -39,8 +38,6 @@ from treehammer.hctests.schema.toml_positions import KeyPath
 #: Upper bound of a test's variants; more are taken for an oversight.
 MAX_VARIANTS = 10_000
 
-LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-
 
 def check_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
     """Check the axes in [matrix] for names, empty lists, duplicates and mixed types."""
@@ -57,7 +54,7 @@ def check_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProbl
 
 
 def _check_axis_name(name: str, path: KeyPath) -> Iterator[DocumentProblem]:
-    if name in axes.AXES_BY_NAME:
+    if name in axes.AXES_BY_NAME or name in axes.OPTIONAL_AXES:
         return
     near = suggest_nearest(name, (*axes.AXES_BY_NAME, "bundle", "exclude", "include"), cutoff=0.8)
     if name in TEST_TABLE_KEYS:
@@ -70,13 +67,20 @@ def _check_axis_name(name: str, path: KeyPath) -> Iterator[DocumentProblem]:
         )
 
 
-def check_bundle(bundle: Sequence[str], known: Sequence[str]) -> Iterator[DocumentProblem]:
+def check_bundle(
+    document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
     """Check that ``bundle`` names axes that may run interleaved, each once."""
+    bundle, known = document.matrix.bundle, tuple(matrix)
     for index, name in enumerate(bundle):
         path: KeyPath = ("matrix", "bundle", index)
         if name in axes.NEVER_BUNDLED_AXES:
             yield DocumentProblem(
                 path, f"{name!r} cannot be bundled: {axes.NEVER_BUNDLED_AXES[name]}"
+            )
+        elif name == DOOR_AXIS and name not in known:
+            yield DocumentProblem(
+                path, "'door' needs the names of the doors: door = [...] in [matrix], -P door=A,B"
             )
         elif name not in known:
             yield DocumentProblem(
@@ -84,6 +88,25 @@ def check_bundle(bundle: Sequence[str], known: Sequence[str]) -> Iterator[Docume
             )
         elif name in bundle[:index]:
             yield DocumentProblem(path, f"{name!r} is given twice")
+        elif name == DOOR_AXIS and (reason := _reason_against_doors(document, matrix)):
+            yield DocumentProblem(path, f"{name!r} cannot be bundled {reason}")
+
+
+def _reason_against_doors(
+    document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
+) -> str:
+    """Describe why one job of this test cannot compare doors; '' if it can."""
+    if document.load is not None:
+        return "in a load test: each of its jobs loads one door"
+    used = {
+        name: {*matrix[name], *(rule[name] for rule in document.include if name in rule)}
+        for name in ("access", "cache")
+    }
+    if "staged" in used["access"]:
+        return 'with access = "staged": the loop reads a copy, whatever the door'
+    if "cold" in used["cache"]:
+        return 'with cache = "cold": what one door reads is warm for the others'
+    return ""
 
 
 def check_mode(
@@ -95,6 +118,11 @@ def check_mode(
             ("test", "mode"),
             "'paired' compares values of bundled axes: name an axis with several values in "
             "[matrix] bundle",
+        )
+    if mode == PAIRED and "events" in bundle and len(matrix["events"]) > 1:
+        yield DocumentProblem(
+            ("matrix", "bundle", bundle.index("events")),
+            "'events' cannot be compared in paired mode: both sides read the same entries",
         )
 
 
@@ -159,16 +187,39 @@ def _check_passes(
         )
 
 
-def check_formats(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
-    """Check that the values of the axis ``format`` are known to the kit."""
-    for index, value in enumerate(matrix.get(FORMAT_AXIS, ())):
-        try:
-            axes.FORMAT_AXIS_TYPE.normalize(value)
-        except ValueError as error:
-            yield DocumentProblem(
-                ("matrix", FORMAT_AXIS, index),
-                f"{error} (expected {axes.FORMAT_AXIS_TYPE.expected})",
-            )
+def check_optional_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
+    """Check the values of known axes that a test need not have."""
+    for name, axis in axes.OPTIONAL_AXES.items():
+        for index, value in enumerate(matrix.get(name, ())):
+            try:
+                axis.normalize(value)
+            except ValueError as error:
+                yield DocumentProblem(
+                    ("matrix", name, index), f"{error} (expected {axis.expected})"
+                )
+
+
+def check_threads(
+    matrix: Mapping[str, Sequence[Scalar]], mode: str, *, is_load: bool
+) -> Iterator[DocumentProblem]:
+    """Check that a test with several threads is neither a load test nor in paired mode."""
+    path: KeyPath = ("matrix", THREADS_AXIS)
+    if THREADS_AXIS in matrix and mode == PAIRED:
+        yield DocumentProblem(path, "'paired' executions share one core; threads need 'solo'")
+    if THREADS_AXIS in matrix and is_load:
+        yield DocumentProblem(path, "a load test's clients share one thread; remove the axis")
+
+
+def check_datasets(
+    dataset: str, matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Check that [test] and [matrix] do not name different datasets."""
+    listed = matrix.get(DATASET_AXIS, ())
+    if listed and dataset not in ("", listed[0]):
+        yield DocumentProblem(
+            ("test", "dataset"),
+            "is named in [matrix] as well (expected either one dataset here or several there)",
+        )
 
 
 def check_twins(
@@ -186,6 +237,10 @@ def check_twins(
         elif not dataset:
             yield DocumentProblem(
                 path, "needs a dataset to be the twin of: [test] dataset is empty"
+            )
+        elif len(matrix.get(DATASET_AXIS, ())) > 1:
+            yield DocumentProblem(
+                path, "has the content of one dataset, but [matrix] names several"
             )
         elif not re.fullmatch(NAME_PATTERN, twin):
             yield DocumentProblem(path, f"{twin!r} is not a dataset name")
@@ -257,7 +312,9 @@ def check_before(
     before: BeforeTable, document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[DocumentProblem]:
     """Check that a command applies bundled axes of the test's own, outside of paired mode."""
-    own = [name for name in matrix if name not in axes.AXES_BY_NAME and name != FORMAT_AXIS]
+    known = {*axes.AXES_BY_NAME, *axes.OPTIONAL_AXES}
+    # A server's threads need another name than those of the payload.
+    own = [name for name in matrix if name not in known]
     for index, name in enumerate(before.settings):
         path: KeyPath = ("before", "settings", index)
         if name not in own:
@@ -307,82 +364,3 @@ def check_environment(
                 yield DocumentProblem(
                     path, f"{axis!r} is not an axis of this test{suggest_nearest(axis, matrix)}"
                 )
-
-
-def check_file(folder: FilePath, name: str, path: KeyPath) -> Iterator[DocumentProblem]:
-    """Check that a named file is in the test's folder, or a link to a file of a test beside it."""
-    problem = _find_file_problem(folder, name)
-    if problem:
-        yield DocumentProblem(path, problem)
-
-
-def _find_file_problem(folder: FilePath, name: str) -> str:
-    return _find_path_problem(folder, name) or _find_content_problem(folder / name, name)
-
-
-def _find_path_problem(folder: FilePath, name: str) -> str:
-    """Describe why no file of the test has this name; '' if one has."""
-    pure = PurePosixPath(name)
-    inside = f"(expected a file in {folder.name}/)"
-    if pure.is_absolute() or ".." in pure.parts or "\\" in name or not name.isprintable():
-        return f"{name!r} is not a path below the test's folder {inside}"
-    target = folder / pure
-    if not _is_test_file(target.resolve(), folder.resolve()):
-        return f"{name!r} is a link to neither this test's folder nor one beside it {inside}"
-    if target.is_dir():
-        return f"{name!r} is a folder (expected its files, one by one)"
-    if not target.is_file():
-        names = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
-        return f"there is no file {name!r} {inside}{suggest_nearest(name, names)}"
-    return ""
-
-
-def _find_content_problem(target: FilePath, name: str) -> str:
-    if not os.access(target, os.R_OK):
-        return f"{name!r} cannot be read"
-    if _is_lfs_pointer(target):
-        return (
-            f"{name!r} is a Git LFS pointer (expected the file itself: run 'git lfs pull' in a "
-            "working tree; LFS files of commits are not supported)"
-        )
-    return _find_syntax_error(target) if target.suffix == ".py" else ""
-
-
-def _find_syntax_error(file: FilePath) -> str:
-    """Describe a syntax error of a Python file, which would fail every job; '' without one."""
-    try:
-        compile(file.read_bytes(), file.name, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        return f"{file.name}:{error.lineno or 1}: {error.msg} (expected valid Python)"
-    except ValueError as error:  # NUL bytes
-        return f"{file.name}: {error} (expected valid Python)"
-    return ""
-
-
-def _is_lfs_pointer(file: FilePath) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(len(LFS_POINTER)) == LFS_POINTER
-
-
-def _is_test_file(target: FilePath, folder: FilePath) -> bool:
-    """Whether a file belongs to this test, or through a link to a test beside it."""
-    if target.is_relative_to(folder):
-        return True
-    if not target.is_relative_to(folder.parent):
-        return False
-    neighbor = target.relative_to(folder.parent).parts[0]
-    return (folder.parent / neighbor / "test.toml").is_file()
-
-
-def check_executable(
-    folder: FilePath, payload: str, path: KeyPath = ("test", "payload")
-) -> Iterator[DocumentProblem]:
-    """Check that a command, or a payload that is neither Python nor a macro, is executable."""
-    target = folder / payload
-    if target.is_file() and not os.access(target, os.X_OK):
-        yield DocumentProblem(
-            path,
-            f"{payload!r} is {'neither .py nor .C and ' * (path[0] == 'test')}not executable "
-            f"(run 'chmod +x {payload}', "
-            "or 'git update-index --chmod=+x' for a committed file)",
-        )

@@ -17,6 +17,7 @@ from treehammer.hctests.matrix.axes import (
     parse_axis_text,
 )
 from treehammer.hctests.matrix.definition import (
+    DATASET_AXIS,
     TEST_FILE_NAME,
     MetricDeclaration,
     Scalar,
@@ -24,7 +25,12 @@ from treehammer.hctests.matrix.definition import (
     detect_payload_kind,
 )
 from treehammer.hctests.matrix.load_settings import LoadCeiling, LoadSettings
-from treehammer.hctests.schema import definition_checks, document_problems, toml_positions
+from treehammer.hctests.schema import (
+    definition_checks,
+    document_problems,
+    file_checks,
+    toml_positions,
+)
 from treehammer.hctests.schema.document_problems import DocumentProblem, suggest_nearest
 from treehammer.hctests.schema.toml_models import (
     TEST_TABLE_KEYS,
@@ -71,6 +77,9 @@ def override_definition(
         DefinitionError: unknown axis or key, or a value that is invalid in test.toml as well.
     """
     raw = _build_document(definition)
+    if DATASET_AXIS in definition.axes and DATASET_AXIS in settings and DATASET_AXIS not in axes:
+        settings = dict(settings)
+        axes = {**axes, DATASET_AXIS: (settings.pop(DATASET_AXIS),)}
     problems = [
         *_override_axes(raw, definition, axes),
         *(problem for key, value in settings.items() for problem in _override_key(raw, key, value)),
@@ -132,10 +141,12 @@ def _check_definition(
     definition = _build_definition(document, matrix, files or tuple(named))
     problems += definition_checks.check_variants(definition)
     if folder is not None and definition.payload_kind == "executable":
-        problems += definition_checks.check_executable(folder, definition.payload)
+        problems += file_checks.check_executable(folder, definition.payload)
+    if folder is not None:
+        problems += file_checks.check_dictionary_files(folder, definition)
     if folder is not None and definition.before:
         path: toml_positions.KeyPath = ("before", "command")
-        problems += definition_checks.check_executable(folder, definition.before.command, path)
+        problems += file_checks.check_executable(folder, definition.before.command, path)
     if problems:
         raise document_problems.combine_problems(problems, where, shown, DefinitionError)
     return definition
@@ -145,18 +156,25 @@ def _check_across_keys(
     document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[DocumentProblem]:
     yield from definition_checks.check_axes(matrix)
-    yield from definition_checks.check_bundle(document.matrix.bundle, tuple(matrix))
+    yield from definition_checks.check_bundle(document, matrix)
     yield from definition_checks.check_mode(document.test.mode, document.matrix.bundle, matrix)
     for number, rule in enumerate(document.exclude):
         yield from definition_checks.check_rule(rule, matrix, ("exclude", number))
     for number, rule in enumerate(document.include):
         yield from definition_checks.check_rule(rule, matrix, ("include", number))
-    yield from definition_checks.check_formats(matrix)
-    yield from definition_checks.check_twins(document.twins, document.test.dataset, matrix)
+    yield from definition_checks.check_optional_axes(matrix)
+    yield from definition_checks.check_threads(
+        matrix, document.test.mode, is_load=document.load is not None
+    )
+    dataset = document.test.dataset
+    yield from definition_checks.check_datasets(dataset, matrix)
+    main = dataset or next(iter(matrix.get(DATASET_AXIS, ())), "")
+    yield from definition_checks.check_twins(document.twins, str(main), matrix)
     yield from definition_checks.check_metrics(tuple(document.metrics))
     yield from definition_checks.check_headline(document.test.headline, document)
     yield from definition_checks.check_settings(dict(document.settings))
     yield from definition_checks.check_environment(document.environment, matrix)
+    yield from file_checks.check_extensions(document.test, is_load=document.load is not None)
     if document.load:
         yield from definition_checks.check_load(document.load, document.test)
     if document.before:
@@ -169,7 +187,7 @@ def _check_files(
     """Check that the files exist or, without a folder, are among the known ones."""
     for name, path in named.items():
         if folder is not None:
-            yield from definition_checks.check_file(folder, name, path)
+            yield from file_checks.check_file(folder, name, path)
         elif name not in known:
             yield DocumentProblem(
                 path,
@@ -203,6 +221,9 @@ def _list_named_files(
     yield _normalize_file_name(document.test.payload), ("test", "payload")
     for index, name in enumerate(document.test.files):
         yield _normalize_file_name(name), ("test", "files", index)
+    for index, name in enumerate(document.test.load):
+        if not PurePosixPath(name).is_absolute():
+            yield _normalize_file_name(name), ("test", "load", index)
     if document.before:
         yield _normalize_file_name(document.before.command), ("before", "command")
     lists: list[tuple[Scalar, toml_positions.KeyPath]] = [
@@ -231,7 +252,7 @@ def _build_definition(
         name=test.name,
         description=test.description,
         payload=_normalize_file_name(test.payload),
-        dataset=test.dataset,
+        dataset=test.dataset or str(next(iter(axes.get(DATASET_AXIS, ())), "")),
         tree=test.tree,
         repeats=test.repeats,
         rounds=test.rounds,
@@ -256,6 +277,8 @@ def _build_definition(
         environment=dict(document.environment),
         headline=tuple(test.headline),
         before=_build_before(document.before, axes) if document.before else None,
+        libraries=tuple(test.load),
+        imports=tuple(test.imports),
     )
 
 
@@ -276,9 +299,10 @@ def _normalize_rule(rule: Mapping[str, Scalar]) -> dict[str, Scalar]:
 def _build_document(definition: TestDefinition) -> dict[str, Any]:
     """Build the document of a definition, with every default written out."""
     values = asdict(definition)
-    test = {key: values[key] for key in TEST_TABLE_KEYS}
+    test = {key: values[key] for key in TEST_TABLE_KEYS if key != "load"}
     test["files"] = list(definition.files)
     test["headline"] = list(definition.headline)
+    test["load"], test["imports"] = list(definition.libraries), list(definition.imports)
     matrix: dict[str, Any] = {name: list(items) for name, items in definition.axes.items()}
     return {
         "test": test,
@@ -301,7 +325,7 @@ def _build_before_table(before: ServerCommand) -> dict[str, Any]:
 def _override_axes(
     raw: dict[str, Any], definition: TestDefinition, typed: Mapping[str, Sequence[str]]
 ) -> Iterator[DocumentProblem]:
-    known = (*raw["matrix"], "door")
+    known = (*raw["matrix"], "door", DATASET_AXIS)
     for name, texts in typed.items():
         if name not in known:
             near = suggest_nearest(name, known)
@@ -321,6 +345,8 @@ def _override_axis(
             ("matrix", name), f"has another type than its own values: {declared[0]!r}"
         )
     raw["matrix"][name] = values
+    if name == DATASET_AXIS:
+        raw["test"]["dataset"] = ""
     for kind in ("exclude", "include"):
         raw[kind] = [rule for rule in raw[kind] if name not in rule or rule[name] in values]
 

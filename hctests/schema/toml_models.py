@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from treehammer.hctests.matrix import axes
 from treehammer.hctests.matrix.axes import AXES_BY_NAME, CUSTOM_AXIS_TYPE, Axis
-from treehammer.hctests.matrix.definition import FORMAT_AXIS, Scalar
+from treehammer.hctests.matrix.definition import Scalar
 from treehammer.hctests.matrix.headline import MAX_HEADLINE
 from treehammer.hctests.schema.document_problems import (
     NAME_PATTERN,
@@ -70,7 +70,8 @@ class TestTable(StrictModel):
     dataset: str = Field(
         "",
         pattern=NAME_PATTERN.replace("^", "^(").replace("$", ")?$"),
-        description="Name of the dataset to read; empty when the payload needs none.",
+        description="Name of the dataset to read; empty when the payload needs none, or where "
+        "[matrix] dataset names several.",
     )
     tree: str = Field(
         "", max_length=200, description="Name of the tree; empty means the dataset's main tree."
@@ -113,6 +114,16 @@ class TestTable(StrictModel):
         max_length=MAX_HEADLINE,
         description="Metrics that comparisons judge: of the catalogue, of [metrics], or of operations, "
         "e.g. open_p99_s. Empty: CPU and wall time per event. Not part of the test's identity.",
+    )
+    load: list[str] = Field(
+        default_factory=list,
+        description="Shared libraries with dictionaries, loaded before a file is opened: beside "
+        "test.toml, or absolute paths that all nodes have.",
+    )
+    imports: list[str] = Field(
+        default_factory=list,
+        description="Python modules imported before a file is opened, of [test] files or of ROOT's "
+        "Python.",
     )
     files: list[str] = Field(
         default_factory=list,
@@ -271,7 +282,8 @@ def build_test_schema() -> dict[str, Any]:
     matrix = schema["$defs"]["MatrixTable"]
     # Only names that match the pattern of axis names are allowed as further keys.
     matrix["patternProperties"] = {axes.AXIS_NAME_PATTERN: {**matrix["additionalProperties"]}}
-    matrix["patternProperties"][f"^{FORMAT_AXIS}$"] = {"items": dict(axes.FORMAT_AXIS_TYPE.schema)}
+    for name, axis in axes.OPTIONAL_AXES.items():
+        matrix["patternProperties"][f"^{name}$"] = {"items": dict(axis.schema)}
     matrix["additionalProperties"] = False
     return schema
 

@@ -54,7 +54,7 @@ def list_sites(settings: Settings, form: str) -> None:
 
 
 def _door_rows(site: Site) -> list[dict[str, Any]]:
-    """A row for each door."""
+    """Yield a row for each door."""
     shared = {
         "site": site.name,
         "batch": site.batch,

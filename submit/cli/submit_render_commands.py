@@ -168,6 +168,7 @@ def submit(
 
 def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
     costs = campaign_request.estimate_plan_costs(plan, settings)
+    has_threads = any(cost.reserved_s != cost.wall_s for cost in costs)
     is_remote = any(cost.storage_site != cost.site for cost in costs)
     rows = [{"campaign": plan.campaign_id, "name": plan.campaign_name} | asdict(c) for c in costs]
     columns = (
@@ -178,6 +179,11 @@ def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
         OutputColumn("read_bytes", "reads", decimal, align_right=True),
         OutputColumn("wall_s", "wall time in one slot", format_duration, align_right=True),
         OutputColumn("cpu_s", "CPU time", format_duration, align_right=True),
+        *(
+            [OutputColumn("reserved_s", "reserved", format_duration, align_right=True)]
+            if has_threads
+            else []
+        ),
         OutputColumn("basis", "times are"),
     )
     if form == TABLE:

@@ -147,6 +147,8 @@ def _write_payload_job(
         "format": PAYLOAD_JOB_FORMAT,
         "execution": {**asdict(spec), "passes": PASSES},
         "settings": dict(job.payload.settings),
+        "libraries": list(job.payload.libraries),
+        "imports": list(job.payload.imports),
         "counting": {"header": valgrind.header, "events": events},
     }
     (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")

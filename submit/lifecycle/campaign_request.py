@@ -106,7 +106,7 @@ def plan_request(
     doors, _ = select_doors(definition, pair_sites(storage, from_sites))
     manifests = _find_manifests(definition, doors, settings, bars if fetch else None)
     _check_trees(definition, manifests, releases.values())
-    check_contents(definition, manifests)
+    check_contents(definition, manifests, pinned.folder)
     timeout_s = request.options.replica_timeout_s if fetch else 0.0
     placement = find_placement(manifests, doors, settings, timeout_s=timeout_s, bars=bars)
     plan = make_plan(
@@ -119,7 +119,7 @@ def plan_request(
         from_sites=from_sites,
         site_software=site_software,
         options=request.options,
-        twins={one.name: one for one in manifests[1:]},
+        others={one.name: one for one in manifests[1:]},
         placement=placement,
         watches=watches,
     )
@@ -138,10 +138,8 @@ def _find_manifests(
     settings: Settings,
     bars: ProgressFactory | None,
 ) -> list[Manifest]:
-    """Find the manifests of the dataset and its twins; see :func:`_find_manifest`."""
-    if not definition.dataset:
-        return []
-    names = (definition.dataset, *definition.twins.values())
+    """Find the manifests of all datasets, the main one first; see :func:`_find_manifest`."""
+    names = definition.dataset_names if definition.dataset else ()
     return [_find_manifest(name, doors, settings, bars) for name in names]
 
 

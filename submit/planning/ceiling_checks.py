@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
     """
     return [
         *(line for site in plan.sites for line in _start_violations(plan, site)),
+        *_local_cpu_violations(plan),
         *(line for site in plan.sites for line in _job_violations(site, costs)),
         *(line for one in _measure_traffic(plan, costs) for line in _traffic_violations(plan, one)),
     ]
@@ -42,7 +44,7 @@ def list_concurrency_bounds(plan: Plan) -> list[str]:
         return []  # fewer would never start: see list_ceiling_violations
     requested: Counter[str] = Counter()
     for cluster in plan_clusters(plan):
-        requested[cluster.site.name] += len(cluster.doors) * plan.options.pace.in_flight
+        requested[cluster.site.name] += len(cluster.lanes) * plan.options.pace.in_flight
     return [
         f"Site {name} allows at most {ceiling} concurrent jobs (ceilings.in_flight); no more are "
         "submitted at a time."
@@ -98,6 +100,17 @@ def _start_violations(plan: Plan, site: Site) -> Iterator[str]:
         yield (
             f"Site {site.name} allows at most {ceiling:,} concurrent jobs ({name}); {jobs:,} are to "
             "start together and would wait for each other: plan fewer, -S repeats=N."
+        )
+
+
+def _local_cpu_violations(plan: Plan) -> Iterator[str]:
+    """Describe jobs that need more CPUs than this machine lets them use."""
+    needed = max((job.cpus for job, _ in plan.jobs.iterate_kinds() if job.site.is_local), default=1)
+    usable = len(os.sched_getaffinity(0))
+    if usable < needed:
+        yield (
+            f"This machine has {pluralize(usable, 'CPU')} for local jobs; threads = {needed} needs "
+            f"{needed}: -P threads={usable}."
         )
 
 

@@ -2,47 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from treehammer.collectors.kit.treehammer_kit.branch_selection import READABLE, select_branches
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.catalogues.folder_catalogue import GENERATED, REWRITTEN
+from treehammer.datasets.model.manifest import TTREE, Manifest
+from treehammer.datasets.specs.generated_spec import GeneratedSpec, load_shipped_spec
 from treehammer.errors import DefinitionError, suggest_word
-from treehammer.hctests.matrix.definition import TestDefinition
+from treehammer.hctests.matrix.definition import DATASET_AXIS, TestDefinition
+from treehammer.text_formatting import pluralize
 
 
-def check_contents(definition: TestDefinition, manifests: Iterable[Manifest]) -> None:
-    """Refuse a tree or branches that a dataset does not have, as far as its manifest lists them.
+@dataclass(frozen=True)
+class DatasetContents:
+    """Names in a dataset; no names where they are not known.
+
+    Attributes:
+        dataset: name of the dataset.
+        tree: the main tree.
+        trees: all trees.
+        branches: branches of the main tree.
+        unreadable: those that ROOT cannot read, with the reason.
+    """
+
+    dataset: str
+    tree: str
+    trees: tuple[str, ...] = ()
+    branches: tuple[str, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_manifest(cls, manifest: Manifest) -> DatasetContents:
+        """List names from a manifest, or from the shipped spec behind it."""
+        spec = _find_generated_spec(manifest)
+        if spec and manifest.tree == spec.tree:
+            known = cls.from_spec(spec)
+            is_ttree = manifest.files[0].layout.format == TTREE
+            # Fields of an RNTuple differ from the branches, as it has no counters.
+            return cls(manifest.name, spec.tree, known.trees, known.branches if is_ttree else ())
+        return cls(
+            manifest.name,
+            manifest.tree,
+            manifest.trees,
+            manifest.branches,
+            manifest.unreadable_branches,
+        )
+
+    @classmethod
+    def from_spec(cls, spec: GeneratedSpec) -> DatasetContents:
+        """List the names that a generated dataset has, made or not."""
+        return cls(spec.name, spec.tree, (spec.tree,), spec.branch_names)
+
+
+def _find_generated_spec(manifest: Manifest) -> GeneratedSpec | None:
+    """Find the shipped spec that all branches of a dataset were generated from."""
+    kind, name = manifest.origin.get("kind"), manifest.name
+    if kind == REWRITTEN:
+        name = manifest.origin["from"]["name"]
+    if kind not in (GENERATED, REWRITTEN):
+        return None
+    spec = load_shipped_spec(name)
+    return spec if isinstance(spec, GeneratedSpec) else None
+
+
+@dataclass(frozen=True)
+class ContentProblem:
+    """Key of test.toml, the problem and its remedy."""
+
+    key: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: {self.message}. {self.hint}"
+            if self.hint
+            else f"{self.key}: {self.message}"
+        )
+
+
+def check_contents(
+    definition: TestDefinition, manifests: Iterable[Manifest], folder: Path | None = None
+) -> None:
+    """Refuse a tree or branches that a dataset does not have, as far as they are known.
+
+    Bundled datasets must have the same events, since one job compares their reading.
 
     Raises:
         DefinitionError: with the dataset and the nearest names.
     """
+    manifests = tuple(manifests)
+    if DATASET_AXIS in definition.bundle:
+        _check_bundled(definition, manifests)
     for manifest in manifests:
-        _check_tree(definition, manifest)
-        if definition.tree in ("", manifest.tree):
-            _check_branches(definition, manifest)
+        for one in find_content_problems(
+            definition, DatasetContents.from_manifest(manifest), folder
+        ):
+            where = f"{definition.name}: {one.key}"
+            raise DefinitionError(one.message, where=where, hint=one.hint)
 
 
-def _check_tree(definition: TestDefinition, manifest: Manifest) -> None:
-    trees = manifest.trees
-    if definition.tree and trees and definition.tree not in trees:
-        raise DefinitionError(
-            f"dataset {manifest.name!r} has no tree {definition.tree!r}",
-            where=f"{definition.name}: tree",
-            hint=f"{suggest_word(definition.tree, trees)}It has: {', '.join(trees)}.",
+def _check_bundled(definition: TestDefinition, manifests: Sequence[Manifest]) -> None:
+    for other in manifests[1:]:
+        first, second = (
+            [file.layout.entries for file in one.files] for one in (manifests[0], other)
         )
+        if first != second:
+            raise DefinitionError(
+                f"datasets {manifests[0].name!r} and {other.name!r} cannot be bundled: one job "
+                f"compares copies of the same events, and they have {_describe_entries(first)} and "
+                f"{_describe_entries(second)}",
+                where=f"{definition.name}: matrix.bundle",
+                hint="Remove dataset from bundle, so that each has jobs of its own.",
+            )
 
 
-def _check_branches(definition: TestDefinition, manifest: Manifest) -> None:
-    names = manifest.branches
+def _describe_entries(entries: Sequence[int]) -> str:
+    return f"{sum(entries)} events in {pluralize(len(entries), 'file')}"
+
+
+def find_content_problems(
+    definition: TestDefinition, contents: DatasetContents, folder: Path | None = None
+) -> Iterator[ContentProblem]:
+    """Find a tree or branches that a dataset does not have, as far as they are known.
+
+    Args:
+        definition: the test.
+        contents: of a dataset that it reads.
+        folder: the test's files, with lists of branches; None: such lists are not checked.
+    """
+    trees = contents.trees
+    if definition.tree and trees and definition.tree not in trees:
+        yield ContentProblem(
+            "test.tree",
+            f"dataset {contents.dataset!r} has no tree {definition.tree!r}",
+            f"{suggest_word(definition.tree, trees)}It has: {', '.join(trees)}.",
+        )
+    elif definition.tree in ("", contents.tree):
+        yield from _find_branch_problems(definition, contents, folder)
+
+
+def _find_branch_problems(
+    definition: TestDefinition, contents: DatasetContents, folder: Path | None
+) -> Iterator[ContentProblem]:
+    names = contents.branches
     for request in definition.axes.get("branches", ()):
-        if not names or not isinstance(request, str) or request.startswith("@"):
+        if not names or not isinstance(request, str):
+            continue
+        if request.startswith("@") and folder is None:
             continue
         # Whether 'readable' leaves any depends on the unreadable ones alone.
-        unreadable = tuple(manifest.unreadable_branches) if request == READABLE else ()
+        unreadable = tuple(contents.unreadable) if request == READABLE else ()
         try:
-            select_branches(names, {}, request, seed=0, folder="", unreadable=unreadable)
+            select_branches(
+                names, {}, request, seed=0, folder=str(folder or ""), unreadable=unreadable
+            )
         except PayloadError as error:
-            raise DefinitionError(
-                f"dataset {manifest.name!r}: {error}", where=f"{definition.name}: matrix.branches"
-            ) from error
+            yield ContentProblem("matrix.branches", f"dataset {contents.dataset!r}: {error}")

@@ -103,8 +103,9 @@ def estimate_execution(
     if execution.kind != CHECKSUM:
         passes = _expect_passes(manifest, execution)
         unzipped = round(unzipped * passes * _read_fraction(manifest, execution.variant))
-    seconds = ROOT_STARTUP_S + unzipped / UNZIP_BYTES_PER_S
-    return ExecutionCost(seconds + WORKER_STARTUP_S, seconds, ASSUMED_BASIS)
+    reading = unzipped / UNZIP_BYTES_PER_S
+    wall_s = ROOT_STARTUP_S + reading / execution.threads + WORKER_STARTUP_S
+    return ExecutionCost(wall_s, ROOT_STARTUP_S + reading, ASSUMED_BASIS)
 
 
 def _history_key(kind: str, series: object) -> str:
@@ -115,7 +116,8 @@ def _history_key(kind: str, series: object) -> str:
 class SiteCost:
     """Cost of a plan's jobs at one site that read the storage of one site.
 
-    Times are for a single slot. Times and bytes are None if unknown.
+    Times are for a single slot, with as many CPUs as its jobs need: ``reserved_s`` is the wall time
+    times these CPUs. Times and bytes are None if unknown.
     """
 
     site: str
@@ -126,6 +128,7 @@ class SiteCost:
     wall_s: float | None
     cpu_s: float | None
     basis: str
+    reserved_s: float | None = None
 
 
 @dataclass
@@ -137,14 +140,16 @@ class _SiteTotals:
     read_bytes: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    reserved_s: float = 0.0
     bases: set[str] = field(default_factory=set)
 
-    def add(self, cost: ExecutionCost | None, count: int) -> None:
-        """Add the times of ``count`` executions; None if their cost is unknown."""
+    def add(self, cost: ExecutionCost | None, count: int, cpus: int) -> None:
+        """Add the times of ``count`` executions on so many CPUs; None if their cost is unknown."""
         self.measurements += count
         self.bases.add(cost.basis if cost else UNKNOWN_BASIS)
         self.wall_s += count * cost.wall_s if cost else 0.0
         self.cpu_s += count * cost.cpu_s if cost else 0.0
+        self.reserved_s += count * cpus * cost.wall_s if cost else 0.0
 
 
 def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> list[SiteCost]:
@@ -162,7 +167,7 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
             if not job.is_watch:
                 manifest = plan.jobs.planner.manifest_for(Variant(tuple(execution.variant.items())))
                 site.read_bytes += _estimate_bytes_of_jobs(count, execution, manifest, load)
-            site.add(estimate_execution(execution, manifest, history, load), count)
+            site.add(estimate_execution(execution, manifest, history, load), count, job.cpus)
     are_bytes_known = load is None or load.ceiling.mb_per_s > 0
     return [_total_site_cost(*pair, site, are_bytes_known) for pair, site in totals.items()]
 
@@ -187,6 +192,7 @@ def _total_site_cost(
         read_bytes=totals.read_bytes if are_bytes_known else None,
         wall_s=totals.wall_s if complete else None,
         cpu_s=totals.cpu_s if complete else None,
+        reserved_s=totals.reserved_s if complete else None,
         basis=", some ".join(sorted(totals.bases, reverse=True)) if complete else UNKNOWN_BASIS,
     )
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from treehammer.collectors.job_spec import (
@@ -31,6 +32,7 @@ from treehammer.collectors.worker.start.common_start import longest_wait_s
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.hctests.matrix import axes, execution_order, identity, variant_expansion
 from treehammer.hctests.matrix.definition import (
+    DATASET_AXIS,
     FORMAT_AXIS,
     PinnedTest,
     Scalar,
@@ -50,9 +52,13 @@ PAYLOAD_FOLDER = "payload"
 WALL_LIMIT_OVERHEAD_S = 120.0
 
 
+#: Label of a door, and CPUs of a job that reads through it.
+Lane = tuple[str, int]
+
+
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job: one repeat of a group of variants at one door."""
+    """A job: one repeat of a group of variants at one door, the first one of bundled doors."""
 
     spec: JobSpec
     access: DoorAccess
@@ -64,6 +70,16 @@ class PlannedJob:
     def site(self) -> Site:
         """Site that runs the job."""
         return self.access.site
+
+    @property
+    def cpus(self) -> int:
+        """CPUs that the job needs: those of its execution with the most threads."""
+        return max((execution.threads for execution in self.spec.executions), default=1)
+
+    @property
+    def lane(self) -> Lane:
+        """Door and CPUs: jobs of a site that differ in neither share a description."""
+        return self.access.door_label, self.cpus
 
     @property
     def is_watch(self) -> bool:
@@ -108,7 +124,7 @@ class JobPlanner:
     """Creates the jobs of a plan from its shared properties.
 
     ``software`` maps values of the ``root`` axis to requests; ``site_software`` overrides it by site
-    and value.  ``twins`` holds, by name, datasets with the same content in other formats.
+    and value.  ``others`` holds, by name, further datasets of the test: its axis and its twins.
     ``placement`` locates files at doors with an RSE.
     """
 
@@ -118,12 +134,16 @@ class JobPlanner:
     campaign_id: str
     campaign_name: str
     site_software: Mapping[tuple[str, str], SoftwareRequest] = field(default_factory=dict)
-    twins: Mapping[str, Manifest] = field(default_factory=dict)
+    others: Mapping[str, Manifest] = field(default_factory=dict)
     placement: RucioPlacement = NO_RUCIO_PLACEMENT
 
     def manifest_for(self, variant: Variant) -> Manifest | None:
-        """Return the manifest of the dataset that a variant reads: the test's own or a twin."""
-        return self.twins.get(self.pinned.definition.dataset_for(variant), self.manifest)
+        """Return the manifest of the dataset that a variant reads."""
+        return self.others.get(self.pinned.definition.dataset_for(variant), self.manifest)
+
+    def _content_for(self, variant: Variant) -> Manifest | None:
+        """Return the manifest whose content a variant reads: formats share that of the first one."""
+        return self.others.get(variant.dataset, self.manifest)
 
     def plan_timed_job(
         self,
@@ -213,7 +233,9 @@ class JobPlanner:
             executions=(),
         )
         executions = tuple(
-            self._plan_execution(spec, access, repeat, entry, _launch_order(entry))
+            self._plan_execution(
+                spec, _select_door(access, entry.variant), repeat, entry, _launch_order(entry)
+            )
             for entry in order
         )
         return PlannedJob(replace(spec, executions=executions), access, kind, repeat, label)
@@ -229,6 +251,7 @@ class JobPlanner:
         variant, kind = entry.variant, entry.kind
         site, door = access.site, access.door
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
+        content = self._content_for(variant)
         once = kind == CHECKSUM or variant["cache"] == "cold"
         passes = 1 if once else definition.passes
         values = self.campaign_values | {
@@ -250,6 +273,7 @@ class JobPlanner:
             "variant_label": variant.label(self._axes_in_labels),
             "dataset": manifest.name if manifest else None,
             "dataset_hash": manifest.hash if manifest else None,
+            "content_hash": content.hash if content else None,
             "site": site.name,
             "storage_site": access.storage.name,
             "door": door.name,
@@ -270,6 +294,7 @@ class JobPlanner:
             identity=values,
             mode=entry.mode,
             side=entry.side,
+            door_url=door.prefix if variant.door else "",
             unreadable_branches=tuple(manifest.unreadable_branches) if manifest else (),
         )
 
@@ -312,12 +337,14 @@ class JobPlanner:
             environment=definition.environment,
             record=definition.record,
             before=definition.before,
+            libraries=definition.libraries,
+            imports=definition.imports,
         )
 
     @cached_property
     def campaign_values(self) -> dict[str, Any]:
         """The values owned by the plan that all measurements of the campaign share."""
-        pinned, manifest = self.pinned, self.manifest
+        pinned = self.pinned
         return {
             "record_version": RECORD_VERSION,
             "instrument_version": INSTRUMENT_VERSION,
@@ -332,8 +359,13 @@ class JobPlanner:
             "test_hash": identity.compute_test_hash(pinned),
             "payload_hash": identity.get_payload_hash(pinned),
             "treehammer_version": __version__,
-            "content_hash": manifest.hash if manifest else None,
         }
+
+
+def _select_door(access: DoorAccess, variant: Variant) -> DoorAccess:
+    """Return the variant's own door where doors are bundled, otherwise the job's."""
+    door = access.storage.find_door(variant.door)
+    return replace(access, door=door) if door else access
 
 
 def _launch_order(entry: OrderedExecution) -> str | None:
@@ -361,14 +393,14 @@ def _root_releases(definition: TestDefinition) -> Iterator[str]:
     yield from dict.fromkeys(str(value) for value in (*definition.axes["root"], *included))
 
 
-def _reader_key(variant: Variant) -> tuple[str, str]:
-    """Return release and format, which identify a reader whose values are verified."""
+def _reader_key(variant: Variant) -> tuple[str, str, str]:
+    """Return release, format and dataset, which identify a reader whose values are verified."""
     values = dict(variant.values)
-    return str(values["root"]), str(values.get(FORMAT_AXIS, ""))
+    return str(values["root"]), str(values.get(FORMAT_AXIS, "")), variant.dataset
 
 
 def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
-    """Yield variants that read all branches and events, one for each release and format.
+    """Yield variants that read all branches and events, for each release, format and dataset.
 
     Other known axes take their default value, a test's own axes their first value.
     """
@@ -379,9 +411,11 @@ def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
     }
     plain = {name: axis.default[0] for name, axis in axes.AXES_BY_NAME.items() if name != "door"}
     formats = [{FORMAT_AXIS: value} for value in definition.axes.get(FORMAT_AXIS, ())] or [{}]
-    for release in _root_releases(definition):
-        for format_ in formats:
-            yield Variant(tuple((plain | {"root": release} | own | format_).items()))
+    datasets: list[dict[str, Scalar]] = [{}]
+    if DATASET_AXIS in definition.axes:
+        datasets = [{DATASET_AXIS: name} for name in definition.dataset_names]
+    for dataset, release, format_ in product(datasets, _root_releases(definition), formats):
+        yield Variant(tuple((plain | {"root": release} | own | format_ | dataset).items()))
 
 
 def hash_values(*parts: object) -> str:

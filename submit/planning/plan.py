@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 from typing import overload
 
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -126,7 +126,7 @@ def make_plan(
     from_sites: Sequence[Site] = (),
     site_software: Mapping[tuple[str, str], SoftwareRequest] | None = None,
     options: SubmissionOptions = DEFAULT_OPTIONS,
-    twins: Mapping[str, Manifest] | None = None,
+    others: Mapping[str, Manifest] | None = None,
     placement: RucioPlacement = NO_RUCIO_PLACEMENT,
     watches: Sequence[ServerWatch] = (),
 ) -> Plan:
@@ -142,7 +142,7 @@ def make_plan(
         from_sites: sites that run the jobs; by default each site reads its own storage.
         site_software: (site, value of the ``root`` axis) -> the site's own software request.
         options: options of the submission.
-        twins: name -> manifest of the datasets that hold the same content in other formats.
+        others: name -> manifest of the further datasets of its axis, or in other formats.
         placement: files of the dataset at doors with an RSE.
         watches: tests that watch the servers during the load.
 
@@ -154,15 +154,18 @@ def make_plan(
     campaign_id = identity[:16]
     name = name or _default_display_name(pinned, created_us)
     planner = JobPlanner(
-        pinned, manifest, software, campaign_id, name, site_software or {}, twins or {}, placement
+        pinned, manifest, software, campaign_id, name, site_software or {}, others or {}, placement
     )
     pairs = pair_sites(sites, from_sites)
     accesses, notes = select_doors(pinned.definition, pairs)
-    usable = tuple(access for access in accesses if access.key not in placement.lacking)
-    notes += _missing_replica_notes(accesses, placement)
-    jobs = JobSequence(planner, usable, tuple(watches))
+    notes += _missing_replica_notes(accesses, pinned.definition.dataset_names, placement)
+    jobs = JobSequence(planner, accesses, tuple(watches))
+    jobs = replace(jobs, accesses=tuple(access for access in accesses if jobs.groups_at(access)))
+    paired, alone = _drop_lone_doors(jobs)
+    notes += alone
+    jobs = replace(jobs, accesses=paired)
     watched = (*pairs, *((server, site) for w in watches for server in w.sites for site in sites))
-    if not any(jobs.variant_groups(access.door) for access in usable):
+    if not jobs.accesses:
         raise NothingToDoError(
             "no variant of this test can run at these sites",
             where=pinned.definition.name,
@@ -204,7 +207,7 @@ class JobSequence(Sequence[PlannedJob]):
         yield from self._checksum_jobs()
 
     def __len__(self) -> int:
-        timed = sum(len(self.variant_groups(access.door)) for access in self.accesses)
+        timed = sum(1 for _ in self._timed_groups())
         watching = sum(
             len(list_watched(self.watches, members)) for members in self.load_groups.values()
         )
@@ -237,26 +240,58 @@ class JobSequence(Sequence[PlannedJob]):
         for job in self._checksum_jobs():
             yield job, 1
 
-    def variant_groups(self, door: Door) -> tuple[VariantGroup, ...]:
-        """Return the groups of variants at a door; only these are kept in memory."""
-        groups = self._groups_by_door.get(door.name)
+    def groups_at(self, *accesses: DoorAccess) -> tuple[VariantGroup, ...]:
+        """Return the groups of variants with good replicas at a door, or at bundled doors."""
+        groups = self._variant_groups(*(access.door.name for access in accesses))
+        lacking = self.planner.placement.lacking
+        if not lacking:
+            return groups
+        dataset_for = self.planner.pinned.definition.dataset_for
+        keys = {access.door.name: access.key for access in accesses}
+        return tuple(
+            group
+            for group in groups
+            if all(
+                (*keys.get(one.door, accesses[0].key), dataset_for(one)) not in lacking
+                for one in group.variants
+            )
+        )
+
+    def _variant_groups(self, *doors: str) -> tuple[VariantGroup, ...]:
+        """Return the groups of variants at doors; only these are kept in memory."""
+        groups = self._groups_by_doors.get(doors)
         if groups is None:
-            groups = variant_expansion.group_variants(self.planner.pinned.definition, door.name)
-            self._groups_by_door[door.name] = groups
+            groups = variant_expansion.group_variants(self.planner.pinned.definition, *doors)
+            self._groups_by_doors[doors] = groups
         return groups
 
     @cached_property
-    def _groups_by_door(self) -> dict[str, tuple[VariantGroup, ...]]:
+    def _groups_by_doors(self) -> dict[tuple[str, ...], tuple[VariantGroup, ...]]:
         return {}
+
+    @cached_property
+    def shared_accesses(self) -> tuple[tuple[DoorAccess, ...], ...]:
+        """Doors by the jobs that read through them: each alone, or bundled doors of one storage."""
+        if not self.planner.pinned.definition.bundles_doors:
+            return tuple((access,) for access in self.accesses)
+        shared: dict[tuple[str, str], list[DoorAccess]] = {}
+        for access in self.accesses:
+            shared.setdefault((access.site.name, access.storage.name), []).append(access)
+        return tuple(map(tuple, shared.values()))
+
+    def _timed_groups(self) -> Iterator[GroupAccess]:
+        """Yield each group of variants of timed jobs, with the first door of these jobs."""
+        for accesses in self.shared_accesses:
+            for group in self.groups_at(*accesses):
+                yield accesses[0], group
 
     @property
     def _repeat_count(self) -> int:
         return self.planner.pinned.definition.repeats
 
     def _timed_jobs(self, repeat: int) -> Iterator[PlannedJob]:
-        for access in self.accesses:
-            for group in self.variant_groups(access.door):
-                yield self.planner.plan_timed_job(access, group, repeat)
+        for access, group in self._timed_groups():
+            yield self.planner.plan_timed_job(access, group, repeat)
 
     def _load_jobs(self, first_repeat: int = 1) -> Iterator[PlannedJob]:
         """Yield the jobs of a load test: those that load together follow each other."""
@@ -286,7 +321,7 @@ class JobSequence(Sequence[PlannedJob]):
         groups: dict[str, list[GroupAccess]] = {}
         named = "door" in self.planner.pinned.definition.axes
         for access in self.accesses:
-            for group in self.variant_groups(access.door):
+            for group in self.groups_at(access):
                 key = f"{access.door.name if named else ''}|{group.key}"
                 groups.setdefault(key, []).append((access, group))
         return groups
@@ -313,7 +348,7 @@ class JobSequence(Sequence[PlannedJob]):
 
     def _checksum_jobs(self) -> Iterator[PlannedJob]:
         for access in self.accesses:
-            if groups := self.variant_groups(access.door):
+            if groups := self.groups_at(access):
                 yield from self.planner.plan_checksum_job(access, groups)
 
 
@@ -347,13 +382,31 @@ def select_doors(
     return accesses, [*notes]
 
 
+def _drop_lone_doors(jobs: JobSequence) -> tuple[tuple[DoorAccess, ...], list[str]]:
+    """Drop bundled doors that are alone at their site, with a note for each."""
+    kept: list[DoorAccess] = []
+    notes = []
+    bundles_doors = jobs.planner.pinned.definition.bundles_doors
+    for accesses in jobs.shared_accesses:
+        groups = jobs.groups_at(*accesses)
+        if not bundles_doors or any(len(group.variants) > 1 for group in groups):
+            kept += accesses
+        else:
+            notes.append(
+                f"Site {accesses[0].storage.name} is skipped: door {accesses[0].door.name} has no "
+                "other one to be compared with."
+            )
+    return tuple(kept), notes
+
+
 def _missing_replica_notes(
-    accesses: Iterable[DoorAccess], placement: RucioPlacement
+    accesses: Iterable[DoorAccess], datasets: Sequence[str], placement: RucioPlacement
 ) -> Iterator[str]:
-    for access in accesses:
-        if reason := placement.lacking.get(access.key):
+    for access, dataset in product(accesses, datasets):
+        if reason := placement.lacking.get((*access.key, dataset)):
+            skipped = f" for {dataset}" if len(datasets) > 1 else ""
             yield (
-                f"Door {access.door.name} of site {access.storage.name} is skipped, no good "
+                f"Door {access.door.name} of site {access.storage.name} is skipped{skipped}, no good "
                 f"replica: {reason}."
             )
 

@@ -138,6 +138,7 @@ def plan_watch_job(
         "site": server.name,
         "dataset": None,
         "dataset_hash": None,
+        "content_hash": None,
     }
     payload: PayloadSpec = replace(own.payload_spec, folder=watch.folder)
     executions = tuple(

@@ -56,12 +56,17 @@ def _overlaps(plan: Plan, local_slots: int) -> Iterator[str]:
         yield f"{local_slots} local jobs run at once, and {reason}: --local-slots 1."
     if any(not site.is_local for site in plan.sites) and plan.options.pace.in_flight > 1:
         yield f"{plan.options.pace.in_flight} jobs of a door run at once, and {reason}: --in-flight 1."
-    readers: dict[str, set[str]] = {}
-    for access in plan.jobs.accesses:
-        readers.setdefault(access.storage.name, set()).add(f"{access.site.name}/{access.door.name}")
-    for site, found in readers.items():
-        if len(found) > 1:
+    for site, ways in _group_ways_of_access(plan).items():
+        if len(ways) > 1:
             yield (
-                f"Jobs use site {site} in {len(found)} ways at once ({', '.join(sorted(found))}), and "
+                f"Jobs use site {site} in {len(ways)} ways at once ({', '.join(sorted(ways))}), and "
                 f"{reason}: choose one door (-P door=NAME) and one site of jobs."
             )
+
+
+def _group_ways_of_access(plan: Plan) -> dict[str, set[str]]:
+    """Group sites of jobs and doors by the site whose storage they use."""
+    ways: dict[str, set[str]] = {}
+    for access in plan.jobs.accesses:
+        ways.setdefault(access.storage.name, set()).add(f"{access.site.name}/{access.door.name}")
+    return ways

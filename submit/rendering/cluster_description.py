@@ -61,6 +61,7 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
         "jobs": cluster.jobs,
         "contact": submitter_contact(),
         "environment": environment,
+        "cpus": cluster.cpus,
         "memory_mb": _request_memory_mb(plan),
         "disk_kb": math.ceil(cluster.disk_bytes / 1024),
         "in_flight": cluster.in_flight,

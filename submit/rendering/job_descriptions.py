@@ -17,7 +17,7 @@ from treehammer.errors import SourceError
 from treehammer.hctests.matrix.definition import PinnedTest
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.planning.job_clusters import plan_clusters
-from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, PlannedJob
+from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, PlannedJob
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.rendering import cluster_description
 from treehammer.submit.reporting import job_reporting
@@ -102,10 +102,10 @@ def render_jobs(
         }
 
     # All jobs of a cluster need the same text; HTCondor takes them as one cluster only then.
-    texts: dict[tuple[str, str], str] = {}
+    texts: dict[tuple[str, Lane], str] = {}
     for cluster in plan_clusters(plan):
         text = cluster_description.render_cluster_description(plan, cluster)
-        texts.update({(cluster.site.name, door): text for door in cluster.doors})
+        texts.update({(cluster.site.name, lane): text for lane in cluster.lanes})
     return (
         _render_job(plan, job, folder, shared | tokens(job), texts, environment)
         for job in (plan.jobs if jobs is None else jobs)
@@ -117,13 +117,13 @@ def _render_job(
     job: PlannedJob,
     folder: Path,
     shared: Mapping[str, Path],
-    texts: Mapping[tuple[str, str], str],
+    texts: Mapping[tuple[str, Lane], str],
     environment: Mapping[str, str],
 ) -> JobDescription:
     job_file = folder / f"{job.spec.job_id}.json"
     job_file.write_text(job.spec.to_json() + "\n", encoding="utf-8")
     inputs = {JOB_NAME: job_file, **shared}
-    text = texts.get(job.access.key)
+    text = texts.get((job.site.name, job.lane))
     if text is None:
         text = _render_local_description(plan, job, sorted(inputs), environment)
     else:
@@ -146,6 +146,7 @@ def _render_local_description(
             "label": job.label,
             "executions": len(job.spec.executions),
             "wall_limit_s": job.wall_limit_s,
+            "cpus": job.cpus,
         },
         "executable": sys.executable,
         "environment": environment,

@@ -46,11 +46,11 @@ class RucioPlacement:
 
     Attributes:
         files: key of a :class:`DoorAccess` and dataset -> files, if every one has a good replica.
-        lacking: key of a :class:`DoorAccess` -> reason why jobs cannot read there.
+        lacking: key of a :class:`DoorAccess` and dataset -> reason why jobs cannot read it there.
     """
 
     files: Mapping[tuple[str, str, str], tuple[InputFile, ...]] = field(default_factory=dict)
-    lacking: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    lacking: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
 
 
 #: Placement of a campaign without doors with an RSE.
@@ -94,10 +94,10 @@ class PlacementFinder:
         with ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor:
             results = [*executor.map(self._files_at_door, accesses, repeat(known))]
         files: dict[tuple[str, str, str], tuple[InputFile, ...]] = {}
-        lacking: dict[tuple[str, str], str] = {}
+        lacking: dict[tuple[str, str, str], str] = {}
         for access, (door_files, reason) in zip(accesses, results, strict=True):
             if reason:
-                lacking[access.key] = reason
+                lacking[*access.key, name] = reason
             else:
                 files[*access.key, name] = door_files
         return RucioPlacement(files, lacking)
@@ -157,7 +157,7 @@ def find_placement(
     """Find the files of datasets at the doors that have an RSE.
 
     Args:
-        manifests: manifests of the datasets, all of which a door needs.
+        manifests: manifests of the datasets.
         accesses: doors that jobs read through.
         settings: all settings.
         timeout_s: seconds to wait for doors without a good replica.
@@ -176,11 +176,12 @@ def find_placement(
         return placement
     with bars("Waiting for replicas (doors)", len(doors)) as step:
         while placement.lacking and (left := until - time.monotonic()) > 0:
-            names = ", ".join(sorted({site for site, _ in placement.lacking}))
-            step(len(doors) - len(placement.lacking), f"not yet: {names}")
+            waiting = {(site, door) for site, door, _ in placement.lacking}
+            names = ", ".join(sorted({site for site, _ in waiting}))
+            step(len(doors) - len(waiting), f"not yet: {names}")
             time.sleep(min(REPLICA_POLL_S, left))
             placement = _find_once(manifests, doors, settings)
-        step(len(doors) - len(placement.lacking), "")
+        step(len(doors) - len({key[:2] for key in placement.lacking}), "")
     return placement
 
 

@@ -25,6 +25,7 @@ from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.collectors.worker.upload.service_client import ServiceConfigError, ServiceEndpoint
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
+from treehammer.hctests.matrix.definition import DATASET_AXIS
 from treehammer.sql.auth.access_keys import load_user_key
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.write.store import Store
@@ -187,7 +188,9 @@ def _split_groups(groups: Iterable[Sequence[UploadedRow]]) -> Iterator[list[Uplo
 def _replica_findings(store: Store, campaign: CampaignRow) -> list[ReplicaRow]:
     """Return the stored replica checks of the campaign's datasets."""
     definition = json.loads(campaign.plan).get("definition", {})
-    names = {definition.get("dataset"), *definition.get("twins", {}).values()} - {None, ""}
+    listed = [*definition.get("axes", {}).get(DATASET_AXIS, ()), definition.get("dataset")]
+    listed += [rule.get(DATASET_AXIS) for rule in definition.get("include", ())]
+    names = {*listed, *definition.get("twins", {}).values()} - {None, ""}
     return [row for row in store.replicas() if row.dataset in names] if names else []
 
 
@@ -217,6 +220,7 @@ def _upload_document(campaign: CampaignRow, rows: Sequence[UploadedRow]) -> dict
         elif isinstance(row, AttemptRow):
             jobs[values.pop("job_id")]["attempts"].append(values)
         else:
+            values.pop("owner", None)  # the service knows the sender
             replicas.append(values)
     return {
         "campaign": {**asdict(campaign), "plan": json.loads(campaign.plan)},

@@ -34,28 +34,30 @@ class TokenDeadlines:
 
     Args:
         plan: the plan.
-        slots: number of jobs that this machine runs at once.
+        slots: number of jobs with one CPU that this machine runs at once.
     """
 
     def __init__(self, plan: Plan, slots: int) -> None:
         self._pace = plan.options.pace
-        self._slots = slots
+        # A job takes as many slots as CPUs, and runs alone if there are fewer.
+        most_cpus = max((job.cpus for job, _ in plan.jobs.iterate_kinds()), default=1)
+        self._local_jobs = max(1, slots // most_cpus)
         self._clusters = {
-            (cluster.site.name, door): cluster
+            (cluster.site.name, lane): cluster
             for cluster in plan_clusters(plan)
-            for door in cluster.doors
+            for lane in cluster.lanes
         }
-        self._job_counts: Counter[tuple[str, ...]] = Counter()
+        self._job_counts: Counter[tuple[object, ...]] = Counter()
 
     def next_deadline_s(self, job: PlannedJob) -> float:
         """Return the seconds from submission to the expiry of the next job's token."""
-        cluster = self._clusters.get(job.access.key)
-        queue = (cluster.site.name, *cluster.doors) if cluster else (LOCAL_BATCH,)
+        cluster = self._clusters.get((job.site.name, job.lane))
+        queue = (cluster.site.name, *cluster.lanes) if cluster else (LOCAL_BATCH,)
         jobs_before = self._job_counts[queue]
         self._job_counts[queue] += 1
         if cluster is None:
             longest_s = MAX_LOCAL_ATTEMPTS * (job.wall_limit_s + TERMINATE_GRACE_S)
-            return (jobs_before // self._slots + 1) * longest_s + TOKEN_GRACE_S
+            return (jobs_before // self._local_jobs + 1) * longest_s + TOKEN_GRACE_S
         return grid_deadline_s(jobs_before, cluster.in_flight, cluster.wall_s, self._pace)
 
 

@@ -13,8 +13,10 @@ from typing import IO, Any, NamedTuple, TextIO
 
 import ROOT
 from treehammer_kit import root_engine
+from treehammer_kit.extensions import load_library
 
 from .root_files import (
+    RequestError,
     declare_header,
     find_tree,
     list_ntuples,
@@ -45,6 +47,9 @@ def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     Unreadable branches come with name, class ('' of plain leaves), ROOT's output and end.
     """
     path, name = request["path"], request["tree"]
+    for library in request["libraries"]:
+        if problem := load_library(ROOT, library):
+            raise RequestError(library, problem)
     file = open_file(path)
     others = sorted({*list_trees(file), *list_ntuples(file)} - {name})
     branches = [] if name in list_ntuples(file) else _list_branches(path, name)

@@ -117,7 +117,9 @@ def describe_missing_tree(name: str, trees: list[str], ntuples: list[str]) -> st
     """Describe the objects that exist instead of the missing tree."""
     if name in ntuples:
         return f"{name!r} is an RNTuple, and a TTree is wanted"
-    there = ", ".join([*trees, *(f"{ntuple} (RNTuple)" for ntuple in ntuples)]) or "none"
+    if not trees and not ntuples:
+        return "no TTree or RNTuple in this file"
+    there = ", ".join([*trees, *(f"{ntuple} (RNTuple)" for ntuple in ntuples)])
     return f"has no tree {name!r}; it has {there}" if name else f"main tree unclear: it has {there}"
 
 

@@ -32,7 +32,7 @@ class NoDiskSpaceError(Exception):
 
 @dataclass(frozen=True)
 class WorkerCommand:
-    """Command of a job description with its whole environment and its wall limit in seconds.
+    """Command of a job description with its whole environment, its wall limit in seconds and its CPUs.
 
     :data:`ATTEMPT_PLACEHOLDER` in the arguments stands for the attempt's number; no limit is infinity.
     """
@@ -41,6 +41,7 @@ class WorkerCommand:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     wall_s: float
+    cpus: int = 1
 
     @classmethod
     def read(cls, path: Path) -> WorkerCommand:
@@ -56,6 +57,7 @@ class WorkerCommand:
                 arguments=tuple(str(item) for item in document["job"]["arguments"]),
                 environment={str(k): str(v) for k, v in document["environment"].items()},
                 wall_s=float(document["limits"]["wall_s"]) or math.inf,
+                cpus=int(document["limits"].get("cpus", 1)),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BatchError(f"not a job description ({error!r})", where=str(path)) from error

@@ -27,7 +27,7 @@ from typing import IO
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.shared_files import is_locked
-from treehammer.collectors.worker.run.payload_process import become_subreaper
+from treehammer.collectors.worker.payload.payload_process import become_subreaper
 from treehammer.errors import BatchError
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 from treehammer.submit.batch.local import job_processes
@@ -55,12 +55,13 @@ MIN_FREE_BYTES = 16_000_000
 class RunningAttempt:
     """One attempt in progress; ``process`` is None if adopted from a killed runner.
 
-    ``reason`` says why it is being ended, or why it could not be started.
+    ``cpus`` is the number of slots that it takes.  ``reason`` says why it is being ended, or why it could not be started.
     """
 
     job: SpooledJob
     slot: int
     deadline: float
+    cpus: int = 1
     process: subprocess.Popen[bytes] | None = None
     reason: str = ""
     kill_at: float = 0.0
@@ -161,12 +162,13 @@ class QueueRunner:
         attempt = status.attempts[-1]
         self.log_line(f"{job.batch_id}: attempt {attempt.number} adopted")
         try:
-            wall_s = WorkerCommand.read(job.description_file).wall_s
+            task = WorkerCommand.read(job.description_file)
+            wall_s, cpus = task.wall_s, task.cpus
         except BatchError:  # damaged after the start
-            wall_s = math.inf
+            wall_s, cpus = math.inf, 1
         elapsed_s = (_now_us() - attempt.started_us) / 1e6
         deadline = time.monotonic() + wall_s - elapsed_s
-        self.running[job.batch_id] = RunningAttempt(job, self.free_slot(), deadline)
+        self.running[job.batch_id] = RunningAttempt(job, self.free_slot(), deadline, cpus)
 
     def free_slot(self) -> int:
         """Return the lowest slot number without a running attempt."""
@@ -174,9 +176,9 @@ class QueueRunner:
         return next(n for n in range(1, len(taken) + 2) if n not in taken)
 
     def start_queued(self) -> None:
-        """Start jobs in the order of submission while a slot and disk space are free.
+        """Start jobs in the order of submission while slots and disk space are free.
 
-        Jobs that start together have as many slots as they are.  Beside them no others run: every
+        A job takes a slot for each of its CPUs; one with more CPUs than slots runs alone.  Jobs that start together have as many slots as they are.  Beside them no others run: every
         running job accepts only as many at once as there are slots for it.
         """
         slots = self.spool.slots
@@ -184,7 +186,9 @@ class QueueRunner:
             if status.state is not JobState.QUEUED:
                 continue
             bound = min(max(slots, self.together[one]) for one in (*self.running, batch_id))
-            if len(self.running) >= bound or not has_disk_space(self.spool):
+            taken = sum(running.cpus for running in self.running.values())
+            needed = count_cpus(self.folders[batch_id]) if taken < bound else 1
+            if (taken and taken + needed > bound) or not has_disk_space(self.spool):
                 return
             self.start_attempt(self.folders[batch_id], status)
 
@@ -200,7 +204,7 @@ class QueueRunner:
                     JobStatus(job.batch_id, JobState.RUNNING, (*status.attempts, attempt))
                 )
                 running = RunningAttempt(
-                    job, self.free_slot(), time.monotonic() + ready.task.wall_s
+                    job, self.free_slot(), time.monotonic() + ready.task.wall_s, ready.task.cpus
                 )
                 self.running[job.batch_id] = running
                 try:
@@ -309,6 +313,14 @@ class QueueRunner:
 
 def _now_us() -> int:
     return time.time_ns() // 1000
+
+
+def count_cpus(job: SpooledJob) -> int:
+    """Count the CPUs that a job needs; 1 if its description is damaged."""
+    try:
+        return WorkerCommand.read(job.description_file).cpus
+    except BatchError:
+        return 1
 
 
 def has_disk_space(spool: Spool) -> bool:
