@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from treehammer.sql.core.database_errors import BUSY_SECONDS
+from treehammer.sql.core.error_hints import BUSY_SECONDS
 
 DriverRow = tuple[Any, ...]
 
@@ -29,10 +29,10 @@ class AdbcDriver(Protocol):
     """A connection, inside a transaction that sees one state of the database."""
 
     def fetch_rows(self, question: SqlStatement) -> Iterator[DriverRow]:
-        """A few rows, before anything else is asked."""
+        """Fetch a few rows."""
 
     def fetch_concurrently(self, question: SqlStatement) -> Iterator[DriverRow]:
-        """A stream of rows that may be read while batches are."""
+        """Fetch a stream of rows that may be read while batches are."""
 
     def fetch_batches(self, question: SqlStatement, rows: int) -> Iterator[pa.RecordBatch]:
         """Stream batches of limited size in the types of the driver."""

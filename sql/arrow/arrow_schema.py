@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
-from treehammer.sql.core.measurement_view import EXTRA_PREFIX
+from treehammer.sql.core.column_names import EXTRA_PREFIX
 
 #: Rows of one record batch: some tens of MB of memory while it is made; larger ones are no faster.
 BATCH_ROWS = 2_000
@@ -28,7 +28,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 def build_schema(
     columns: Sequence[str], about: Mapping[str, str], *, lists_as_text: bool = False
 ) -> pa.Schema:
-    """The columns of an export; metadata say kind and meaning.
+    """Build the columns of an export; metadata state kind and meaning.
 
     Args:
         columns: names of the catalogue, and :data:`EXTRA_PREFIX` with names of metrics that tests
@@ -46,7 +46,7 @@ def build_schema(
 
 
 def list_all_columns(extra_names: Sequence[str]) -> list[str]:
-    """The columns of a whole export: the catalogue, and one for each of ``extra_names``."""
+    """List the columns of a whole export: the catalogue, and one for each of ``extra_names``."""
     return [*(metric.name for metric in CATALOGUE), *(EXTRA_PREFIX + name for name in extra_names)]
 
 
@@ -60,5 +60,5 @@ def _catalogue_field(name: str) -> pa.Field:
 
 
 def build_field(name: str, kind: str, title: str) -> pa.Field:
-    """A column of a kind of the catalogue (``int``, ``float``, ``text``, …), described."""
+    """Build a described column of a type of the catalogue (``int``, ``float``, ``text``, …)."""
     return pa.field(name, ARROW_TYPES[kind], metadata={"kind": kind, "title": title})

@@ -24,7 +24,7 @@ class ColumnTypeError(Exception):
 
 
 def convert_column(column: pa.Array, name: str, kind: str, problems: Problems) -> pa.Array:
-    """A column in the type of its kind; null where a value does not fit, which goes to ``problems``.
+    """Convert a column to its type; a value that does not fit becomes null and goes to ``problems``.
 
     NaN becomes null: other programs write it for unknown values.
 
@@ -131,7 +131,7 @@ _CONVERTERS: dict[str, Callable[[pa.Array], _Converted]] = {
 
 
 def to_mask(condition: pa.Array, *, unknown: bool = False) -> BoolArray:
-    """A condition as numpy has it; ``unknown`` where it is null."""
+    """Convert a condition to a numpy mask, with ``unknown`` where it is null."""
     values = np.asarray(condition.to_numpy(zero_copy_only=False))
     if condition.null_count:
         values = np.where(to_mask(condition.is_null()), unknown, values)

@@ -11,7 +11,7 @@ from treehammer.collectors.record.measurement_record import Measurement, RecordE
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.arrow.column_conversion import Problems
-from treehammer.sql.core.measurement_view import EXTRA_PREFIX
+from treehammer.sql.core.column_names import EXTRA_PREFIX
 
 #: Nested column of operations.
 OPERATIONS_COLUMN = "operations"

@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL, Connection
 
 from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.arrow.stream_process import ExtraColumns
-from treehammer.sql.core import measurement_view
+from treehammer.sql.core.column_names import EXTRA_PREFIX
 from treehammer.sql.core.database_engine import make_engine, read_transaction
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot, MeasurementQueries
 from treehammer.sql.read.measurement_selection import Selection
@@ -64,7 +64,7 @@ def _read_row_batches(
     connection: Connection, selection: Selection, schema: pa.Schema, fetched: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     snapshot = DatabaseSnapshot(connection)
-    names = [name for name in schema.names if name.startswith(measurement_view.EXTRA_PREFIX)]
+    names = [name for name in schema.names if name.startswith(EXTRA_PREFIX)]
     extras = ExtraColumns(snapshot.extras(selection)) if names else None
     rows = snapshot.measurements(selection, fetched)
     while some := list(islice(rows, arrow_schema.BATCH_ROWS)):

@@ -25,8 +25,7 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.arrow.adbc_drivers import AdbcDriver, SqlStatement, open_driver
 from treehammer.sql.arrow.arrow_schema import ID_COLUMN, build_schema, list_all_columns
 from treehammer.sql.core import packing
-from treehammer.sql.core.database_errors import DamagedValueError
-from treehammer.sql.core.measurement_view import EXTRA_PREFIX, PASSES_COLUMN
+from treehammer.sql.core.column_names import EXTRA_PREFIX, PASSES_COLUMN
 from treehammer.sql.core.rows import ExtraRow
 
 #: In the schema's metadata: how many rows will follow.
@@ -46,7 +45,7 @@ class StreamRequest:
         address: where it is; see :func:`treehammer.sql.arrow.adbc_drivers.open_driver`.
         batch_rows: the most rows of one record batch.
         columns: of the stream; None for every column.
-        fetched: columns that ``measurements`` gives, as :func:`treehammer.sql.core.measurement_view.stored_columns` says; the
+        fetched: columns that ``measurements`` gives, as :func:`treehammer.sql.core.column_names.stored_columns` says; the
             identity among them when there are extras.
         lists_as_text: see :func:`treehammer.sql.arrow.arrow_schema.build_schema`.
         metadata: metadata of the export.
@@ -85,7 +84,12 @@ def main() -> None:
             _send_stream(driver, order)
     except BrokenPipeError:
         sys.exit(READER_GONE)
-    except (adbc_driver_manager.Error, pa.ArrowException, DamagedValueError, OSError) as error:
+    except (
+        adbc_driver_manager.Error,
+        pa.ArrowException,
+        packing.DamagedValueError,
+        OSError,
+    ) as error:
         # The drivers repeat the whole statement.
         sys.exit(" ".join(_QUERY_PATTERN.split(str(error), maxsplit=1)[0].split()))
 
@@ -120,7 +124,7 @@ def _list_columns(driver: AdbcDriver, order: StreamRequest, count: int) -> list[
 
 
 def _convert_column(column: Any, wanted: pa.DataType) -> pa.Array:
-    """A column of the database, of lists that were packed, or of extras, in the type of the export."""
+    """Convert a column of the database, of packed lists or of extras to the type of the export."""
     if not isinstance(column, pa.Array):
         return pa.array(column, wanted)
     if pa.types.is_list(wanted) and not pa.types.is_list(column.type):
@@ -129,7 +133,7 @@ def _convert_column(column: Any, wanted: pa.DataType) -> pa.Array:
 
 
 def _unpack_passes(packed: pa.BinaryArray, *, as_text: bool) -> dict[str, pa.Array]:
-    """The lists that share one column of the database."""
+    """Unpack the lists that share one column of the database."""
     lengths, numbers = packing.unpack_columns(packed.to_pylist())
     known = np.maximum(lengths, 0)
     # Numbers come row by row, and in each row list by list.
@@ -149,7 +153,7 @@ def _unpack_passes(packed: pa.BinaryArray, *, as_text: bool) -> dict[str, pa.Arr
 def _parse_lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
     """Lists of numbers from JSON as :class:`treehammer.sql.core.schema.NumberList` writes it."""
     if pc.any(pc.invert(pc.match_substring_regex(texts, _NUMBER_LIST_PATTERN))).as_py():
-        raise DamagedValueError("no list of numbers")
+        raise packing.DamagedValueError("no list of numbers")
     parts = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1, -1), ",")
     numbers = parts.flatten()
     # An empty list has one part, which is empty.
@@ -183,7 +187,7 @@ class ExtraColumns:
     def next_columns(
         self, ids: Sequence[str], names: Sequence[str]
     ) -> Mapping[str, list[float | None]]:
-        """The column of each name (with its prefix) for these measurements, the next ones."""
+        """Return the column of each name (with its prefix) for the next measurements."""
         places = {id_: place for place, id_ in enumerate(ids)}
         columns: dict[str, list[float | None]] = {name: [None] * len(ids) for name in names}
         while self._next is not None and self._next.measurement_id in places:

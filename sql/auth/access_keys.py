@@ -51,7 +51,7 @@ class AccessKeyRow:
 
     ``expires_us`` and ``revoked_us`` are None for a key that does not expire or was not revoked.
     ``master_key_fingerprint`` identifies the master key from which the key was derived; see
-    :func:`fingerprint_master_key`.
+    :func:`fingerprint_master_key`. Keys with the same ``owner`` share their campaigns.
     """
 
     key_id: str
@@ -61,6 +61,7 @@ class AccessKeyRow:
     expires_us: int | None
     revoked_us: int | None
     master_key_fingerprint: str
+    owner: str
 
 
 def parse_key(text: str) -> AccessKey:

@@ -52,7 +52,14 @@ class Keyring:
         self._engine = engine
 
     def create_key(
-        self, master: bytes, role: str, name: str, *, now_us: int, expires_us: int | None = None
+        self,
+        master: bytes,
+        role: str,
+        name: str,
+        *,
+        now_us: int,
+        expires_us: int | None = None,
+        owner: str = "",
     ) -> AccessKey:
         """Create a key. Its text is not stored.
 
@@ -62,6 +69,7 @@ class Keyring:
             name: its holder, for display.
             now_us: the current time.
             expires_us: expiry; None for a key that does not expire.
+            owner: group that shares its campaigns; by default the holder alone.
 
         Raises:
             StoreError: the database cannot be written.
@@ -70,14 +78,21 @@ class Keyring:
             raise ValueError(role)
         key = derive_key(master, secrets.token_hex(6))
         row = AccessKeyRow(
-            key.key_id, role, name, now_us, expires_us, None, fingerprint_master_key(master)
+            key.key_id,
+            role,
+            name,
+            now_us,
+            expires_us,
+            None,
+            fingerprint_master_key(master),
+            owner or name,
         )
         with write_transaction(self._engine) as connection:
             connection.execute(sa.insert(access_key), [asdict(row)])
         return key
 
     def list_keys(self) -> Sequence[AccessKeyRow]:
-        """Every key ever made, the oldest first."""
+        """List all keys ever made, oldest first."""
         query = sa.select(*_KEY_COLUMNS).order_by(access_key.c.created_us, access_key.c.key_id)
         with read_transaction(self._engine) as connection:
             return [AccessKeyRow(*row) for row in connection.execute(query)]

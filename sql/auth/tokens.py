@@ -47,11 +47,15 @@ class AccessList:
 
 @dataclass(frozen=True)
 class AccessGrant:
-    """Permissions of the bearer of a token; a job's token is valid for one campaign and job."""
+    """Permissions of the bearer of a token; a job's token is valid for one campaign and job.
+
+    ``owner`` is the group that campaigns sent with the token belong to.
+    """
 
     role: str
     key_id: str
     name: str
+    owner: str
     expires_us: int | None = None
     campaign_id: str | None = None
     job_id: str | None = None
@@ -99,7 +103,7 @@ def verify_token(token: str, access: AccessList, master: bytes, now_us: int) -> 
     if not hmac.compare_digest(derive_key(master, row.key_id).secret, match[2]):
         raise TokenError("the service did not issue this key")
     _require_unexpired(row.expires_us, now_us, "the key")
-    return AccessGrant(row.role, row.key_id, row.name, row.expires_us)
+    return AccessGrant(row.role, row.key_id, row.name, row.owner, row.expires_us)
 
 
 def _verify_job_token(token: str, access: AccessList, master: bytes, now_us: int) -> AccessGrant:
@@ -127,7 +131,7 @@ def _verify_job_token(token: str, access: AccessList, master: bytes, now_us: int
         raise TokenError("the tokens of this campaign were revoked")
     if job_id in access.jobs:
         raise TokenError("the token of this job was revoked")
-    return AccessGrant(SUBMIT, row.key_id, row.name, expires_us, campaign_id, job_id)
+    return AccessGrant(SUBMIT, row.key_id, row.name, row.owner, expires_us, campaign_id, job_id)
 
 
 def _parse_claims(claims: Mapping[str, Any]) -> tuple[str, str, int]:

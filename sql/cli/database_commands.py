@@ -10,6 +10,7 @@ from sqlalchemy.engine import make_url
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
+from treehammer.sql.cli.quarantine_commands import add_quarantine_commands
 from treehammer.sql.core import schema_upgrade
 from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.write.database_check import check_database
@@ -176,3 +177,6 @@ def copy_command(source: str, target: str, form: str) -> None:
     counts, copied = copy_database(source, target, bars=progress_bar)
     _print_table_counts(counts, form)
     click.echo("copied and compared every row" if copied else "all rows were present", err=True)
+
+
+add_quarantine_commands(db_group)

@@ -43,6 +43,12 @@ from treehammer.text_formatting import pluralize
     type=click.Choice(["parquet", "root", "csv"]),
     help="Format of the files in that folder [default: by the suffix of FILE, else parquet].",
 )
+@click.option(
+    "--cell-limit",
+    type=click.IntRange(min=2),
+    metavar="CHARACTERS",
+    help="CSV: shorten longer texts, e.g. the ends of logs, for spreadsheets [default: none].",
+)
 @click.pass_obj
 @on_interrupt("no partial file was left; the measurements are safe in the database")
 def export_command(
@@ -52,6 +58,7 @@ def export_command(
     wheres: tuple[str, ...],
     partition: str | None,
     form: str | None,
+    cell_limit: int | None,
 ) -> None:
     """Write measurements to FILE: a TTree (.root), .csv or .parquet.
 
@@ -68,16 +75,31 @@ def export_command(
 
     if form and not partition:
         raise click.UsageError("--format requires --partition; a file's suffix decides its format.")
+    default = file.suffix.lower() if file.suffix.lower() in FORMATS else ".parquet"
+    suffix = f".{form}" if form else default
+    if cell_limit and (suffix if partition else file.suffix.lower()) != ".csv":
+        raise click.UsageError("--cell-limit is for CSV; other formats hold whole texts.")
     software = settings.software_dir
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse((store.campaign(c).id for c in campaigns), wheres)
         if not partition:
-            rows = export_file(store, selection, file, software_dir=software, bars=progress_bar)
+            rows = export_file(
+                store,
+                selection,
+                file,
+                software_dir=software,
+                bars=progress_bar,
+                cell_limit=cell_limit,
+            )
             click.echo(f"{pluralize(rows, 'measurement')} in {file}")
             return
-        default = file.suffix.lower() if file.suffix.lower() in FORMATS else ".parquet"
-        suffix = f".{form}" if form else default
         rows, parts = export_partitions(
-            store, selection, file, suffix, software_dir=software, bars=progress_bar
+            store,
+            selection,
+            file,
+            suffix,
+            software_dir=software,
+            bars=progress_bar,
+            cell_limit=cell_limit,
         )
     click.echo(f"{pluralize(rows, 'measurement')} of {pluralize(parts, 'campaign')} in {file}")

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 from treehammer.config import mask_password
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.core import error_hints
+from treehammer.sql.core.packing import DamagedValueError
 
 #: Seconds that a writer waits for another writer before it fails.
 BUSY_SECONDS = error_hints.BUSY_SECONDS
@@ -28,13 +29,6 @@ _CONNECTION_OPTIONS = (
     "sslmode",
     "sslrootcert",
 )
-
-
-class DamagedValueError(ValueError):
-    """Stored value that Treehammer cannot have written; the message describes it."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{error_hints.DAMAGED_VALUE}: {what}")
 
 
 _DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, socket.gaierror, DamagedValueError)

@@ -13,7 +13,7 @@ _SCHEMA_INCOMPLETE = "the database lacks something that this version needs"
 _CHECK_HINT = "Run: treehammer db check"
 
 #: Message for stored values that Treehammer cannot have written; see
-#: :class:`.database_errors.DamagedValueError`.
+#: :class:`.packing.DamagedValueError`.
 DAMAGED_VALUE = "damaged value"
 _DAMAGED_VALUE_HINT = (DAMAGED_VALUE, "a value is not what was written", _CHECK_HINT)
 

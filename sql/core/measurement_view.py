@@ -7,16 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.sql.core.column_names import EXTRA_PREFIX, stored_columns
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
-from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.core.schema import dimension_tables, extra, measurement
-
-#: Prefix of test-defined metrics where they appear beside catalogue columns.
-EXTRA_PREFIX = "extra_"
-ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
-#: Column of the packed lists.
-PASSES_COLUMN = measurement.c.passes.name
 
 
 def catalogue_column(name: str) -> sa.Column[Any]:
@@ -27,13 +20,6 @@ def catalogue_column(name: str) -> sa.Column[Any]:
     """
     dimension = DIMENSION_OF.get(name)
     return measurement.c[name] if dimension is None else dimension_tables[dimension.name].c[name]
-
-
-def stored_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """List the columns to fetch for catalogue names; ``passes``, last, covers all packed lists."""
-    wanted = list(names)
-    plain = tuple(name for name in wanted if name not in PACKED_COLUMNS)
-    return plain if len(plain) == len(wanted) else (*plain, PASSES_COLUMN)
 
 
 def select_columns(names: Iterable[str]) -> sa.Select[Any]:

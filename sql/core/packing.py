@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
-from treehammer.sql.core.database_errors import DamagedValueError
+from treehammer.sql.core.error_hints import DAMAGED_VALUE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +45,13 @@ PACKED_COLUMNS = (
 )
 _UNKNOWN_LENGTH = -1
 _DAMAGED_PASSES = "no packed passes"
+
+
+class DamagedValueError(ValueError):
+    """Stored value that Treehammer cannot have written; the message describes it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{DAMAGED_VALUE}: {what}")
 
 
 def pack_lists(lists: Mapping[str, object]) -> bytes | None:

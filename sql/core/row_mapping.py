@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import islice
 from typing import Any, TypeVar, get_type_hints
@@ -12,20 +12,40 @@ from sqlalchemy.engine import Connection
 
 from treehammer.sql.core.rows import (
     AttemptRow,
+    AuditRow,
+    CampaignOwnerRow,
     CampaignRow,
     InstructionRow,
     JobRow,
     PairRow,
+    ReceiptRow,
     ReplicaRow,
     VerdictRow,
 )
 
 Row = TypeVar(
-    "Row", CampaignRow, JobRow, AttemptRow, ReplicaRow, PairRow, VerdictRow, InstructionRow
+    "Row",
+    CampaignRow,
+    JobRow,
+    AttemptRow,
+    ReplicaRow,
+    PairRow,
+    VerdictRow,
+    InstructionRow,
+    AuditRow,
 )
 #: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
-KeyedRow = CampaignRow | JobRow | AttemptRow | ReplicaRow | InstructionRow
+KeyedRow = (
+    CampaignRow
+    | JobRow
+    | AttemptRow
+    | ReplicaRow
+    | InstructionRow
+    | CampaignOwnerRow
+    | ReceiptRow
+    | AuditRow
+)
 ComparisonRow = PairRow | VerdictRow
 
 #: Row class -> its columns, each with a flag for text.
@@ -48,6 +68,12 @@ def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -
         known = ["" if (value := row[index]) is None and text else value for index, text in plan]
         found.append(kind(*known))
     return found
+
+
+def split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
+    """Split distinct identities into lists that an IN list may hold."""
+    distinct = list(dict.fromkeys(ids))
+    return (distinct[start : start + CHUNK_ROWS] for start in range(0, len(distinct), CHUNK_ROWS))
 
 
 def insert_missing_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:

@@ -91,6 +91,7 @@ class ReplicaRow:
         url: URL that was read.
         good: True if the content matches the dataset's manifest.
         message: description of the mismatch.
+        owner: group whose campaigns it applies to; '' for all.
     """
 
     id: str
@@ -103,6 +104,60 @@ class ReplicaRow:
     url: str
     good: bool
     message: str
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class CampaignOwnerRow:
+    """Group that a campaign belongs to, since something of it was first sent."""
+
+    campaign_id: str
+    owner: str
+    claimed_us: int
+
+
+@dataclass(frozen=True)
+class ReceiptRow:
+    """First time that a key sent something from an address.
+
+    Attributes:
+        subject: identity of the job, campaign or check of a replica.
+        kind: a kind of :mod:`treehammer.sql.write.ownership`.
+        key_id: identity of the key.
+        address: network address.
+        campaign_id: campaign that the subject belongs to.
+        received_us: time of the request.
+    """
+
+    subject: str
+    kind: str
+    key_id: str
+    address: str
+    campaign_id: str
+    received_us: int
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """Change of recorded results by an administrator.
+
+    Attributes:
+        id: identity of this change.
+        changed_us: time of the change.
+        action: ``quarantine``, ``restore`` or ``delete``.
+        actor: user and host.
+        scope: selected measurements, in words.
+        reason: as given; '' for none.
+        measurements: number of changed measurements.
+    """
+
+    id: str
+    changed_us: int
+    action: str
+    actor: str
+    scope: str
+    reason: str
+    measurements: int
 
 
 @dataclass(frozen=True)

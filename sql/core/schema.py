@@ -335,6 +335,8 @@ replica = sa.Table(
     sa.Column("url", StoredText(MAX_TEXT)),
     sa.Column("good", sa.Boolean, nullable=False),
     sa.Column("message", LongText),
+    # Group whose campaigns the check applies to; NULL for all.
+    sa.Column("owner", StoredText(MAX_TEXT)),
 )
 
 
@@ -421,6 +423,45 @@ access_key = sa.Table(
     sa.Column("expires_us", sa.BigInteger),
     sa.Column("revoked_us", sa.BigInteger),
     sa.Column("master_key_fingerprint", StoredText(MAX_IDENTITY), nullable=False),
+    # Holders of keys of one group share their campaigns.
+    sa.Column("owner", StoredText(MAX_TEXT), nullable=False),
+)
+
+# Group that a campaign belongs to: that of the key which first sent something of it.
+campaign_owner = sa.Table(
+    "campaign_owner",
+    metadata,
+    sa.Column("campaign_id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("owner", StoredText(MAX_TEXT), nullable=False),
+    sa.Column("claimed_us", sa.BigInteger, nullable=False),
+)
+
+# Who first sent what: measurements of a job, a campaign and its jobs, or a check of a replica.
+receipt = sa.Table(
+    "receipt",
+    metadata,
+    sa.Column("subject", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("kind", StoredText(MAX_WORD), primary_key=True),
+    sa.Column("key_id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("address", StoredText(MAX_WORD), primary_key=True),
+    sa.Column("campaign_id", StoredText(MAX_IDENTITY), nullable=False),
+    sa.Column("received_us", sa.BigInteger, nullable=False),
+    sa.Index("ix_receipt_campaign", "campaign_id"),
+    sa.Index("ix_receipt_key", "key_id", "received_us"),
+)
+
+# Changes of recorded results by administrators.
+# AUDIT is a reserved word on Oracle.
+audit_entry = sa.Table(
+    "audit_entry",
+    metadata,
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("changed_us", sa.BigInteger, nullable=False),
+    sa.Column("action", StoredText(MAX_WORD), nullable=False),
+    sa.Column("actor", StoredText(MAX_TEXT), nullable=False),
+    sa.Column("scope", StoredText(MAX_TEXT), nullable=False),
+    sa.Column("reason", StoredText(MAX_TEXT)),
+    sa.Column("measurements", sa.BigInteger, nullable=False),
 )
 
 # Campaigns and jobs with revoked tokens; ``scope`` is 'campaign' or 'job'.

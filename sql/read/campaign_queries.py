@@ -135,7 +135,7 @@ def fetch_campaign_names(store: ResultsReader, ids: Collection[str]) -> dict[str
 
 
 def fetch_distinct_names(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
-    """The same, of names that are alike with the identity, in short: no two are the same."""
+    """Fetch names of campaigns, with a short identity where two are equal."""
     found = fetch_campaign_names(store, ids)
     alike = Counter(found.values())
     short = next(
@@ -147,7 +147,7 @@ def fetch_distinct_names(store: ResultsReader, ids: Collection[str]) -> dict[str
 
 
 def resolve_campaign(store: ResultsReader, reference: str) -> str:
-    """The identity that :meth:`.ResultsReader.campaign` finds, or of a campaign that has measurements alone.
+    """Resolve a reference as :meth:`.ResultsReader.campaign` does, also to a campaign without a row.
 
     Raises:
         NothingToDoError: there is no campaign at all.
@@ -254,7 +254,7 @@ def list_datasets(store: ResultsReader, campaign_id: str) -> list[tuple[str, str
 
 
 def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[FailedAttemptCount]:
-    """Its attempts that did not end well, by site and class, the most frequent first."""
+    """Count a campaign's failed attempts by site and class, most frequent first."""
     later = attempt.alias("later")
     followed = (
         sa.select(later.c.job_id)
@@ -382,7 +382,7 @@ def _jobs_with_failure(campaign_id: str, failure: str) -> sa.ColumnElement[bool]
 def fetch_job_measurements(
     store: ResultsReader, row: JobRow, columns: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The measurements of a job by attempt, round and position, :data:`MAX_JOB_MEASUREMENTS` at most."""
+    """Fetch the measurements of a job by attempt, round and position, :data:`MAX_JOB_MEASUREMENTS` at most."""
     order = (measurement.c.attempt, measurement.c.round, measurement.c.position)
     query = measurement_view.select_columns(columns).where(
         measurement.c.campaign_id == row.campaign_id, measurement.c.job_id == row.id

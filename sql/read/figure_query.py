@@ -20,8 +20,8 @@ from treehammer.collectors.record.measurement_record import EXTRA_NAME
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, suggest_word
+from treehammer.sql.core.column_names import EXTRA_PREFIX
 from treehammer.sql.core.dimensions import SUBJECT
-from treehammer.sql.core.measurement_view import EXTRA_PREFIX
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read.measurement_selection import Scalar, Selection
 
@@ -184,7 +184,7 @@ class FigureResult:
 
 
 def coarsen_day(time: str, day: int) -> int | None:
-    """The month or week of a day, all as numbers; None when there is no such day."""
+    """Return the month or week of a day, all as numbers; None for an impossible day."""
     return day // 100 if time == MONTH else _find_monday(day)
 
 

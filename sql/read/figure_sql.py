@@ -148,7 +148,7 @@ class _Grouping:
         return cls(figure.by, fetched, tuple(dict.fromkeys(keys)))
 
     def group_key(self, values: Iterable[Any]) -> GroupKey:
-        """The group of a row with these values of :attr:`fetched`."""
+        """Return the group of a row with these values of :attr:`fetched`."""
         found = dict(zip(self.fetched, values, strict=True))
         return tuple(
             coarsen_day(name, found[DAY]) if name in TIME_UNITS and name != DAY else found[name]
@@ -158,7 +158,7 @@ class _Grouping:
     def fetch_groups(
         self, connection: Connection, inner: _InnerQuery
     ) -> Iterator[tuple[GroupKey, Sequence[Any]]]:
-        """The outer step: the group of each row, the outcome, and the sums."""
+        """Fetch the groups: key of each row, outcome and sums."""
         found = inner.query.subquery("found")
         joined: sa.FromClause = found
         for dimension in DIMENSIONS:
@@ -281,7 +281,7 @@ _ROLLUP_COLUMN_NAMES = {"failure_class": _OUTCOME}
 
 
 def _rollup_column(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
-    """A column as measurements have it."""
+    """Return a column as measurements have it."""
     if name == "kind":
         return sa.func.nullif(table.c.kind, UNKNOWN_KIND)
     if name == "failure_class":
@@ -339,7 +339,7 @@ def _measurement_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _
 
 
 def _unindexed_column(name: str) -> sa.ColumnElement[Any]:
-    """A column that no index is sorted by.
+    """Hide a column from indexes.
 
     To have its groups sorted, SQLite would read a whole table in the order of an index, all over
     the disk.
@@ -367,7 +367,7 @@ def _measurement_latency_query(
 
 
 def measurement_conditions(figure: FigureQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
-    """Which measurements a figure is about."""
+    """Return the conditions on a figure's measurements."""
     yield from _day_conditions(figure, measurement)
     if figure.kind is not None:
         kind = measurement.c.kind

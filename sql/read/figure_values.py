@@ -30,7 +30,7 @@ from treehammer.sql.read.measurement_selection import Selection
 
 
 def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> int:
-    """No more measurements than this are selected: from roll-ups and the index of campaigns.
+    """Estimate an upper limit of the selected measurements from roll-ups and the index of campaigns.
 
     It may be far more than there are, as conditions on other columns are left aside.
     """
@@ -48,7 +48,7 @@ def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> in
 
 
 def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[GroupKey, float]]:
-    """The values of the figure's first metric, each with its group; good measurements alone.
+    """Yield the values of the figure's first metric with their groups, of good measurements only.
 
     In no order.  Values that no figure counts are left out here, too.
     """

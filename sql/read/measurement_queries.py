@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME, Value
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.measurement_view import ALL_COLUMNS
+from treehammer.sql.core.column_names import ALL_COLUMNS, stored_columns
 from treehammer.sql.core.packing import PACKED_COLUMNS, unpack_lists
 from treehammer.sql.core.rows import CountRow, ExtraRow
 from treehammer.sql.core.schema import extra, measurement, operation
@@ -49,11 +49,11 @@ class MeasurementQueries:
     dialect: str
 
     def count(self) -> sa.Select[Any]:
-        """How many measurements are selected."""
+        """Count the selected measurements."""
         return self._apply_selection(sa.select(sa.func.count()).select_from(measurement))
 
     def measurements(self, columns: Sequence[str] = ALL_COLUMNS) -> sa.Select[Any]:
-        """These columns of the selected measurements, as :func:`treehammer.sql.core.measurement_view.stored_columns` says.
+        """These columns of the selected measurements, as :func:`treehammer.sql.core.column_names.stored_columns` says.
 
         Raises:
             KeyError: a column is not in the catalogue.
@@ -62,7 +62,7 @@ class MeasurementQueries:
         return self._apply_selection(query).order_by(*MEASUREMENT_ORDER)
 
     def extra_names(self) -> sa.Select[Any]:
-        """Names of the metrics that tests defined and the selected measurements have."""
+        """List the test-defined metrics of the selected measurements."""
         query = sa.select(extra.c.name).distinct().join(measurement).order_by(extra.c.name)
         return self._apply_selection(query)
 
@@ -102,7 +102,7 @@ class DatabaseSnapshot:
         Raises:
             KeyError: a column is not in the catalogue.
         """
-        names = measurement_view.stored_columns(columns)
+        names = stored_columns(columns)
         packed = any(name in PACKED_COLUMNS for name in columns)
         for row in self._stream(self._build_queries(selection).measurements(columns)):
             values = dict(zip(names, row, strict=True))
@@ -116,7 +116,7 @@ class DatabaseSnapshot:
             yield ExtraRow(*row)
 
     def extra_names(self, selection: Selection) -> list[str]:
-        """Names of the metrics that tests defined and the selected measurements have, sorted."""
+        """List the test-defined metrics of the selected measurements, sorted."""
         return [*self._connection.scalars(self._build_queries(selection).extra_names())]
 
     def operations(
@@ -161,7 +161,7 @@ class DatabaseSnapshot:
         return int(self._connection.execute(count).scalar_one())
 
     def has_extra(self, name: str) -> bool:
-        """Whether any measurement has this metric that a test defined; one is looked for."""
+        """Return whether any measurement has this test-defined metric."""
         query = sa.select(extra.c.name).where(extra.c.name == name).limit(1)
         return is_storable(name) and self._connection.scalar(query) is not None
 

@@ -91,7 +91,7 @@ def parse_alternatives(texts: Iterable[str]) -> tuple[Condition, ...]:
 
 
 def intersect_conditions(wheres: Iterable[Condition]) -> tuple[Condition, ...]:
-    """The same conditions, all of which hold, with one ``=`` for a column: of the values in common.
+    """Merge the ``=`` conditions on a column to one with the values that they share.
 
     Of two that have none in common the later one stays.
     """
@@ -104,7 +104,7 @@ def _merge_equalities(
     wheres: Iterable[Condition],
     both: Callable[[Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
 ) -> tuple[Condition, ...]:
-    """One ``=`` for a column; ``both`` makes the values of two of them those of one."""
+    """Merge ``=`` conditions per column; ``both`` combines the values of two."""
     found: dict[Condition | str, Condition] = {}
     for where in wheres:
         key = where.column if where.operator == "=" else where
@@ -135,7 +135,7 @@ class Selection:
 
 
 def compile_selection(selection: Selection, dialect: str) -> list[sa.ColumnElement[bool]]:
-    """The selection as SQL for a dialect (``sqlite``, ``postgresql``, …), to be joined by AND."""
+    """Compile the selection to SQL conditions of a dialect (``sqlite``, ``postgresql``, …)."""
     found: list[sa.ColumnElement[bool]] = []
     if selection.campaigns:
         found.append(measurement.c.campaign_id.in_(selection.campaigns))
@@ -174,7 +174,7 @@ def compile_condition(
 def match_pattern(
     column: sa.ColumnElement[str], pattern: str, dialect: str
 ) -> sa.ColumnElement[bool]:
-    """Whether text is that of a pattern in which ``*`` and ``?`` are wild, in either case as written."""
+    """Match text with a case-sensitive pattern in which ``*`` and ``?`` are wildcards."""
     # SQLite's LIKE ignores case, the others' does not; its GLOB does not either.
     if dialect == "sqlite":
         return column.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]"))

@@ -87,7 +87,7 @@ def list_site_days(
 
 
 def find_last_day(store: ResultsReader) -> int | None:
-    """The last day (UTC, YYYYMMDD) on which something was measured."""
+    """Find the last day (UTC, YYYYMMDD) with a measurement."""
     with store.connection() as connection:
         found = connection.scalar(sa.select(sa.func.max(rollup_day.c.day)))
     return None if found is None else int(found)
@@ -146,7 +146,7 @@ def list_subject_values(store: ResultsReader, name: str, limit: int | None = Non
 def list_active_campaigns(
     store: ResultsReader, open_states: Collection[str]
 ) -> list[CampaignState]:
-    """The campaigns that have jobs in any of these states, the newest first."""
+    """List the campaigns with jobs in any of these states, newest first."""
     query = sa.select(job.c.campaign_id).where(job.c.state.in_(open_states)).distinct()
     with store.connection() as connection:
         ids = list(connection.scalars(query))
@@ -154,7 +154,7 @@ def list_active_campaigns(
 
 
 def list_campaigns_since(store: ResultsReader, us: int) -> list[CampaignRow]:
-    """The campaigns that were submitted since a time, the newest first."""
+    """List the campaigns submitted since a time, newest first."""
     query = sa.select(campaign).where(campaign.c.created_us >= us)
     with store.connection() as connection:
         return fetch_rows(
@@ -163,7 +163,7 @@ def list_campaigns_since(store: ResultsReader, us: int) -> list[CampaignRow]:
 
 
 def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[CampaignState]:
-    """How campaigns of these identities stand, the newest first."""
+    """Fetch the states of these campaigns, newest first."""
     rows: list[CampaignRow] = []
     jobs: dict[str, Counter[str]] = defaultdict(Counter)
     recorded: Counter[str] = Counter()
@@ -238,7 +238,7 @@ def list_latest_comparisons(
 
 
 def count_comparisons(store: ResultsReader) -> int:
-    """How many comparisons are stored."""
+    """Count the stored comparisons."""
     query = sa.select(sa.func.count()).select_from(verdict).where(verdict.c.line == 0)
     with store.connection() as connection:
         return connection.scalar(query) or 0

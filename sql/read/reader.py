@@ -14,10 +14,10 @@ from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import schema
+from treehammer.sql.core.column_names import ALL_COLUMNS
 from treehammer.sql.core.database_engine import read_transaction
 from treehammer.sql.core.database_errors import display_url
 from treehammer.sql.core.database_setup import open_engine
-from treehammer.sql.core.measurement_view import ALL_COLUMNS
 from treehammer.sql.core.row_mapping import Row, fetch_rows, select_comparison_rows
 from treehammer.sql.core.rows import (
     AttemptRow,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from treehammer.collectors.job_spec import PAIRED, TIMED
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.core.schema import (
@@ -47,7 +48,7 @@ WORKLOAD_COLUMNS = ("test_name", "variant", "axis_root", "dataset_hash", "door_p
 
 
 def workload_key(values: Iterable[object]) -> tuple[str, ...]:
-    """The work of a measurement with these values of :data:`WORKLOAD_COLUMNS`: equal for the same.
+    """Return the key of the work of a measurement with these values of :data:`WORKLOAD_COLUMNS`: equal for the same.
 
     The variant is compared by its axes; its label names only the axes that vary in its campaign, and
     the release is left out of it, as it has a column of its own.
@@ -128,10 +129,46 @@ def find_first_day(store: ResultsReader, site: str) -> int | None:
     return None if found is None else int(found)
 
 
+def list_newest_solo(
+    store: ResultsReader, site: str, first: int, last: int, limit: int
+) -> list[str]:
+    """List the newest good timed measurements of a site outside of paired mode, by identity.
+
+    Args:
+        store: the database.
+        site: the site.
+        first: the first day (YYYYMMDD).
+        last: the last one.
+        limit: how many at most.
+    """
+    table = measurement.c
+    solo = sa.or_(_SUBJECT.run_mode.is_(None), _SUBJECT.run_mode != PAIRED)
+    good = (
+        table.subject_id.in_(sa.select(_SUBJECT.id).where(_is_site(site), solo)),
+        table.day.between(first, last),
+        table.kind == TIMED,
+        table.plausible == sa.true(),
+        table.failure_class.is_(None),
+    )
+    # Read from the index alone; only rows from the oldest of these times on are looked up.
+    times = sa.select(table.started_us).where(*good).order_by(table.started_us.desc())
+    newest = times.limit(limit).subquery("newest")
+    query = (
+        sa.select(table.measurement_id)
+        .where(
+            *good, table.started_us >= sa.select(sa.func.min(newest.c.started_us)).scalar_subquery()
+        )
+        .order_by(table.started_us.desc(), table.measurement_id)
+        .limit(limit)
+    )
+    with store.connection() as connection:
+        return list(connection.scalars(query))
+
+
 def fetch_daily_sums(
     store: ResultsReader, metric: str, first: int, last: int, only: Mapping[str, str]
 ) -> Iterator[DailySums]:
-    """The roll-ups of timed measurements of every site, as they stand: some thousand for a month.
+    """Fetch the roll-ups of timed measurements of every site: some thousand for a month.
 
     Args:
         store: the database.

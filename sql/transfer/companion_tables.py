@@ -72,7 +72,7 @@ OpenSink = Callable[[Path, pa.Schema], AbstractContextManager[ExportSink]]
 
 
 def companion_schema(name: str) -> pa.Schema:
-    """The columns of one of :data:`COMPANION_KINDS`."""
+    """Build the schema of one of :data:`COMPANION_KINDS`."""
     hints = get_type_hints(COMPANION_KINDS[name])
     return pa.schema(
         build_field(field.name, _TYPE_NAMES[hints[field.name]], f"{field.name} of the {name}")
@@ -83,7 +83,7 @@ def companion_schema(name: str) -> pa.Schema:
 def iter_companion_tables(
     store: Store, campaigns: Collection[str] | None, datasets: Collection[str] | None
 ) -> Iterator[CompanionTable]:
-    """Everything that travels along; each is to be read before the next.
+    """Yield the companion tables; each must be read before the next.
 
     Args:
         store: where it is.
@@ -104,7 +104,7 @@ def iter_companion_tables(
 
 
 def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[CompanionKind]:
-    """The rows of a batch as their dataclass.
+    """Parse the rows of a batch to their dataclass.
 
     Raises:
         MeasurementFileError: a row has values that do not fit its columns.

@@ -129,7 +129,7 @@ def _copy_tables(old: Connection, new: Connection, step: ProgressCallback) -> No
 
 
 def _find_difference(old: Connection, new: Connection, step: ProgressCallback) -> str:
-    """The first row that is not the same, in words; '' when all are."""
+    """Describe the first row that differs; '' if none does."""
     done = 0
     for table in metadata.sorted_tables:
         with closing(_iter_rows(old, table)) as ours, closing(_iter_rows(new, table)) as theirs:
@@ -149,7 +149,7 @@ def _row_location(table: sa.Table, row: Any) -> str:
 
 
 def _iter_rows(connection: Connection, table: sa.Table) -> Generator[sa.Row[Any], None, None]:
-    """All rows by their key, which sorts alike in every database."""
+    """Yield all rows by their key, which sorts alike in every database."""
     query = sa.select(table).order_by(*table.primary_key.columns)
     with (
         translate_errors(connection.engine.url),

@@ -26,7 +26,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer import partitions
 from treehammer.sql.transfer.atomic_output import replace_file, replace_folder
 from treehammer.sql.transfer.companion_tables import ExportSink, iter_companion_tables
-from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat
+from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat, shorten_cells
 from treehammer.sql.transfer.operation_table import (
     NESTED_FIELD,
     append_operations,
@@ -48,6 +48,7 @@ def export_file(
     software_dir: Path,
     bars: ProgressFactory = no_progress,
     patience_s: float | None = None,
+    cell_limit: int | None = None,
 ) -> int:
     """Write the selected measurements to ``target``, in the format of its suffix.
 
@@ -60,6 +61,7 @@ def export_file(
         software_dir: folder of cached ROOT environments (for ``.root``).
         bars: opens progress bars.
         patience_s: time limit of ROOT in seconds; None for no limit.
+        cell_limit: longest text of a cell; None for no limit.
 
     Returns:
         the number of rows.
@@ -81,7 +83,7 @@ def export_file(
         seen = _track_subjects(selection)
         done = 0
         for batch in source.batches:
-            sink.write(batch)
+            sink.write(shorten_cells(batch, cell_limit))
             seen.add(batch)
             done += batch.num_rows
             step(done)
@@ -98,6 +100,7 @@ def export_partitions(
     *,
     software_dir: Path,
     bars: ProgressFactory = no_progress,
+    cell_limit: int | None = None,
 ) -> tuple[int, int]:
     """Write the selected measurements to a folder with one file per campaign.
 
@@ -113,6 +116,7 @@ def export_partitions(
         suffix: ``.root``, ``.csv`` or ``.parquet``.
         software_dir: folder of cached ROOT environments (for ``.root``).
         bars: opens progress bars.
+        cell_limit: longest text of a cell; None for no limit.
 
     Returns:
         the numbers of rows and of campaigns.
@@ -146,7 +150,7 @@ def export_partitions(
             with part(campaign) as (sink, seen):
                 for batch in batches:
                     seen.add(batch)
-                    sink.write(parts.select_part_columns(batch))
+                    sink.write(shorten_cells(parts.select_part_columns(batch), cell_limit))
                     step(parts.rows)
         for campaign in _find_unmeasured(store, selection, parts.campaigns):
             with part(campaign):

@@ -214,7 +214,7 @@ _READERS: Mapping[str, type[_ParquetReader | _TreeReader]] = {
 
 
 def _column_branches(tree: Any) -> list[str]:
-    """The branches that are columns."""
+    """Return the branches that are columns."""
     # uproot writes the length of each list as a branch of its own.
     counts = (branch.count_branch for branch in tree.branches)
     lengths = {branch.name for branch in counts if branch is not None}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from treehammer.progress import ProgressFactory
@@ -53,6 +54,22 @@ class _CsvWriter:
             with csv.CSVWriter(str(operations_file(self._file)), companion.schema) as writer:
                 for batch in companion.batches:
                     writer.write_batch(batch)
+
+
+def shorten_cells(batch: pa.RecordBatch, limit: int | None) -> pa.RecordBatch:
+    """Shorten texts beyond ``limit`` characters, of which the last becomes an ellipsis."""
+    if limit is None:
+        return batch
+    columns = [
+        _shorten_texts(column, limit) if pa.types.is_string(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _shorten_texts(texts: pa.Array, limit: int) -> pa.Array:
+    short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(texts, 0, limit - 1), "…", "")
+    return pc.if_else(pc.greater(pc.utf8_length(texts), limit), short, texts)
 
 
 @contextmanager

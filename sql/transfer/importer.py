@@ -24,7 +24,7 @@ from treehammer.progress import ProgressFactory
 from treehammer.sql.arrow.arrow_schema import build_schema
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
 from treehammer.sql.arrow.measurement_parsing import OPERATIONS_COLUMN, parse_measurements
-from treehammer.sql.core.measurement_view import EXTRA_PREFIX
+from treehammer.sql.core.column_names import EXTRA_PREFIX
 from treehammer.sql.transfer import campaign_merge
 from treehammer.sql.transfer.file_readers import MeasurementFile, open_measurement_file
 from treehammer.sql.transfer.partitions import list_part_files

@@ -12,7 +12,7 @@ from treehammer import config
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.arrow import arrow_stream
-from treehammer.sql.core.measurement_view import EXTRA_PREFIX
+from treehammer.sql.core.column_names import EXTRA_PREFIX
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
@@ -27,7 +27,7 @@ def results(
     database: str | None = None,
     data_dir: str | Path | None = None,
 ) -> pa.Table:
-    """The selected measurements as one Arrow table, a row each.
+    """Load the selected measurements as one Arrow table, one row each.
 
     Unknown values are null.  Units and meanings are in the reference, and in the metadata of
     the schema's fields.  Rows come by campaign, job, attempt, round and position.  A
@@ -61,7 +61,7 @@ def result_batches(
     database: str | None = None,
     data_dir: str | Path | None = None,
 ) -> pa.RecordBatchReader:
-    """The same as :func:`results` in batches, for more rows than memory holds.
+    """Yield the table of :func:`results` in batches, for more rows than memory holds.
 
     All come from one state of the database, unaffected by concurrent writes.  Use the reader as a
     context manager, or close it: it holds a connection until then, or until its last batch.

@@ -155,7 +155,7 @@ class _TreeWriter:
 
 
 def root_environment(software_dir: Path, bars: ProgressFactory = no_progress) -> dict[str, str]:
-    """The environment in which this interpreter finds the newest ROOT of the cache."""
+    """Build the environment in which this interpreter finds the newest ROOT of the cache."""
     try:
         release = next(
             reversed(providers.list_prepared_releases(software_dir)), max(providers.WHEELS)

@@ -10,8 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.errors import StoreError
-from treehammer.sql.core.database_errors import DamagedValueError, display_url
-from treehammer.sql.core.packing import decode_latency, decode_numbers, unpack_lists
+from treehammer.sql.core.database_errors import display_url
+from treehammer.sql.core.packing import (
+    DamagedValueError,
+    decode_latency,
+    decode_numbers,
+    unpack_lists,
+)
 from treehammer.sql.core.schema import measurement, operation
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
 from treehammer.text_formatting import pluralize

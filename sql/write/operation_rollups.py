@@ -16,9 +16,8 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.record.metric_catalogue import INT64_LIMIT
 from treehammer.collectors.record.outcome import label_outcome
-from treehammer.sql.core.database_errors import DamagedValueError
 from treehammer.sql.core.outcomes import outcome_column
-from treehammer.sql.core.packing import decode_latency
+from treehammer.sql.core.packing import DamagedValueError, decode_latency
 from treehammer.sql.core.schema import ROLLUP_COUNTS, measurement, operation, rollup_operation
 from treehammer.sql.write.rollup_keys import (
     CHUNK,

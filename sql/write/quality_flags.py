@@ -1,11 +1,13 @@
-"""Flags of measurements that read a bad replica: marked as implausible, never removed.
+"""Flags that mark measurements as implausible after they were recorded, and can be taken back.
 
-A replica counts as bad from its last good check, or from the beginning, until its next good check:
-the actual time of the damage is unknown.
+A flag is text after the recorded reasons. It says that the measurement read a bad replica, or that
+it is in quarantine. A replica counts as bad from its last good check, or from the beginning, until
+its next good check: the actual time of the damage is unknown.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -17,99 +19,155 @@ from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT, MAX_TEX
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.dimensions import DIMENSION_OF
 from treehammer.sql.core.rows import ReplicaRow
-from treehammer.sql.core.schema import measurement
+from treehammer.sql.core.schema import campaign_owner, measurement
 from treehammer.sql.read.measurement_selection import match_pattern
 from treehammer.sql.write import rollups
 
-#: Prefix of a flag; no other text in ``implausible_reasons`` has it.
-BAD_REPLICA_PREFIX = "bad replica: "
-#: Separator between the recorded reasons and a flag.
+#: Prefixes of flags; no recorded text in ``implausible_reasons`` has them.
+BAD_REPLICA_PREFIX, QUARANTINE_PREFIX = "bad replica: ", "quarantined: "
+FLAG_PREFIXES = (BAD_REPLICA_PREFIX, QUARANTINE_PREFIX)
+#: Separator between the recorded reasons and flags.
 SEPARATOR = "; "
+_FLAG_START = re.compile(f"(?:^|{SEPARATOR})(?={'|'.join(FLAG_PREFIXES)})")
 #: Later than any measurement.
 OPEN_END_US = 2**62
 
 
-def _is_unflagged(dialect: str) -> sa.ColumnElement[bool]:
+def has_flag(prefix: str, dialect: str) -> sa.ColumnElement[bool]:
+    """Select the measurements with a flag."""
     why = measurement.c.implausible_reasons
-    return sa.or_(why.is_(None), sa.not_(match_pattern(why, f"*{BAD_REPLICA_PREFIX}*", dialect)))
+    return sa.and_(why.is_not(None), match_pattern(why, f"*{prefix}*", dialect))
+
+
+def add_flag(connection: Connection, meant: sa.ColumnElement[bool], flag: str) -> int:
+    """Flag measurements that lack a flag of this kind; return their number.
+
+    Args:
+        connection: connection of a write transaction.
+        meant: selects the measurements.
+        flag: text that starts with one of :data:`FLAG_PREFIXES`.
+    """
+    prefix = next(prefix for prefix in FLAG_PREFIXES if flag.startswith(prefix))
+    flag = flag[:MAX_TEXT]
+    known = measurement.c.implausible_reasons
+    kept = sa.func.substr(known, 1, MAX_LONG_TEXT - len(SEPARATOR) - len(flag))
+    unflagged = sa.and_(meant, sa.not_(has_flag(prefix, connection.dialect.name)))
+    owners = find_rollup_keys(connection, unflagged)
+    marked = 0
+    # Not one UPDATE with CASE: Oracle cannot mix CLOB and other text in it.
+    for some, both in ((known.is_not(None), kept + SEPARATOR + flag), (known.is_(None), flag)):
+        change = sa.update(measurement).where(unflagged, some)
+        done = connection.execute(change.values(plausible=False, implausible_reasons=both))
+        marked += done.rowcount
+    rollups.rebuild_rollups(connection, sorted(owners))
+    return marked
+
+
+def remove_flags(connection: Connection, meant: sa.ColumnElement[bool], prefix: str) -> int:
+    """Take back the flags of one kind; return the number of measurements.
+
+    A measurement becomes plausible again if nothing else speaks against it.
+
+    Args:
+        connection: connection of a write transaction.
+        meant: selects the measurements.
+        prefix: one of :data:`FLAG_PREFIXES`.
+    """
+    flagged = sa.and_(meant, has_flag(prefix, connection.dialect.name))
+    owners = find_rollup_keys(connection, flagged)
+    query = sa.select(measurement.c.measurement_id, measurement.c.implausible_reasons)
+    changes = []
+    for id_, why in connection.execute(query.where(flagged)).all():
+        left = [part for part in _FLAG_START.split(why) if part and not part.startswith(prefix)]
+        changes.append({"id_": id_, "why": SEPARATOR.join(left) or None, "good": not left})
+    if changes:
+        change = sa.update(measurement).where(measurement.c.measurement_id == sa.bindparam("id_"))
+        connection.execute(
+            change.values(plausible=sa.bindparam("good"), implausible_reasons=sa.bindparam("why")),
+            changes,
+        )
+    rollups.rebuild_rollups(connection, sorted(owners))
+    return len(changes)
 
 
 def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
     """Flag reads of bad replicas in the current transaction; return the number of new flags."""
     marked = 0
-    owners: set[tuple[int, int]] = set()
     for finding, after_us, until_us in _find_bad_periods(findings):
-        why = (BAD_REPLICA_PREFIX + finding.message)[:MAX_TEXT]
-        known = measurement.c.implausible_reasons
-        kept = sa.func.substr(known, 1, MAX_LONG_TEXT - len(SEPARATOR) - len(why))
         meant = sa.and_(
-            _read_bad_replica(finding),
+            reads_replica(finding),
             measurement.c.started_us > after_us,
             measurement.c.started_us <= until_us,
-            _is_unflagged(connection.dialect.name),
         )
-        owners |= _find_rollup_keys(connection, meant)
-        # Not one UPDATE with CASE: Oracle cannot mix CLOB and other text in it.
-        for some, both in ((known.is_not(None), kept + SEPARATOR + why), (known.is_(None), why)):
-            change = sa.update(measurement).where(meant, some)
-            done = connection.execute(change.values(plausible=False, implausible_reasons=both))
-            marked += done.rowcount
-    rollups.rebuild_rollups(connection, sorted(owners))
+        marked += add_flag(connection, meant, BAD_REPLICA_PREFIX + finding.message)
     return marked
 
 
-def _read_bad_replica(finding: ReplicaRow) -> sa.ColumnElement[bool]:
+def reads_replica(finding: ReplicaRow) -> sa.ColumnElement[bool]:
+    """Select the measurements that a check of a replica is about."""
     column = measurement_view.catalogue_column
     same = sa.and_(
         column("dataset_hash") == finding.dataset_hash,
         column("storage_site") == finding.site,
         column("door") == finding.door,
     )
-    return measurement_view.measurements_in_dimension(DIMENSION_OF["storage_site"], same)
+    reads = measurement_view.measurements_in_dimension(DIMENSION_OF["storage_site"], same)
+    if not finding.owner:
+        return reads
+    owned = sa.select(campaign_owner.c.campaign_id).where(campaign_owner.c.owner == finding.owner)
+    return sa.and_(reads, measurement.c.campaign_id.in_(owned))
 
 
 def copy_flags(connection: Connection, reasons: Mapping[str, str]) -> None:
     """Copy flags from another store: identity -> ``implausible_reasons`` there."""
     owners: set[tuple[int, int]] = set()
     for id_, why in reasons.items():
-        unmarked = _is_unflagged(connection.dialect.name)
-        meant = sa.and_(measurement.c.measurement_id == id_, unmarked)
-        owners |= _find_rollup_keys(connection, meant)
+        dialect = connection.dialect.name
+        unmarked = (sa.not_(has_flag(prefix, dialect)) for prefix in FLAG_PREFIXES)
+        meant = sa.and_(measurement.c.measurement_id == id_, *unmarked)
+        owners |= find_rollup_keys(connection, meant)
         connection.execute(
             sa.update(measurement).where(meant).values(plausible=False, implausible_reasons=why)
         )
     rollups.rebuild_rollups(connection, sorted(owners))
 
 
-def _find_rollup_keys(
-    connection: Connection, meant: sa.ColumnElement[bool]
-) -> set[tuple[int, int]]:
+def find_rollup_keys(connection: Connection, meant: sa.ColumnElement[bool]) -> set[tuple[int, int]]:
     """Find the days and subjects of the roll-ups that contain these measurements."""
     whose = sa.select(measurement.c.day, measurement.c.subject_id).where(meant).distinct()
     return {(day, subject_id) for day, subject_id in connection.execute(whose)}
 
 
 def require_unflagged(measurement: Measurement) -> None:
-    """Refuse a measurement that carries a flag; a worker cannot know of a bad replica.
+    """Refuse a measurement that carries a flag; a worker cannot know of one.
 
     Raises:
         RecordError: the measurement carries a flag.
     """
-    if BAD_REPLICA_PREFIX in str(measurement.values.get("implausible_reasons") or ""):
-        raise RecordError(f"implausible_reasons must not contain {BAD_REPLICA_PREFIX.strip()!r}")
+    why = str(measurement.values.get("implausible_reasons") or "")
+    for prefix in FLAG_PREFIXES:
+        if prefix in why:
+            raise RecordError(f"implausible_reasons must not contain {prefix.strip()!r}")
 
 
-def strip_flag(why: str | None) -> str | None:
-    """Return the recorded implausibility without a flag added later."""
-    if why is None or BAD_REPLICA_PREFIX not in why:
-        return why
-    return why.partition(BAD_REPLICA_PREFIX)[0].removesuffix(SEPARATOR) or None
+def strip_flags(why: str | None) -> str | None:
+    """Return the recorded implausibility without flags added later."""
+    if why is None:
+        return None
+    starts = [why.find(prefix) for prefix in FLAG_PREFIXES if prefix in why]
+    return why[: min(starts)].removesuffix(SEPARATOR) or None if starts else why
 
 
 def _find_bad_periods(findings: Iterable[ReplicaRow]) -> Iterator[tuple[ReplicaRow, int, int]]:
-    """Yield the first check of each bad period with its begin and end (µs since 1970 UTC)."""
+    """Yield the first check of each bad period with its begin and end (µs since 1970 UTC).
+
+    A group's own checks count for its campaigns in addition to those that apply to all.
+    """
     for _, of_one in groupby(sorted(findings, key=_replica_time_key), key=_replica_key):
-        yield from _split_periods([*of_one])
+        checks = [*of_one]
+        for owner in sorted({"", *(check.owner for check in checks)}):
+            seen = [check for check in checks if check.owner in ("", owner)]
+            yield from (period for period in _split_periods(seen) if period[0].owner == owner)
 
 
 def _split_periods(findings: Sequence[ReplicaRow]) -> Iterator[tuple[ReplicaRow, int, int]]:

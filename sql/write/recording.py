@@ -14,8 +14,8 @@ from sqlalchemy.engine import Connection, RowMapping
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRIC_TYPES, Value
 from treehammer.sql.core import measurement_view
+from treehammer.sql.core.column_names import ALL_COLUMNS, PASSES_COLUMN
 from treehammer.sql.core.dimensions import DIMENSIONS, SUBJECT, Dimension
-from treehammer.sql.core.measurement_view import ALL_COLUMNS, PASSES_COLUMN
 from treehammer.sql.core.packing import pack_lists, unpack_lists
 from treehammer.sql.core.schema import dimension_tables, extra, measurement
 from treehammer.sql.read.operation_queries import OperationRow, fetch_operations_of
@@ -210,7 +210,7 @@ def _without_later_flags(content: _MeasurementContent) -> _MeasurementContent:
     """Return the content without flags added after recording."""
     values = content.values
     said = values["implausible_reasons"]
-    why = quality_flags.strip_flag(None if said is None else str(said))
+    why = quality_flags.strip_flags(None if said is None else str(said))
     if why == said:
         return content
     unmarked = {**values, "implausible_reasons": why, "plausible": why is None}

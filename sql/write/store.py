@@ -22,6 +22,7 @@ from treehammer.sql.core.row_mapping import (
 )
 from treehammer.sql.core.rows import (
     AttemptRow,
+    AuditRow,
     CampaignRow,
     InstructionRow,
     JobRow,
@@ -31,6 +32,15 @@ from treehammer.sql.core.rows import (
 )
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write import quality_flags, retention, rollups
+from treehammer.sql.write.ownership import Delivery, Sender, fetch_owner, record_deliveries
+from treehammer.sql.write.quarantine import (
+    Change,
+    ChangeScope,
+    ScopeCount,
+    apply_change,
+    count_scope,
+    list_changes,
+)
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult, add_batch, sum_results
 from treehammer.sql.write.retention import PruneResult
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult, apply_upload
@@ -60,17 +70,30 @@ class Store(ResultsReader):
 
     # Measurements
 
-    def add(self, measurements: Iterable[Measurement]) -> AddResult:
+    def add(
+        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
+    ) -> AddResult:
         """Write measurements, each exactly once however often it arrives.
 
         They are written in transactions of :data:`~.recording.BATCH_MEASUREMENTS`. After an error
         all earlier batches are kept, and adding everything again is harmless.
-        """
-        return sum_results(self._add_batch(batch) for batch in _split_batches(measurements))
 
-    def _add_batch(self, batch: Sequence[Measurement]) -> AddResult:
-        with write_transaction(self._engine) as connection:
-            return add_batch(connection, batch)
+        Args:
+            measurements: to write.
+            deliveries: of them, if they came from elsewhere; recorded with the first batch.
+
+        Raises:
+            ForeignCampaignError: a campaign or job belongs to somebody else; nothing was written.
+        """
+        left = tuple(deliveries)
+        results: list[AddResult] = []
+        for batch in _split_batches(measurements):
+            with write_transaction(self._engine) as connection:
+                if left:
+                    record_deliveries(connection, left)
+                results.append(add_batch(connection, batch))
+            left = ()
+        return sum_results(results)
 
     def preview_add(self, measurements: Iterable[Measurement]) -> AddResult:
         """Predict the result of :meth:`add` without writing or locking.
@@ -91,10 +114,19 @@ class Store(ResultsReader):
             insert_missing_rows(connection, schema.campaign, [campaign])
             insert_missing_rows(connection, schema.job, jobs)
 
-    def apply_upload(self, upload: CampaignUpload) -> UploadResult:
-        """Record a campaign that another installation uploaded."""
+    def apply_upload(self, upload: CampaignUpload, sender: Sender) -> UploadResult:
+        """Record a campaign that another installation uploaded.
+
+        Raises:
+            ForeignCampaignError: it belongs to somebody else.
+        """
         with write_transaction(self._engine) as connection:
-            return apply_upload(connection, upload)
+            return apply_upload(connection, upload, sender)
+
+    def find_owner(self, campaign_id: str) -> str | None:
+        """Return the group that an uploaded campaign belongs to; None for others."""
+        with read_transaction(self._engine) as connection:
+            return fetch_owner(connection, campaign_id)
 
     def set_jobs(self, jobs: Iterable[JobRow]) -> None:
         """Insert or replace jobs."""
@@ -129,6 +161,23 @@ class Store(ResultsReader):
             return 0
         with write_transaction(self._engine) as connection:
             return quality_flags.flag_bad_replica_reads(connection, findings)
+
+    # Changes of recorded results
+
+    def count_scope(self, scope: ChangeScope) -> list[ScopeCount]:
+        """Count the measurements of a scope by campaign and site."""
+        with read_transaction(self._engine) as connection:
+            return count_scope(connection, scope)
+
+    def apply_change(self, change: Change) -> int:
+        """Quarantine, restore or delete measurements; return their number."""
+        with write_transaction(self._engine) as connection:
+            return apply_change(connection, change)
+
+    def list_changes(self) -> list[AuditRow]:
+        """List the audit trail, newest first."""
+        with read_transaction(self._engine) as connection:
+            return list_changes(connection)
 
     # Maintenance
 

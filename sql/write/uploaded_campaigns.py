@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -18,8 +18,15 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.job_state import FINAL_JOB_STATES
 from treehammer.errors import UnstorableContentError
 from treehammer.sql.core import schema
-from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows, insert_missing_rows, upsert_rows
+from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, split_ids, upsert_rows
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.write.ownership import (
+    CAMPAIGN,
+    REPLICA,
+    Delivery,
+    Sender,
+    record_deliveries,
+)
 
 JobRelatedRow = TypeVar("JobRelatedRow", JobRow, AttemptRow)
 ImmutableRow = TypeVar("ImmutableRow", CampaignRow, ReplicaRow)
@@ -49,20 +56,31 @@ class UploadResult:
     known: int
 
 
-def apply_upload(connection: Connection, handed: CampaignUpload) -> UploadResult:
+def apply_upload(connection: Connection, handed: CampaignUpload, sender: Sender) -> UploadResult:
     """Write new and changed rows without committing.
+
+    Checks of replicas apply to the campaigns of their sender's group only, unless the sender acts
+    for all.
 
     Args:
         connection: connection of an exclusive write transaction.
         handed: upload; every attempt belongs to one of its jobs.
+        sender: holder of the key.
 
     Raises:
+        ForeignCampaignError: the campaign belongs to another group.
         UnstorableContentError: a job belongs to another campaign.
     """
+    id_, checks = handed.campaign.id, [one.id for one in handed.replicas]
+    record_deliveries(
+        connection, [Delivery(sender, CAMPAIGN, id_, [id_]), Delivery(sender, REPLICA, id_, checks)]
+    )
+    owner = "" if sender.acts_for_all else sender.owner
+    owned = [replace(one, owner=owner) for one in handed.replicas]
     fates: Counter[str] = Counter()
     jobs, attempts = _find_updates(connection, handed, fates)
     campaigns = _find_missing(connection, schema.campaign, [handed.campaign])
-    findings = _find_missing(connection, schema.replica, handed.replicas)
+    findings = _find_missing(connection, schema.replica, owned)
     fates["new"] += len(campaigns) + len(findings)
     insert_missing_rows(connection, schema.campaign, campaigns)
     upsert_rows(connection, schema.job, jobs)
@@ -145,8 +163,8 @@ def _fetch_job_rows(
 ) -> list[JobRelatedRow]:
     """Fetch the stored rows of these jobs."""
     found: list[JobRelatedRow] = []
-    for start in range(0, len(ids), CHUNK_ROWS):
-        query = sa.select(of.table).where(of.in_(ids[start : start + CHUNK_ROWS]))
+    for some in split_ids(ids):
+        query = sa.select(of.table).where(of.in_(some))
         found += fetch_rows(connection, kind, query)
     return found
 
@@ -155,9 +173,8 @@ def _find_missing(
     connection: Connection, table: sa.Table, rows: Sequence[ImmutableRow]
 ) -> list[ImmutableRow]:
     """Select the rows that are not stored yet."""
-    ids = [row.id for row in rows]
     there: set[str] = set()
-    for start in range(0, len(ids), CHUNK_ROWS):
-        query = sa.select(table.c.id).where(table.c.id.in_(ids[start : start + CHUNK_ROWS]))
+    for ids in split_ids(row.id for row in rows):
+        query = sa.select(table.c.id).where(table.c.id.in_(ids))
         there.update(connection.scalars(query))
     return [row for row in rows if row.id not in there]

@@ -1,0 +1,193 @@
+"""Commands ``db quarantine``, ``restore``, ``delete`` and ``audit``: undo what a key or campaign brought."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.write import quarantine
+from treehammer.sql.write.quarantine import Change, ChangeScope, ScopeCount
+from treehammer.sql.write.store import Store
+from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.text_formatting import pluralize
+
+_US_PER_S = 1_000_000
+_COUNT_COLUMNS = [
+    OutputColumn("campaign_id", "campaign"),
+    OutputColumn("site", "site"),
+    OutputColumn("measurements", "measurements", align_right=True),
+]
+
+
+def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select measurements."""
+    options = (
+        click.option("--campaign", default="", help="Measurements of this campaign."),
+        click.option("--key", default="", metavar="ID", help="Measurements sent with this key."),
+        click.option(
+            "--since", metavar="TIME", help="Measurements that began at TIME (UTC) or later."
+        ),
+        click.option("--until", metavar="TIME", help="Measurements that began before TIME (UTC)."),
+        click.option("--dry-run", is_flag=True, help="Only count the measurements."),
+        output_options,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def add_quarantine_commands(group: click.Group) -> None:
+    """Add the commands to the group ``db``."""
+    for command in (quarantine_command, restore_command, delete_command, audit_command):
+        group.add_command(command)
+
+
+@click.command("quarantine")
+@click.option("--reason", required=True, help="Shown with each measurement and in the audit trail.")
+@scope_options
+@click.pass_obj
+def quarantine_command(settings: Settings, /, reason: str, **selected: Any) -> None:
+    """Mark measurements as implausible, so that they enter no figure, until they are restored.
+
+    All given conditions must hold. TIME is a date, or a date and a time: 2026-03-01T12:00.
+
+    Example: treehammer db quarantine --key 4bc07c79b8b1 --reason "wrong clock" --dry-run
+    """
+    if not reason.strip() or not reason.isprintable():
+        raise ConfigError("must be printable text", where="--reason")
+    _change(settings, quarantine.QUARANTINE, "put into quarantine", reason.strip(), selected)
+
+
+@click.command("restore")
+@scope_options
+@click.pass_obj
+def restore_command(settings: Settings, /, **selected: Any) -> None:
+    """Take measurements out of quarantine.
+
+    Example: treehammer db restore --key 4bc07c79b8b1
+    """
+    _change(settings, quarantine.RESTORE, "restored", "", selected)
+
+
+@click.command("delete")
+@click.option(
+    "--checks",
+    is_flag=True,
+    help="Delete the checks of replicas that --key sent, and take back their marks; measurements stay.",
+)
+@scope_options
+@click.pass_obj
+def delete_command(settings: Settings, /, checks: bool, **selected: Any) -> None:
+    """Delete measurements; with --campaign alone also the campaign and its jobs.
+
+    Deleted measurements that arrive again are stored again: revoke the key or the campaign's tokens
+    first. Stored verdicts stay. Back up the database before.
+
+    Example: treehammer db delete --campaign 3f2a90c1d4e85b76 --dry-run
+    """
+    if not checks:
+        _change(settings, quarantine.DELETE, "deleted", "", selected)
+        return
+    given = [name for name in ("campaign", "since", "until") if selected[name]]
+    if not selected["key"] or given or selected["dry_run"]:
+        raise click.UsageError("--checks needs --key, and no other option.")
+    _change(settings, quarantine.DELETE_CHECKS, "no longer marked", "", selected)
+
+
+@click.command("audit")
+@output_options
+@click.pass_obj
+def audit_command(settings: Settings, form: str) -> None:
+    """List all changes of recorded results, newest first.
+
+    Example: treehammer db audit
+    """
+    with Store.open(settings.database, create=False) as store:
+        rows = [asdict(row) for row in store.list_changes()]
+    columns = [
+        OutputColumn("changed_us", "time (UTC)", _format_time),
+        OutputColumn("action", "action"),
+        OutputColumn("actor", "by"),
+        OutputColumn("scope", "measurements of"),
+        OutputColumn("reason", "reason"),
+        OutputColumn("measurements", "number", align_right=True),
+    ]
+    print_rows(rows, columns, form=form)
+
+
+def _change(
+    settings: Settings, action: str, done: str, reason: str, selected: dict[str, Any]
+) -> None:
+    with Store.open(settings.database, create=False) as store:
+        scope, title = _parse_scope(store, selected)
+        counts = store.count_scope(scope)
+        if not counts and action != quarantine.DELETE_CHECKS:
+            raise NothingToDoError(f"no measurements of {title}")
+        _print_counts(counts, selected["form"])
+        if selected["dry_run"]:
+            click.echo("dry run: nothing was changed", err=True)
+            return
+        actor = f"{getpass.getuser()}@{socket.gethostname()}"
+        now_us = time.time_ns() // 1000
+        changed = store.apply_change(Change(action, scope, actor, now_us, reason, title))
+    click.echo(f"{pluralize(changed, 'measurement')} {done}", err=True)
+
+
+def _print_counts(counts: Sequence[ScopeCount], form: str) -> None:
+    print_rows([asdict(one) for one in counts], _COUNT_COLUMNS, form=form)
+
+
+def _parse_scope(store: Store, selected: dict[str, Any]) -> tuple[ChangeScope, str]:
+    """Return the scope, and its description."""
+    campaign_id = _find_campaign(store, selected["campaign"]) if selected["campaign"] else ""
+    since_us, until_us = (
+        _parse_time(selected[name], f"--{name}") if selected[name] else None
+        for name in ("since", "until")
+    )
+    scope = ChangeScope(campaign_id, selected["key"], since_us, until_us)
+    words = [
+        f"campaign {campaign_id}" if campaign_id else "",
+        f"key {scope.key_id}" if scope.key_id else "",
+        f"since {_format_time(since_us)}" if since_us is not None else "",
+        f"until {_format_time(until_us)}" if until_us is not None else "",
+    ]
+    title = ", ".join(filter(None, words))
+    if not title:
+        raise click.UsageError("Give --campaign, --key, --since or --until.")
+    return scope, title
+
+
+def _find_campaign(store: Store, reference: str) -> str:
+    """Return a campaign's identity; measurements may be there without their campaign."""
+    try:
+        return store.campaign(reference).id
+    except (ConfigError, NothingToDoError):
+        if store.count_measurements(reference):
+            return reference
+        raise
+
+
+def _parse_time(text: str, option: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"must be a time such as 2026-03-01 or 2026-03-01T12:00, not {text[:40]!r}",
+            where=option,
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * _US_PER_S)
+
+
+def _format_time(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / _US_PER_S, UTC).isoformat(" ", "seconds")[:19]
