@@ -15,7 +15,7 @@ from treehammer.analysis.comparison.attribution import attribute_rows
 from treehammer.analysis.comparison.conclusion import describe_conclusion
 from treehammer.analysis.comparison.counter_changes import CountedSample, CounterChange
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, find_axis_value
-from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, DEFAULT_DELTA
+from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, DEFAULT_DELTA, Verdict
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, NothingToDoError
@@ -43,8 +43,20 @@ class ComparisonResult:
     instructions: Sequence[CountPair] = ()
 
     def has_regressed(self, delta: float) -> bool:
-        """Whether a time or a counter got worse by more than ``delta`` in ln."""
-        worse = any(change.is_regression(delta) for change in self.counters)
+        """Whether a time or a counter got worse by more than ``delta`` in ln.
+
+        Datasets of different content differ in their counters.
+        """
+        different = {
+            row.comparison_key
+            for row in self.comparison.verdicts
+            if row.verdict == Verdict.OTHER_CONTENT
+        }
+        worse = any(
+            change.is_regression(delta)
+            for change in self.counters
+            if change.comparison_key not in different
+        )
         return worse or self.comparison.regressed
 
 

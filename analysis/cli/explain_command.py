@@ -24,11 +24,10 @@ from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
-from treehammer.text_formatting import pluralize
 
 Row = Mapping[str, Any]
 
-_COLUMNS = ("job_id", "site", *DIAGNOSIS_COLUMNS)
+_COLUMNS = ("site", *DIAGNOSIS_COLUMNS)
 
 
 @click.command("explain")
@@ -82,14 +81,13 @@ def explain_command(
             hint='Runs with mode = "solo" measure CPU efficiency. See also --campaign and --days.',
         )
     others = _find_other_shares(rows, {row["site"] for row in own})
+    headline, efficiency, *evidence = diagnosis.describe(query.name_subject(own))
     if form == TABLE:
-        click.secho(f"{query.name_subject(own)} {diagnosis.sentence}.", bold=True)
-        click.echo(_describe_efficiency(diagnosis, own))
+        click.secho(headline, bold=True)
+        click.echo(efficiency)
     print_rows(_list_parts(diagnosis, others), _make_columns(others), form=form)
     if form == TABLE:
-        click.echo(
-            "\n".join([*diagnosis.evidence, f"Next: {query.format_next_command(diagnosis)}"])
-        )
+        click.echo("\n".join([*evidence, f"Next: {query.format_next_command(diagnosis)}"]))
 
 
 @dataclass(frozen=True)
@@ -144,15 +142,6 @@ class _ExplainQuery:
             words.append(f"--where 'job_id~{self.job}*'")
         by = ("site", *diagnosis.next_by)
         return f"{' '.join(words)} --by {','.join(by)} --metrics {','.join(diagnosis.next_metrics)}"
-
-
-def _describe_efficiency(diagnosis: EfficiencyDiagnosis, rows: Iterable[Row]) -> str:
-    breakdown = diagnosis.breakdown
-    return (
-        f"CPU efficiency {breakdown.efficiency:.2f} in "
-        f"{pluralize(breakdown.executions, 'measurement')} of "
-        f"{pluralize(len(_list_jobs(rows)), 'job')}."
-    )
 
 
 def _list_jobs(rows: Iterable[Row]) -> list[str]:

@@ -38,6 +38,7 @@ _REQUIRED_COLUMNS = (
     "door",
     "campaign_id",
     "test_hash",
+    "dataset",
     "dataset_hash",
     "instrument_version",
     "variant",
@@ -49,6 +50,7 @@ _REQUIRED_COLUMNS = (
 _CONTEXT_COLUMNS = (
     "campaign_id",
     "test_hash",
+    "dataset",
     "dataset_hash",
     "instrument_version",
     "site",
@@ -287,7 +289,7 @@ class _SummaryTable:
     base: _RatioBase | None
 
     def line(self, group: ExecutionGroup, groups: Sequence[ExecutionGroup]) -> dict[str, Any]:
-        """One group: its key, how much there is of it, and its figures."""
+        """Build the line of a group: its key, its size and its figures."""
         counted = {outcome.key: group.outcomes.get(outcome, 0) for outcome in Outcome}
         line: dict[str, Any] = {
             **dict(zip(self.by, group.key, strict=True)),
@@ -340,7 +342,7 @@ def _format_ratio(figure: MeanWithInterval) -> str:
 
 
 def _flatten_line(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line for programs: every figure as three plain values."""
+    """Flatten a line for programs: every figure becomes three plain values."""
     flat: dict[str, Any] = {}
     for key, value in line.items():
         what, _, name = key.partition(" of ")

@@ -11,6 +11,7 @@ from enum import Enum
 
 from treehammer.analysis.samples.sample import BUILD_FACTS, Sample
 from treehammer.collectors.job_spec import CHECKSUM
+from treehammer.hctests.matrix.definition import DATASET_AXIS
 
 #: Where a distributor writes its package into GCC's version: "14.2.1 20250110 (Red Hat 14.2.1-7)".
 _DISTRIBUTOR_PACKAGE = re.compile(r"(?<=\d) \([^()]*\)$")
@@ -111,6 +112,7 @@ class DataComparison(Enum):
 
     PROVEN = "same data proven"
     DIFFERS = "values differ"
+    OTHER_CONTENT = "datasets of different content"
     ALTERED = "not the dataset's content"
     UNCHECKED = "not checked"
 
@@ -131,7 +133,7 @@ _ALTERED: ValueDigest = ("altered", (0, frozenset()))
 
 
 def collect_checksums(samples: Iterable[Sample]) -> ChecksumsBySlot:
-    """The value checksums, with the leaves they do not cover, of every slot that has one.
+    """Collect the value checksums of every slot that has one, with the leaves they do not cover.
 
     A checksum execution of class ``data-check`` found other content than the dataset's.
     """
@@ -145,9 +147,11 @@ def collect_checksums(samples: Iterable[Sample]) -> ChecksumsBySlot:
 
 
 def compare_data(
-    a: Iterable[Sample], b: Iterable[Sample], known: ChecksumsBySlot
+    a: Iterable[Sample], b: Iterable[Sample], known: ChecksumsBySlot, axis: str = ""
 ) -> DataComparison:
     """Whether both sides are proven to have read the same values.
+
+    ``OTHER_CONTENT`` when datasets are compared and their values differ.
 
     ``ALTERED`` when one of them met another file: both releases may agree on its wrong values.
     ``UNCHECKED`` when a side has no checksum, when both share one execution (the axis changes
@@ -163,9 +167,13 @@ def compare_data(
     if len({extent for _, extent in found}) > 1:
         return DataComparison.UNCHECKED
     if len({digest for digest, _ in found}) > 1:
-        return DataComparison.DIFFERS
+        return _differ_by_axis(axis)
     complete = slots <= known.keys()
     return DataComparison.PROVEN if complete and found else DataComparison.UNCHECKED
+
+
+def _differ_by_axis(axis: str) -> DataComparison:
+    return DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
 
 
 def _checksum_coverage(sample: Sample) -> tuple[int, frozenset[str]]:

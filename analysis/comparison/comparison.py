@@ -12,12 +12,9 @@ from typing import Any
 
 from treehammer.analysis.comparison import comparison_notes
 from treehammer.analysis.comparison.comparability import ChecksumsBySlot, collect_checksums
-from treehammer.analysis.comparison.series_effects import (
-    SeriesEffect,
-    common_values,
-    measure_effect,
-    split_sides,
-)
+from treehammer.analysis.comparison.effect_measurement import measure_effect
+from treehammer.analysis.comparison.series_effects import SeriesEffect
+from treehammer.analysis.comparison.series_sides import common_values, split_sides
 from treehammer.analysis.comparison.site_contrasts import SiteContrasts, contrast_sites
 from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_over_sites
 from treehammer.analysis.samples.control_check import ControlCheck, check_controls

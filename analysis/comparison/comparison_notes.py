@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.series_effects import MIN_CPU_S
+from treehammer.analysis.comparison.refusals import MIN_CPU_S
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES, title_metric
 from treehammer.analysis.samples.control_check import ControlCheck
 from treehammer.analysis.statistics.verdict import (
@@ -28,7 +28,7 @@ _PLAN = (
 #: Suggested action for each statistical verdict; refused series have their own remedy.
 REMEDIES: Mapping[Verdict, str] = {Verdict.UNDECIDED: _PLAN, Verdict.DIFFERENT: _PLAN}
 #: Verdicts that have a sentence of their own.
-_EXPLAINED = (Verdict.BUILD_DIFFERS, Verdict.TOO_LITTLE)
+_EXPLAINED = (Verdict.BUILD_DIFFERS, Verdict.TOO_LITTLE, Verdict.OTHER_CONTENT)
 
 #: Sentences on the builds by field of the evidence.
 _BUILD_SENTENCES: Mapping[str, str] = {
@@ -42,11 +42,12 @@ _Evidenced = tuple[VerdictRow, VerdictEvidence]
 
 
 def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
-    """The sentences that stand below a comparison; those of series are spoken of."""
+    """Build the notes below a comparison."""
     series = [
         (row, VerdictEvidence.from_json(row.evidence)) for row in rows if row.scope in SERIES_SCOPES
     ]
     notes = [*_scope_notes(rows), *_build_notes(series), *_exclusion_notes(series)]
+    notes += _relevance_notes(series)
     notes += _remedy_notes(series)
     notes.append(_data_note({row.comparison_key: one.same_data for row, one in series}))
     if left_out := _count_left_out(
@@ -105,6 +106,15 @@ def _format_ratio(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %".replace("-", "−")
 
 
+def _relevance_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+    if any(row.verdict == Verdict.DIFFERENT for row, _ in series):
+        limit = verdict_text.format_delta(series[0][1].delta)
+        yield (
+            f"Different: the effect is not 0, but may lie within {limit}, so it is called neither "
+            "slower nor faster; a smaller --delta judges smaller effects."
+        )
+
+
 def _remedy_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
     found: dict[str, list[Verdict]] = {}
     for row, one in series:
@@ -118,7 +128,7 @@ def _remedy_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
 
 
 def _reading_notes(row: VerdictRow, first: VerdictEvidence) -> Iterator[str]:
-    """How effects, intervals and times are to be read."""
+    """Explain how to read effects, intervals and times."""
     yield (
         "Effects are means of ln(B/A), shown in per cent; within "
         f"{verdict_text.format_delta(first.delta)} they count as none. Each kind of claim is "
@@ -135,6 +145,11 @@ def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
         yield (
             f"Build differs ({'; '.join(differences)}): by more than version and commit, "
             "so nothing is credited to the compared value."
+        )
+    if any(row.verdict == Verdict.OTHER_CONTENT for row, _ in rows):
+        yield (
+            "Other content: the datasets hold different values, so figures per event describe "
+            "different work, and no change counts as a regression."
         )
     for name, sentence in _BUILD_SENTENCES.items():
         if texts := dict.fromkeys(text for one in series for text in getattr(one, name)):

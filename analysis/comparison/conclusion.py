@@ -59,6 +59,10 @@ class Claim(Enum):
         "{b} and {a} are not compared, because they read different values",
         "they read different values",
     )
+    OTHER_CONTENT = (
+        "{b} and {a} hold different values, so their difference is no verdict on either",
+        "they hold different values",
+    )
     ONLY_IN_A = "{b} was not measured", "{b} was not measured"
     ONLY_IN_B = "{base} was not measured", "{base} was not measured"
     FAILED = "{b} and {a} are not compared, because measurements failed", "measurements failed"
@@ -112,11 +116,8 @@ def _describe_results(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
     known: dict[tuple[str, str], Claim] = {}
     first = True
     for metric in list_metrics(rows):
-        results = [
-            _Result(_find_claim(row), _describe_part(row, rows), row)
-            for row in rows
-            if row.metric == metric
-        ]
+        of_metric = [row for row in rows if row.metric == metric]
+        results = [_Result(_find_claim(row), _describe_part(row, rows), row) for row in of_metric]
         # Wall time mostly follows CPU time; other metrics each say something else.
         known = known if metric in METRIC_TITLES else {}
         news = [one for one in results if known.get(_identify_part(one)) is not one.claim]
@@ -178,7 +179,18 @@ def _describe_size(group: Sequence[_Result]) -> str:
     if group[0].claim is Claim.UNDECIDED:
         return f" (between {' and '.join(map(_describe_amount, interval))})" if interval else ""
     sizes = _join_sizes([one.row.effect or 0.0 for one in group])
-    return f"{sizes} % ({_join_sizes(interval)} %)" if interval else f"{sizes} %"
+    details = [f"{_join_sizes(interval)} %"] if interval else []
+    details += _describe_relevance(group)
+    return f"{sizes} % ({', '.join(details)})" if details else f"{sizes} %"
+
+
+def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:
+    """Say which changes may be too small to matter, although they are not 0."""
+    open_ = sum(one.row.verdict == Verdict.DIFFERENT for one in group)
+    if open_:
+        delta = VerdictEvidence.from_json(group[0].row.evidence).delta
+        limit = format_delta(delta).removeprefix("±")
+        yield f"{'not' if open_ == len(group) else 'not all'} surely beyond {limit}"
 
 
 def _join_sizes(effects: Sequence[float]) -> str:

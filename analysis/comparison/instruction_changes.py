@@ -108,7 +108,7 @@ class CountPair:
         return sorted(changes, key=lambda one: -max(one.a_per_event, one.b_per_event))
 
     def functions(self, limit: int = LISTED_FUNCTIONS) -> list[InstructionChange]:
-        """The functions with the largest changes."""
+        """Return the functions with the largest changes."""
         changes = [self._part(*part) for part in self._parts(functions=True)]
         changed = [one for one in changes if one.difference]
         return sorted(changed, key=lambda one: -abs(one.difference))[:limit]

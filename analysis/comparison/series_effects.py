@@ -1,37 +1,25 @@
-"""Effects of single series, and the reasons that rule out a verdict."""
+"""Effect of one series on one metric, and its estimate over jobs and hosts."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean, median
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from treehammer.analysis.comparison.comparability import (
     BuildDifference,
-    ChecksumsBySlot,
     DataComparison,
-    compare_builds,
-    compare_data,
 )
+from treehammer.analysis.comparison.series_sides import SeriesSides
 from treehammer.analysis.samples.job_pairs import (
     JobPair,
     JobValue,
-    collect_job_values,
-    drop_dirty,
-    pair_jobs,
 )
-from treehammer.analysis.samples.sample import (
-    Sample,
-    comparison_key,
-    find_varying_axes,
-    natural_sort_key,
-    release_key,
-    select_known_hosts,
-)
+from treehammer.analysis.samples.sample import select_known_hosts
 from treehammer.analysis.statistics.estimates import (
     Estimate,
     combine_estimates,
@@ -45,124 +33,12 @@ from treehammer.analysis.statistics.verdict import (
     SITE_SCOPE,
     Verdict,
 )
-from treehammer.collectors.job_spec import TIMED
-from treehammer.hctests.matrix.definition import Scalar
-from treehammer.hctests.matrix.headline import DEFAULT_HEADLINE, HeadlineMetric
-from treehammer.text_formatting import pluralize
+from treehammer.hctests.matrix.headline import HeadlineMetric
 
 Job = TypeVar("Job", JobPair, JobValue)
 
-#: CPU seconds that a job must collect on each side, over all rounds and passes.  Below, the steps
-#: of the clocks and the start of each loop weigh too much; the spread of A/A jobs with 1 s of CPU on
-#: a side is 1.7 % and falls to 0.6 % at 4 s.
-MIN_CPU_S = 2.0
 #: Reasons for excluding a job, in addition to those of :mod:`job_pairs`.
 UNKNOWN_HOST, ONLY_JOB_OF_HOST = "host unknown", "only job of its host"
-
-
-@dataclass(frozen=True)
-class SeriesSides:
-    """Both sides of one comparison key; ``site`` names both sites when sites are compared."""
-
-    key: str
-    release: str
-    label: str
-    site: str
-    a: tuple[Sample, ...]
-    b: tuple[Sample, ...]
-
-
-def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> list[SeriesSides]:
-    """Group timed executions that have value ``a`` or ``b`` on ``axis`` by comparison key."""
-    sides: dict[str, tuple[list[Sample], list[Sample]]] = defaultdict(lambda: ([], []))
-    for sample in samples:
-        value = sample.axis_value(axis)
-        if sample.kind == TIMED and value in (a, b):
-            sides[comparison_key(sample, axis)][0 if value == a else 1].append(sample)
-    label = _label_series([s for pair in sides.values() for side in pair for s in side], axis)
-    found = []
-    for key, (left, right) in sides.items():
-        one = (left or right)[0]
-        found.append(
-            SeriesSides(
-                key=key,
-                release=release_key(one, axis),
-                label=label[release_key(one, axis)],
-                site=f"{a} → {b}" if axis == "site" else one.site,
-                a=tuple(left),
-                b=tuple(right),
-            )
-        )
-    return sorted(
-        found, key=lambda series: (natural_sort_key(series.label), natural_sort_key(series.site))
-    )
-
-
-def _label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
-    """Map release keys to their shortest distinguishing names in this comparison."""
-    varying = tuple(name for name in find_varying_axes(s.variant for s in samples) if name != axis)
-    one_test = len({sample.test_name for sample in samples}) == 1
-    by_release = {release_key(sample, axis): sample for sample in samples}
-    with_storage = axis != "storage_site"
-    labels = {
-        key: _label_sample(one, varying, one_test=one_test, with_storage=with_storage)
-        for key, one in by_release.items()
-    }
-    doubled = Counter(labels.values())
-    return {
-        key: f"{text} ({_identify_test(by_release[key])})" if doubled[text] > 1 else text
-        for key, text in labels.items()
-    }
-
-
-def _label_sample(
-    sample: Sample, axes: Sequence[str], *, one_test: bool, with_storage: bool
-) -> str:
-    """Name a sample by its values of ``axes``, by its test if there are several, and its storage."""
-    present = dict(sample.variant.values)
-    named = tuple(name for name in axes if name in present)
-    text = sample.variant.label(named) if named else ""
-    words = [text] if one_test and text else [sample.test_name, text]
-    words += [f"storage={sample.storage_site}"] if with_storage and sample.is_remote else []
-    return " ".join(word for word in words if word)
-
-
-def _identify_test(sample: Sample) -> str:
-    return f"{sample.test_hash[:8]} {sample.door_protocol}"
-
-
-#: Columns that together single out the executions of one side of a series.
-_IDENTIFYING_COLUMNS = (
-    "test_name",
-    "test_hash",
-    "dataset",
-    "dataset_hash",
-    "content_hash",
-    "site",
-    "storage_site",
-    "door",
-    "door_protocol",
-    "instrument_version",
-)
-
-
-def common_values(side: Iterable[Sample]) -> dict[str, str | int]:
-    """Columns in which all these executions agree, with the value to select them by."""
-    found: dict[str, set[str | int]] = defaultdict(set)
-    for sample in side:
-        found["variant"].add(sample.variant.canonical_json)
-        for name in _IDENTIFYING_COLUMNS:
-            found[name].add(getattr(sample, name))
-    common = {
-        name: value
-        for name, values in found.items()
-        if len(values) == 1
-        for value in values
-        if value
-    }
-    if common.get("storage_site") == common.get("site"):
-        common.pop("storage_site", None)
-    return common
 
 
 @dataclass(frozen=True)
@@ -322,45 +198,6 @@ def select_jobs(jobs: Sequence[Job]) -> tuple[list[Job], Counter[str]]:
     return known, +left_out
 
 
-def measure_effect(
-    series: SeriesSides, headline: HeadlineMetric, axis: str, known: ChecksumsBySlot
-) -> SeriesEffect:
-    """Measure one series: pairs where jobs hold both sides, else unpaired jobs."""
-    metric = headline.name
-    a, b, dirty = drop_dirty(series.a, series.b)
-    pairs, left_out = pair_jobs(a, b, metric)
-    values_a: list[JobValue] = []
-    values_b: list[JobValue] = []
-    if pairs:
-        pairs, unused = select_jobs(pairs)
-        left_out += unused
-    else:
-        values_a, left_a = collect_job_values(a, metric)
-        values_b, left_b = collect_job_values(b, metric)
-        values_a, unused_a = select_jobs(values_a)
-        values_b, unused_b = select_jobs(values_b)
-        left_out = left_a + left_b + unused_a + unused_b
-    bare = SeriesEffect(
-        series=series,
-        headline=headline,
-        pairs=tuple(pairs),
-        a=tuple(values_a),
-        b=tuple(values_b),
-        left_out=dict(sorted((left_out + dirty).items())),
-        build=compare_builds(
-            _select_valid_samples(a, metric), _select_valid_samples(b, metric), axis
-        ),
-        data_comparison=compare_data(a, b, known),
-        estimate=None,
-    )
-    return _apply_refusals(bare)
-
-
-def _select_valid_samples(side: Sequence[Sample], metric: str) -> Sequence[Sample]:
-    """The executions that count, so that no failed one speaks for the build; all where none does."""
-    return [sample for sample in side if not sample.reason_unusable(metric)] or side
-
-
 def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
     """Estimate one effect from the jobs of several series together (the doors of one site).
 
@@ -377,123 +214,3 @@ def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
 def _estimate_side(jobs: Iterable[JobValue]) -> Estimate | None:
     """Estimate the mean ln(value) of one side's jobs."""
     return estimate_over_hosts(group_by_host(list(jobs), lambda job: [math.log(job.value)]))
-
-
-def _apply_refusals(bare: SeriesEffect) -> SeriesEffect:
-    estimate = None if bare.data_comparison.forbids_comparison else estimate_effect([bare])
-    judged = replace(bare, estimate=estimate)
-    reasons = list(_find_refusal_reasons(judged))
-    if not reasons:
-        return judged
-    first = reasons[0]
-    judged = replace(
-        judged,
-        refused=first.verdict,
-        why="; ".join(reason.why for reason in reasons),
-        remedy=first.remedy,
-    )
-    # Different values are never compared: nothing of them reaches the pair table either.
-    nothing = first.verdict is Verdict.VALUES_DIFFER
-    return replace(judged, pairs=(), a=(), b=()) if nothing else judged
-
-
-class RefusalReason(NamedTuple):
-    """Reason for giving no statistical verdict, with the remedy."""
-
-    verdict: Verdict
-    why: str
-    remedy: str
-
-
-def _find_refusal_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
-    """Everything that forbids a verdict; the first names the refusal."""
-    yield from _find_zeros(one)
-    if not one.pairs and not (one.a and one.b):
-        yield _explain_one_sided(one)
-        return
-    if one.data_comparison is DataComparison.ALTERED:
-        yield RefusalReason(
-            Verdict.VALUES_DIFFER,
-            "a checksum execution met another content than the dataset's: not compared",
-            "place the dataset again and measure anew, or leave that out with --where",
-        )
-        return
-    if one.data_comparison is DataComparison.DIFFERS:
-        yield RefusalReason(
-            Verdict.VALUES_DIFFER,
-            "the value checksums of both sides differ: not compared",
-            "find out why the sides read other values; `treehammer export` shows value_checksum",
-        )
-        return
-    if one.build.differing:
-        yield RefusalReason(
-            Verdict.BUILD_DIFFERS,
-            f"other {', '.join(one.build.differing)}",
-            "compare builds made alike, or select one with --where",
-        )
-    yield from _find_amount_reasons(one)
-
-
-def _find_zeros(one: SeriesEffect) -> Iterator[RefusalReason]:
-    """Refuse a metric that is 0 somewhere: it has no ratio, and leaving it out would hide it."""
-    zeros = one.left_out.get(f"{one.metric} is 0")
-    if zeros:
-        yield RefusalReason(
-            Verdict.NOT_ENOUGH,
-            f"{one.metric} is 0 in {pluralize(zeros, 'execution')}, which has no ratio",
-            "state a headline metric that is above 0, such as success_fraction for failures",
-        )
-
-
-def _find_amount_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
-    """Whether there is too little reading, too few jobs or no spread."""
-    if one.headline in DEFAULT_HEADLINE:
-        yield from _find_reading_reasons(one)
-    if one.missing_jobs:
-        yield RefusalReason(
-            Verdict.NOT_ENOUGH,
-            f"{pluralize(one.jobs, 'job')} on {_pluralize_hosts(one.hosts)}; needed are {MIN_JOBS} "
-            f"on one host, 2 on each of two, or {MIN_HOSTS} hosts",
-            f"submit more repeats (-S repeats={2 * MIN_JOBS})",
-        )
-    elif one.estimate is None:
-        yield RefusalReason(
-            Verdict.NOT_ENOUGH,
-            "zero variance: all jobs gave the same ratio, which no clock does",
-            "look for copied measurements or a coarse clock (`treehammer export`), read more events",
-        )
-
-
-def _find_reading_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
-    """Whether there is too little reading for times per event."""
-    if one.cpu_s is None:
-        remedy = "time the loop with the kit, or report loop_cpu_s"
-        yield RefusalReason(Verdict.TOO_LITTLE, "the loop's CPU time was not measured", remedy)
-    elif one.cpu_s < MIN_CPU_S:
-        why = f"{one.cpu_s:.2g} s of CPU per side in a job, at least {MIN_CPU_S:g} s needed"
-        yield RefusalReason(Verdict.TOO_LITTLE, why, "read more passes, rounds or events per job")
-
-
-def _pluralize_hosts(count: int) -> str:
-    return {0: "no known host", 1: "one host"}.get(count) or pluralize(count, "host")
-
-
-def _explain_one_sided(one: SeriesEffect) -> RefusalReason:
-    if not one.series.b:
-        return RefusalReason(
-            Verdict.ONLY_IN_A, "nothing was run on side B", "run the test for B here, too"
-        )
-    if not one.series.a:
-        return RefusalReason(
-            Verdict.ONLY_IN_B, "nothing was run on side A", "run the test for A here, too"
-        )
-    empty = "both sides" if not one.a and not one.b else f"side {'A' if not one.a else 'B'}"
-    reasons = ", ".join(f"{reason} {count}" for reason, count in one.left_out.items())
-    why = f"no usable execution on {empty} ({reasons})"
-    if set(one.left_out) == {f"no {one.metric}"}:
-        remedy = f"have the payload report {one.metric}"
-        if one.headline in DEFAULT_HEADLINE:
-            remedy += "; the kit does after the first of at least 2 passes"
-        return RefusalReason(Verdict.NOT_ENOUGH, why, remedy)
-    remedy = "see what went wrong with `treehammer status CAMPAIGN`, mend it and run the test again"
-    return RefusalReason(Verdict.FAILED, why, remedy)

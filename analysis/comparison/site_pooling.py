@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import median
 
-from treehammer.analysis.comparison.series_effects import (
-    SeriesEffect,
-    SeriesSides,
-    common_values,
-    estimate_effect,
-)
+from treehammer.analysis.comparison.series_effects import SeriesEffect, estimate_effect
+from treehammer.analysis.comparison.series_sides import SeriesSides, common_values
 from treehammer.analysis.statistics.estimates import Estimate, PooledEstimate, pool_estimates
 from treehammer.analysis.statistics.verdict import ONE_SIDED_VERDICTS, Verdict
 from treehammer.hctests.matrix.headline import HeadlineMetric
@@ -53,7 +49,7 @@ def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
 
     One that no site measured on both sides has no row.
     Series without enough data, that read too little or with other values stay outside.  Where no
-    series may enter a verdict, those whose builds differ are pooled for information.
+    series may enter a verdict, those whose builds or contents differ are pooled for information.
     """
     groups: dict[tuple[str, str], list[SeriesEffect]] = defaultdict(list)
     for one in effects:
@@ -68,7 +64,11 @@ def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
 def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
     entering = _select_refused(group, None)
     refused, why = _find_refusal(group, entering)
-    chosen = entering or _select_refused(group, Verdict.BUILD_DIFFERS)
+    chosen = (
+        entering
+        or _select_refused(group, Verdict.BUILD_DIFFERS)
+        or _select_refused(group, Verdict.OTHER_CONTENT)
+    )
     sites = _group_by_site(chosen)
     # The doors of one site share its nodes: together they are one site's answer.
     estimates = {

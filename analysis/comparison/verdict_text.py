@@ -152,7 +152,7 @@ def format_interval(row: VerdictRow) -> str:
 
 
 def describe_change(effect: float, metric: str = "cpu_per_event_s", better: str = "lower") -> str:
-    """An effect in words, e.g. ``3.1 % slower``, of other metrics ``3.1 % higher (better)``."""
+    """Describe an effect in words, e.g. ``3.1 % slower``, of other metrics ``3.1 % higher (better)``."""
     size = f"{format_change_size(effect)} %"
     if metric in METRIC_TITLES:
         return f"{size} {'slower' if effect > 0 else 'faster'}"

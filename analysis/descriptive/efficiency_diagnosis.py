@@ -33,6 +33,7 @@ START_SHARE = 0.5
 
 #: Columns of the evidence, beside those of the breakdown.
 DIAGNOSIS_COLUMNS = (
+    "job_id",
     "kind",
     *OUTCOME_COLUMNS,
     *BREAKDOWN_COLUMNS,
@@ -63,6 +64,7 @@ class Cause(StrEnum):
     SETUP = "software set-up"
     OPEN = "open"
     START = "start of ROOT"
+    LOADING = "slow loading of ROOT"
     DECOMPRESSION = "decompression"
     DESERIALIZATION = "deserialization"
     OTHER = "unknown"
@@ -77,6 +79,7 @@ class EfficiencyDiagnosis:
         sentence: the answer in one sentence, without the subject's name.
         evidence: further sentences with the numbers behind it.
         breakdown: of all executions.
+        jobs: number of jobs.
         next_metrics: metrics to look at next, for ``summary --metrics``.
         next_by: columns to group these by.
     """
@@ -85,8 +88,19 @@ class EfficiencyDiagnosis:
     sentence: str
     evidence: Sequence[str]
     breakdown: TimeBreakdown
+    jobs: int
     next_by: Sequence[str]
     next_metrics: Sequence[str]
+
+    def describe(self, subject: str) -> list[str]:
+        """Answer in full sentences: the cause, the CPU efficiency, then the evidence."""
+        measurements = pluralize(self.breakdown.executions, "measurement")
+        return [
+            f"{subject} {self.sentence}.",
+            f"CPU efficiency {self.breakdown.efficiency:.2f} in {measurements} of "
+            f"{pluralize(self.jobs, 'job')}.",
+            *self.evidence,
+        ]
 
 
 def select_explained(rows: Iterable[Row]) -> list[Row]:
@@ -107,6 +121,7 @@ def diagnose_efficiency(rows: Iterable[Row]) -> EfficiencyDiagnosis | None:
         rule.describe(breakdown),
         [text for text in (find(breakdown, rows) for find in rule.evidence) if text],
         breakdown,
+        len({row["job_id"] for row in rows}),
         rule.next_by,
         rule.next_metrics,
     )
@@ -122,6 +137,8 @@ def _find_cause(breakdown: TimeBreakdown, rows: Sequence[Row]) -> Cause:
         cpu = [breakdown.seconds[p] for p in (TimePart.DECOMPRESSION, TimePart.DESERIALIZATION)]
         return Cause.DECOMPRESSION if cpu[0] > UNZIP_SHARE * sum(cpu) else Cause.DESERIALIZATION
     part = max(_WAITING_CAUSES, key=breakdown.waited)
+    if part is TimePart.START and breakdown.waited(part) < breakdown.seconds[part] / 2:
+        return Cause.START  # mostly work, not waiting
     if part is not TimePart.READS:
         return _WAITING_CAUSES[part]
     if _is_cold(rows):
@@ -140,7 +157,7 @@ _WAITING_CAUSES = {
     TimePart.STAGE_IN: Cause.STAGE_IN,
     TimePart.SETUP: Cause.SETUP,
     TimePart.OPEN: Cause.OPEN,
-    TimePart.START: Cause.START,
+    TimePart.START: Cause.LOADING,
     TimePart.OTHER: Cause.OTHER,
 }
 
@@ -306,6 +323,13 @@ _RULES = {
         (),
         ("host", "root"),
         ("eff_job", "import_wall_s", "compile_wall_s"),
+    ),
+    Cause.LOADING: _Rule(
+        "waits for its software: {time} in loading ROOT and compiling the loop",
+        TimePart.START,
+        (_describe_load,),
+        ("host", "root"),
+        ("eff_job", "import_wall_s", "compile_wall_s", "psi_io_some_s"),
     ),
     Cause.DECOMPRESSION: _Rule(
         "is busy, not waiting: {time} in decompression",

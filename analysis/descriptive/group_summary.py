@@ -95,7 +95,7 @@ class ExecutionGroup:
         return MeanWithInterval(len(values), estimate.mean, *estimate.interval())
 
     def ratio_over_jobs(self, other: ExecutionGroup, metric: str) -> MeanWithInterval | None:
-        """How many times as much as in another group, the geometric mean over jobs.
+        """Compute the ratio to another group, as a geometric mean over jobs.
 
         Unpaired (Welch's t on the logarithms); None where either has no positive values, without an
         interval where either has fewer than two jobs.
@@ -110,7 +110,7 @@ class ExecutionGroup:
         return MeanWithInterval(jobs, math.exp(estimate.mean), *map(math.exp, estimate.interval()))
 
     def job_values(self, metric: str) -> list[float]:
-        """One value a job: the median over its executions in its last attempt that has one."""
+        """Return one value per job: the median over the executions of its last attempt that has one."""
         known = (row for row in self.rows if row[metric] is not None)
         jobs = select_last_attempts(known, lambda row: (row["job_id"], row["attempt"]))
         return [float(median(row[metric] for row in found)) for found in jobs.values()]
@@ -137,7 +137,7 @@ def _make_group(key: Key, rows: Sequence[Row]) -> ExecutionGroup:
 
 
 def list_axes(rows: Iterable[Row]) -> tuple[str, ...]:
-    """The axes of the rows' variants."""
+    """List the axes of the rows' variants."""
     names = (name for row in rows for name, _ in parse_variant(row["variant"]).values)
     return tuple(dict.fromkeys(names))
 
@@ -152,11 +152,14 @@ def lookup_value(row: Row, name: str) -> Scalar | None:
 def find_distinguishing_names(
     rows: Iterable[Row], beside: Collection[str] = ("site", "door")
 ) -> tuple[str, ...]:
-    """Names that separate groups without mixtures: varying axes, and these columns."""
+    """Find the names that separate groups without mixtures: varying axes, and these columns."""
     timed = [row for row in rows if row["kind"] == TIMED]
     varying = find_varying_axes(parse_variant(row["variant"]) for row in timed)
     if all(row.get("storage_site") == row.get("site") for row in timed):
         beside = [name for name in beside if name != "storage_site"]
+    named = {(row.get("dataset"), row.get("dataset_hash")) for row in timed}
+    if len({name for name, _ in named}) == len(named):
+        beside = [name for name in beside if name != "dataset_hash"]
     columns = [name for name in beside if len({row[name] for row in timed}) > 1]
     return (*columns, *varying)
 

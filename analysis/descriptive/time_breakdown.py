@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from treehammer.collectors.job_spec import PAIRED
+from treehammer.collectors.job_spec import PAIRED, count_threads
+from treehammer.hctests.matrix.identity import parse_axes
 
 Row = Mapping[str, Any]
 
@@ -34,6 +35,8 @@ _CPU = ("user", "sys")
 #: Columns from which executions are broken down.
 BREAKDOWN_COLUMNS = (
     "run_mode",
+    "kind",
+    "variant",
     "setup_wall_s",
     "setup_cpu_s",
     "stagein_wall_s",
@@ -60,6 +63,9 @@ _TOTAL_CPU = ("payload_user_s", "payload_sys_s", "setup_cpu_s", "stagein_cpu_s")
 @dataclass(frozen=True)
 class TimeBreakdown:
     """Wall time in seconds by part, summed over executions; the parts add up to it.
+
+    An execution with several threads counts its wall time once for each of them, since its job
+    reserves as many CPUs.
 
     Attributes:
         executions: how many were summed.
@@ -130,19 +136,22 @@ def split_wall_time(row: Row) -> dict[TimePart, float]:
 
     Waits for a CPU are known for the loop and for the whole payload. Those outside the loop are
     taken from the phases there in proportion to their wall time. Time in the loop that was neither
-    CPU nor run queue is waiting; as far as ROOT saw it inside reads, it is waiting for reads.
+    CPU nor run queue is waiting; as far as ROOT saw it inside reads, it is waiting for reads. Of
+    several threads it is not known why they wait, so that theirs is in the remainder.
     """
-    loop = _LoopTimes.from_row(row)
-    outside = max(row["payload_wall_s"] - loop.wall_s, 0.0)
+    threads = _count_row_threads(row)
+    loop = _LoopTimes.from_row(row, threads)
+    outside = max(threads * row["payload_wall_s"] - loop.wall_s, 0.0)
     queue_outside = min(max(_number(row, "payload_run_queue_s") - loop.queue_s, 0.0), outside)
-    start = min(_number(row, "import_wall_s") + _number(row, "compile_wall_s"), outside)
-    opening = min(_sum_opening(row, ("wall",)), outside - start)
+    start = threads * (_number(row, "import_wall_s") + _number(row, "compile_wall_s"))
+    start = min(start, outside)
+    opening = min(threads * _sum_opening(row, ("wall",)), outside - start)
     ran = (outside - queue_outside) / outside if outside else 0.0
     queue = loop.queue_s + queue_outside
     throttled = min(_number(row, "cgroup_throttled_s"), queue)
     return {
-        TimePart.SETUP: _number(row, "setup_wall_s"),
-        TimePart.STAGE_IN: _number(row, "stagein_wall_s"),
+        TimePart.SETUP: threads * _number(row, "setup_wall_s"),
+        TimePart.STAGE_IN: threads * _number(row, "stagein_wall_s"),
         TimePart.START: start * ran,
         TimePart.OPEN: opening * ran,
         TimePart.RUN_QUEUE: queue - throttled,
@@ -156,7 +165,7 @@ def split_wall_time(row: Row) -> dict[TimePart, float]:
 
 def split_cpu_time(row: Row) -> dict[TimePart, float]:
     """Assign the CPU time of one execution to parts; the compiler counts by its wall time."""
-    loop = _LoopTimes.from_row(row)
+    loop = _LoopTimes.from_row(row, _count_row_threads(row))
     start = sum(_number(row, n) for n in ("import_user_s", "import_sys_s", "compile_wall_s"))
     opening = _sum_opening(row, _CPU)
     payload = _number(row, "payload_user_s") + _number(row, "payload_sys_s")
@@ -183,14 +192,16 @@ class _LoopTimes:
     unzip_s: float
 
     @classmethod
-    def from_row(cls, row: Row) -> _LoopTimes:
-        wall = _sum_passes(row, "pass_loop_wall_s")
+    def from_row(cls, row: Row, threads: int) -> _LoopTimes:
+        wall = threads * _sum_passes(row, "pass_loop_wall_s")
         passes = len(row["pass_loop_wall_s"] or ())
         queue = min(_sum_passes(row, "pass_loop_run_queue_s"), wall)
         cpu = sum(_sum_passes(row, f"pass_loop_{clock}_s") for clock in _CPU)
         cpu = min(cpu, wall - queue)  # more only with several threads
         blocked = wall - queue - cpu
         in_reads = _first_known(row, "perfstats_read_s", "ntuple_read_wall_s")
+        if in_reads is None and threads > 1:
+            in_reads = 0.0
         in_unzip = _first_known(row, "perfstats_unzip_s", "ntuple_unzip_wall_s") or 0.0
         # Decompression is timed by the wall clock, which runs on while the thread is in the queue.
         running = cpu / (cpu + queue) if cpu else 0.0
@@ -202,6 +213,14 @@ class _LoopTimes:
             blocked if in_reads is None else min(blocked, in_reads * passes),
             min(cpu, in_unzip * passes * running),
         )
+
+
+def _count_row_threads(row: Row) -> int:
+    """Count the threads of an execution; one if its variant is not readable."""
+    try:
+        return count_threads(str(row["kind"]), parse_axes(str(row["variant"] or "{}")))
+    except (ValueError, TypeError, AttributeError):
+        return 1
 
 
 def _number(row: Row, name: str) -> float:

@@ -128,7 +128,7 @@ def _count_executions(rounds: Iterable[_Round]) -> int:
 def collect_job_values(
     samples: Iterable[Sample], metric: str
 ) -> tuple[list[JobValue], Counter[str]]:
-    """One value per job, from its last attempt with a usable execution, and exclusions."""
+    """Collect one value per job, from its last attempt with a usable execution, and count exclusions."""
     left_out: Counter[str] = Counter()
     usable = _select_usable(samples, metric, left_out)
     jobs = select_last_attempts(usable, lambda sample: (sample.job_id, sample.attempt))
@@ -230,7 +230,7 @@ def _find_launch_ratio(a: Sequence[Sample], b: Sequence[Sample], metric: str) ->
 
 
 def _first_host(samples: Sequence[Sample]) -> str:
-    """The one host of an attempt; records that name several are read the same in any order."""
+    """Choose the host of an attempt; records that name several are read the same in any order."""
     return min(sample.host for sample in samples)
 
 

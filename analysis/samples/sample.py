@@ -173,7 +173,7 @@ class Sample:
         return self.storage_site not in ("", self.site)
 
     def axis_value(self, axis: str) -> Scalar | None:
-        """The value on an axis of the variant or of :data:`CONTEXT_AXES`; None where it has none."""
+        """Return the value on an axis of the variant or of :data:`CONTEXT_AXES`; None where it has none."""
         if axis == SELECTION_AXIS:
             return self.side or None
         values = dict(self.variant.values)

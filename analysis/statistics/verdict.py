@@ -42,6 +42,7 @@ class Verdict(StrEnum):
     TOO_LITTLE = "too little read"
     BUILD_DIFFERS = "build differs"
     VALUES_DIFFER = "values differ"
+    OTHER_CONTENT = "other content"
     ONLY_IN_A = "only in A"
     ONLY_IN_B = "only in B"
     FAILED = "failed"
@@ -151,7 +152,7 @@ class VerdictEvidence:
     counters: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The text kept in the verdict's row."""
+        """Return the text kept in the verdict's row."""
         return json.dumps(asdict(self), sort_keys=True, allow_nan=False)
 
     @classmethod

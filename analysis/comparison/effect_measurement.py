@@ -1,0 +1,81 @@
+"""Measurement of a series' effect from its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from treehammer.analysis.comparison.comparability import (
+    ChecksumsBySlot,
+    compare_builds,
+    compare_data,
+)
+from treehammer.analysis.comparison.refusals import find_refusal_reasons
+from treehammer.analysis.comparison.series_effects import SeriesEffect, estimate_effect, select_jobs
+from treehammer.analysis.comparison.series_sides import SeriesSides
+from treehammer.analysis.samples.job_pairs import (
+    JobValue,
+    collect_job_values,
+    drop_dirty,
+    pair_jobs,
+)
+from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.hctests.matrix.headline import HeadlineMetric
+
+
+def measure_effect(
+    series: SeriesSides, headline: HeadlineMetric, axis: str, known: ChecksumsBySlot
+) -> SeriesEffect:
+    """Measure one series: pairs where jobs hold both sides, else unpaired jobs."""
+    metric = headline.name
+    a, b, dirty = drop_dirty(series.a, series.b)
+    pairs, left_out = pair_jobs(a, b, metric)
+    values_a: list[JobValue] = []
+    values_b: list[JobValue] = []
+    if pairs:
+        pairs, unused = select_jobs(pairs)
+        left_out += unused
+    else:
+        values_a, left_a = collect_job_values(a, metric)
+        values_b, left_b = collect_job_values(b, metric)
+        values_a, unused_a = select_jobs(values_a)
+        values_b, unused_b = select_jobs(values_b)
+        left_out = left_a + left_b + unused_a + unused_b
+    bare = SeriesEffect(
+        series=series,
+        headline=headline,
+        pairs=tuple(pairs),
+        a=tuple(values_a),
+        b=tuple(values_b),
+        left_out=dict(sorted((left_out + dirty).items())),
+        build=compare_builds(
+            _select_valid_samples(a, metric), _select_valid_samples(b, metric), axis
+        ),
+        data_comparison=compare_data(a, b, known, axis),
+        estimate=None,
+    )
+    return _apply_refusals(bare)
+
+
+def _select_valid_samples(side: Sequence[Sample], metric: str) -> Sequence[Sample]:
+    """Select the executions that count, so that no failed one speaks for the build; all if none counts."""
+    return [sample for sample in side if not sample.reason_unusable(metric)] or side
+
+
+def _apply_refusals(bare: SeriesEffect) -> SeriesEffect:
+    estimate = None if bare.data_comparison.forbids_comparison else estimate_effect([bare])
+    judged = replace(bare, estimate=estimate)
+    reasons = list(find_refusal_reasons(judged))
+    if not reasons:
+        return judged
+    first = reasons[0]
+    judged = replace(
+        judged,
+        refused=first.verdict,
+        why="; ".join(reason.why for reason in reasons),
+        remedy=first.remedy,
+    )
+    # Different values are never compared: nothing of them reaches the pair table either.
+    nothing = first.verdict is Verdict.VALUES_DIFFER
+    return replace(judged, pairs=(), a=(), b=()) if nothing else judged
