@@ -113,7 +113,7 @@ def _list_of(model: type[BaseModel]) -> Any:
 _ATTEMPT = _row_model("Attempt", AttemptRow, "job_id")
 _JOB = _row_model("Job", JobRow, "campaign_id", attempts=_list_of(_ATTEMPT))
 _CAMPAIGN = _row_model("Campaign", CampaignRow, plan=(CampaignPlanModel, ...))
-_REPLICA = _row_model("Replica", ReplicaRow)
+_REPLICA = _row_model("Replica", ReplicaRow, "owner")
 #: Model of the request body; its name is that of the schema in the OpenAPI description.
 CampaignDocument = create_model(
     "CampaignUpload",

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from treehammer.errors import StoreError, UnstorableContentError
+from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
+from treehammer.sql.write.ownership import Sender
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 from treehammer.web.api.campaign_document import (
     CampaignDocumentError,
@@ -16,7 +17,7 @@ from treehammer.web.api.campaign_document import (
     parse_campaign_document,
 )
 from treehammer.web.api.response_models import CampaignStored
-from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.auth import AccessControl, make_sender
 from treehammer.web.core.request_bodies import BodyBudget, RequestLimits, parse_json, read_body
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
@@ -35,14 +36,14 @@ class CampaignIngest:
 
     Args:
         access_control: authorizes tokens.
-        write: stores an upload, durably when it returns; called in a thread.
+        write: stores an upload of a sender, durably when it returns; called in a thread.
         limits: of requests.
     """
 
     def __init__(
         self,
         access_control: AccessControl,
-        write: Callable[[CampaignUpload], UploadResult],
+        write: Callable[[CampaignUpload, Sender], UploadResult],
         limits: RequestLimits,
     ) -> None:
         self._access_control = access_control
@@ -60,7 +61,9 @@ class CampaignIngest:
             body = await read_body(request, self._limits, lease)
             try:
                 async with asyncio.timeout(self._limits.response_s), self._one_at_a_time:
-                    upload, result = await asyncio.to_thread(self._store_document, body)
+                    upload, result = await asyncio.to_thread(
+                        self._store_document, body, make_sender(request, grant)
+                    )
             except TimeoutError:
                 raise service_unavailable(
                     "the database took too long; repeat the same request"
@@ -71,15 +74,17 @@ class CampaignIngest:
         stored = CampaignStored(new=result.new, changed=result.changed, known=result.known)
         return AsciiJSONResponse(stored.model_dump())
 
-    def _store_document(self, body: bytes) -> tuple[CampaignUpload, UploadResult]:
+    def _store_document(self, body: bytes, sender: Sender) -> tuple[CampaignUpload, UploadResult]:
         document = parse_json(body, self._limits.json_marks)
         if (rows := count_rows(document)) > MAX_ROWS:
             raise RequestRefusedError(413, f"{rows} rows in one request; send at most {MAX_ROWS}")
         try:
             upload = parse_campaign_document(document)
-            return upload, self._write(upload)
+            return upload, self._write(upload, sender)
         except CampaignDocumentError as error:
             raise _invalid_campaign(error.reasons[:MAX_REASONS]) from None
+        except ForeignCampaignError as error:
+            raise RequestRefusedError(403, error.message) from None
         except UnstorableContentError as error:
             raise _invalid_campaign([error.message]) from None
         except StoreError:

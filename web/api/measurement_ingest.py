@@ -10,11 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treehammer.collectors.record.measurement_record import Measurement, RecordError
+from treehammer.errors import ForeignCampaignError
 from treehammer.sql.auth.tokens import AccessGrant
+from treehammer.sql.write.ownership import Sender
 from treehammer.sql.write.quality_flags import require_unflagged
 from treehammer.sql.write.recording import AddResult
 from treehammer.web.api.response_models import MeasurementsStored
-from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.auth import AccessControl, make_sender
 from treehammer.web.core.measurement_writer import (
     MeasurementWriter,
     UnwritableError,
@@ -67,11 +69,12 @@ class MeasurementIngest:
     async def post_measurements(self, request: Request) -> Response:
         """Store uploaded measurements and respond with the outcome."""
         grant = await self._access_control.require_submitter(request)
+        sender = make_sender(request, grant)
         with self._budget.open_lease() as lease:
             body = await read_body(request, self._limits, lease)
             measurements = await self._parse_body(body, grant)
             request.state.note = f"{len(measurements)} measurements from {grant.name}"
-            added = await self._write(measurements) if measurements else AddResult(0, 0)
+            added = await self._write(measurements, sender) if measurements else AddResult(0, 0)
         stored = MeasurementsStored(
             new=added.new, known=added.known, conflicting=list(added.conflicting)
         )
@@ -83,12 +86,14 @@ class MeasurementIngest:
         async with self._one_at_a_time:
             return await asyncio.to_thread(parse_measurements, body, grant, self._limits)
 
-    async def _write(self, measurements: Sequence[Measurement]) -> AddResult:
+    async def _write(self, measurements: Sequence[Measurement], sender: Sender) -> AddResult:
         try:
-            result = self._writer.submit(measurements)
+            result = self._writer.submit(measurements, sender)
             # After a timeout the writer goes on; the repeated measurements are known then.
             async with asyncio.timeout(self._limits.response_s):
                 return await result
+        except ForeignCampaignError as error:
+            raise RequestRefusedError(403, error.message) from None
         except UnwritableError as error:
             suspect = "" if len(measurements) == 1 else " (this or another one of the request)"
             reason = f"the database cannot store it: {error}"[:MAX_REASON_CHARS] + suspect

@@ -154,6 +154,7 @@ _COMPARISON_TABLES = {
     "counters": "exact counters of the same variants with their changes",
     "instructions": "instructions per event of the same variants, where they were counted",
 }
+_TIME_TABLE = "parts of the wall time of good timed measurements in solo mode"
 _COMPARISON_ABOUT = ("selection", "attribution", "notes")
 _EXPLORE_TABLES = {
     "figure": "groups of measurements with their statistics, or the bins of read latencies",
@@ -316,9 +317,9 @@ OPERATIONS = (
         "getJob",
         "job",
         "A job: its attempts and measurements",
-        {"measurements": "measurements", "attempts": "attempts"},
+        {"measurements": "measurements", "attempts": "attempts", "time": _TIME_TABLE},
         (Parameter("job_id", "Identity.", _TEXT, in_path=True),),
-        ("facts", "command_line"),
+        ("facts", "command_line", "explanation"),
     ),
     PageOperation(
         "/sites", "listSites", "sites", "All sites and their last 30 days", {"sites": "sites"}
@@ -330,6 +331,7 @@ OPERATIONS = (
         "A site compared with the median of similar sites, and its changes",
         {
             "series": "the site and the median of similar sites, by day or week",
+            "time": _TIME_TABLE,
             "state": "doors, releases and nodes",
             "changes": "changes of doors, releases and nodes, by day",
             "outcomes": "outcomes by day",
@@ -344,6 +346,7 @@ OPERATIONS = (
             Parameter("protocol", "Only doors of this protocol.", _TEXT),
             *_window_parameters((14, 30, 90, 180)),
         ),
+        ("explanation",),
     ),
     PageOperation(
         "/comparisons",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from treehammer.errors import StoreError
 from treehammer.sql.auth.tokens import AccessGrant
 from treehammer.web.api.response_models import StartAnswer, StartRequest
 from treehammer.web.core.auth import AccessControl
@@ -27,6 +30,8 @@ from treehammer.web.core.start_registry import (
 
 #: Bytes of a body, and of all bodies in progress; values in a body.
 _BODY_BYTES, _WAITING_BYTES, _MARKS = 4000, 8_000_000, 50
+#: Maximum number of campaigns whose owner is kept in memory.
+MAX_KNOWN_OWNERS = 10_000
 
 
 class CommonStartEndpoint:
@@ -35,9 +40,18 @@ class CommonStartEndpoint:
     Args:
         access_control: authorizes tokens; only those of jobs are accepted.
         limits: of requests, except for the size of a body.
+        find_owner: reads the group that a campaign belongs to, None if it is unknown; called in a
+            thread.
     """
 
-    def __init__(self, access_control: AccessControl, limits: RequestLimits) -> None:
+    def __init__(
+        self,
+        access_control: AccessControl,
+        limits: RequestLimits,
+        find_owner: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        self._find_owner = find_owner
+        self._owned: set[tuple[str, str]] = set()
         self._access_control = access_control
         self._limits = RequestLimits(_BODY_BYTES, _BODY_BYTES, body_s=limits.body_s)
         self._budget = BodyBudget(_WAITING_BYTES)
@@ -51,6 +65,7 @@ class CommonStartEndpoint:
         with self._budget.open_lease() as lease:
             body = await read_body(request, self._limits, lease)
         wanted = _parse_request(body)
+        await self._require_owner(grant.campaign_id, grant.owner)
         state = self._register(wanted, grant)
         request.state.note = f"{state.present} of {state.jobs} jobs for {grant.name}"
         answer = StartAnswer(
@@ -61,6 +76,21 @@ class CommonStartEndpoint:
             poll_s=state.poll_s,
         )
         return AsciiJSONResponse(answer.model_dump())
+
+    async def _require_owner(self, campaign_id: str, owner: str) -> None:
+        """Refuse tokens for a campaign of another group; owners never change, so they are kept."""
+        if (campaign_id, owner) in self._owned:
+            return
+        try:
+            known = await asyncio.to_thread(self._find_owner, campaign_id)
+        except StoreError:
+            raise service_unavailable("the campaign's owner cannot be read now") from None
+        if known not in (None, owner):
+            raise RequestRefusedError(403, f"campaign {campaign_id} belongs to another group")
+        if known:
+            if len(self._owned) >= MAX_KNOWN_OWNERS:
+                self._owned.clear()
+            self._owned.add((campaign_id, owner))
 
     def _register(self, wanted: StartRequest, grant: AccessGrant) -> StartState:
         values = wanted.model_dump(exclude={"barrier"})

@@ -52,6 +52,7 @@ def token() -> None:
 @token.command("create")
 @click.option("--role", type=click.Choice(ROLES), required=True, help="Permissions of its holder.")
 @click.option("--name", required=True, help="Name of its holder, for the list.")
+@click.option("--group", default="", help="Group that shares its campaigns [default: the name].")
 @click.option("--expires", metavar="90d", help="Lifetime from now [default: unlimited].")
 @click.option(
     "-o",
@@ -61,16 +62,19 @@ def token() -> None:
 )
 @click.pass_obj
 def create_command(
-    settings: Settings, role: str, name: str, expires: str | None, output: Path | None
+    settings: Settings, role: str, name: str, group: str, expires: str | None, output: Path | None
 ) -> None:
     """Create a key and show it once: neither the service nor the database stores it.
 
     Example: treehammer token create --role submit --name alice --expires 365d
     """
-    if not name.strip() or len(name) > MAX_KEY_NAME_CHARS or not name.isprintable():
-        raise ConfigError(
-            f"must be printable text of 1 to {MAX_KEY_NAME_CHARS} characters", where="--name"
-        )
+    name = name.strip()
+    owner = group.strip() or name
+    for option, text in (("--name", name), ("--group", owner)):
+        if not text or len(text) > MAX_KEY_NAME_CHARS or not text.isprintable():
+            raise ConfigError(
+                f"must be printable text of 1 to {MAX_KEY_NAME_CHARS} characters", where=option
+            )
     now_us = _now_us()
     end_us = now_us + parse_duration(expires, "--expires") * MICROSECONDS if expires else None
     if output is not None and output.exists():
@@ -78,9 +82,9 @@ def create_command(
     master = load_master_key(settings.master_key_file)
     with _open_keyring(settings) as keyring:
         _warn_of_foreign_keys(settings, keyring.list_keys(), master)
-        key = keyring.create_key(master, role, name.strip(), now_us=now_us, expires_us=end_us)
+        key = keyring.create_key(master, role, name, now_us=now_us, expires_us=end_us, owner=owner)
     until = f"until {format_time(end_us / MICROSECONDS)}" if end_us else "until it is revoked"
-    click.echo(f"key {key.key_id} for {name.strip()}, role {role}, valid {until}", err=True)
+    click.echo(f"key {key.key_id} for {name}, role {role}, valid {until}", err=True)
     if output is None:
         click.echo("shown only once; store it in a file that only you can read:", err=True)
         click.echo(key.text)
@@ -145,6 +149,7 @@ def list_command(settings: Settings, revoked: bool, form: str) -> None:
         OutputColumn("key_id", "key id"),
         OutputColumn("role", "role"),
         OutputColumn("name", "for"),
+        OutputColumn("owner", "group"),
         OutputColumn("created_us", "created", _format_day),
         OutputColumn("expires_us", "expires", _format_day),
         OutputColumn("state", "state"),
@@ -178,6 +183,7 @@ def _key_row(row: AccessKeyRow, master: bytes | None) -> dict[str, Any]:
         "key_id": row.key_id,
         "role": row.role,
         "name": row.name,
+        "owner": row.owner,
         "created_us": row.created_us,
         "expires_us": row.expires_us,
         "revoked_us": row.revoked_us,

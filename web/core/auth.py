@@ -9,8 +9,11 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 
+from treehammer.collectors.record.metric_catalogue import MAX_WORD
 from treehammer.errors import StoreError, TokenError
+from treehammer.sql.auth.access_keys import ADMIN
 from treehammer.sql.auth.tokens import AccessGrant, AccessList, verify_token
+from treehammer.sql.write.ownership import Sender
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
 _LOG = logging.getLogger("treehammer.service")
@@ -184,6 +187,18 @@ class AccessControl:
         if "authorization" in request.headers or READER_COOKIE not in request.cookies:
             return require_read_grant(await self.authenticate(request))
         return require_read_grant(await self.grant_for_token(request.cookies[READER_COOKIE]))
+
+
+def make_sender(request: Request, grant: AccessGrant) -> Sender:
+    """Describe who sends a request; administrators act for all groups."""
+    address = request.client.host if request.client else ""
+    return Sender(
+        key_id=grant.key_id,
+        owner=grant.owner,
+        address=address[:MAX_WORD] or "-",
+        received_us=time.time_ns() // 1000,
+        acts_for_all=grant.role == ADMIN,
+    )
 
 
 def require_read_grant(grant: AccessGrant) -> AccessGrant:

@@ -19,6 +19,7 @@ from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.operation_queries import restore_operation
+from treehammer.sql.write.ownership import Delivery, Sender
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
@@ -52,16 +53,23 @@ class LiveDatabase:
         with self._lock:
             self._dispose_engine()
 
-    def add(self, measurements: Iterable[Measurement]) -> AddResult:
+    def add(
+        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
+    ) -> AddResult:
         """Write measurements; see :meth:`Store.add <treehammer.sql.write.store.Store.add>`."""
         with self._use_engine() as engine:
-            return Store(engine).add(measurements)
+            return Store(engine).add(measurements, deliveries)
 
-    def apply_upload(self, upload: CampaignUpload) -> UploadResult:
+    def find_owner(self, campaign_id: str) -> str | None:
+        """Return the group that an uploaded campaign belongs to; None for others."""
+        with self._use_engine() as engine:
+            return Store(engine).find_owner(campaign_id)
+
+    def apply_upload(self, upload: CampaignUpload, sender: Sender) -> UploadResult:
         """Write an uploaded campaign, and mark measurements that read its bad replicas."""
         with self._use_engine() as engine:
             store = Store(engine)
-            result = store.apply_upload(upload)
+            result = store.apply_upload(upload, sender)
             if any(not finding.good for finding in upload.replicas):
                 store.mark_bad_replicas()
             return result

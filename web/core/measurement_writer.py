@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.errors import StoreError, UnstorableContentError
+from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
+from treehammer.sql.write.ownership import MEASUREMENTS, Delivery, Sender
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
 
 _LOG = logging.getLogger("treehammer.service")
@@ -29,7 +30,9 @@ REPEAT_LOG_S = 60.0
 class MeasurementSink(Protocol):
     """Destination of measurements, such as :class:`~treehammer.sql.write.store.Store`."""
 
-    def add(self, measurements: Iterable[Measurement]) -> AddResult:
+    def add(
+        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
+    ) -> AddResult:
         """Write measurements in one transaction; they are durable when this returns."""
         ...
 
@@ -53,6 +56,7 @@ class UnwritableError(Exception):
 @dataclass(frozen=True)
 class _WriteRequest:
     measurements: Sequence[Measurement]
+    deliveries: Sequence[Delivery]
     ids: frozenset[str]
     result: asyncio.Future[AddResult]
 
@@ -106,12 +110,14 @@ class MeasurementWriter:
         if self._thread.is_alive():
             self._thread.join()
 
-    def submit(self, measurements: Sequence[Measurement]) -> asyncio.Future[AddResult]:
+    def submit(
+        self, measurements: Sequence[Measurement], sender: Sender
+    ) -> asyncio.Future[AddResult]:
         """Queue the measurements of one request, to write all or none; call it from the event loop.
 
         Returns:
-            A future that completes when they are durable, or fails with :class:`WriteFailedError` or
-            :class:`UnwritableError`.
+            A future that completes when they are durable, or fails with :class:`WriteFailedError`,
+            :class:`UnwritableError` or :class:`~treehammer.errors.ForeignCampaignError`.
 
         Raises:
             WriterFullError: the queue is full.
@@ -121,12 +127,13 @@ class MeasurementWriter:
         # A request that timed out leaves a future whose exception would be logged as unretrieved.
         result.add_done_callback(_retrieve_exception)
         ids = frozenset(item.id for item in measurements)
+        deliveries = list_deliveries(measurements, sender)
         with self._changed:
             if self._closing:
                 raise WriterClosedError
             if self._queue and self._waiting + len(measurements) > self._max_waiting:
                 raise WriterFullError
-            self._queue.append(_WriteRequest(measurements, ids, result))
+            self._queue.append(_WriteRequest(measurements, deliveries, ids, result))
             self._waiting += len(measurements)
             self._changed.notify()
         return result
@@ -167,7 +174,10 @@ class MeasurementWriter:
 
     def _write_batch(self, requests: Sequence[_WriteRequest]) -> None:
         try:
-            added = self._store.add([m for request in requests for m in request.measurements])
+            added = self._store.add(
+                [measurement for request in requests for measurement in request.measurements],
+                [delivery for request in requests for delivery in request.deliveries],
+            )
         except UnstorableContentError as error:
             self._write_one_by_one(requests, error)
         except StoreError as error:
@@ -188,6 +198,8 @@ class MeasurementWriter:
         if len(requests) > 1:
             for request in requests:
                 self._write_batch([request])
+        elif isinstance(error, ForeignCampaignError):
+            self._resolve([(requests[0], error)])
         elif isinstance(error, UnstorableContentError):
             _LOG.warning("a request cannot be written: %s", error)
             self._resolve([(requests[0], UnwritableError(error.message))])
@@ -273,6 +285,15 @@ def _set_results(outcomes: Sequence[tuple[_WriteRequest, AddResult | Exception]]
             request.result.set_result(outcome)
         else:
             request.result.set_exception(outcome)
+
+
+def list_deliveries(measurements: Sequence[Measurement], sender: Sender) -> list[Delivery]:
+    """List the jobs that measurements belong to, by campaign."""
+    jobs: dict[str, dict[str, None]] = {}
+    for one in measurements:
+        campaign_id, job_id = (str(one.values[name]) for name in ("campaign_id", "job_id"))
+        jobs.setdefault(campaign_id, {})[job_id] = None
+    return [Delivery(sender, MEASUREMENTS, campaign, [*ids]) for campaign, ids in jobs.items()]
 
 
 def _retrieve_exception(result: asyncio.Future[AddResult]) -> None:

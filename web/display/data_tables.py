@@ -113,7 +113,7 @@ class DataTable:
         return replace(self, rows=rows, note=f"{self.note} {note}".strip())
 
     def plain_rows(self) -> list[dict[str, Any]]:
-        """Rows for export: raw values by key."""
+        """Return rows for export: raw values by key."""
         return [{column.key: row[column.key] for column in self.columns} for row in self.rows]
 
     def to_csv(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -12,10 +13,11 @@ from treehammer.analysis.comparison import verdict_text
 from treehammer.text_formatting import format_duration, pluralize
 
 
-def build_environment(filters: Mapping[str, Callable[..., Any]] | None = None) -> Environment:
+@cache
+def build_environment(**filters: Callable[..., Any]) -> Environment:
     """Create an environment with autoescaping and strict undefined variables.
 
-    Templates are loaded from ``templates/`` and ``static/``.
+    Templates are loaded from ``templates/`` and ``static/``, and each is compiled once per process.
     """
     environment = Environment(
         loader=ChoiceLoader(
@@ -30,7 +32,7 @@ def build_environment(filters: Mapping[str, Callable[..., Any]] | None = None) -
         "sort_keys": True,
         "default": vars,
     }  # of dataclasses
-    environment.filters.update({**TEMPLATE_FILTERS, **(filters or {})})
+    environment.filters.update({**TEMPLATE_FILTERS, **filters})
     return environment
 
 

@@ -31,7 +31,7 @@ def release_of_variant(variant: str) -> str:
 
 
 def describe_variant(variant: str) -> str:
-    """All axes and values of a variant."""
+    """Describe all axes and values of a variant."""
     return _axes_text(variant, tuple(_parse_axes(variant)))
 
 
@@ -123,7 +123,7 @@ def _disambiguate(labels: Mapping[str, str], keys: Mapping[str, WorkKey]) -> dic
 def _axis_values(
     names: Mapping[str, str], shown: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The axes of all names and each name's values; empty if they do not distinguish the names."""
+    """Return the axes of all names with each name's values; empty if they do not distinguish the names."""
     if len({*shown.values()}) != 1:
         return (), {}
     axes = next(iter(shown.values()))

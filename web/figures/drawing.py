@@ -6,7 +6,6 @@ to stdout.
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import tempfile
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.binary_stdout import open_binary_stdout
-from treehammer.web.figures.plot_style import MARKERS, plot_style
+from treehammer.web.figures.chart_drawing import draw_charts
+from treehammer.web.figures.plot_style import FILE_STYLE, MARKERS, save_figure
 
 #: File format -> media type.
 FIGURE_FORMATS = {
@@ -28,16 +28,6 @@ FIGURE_FORMATS = {
 }
 TREE_NAME = "figure"
 
-_STYLE = plot_style(
-    "#1d2329",
-    {
-        "pdf.fonttype": 42,
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-        "axes.axisbelow": True,
-        "grid.alpha": 0.2,
-    },
-)
 #: Width of a group of points relative to the distance between places.
 _GROUP_WIDTH = 0.8
 #: Line styles of steps, which have no markers.
@@ -59,7 +49,7 @@ def draw_figure(picture: Mapping[str, Any], form: str) -> bytes:
     columns = min(len(panels), _PANELS_PER_ROW)
     lines = -(-len(panels) // columns)
     width, height = _figure_size(picture, columns, lines)
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(FILE_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
         for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
@@ -86,10 +76,7 @@ def draw_figure(picture: Mapping[str, Any], form: str) -> bytes:
             legend.set_bbox_to_anchor((0, 0, 1, 1), figure.transSubfigure)
         lowest = figure.get_tightbbox().y0 / height - 0.01
         figure.text(0.01, lowest, _footer_text(picture, width), va="top", fontsize=_SMALL_FONT_PT)
-        stream = io.BytesIO()
-        metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-        figure.savefig(stream, format=form, dpi=150, metadata=metadata[form], bbox_inches="tight")
-    return stream.getvalue()
+        return save_figure(figure, form)
 
 
 def _figure_size(picture: Mapping[str, Any], columns: int, lines: int) -> tuple[float, float]:
@@ -316,6 +303,8 @@ def draw_file(form: str, request: Mapping[str, Any]) -> bytes:
     """Draw a file of one of :data:`FIGURE_FORMATS`."""
     if form == "root":
         return write_tree(request["columns"], request["rows"], request["title"])
+    if "charts" in request:
+        return draw_charts(request, form)
     return draw_figure(request["picture"], form)
 
 

@@ -152,7 +152,7 @@ class GroupNames:
         return is_time_axis(self.column, self.all)
 
     def select_drawable(self, most: int) -> list[str]:
-        """The first labels up to a limit; of times the newest."""
+        """Select the first labels up to a limit; of times the newest."""
         return self.all[-most:] if self.are_time else self.all[:most]
 
     def axis_names(self) -> tuple[Mapping[str, str], str]:

@@ -197,6 +197,25 @@ class LineChart:
         """Positions and labels of the horizontal axis."""
         return [(self._x_at(share), text) for share, text in self._across.ticks()]
 
+    def describe(self) -> dict[str, Any]:
+        """Describe the drawing in pixels, for :mod:`treehammer.web.figures.chart_drawing`."""
+        return {
+            "frame": [self.left, self.right, self.top, self.bottom],
+            "x_ticks": self.x_ticks,
+            "y_ticks": self.y_ticks,
+            "marks": [[mark.x, mark.end, mark.label] for mark in self.marks],
+            "lines": [
+                {
+                    "name": line.name,
+                    "css_class": line.css_class,
+                    "round": line.round,
+                    "plain": line.plain,
+                    "dots": [[one.x, one.y, one.low, one.high, one.dot.hollow] for one in dots],
+                }
+                for line, dots in self.lines
+            ],
+        }
+
     def polyline_points(self, placed: Sequence[PlacedDot]) -> str:
         """Corners of a line in SVG notation."""
         return " ".join(f"{one.x:.1f},{one.y:.1f}" for one in placed)

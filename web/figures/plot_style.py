@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,3 +51,28 @@ def plot_style(ink: str, more: Mapping[str, Any]) -> dict[Any, Any]:
         "legend.frameon": False,
         **more,
     }
+
+
+#: Style of files.
+FILE_STYLE = plot_style(
+    "#1d2329",
+    {
+        "pdf.fonttype": 42,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.axisbelow": True,
+        "grid.alpha": 0.2,
+    },
+)
+_METADATA: Mapping[str, Mapping[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}
+
+
+def save_figure(figure: Any, form: str) -> bytes:
+    """Save a matplotlib figure as PNG, SVG or PDF without a date, cropped to the drawing."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format=form, dpi=150, metadata=_METADATA[form], bbox_inches="tight")
+    return stream.getvalue()

@@ -15,6 +15,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_with_first,
 )
 from treehammer.analysis.comparison.conclusion import describe_conclusion
+from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.group_summary import Row
 from treehammer.analysis.samples.sample import (
     BUILD_FACTS,
@@ -29,6 +30,10 @@ from treehammer.collectors.job_spec import TIMED
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.web.display.efficiency_explanation import (
+    EfficiencyExplanation,
+    explain_efficiency,
+)
 from treehammer.web.figures.inline_svg import InlineFigure
 from treehammer.web.report.execution_cells import (
     AVERAGED_METRICS,
@@ -71,6 +76,7 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
             *NODE_COLUMNS,
             *BUILD_COLUMNS,
             *LISTED_COLUMNS,
+            *DIAGNOSIS_COLUMNS,
             "axis_root",
             "failure_kind",
             "failure_phase",
@@ -106,6 +112,7 @@ class CampaignReport:
     test_hashes: tuple[str, ...]
     comparisons: tuple[Comparison, ...]
     cells: tuple[ExecutionCell, ...]
+    explanations: tuple[EfficiencyExplanation, ...]
     efficiency_figure: InlineFigure | None
     time_figure: InlineFigure | None
     builds: tuple[CountedRow, ...]
@@ -156,6 +163,7 @@ def build_report(
         test_hashes=_distinct_texts(rows, "test_hash"),
         comparisons=tuple(_compare_axes(samples, selection, made_us, delta)),
         cells=tuple(cells),
+        explanations=tuple(_explain_sites(rows, sites)),
         efficiency_figure=draw_efficiency_figure(cells),
         time_figure=draw_time_figure(cells),
         builds=_count_rows(rows, ("axis_root", *BUILD_COLUMNS)),
@@ -183,6 +191,14 @@ def _compare_axes(
         if questions:
             with suppress(NothingToDoError):
                 yield from compare_together(samples, questions, now_us=made_us)
+
+
+def _explain_sites(rows: Sequence[Row], sites: Iterable[str]) -> Iterator[EfficiencyExplanation]:
+    """Explain the CPU efficiency of each site that measured it."""
+    for site in sites:
+        explanation = explain_efficiency(site, [row for row in rows if row["site"] == site])
+        if explanation.sentences:
+            yield explanation
 
 
 def _count_hosts(rows: Iterable[Row], site: str) -> int:

@@ -24,7 +24,7 @@ from treehammer.web.report.execution_cells import ExecutionCell
 def render_report(report: CampaignReport) -> str:
     """Render a report as one HTML document without external resources and scripts."""
     return (
-        build_environment(_FILTERS)
+        build_environment(**_FILTERS)
         .get_template("report.html.j2")
         .render(
             report=report,

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.collectors.service_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
 from treehammer.errors import StoreError
+from treehammer.sql.write.ownership import Sender
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 from treehammer.version import __version__
 from treehammer.web.api.campaign_ingest import CampaignIngest
@@ -70,7 +71,8 @@ def create_app(
     *,
     find_measurement: Callable[[str], dict[str, Any] | None] = lambda _: None,
     mark_bad_replicas: Callable[[], object] | None = None,
-    upload_campaign: Callable[[CampaignUpload], UploadResult] | None = None,
+    upload_campaign: Callable[[CampaignUpload, Sender], UploadResult] | None = None,
+    find_owner: Callable[[str], str | None] = lambda _: None,
     limits: RequestLimits | None = None,
     pages: PageProvider | None = None,
 ) -> Starlette:
@@ -82,15 +84,15 @@ def create_app(
         find_measurement: reads a measurement by its identity, as ``values`` and ``extras``.
         mark_bad_replicas: see :class:`~treehammer.web.core.measurement_writer.MeasurementWriter`.
         upload_campaign: stores an uploaded campaign; without it that route is missing.
+        find_owner: reads the group that a campaign belongs to; None if it is unknown.
         limits: of requests.
         pages: served beside the API; without them all refusals are JSON.
     """
     limits = limits or RequestLimits()
     writer = MeasurementWriter(store, mark_bad_replicas=mark_bad_replicas)
     ingest = MeasurementIngest(access_control, writer, limits)
-    starts = CommonStartEndpoint(access_control, limits)
-    description = bytes(AsciiJSONResponse(build_description(limits)).body)
-    endpoints = _ApiEndpoints(access_control, writer, find_measurement, description)
+    starts = CommonStartEndpoint(access_control, limits, find_owner)
+    endpoints = _ApiEndpoints(access_control, writer, find_measurement, limits)
     routes: list[BaseRoute] = [
         Route(MEASUREMENTS_PATH, ingest.post_measurements, methods=["POST"]),
         Route(allow_any_text(MEASUREMENT_PATH), endpoints.get_measurement, name="measurement"),
@@ -124,10 +126,11 @@ class _ApiEndpoints:
     access_control: AccessControl
     writer: MeasurementWriter
     find_measurement: Callable[[str], dict[str, Any] | None]
-    description: bytes
+    limits: RequestLimits
 
     async def get_description(self, _request: Request) -> Response:
-        return Response(self.description, media_type="application/json")
+        description = await asyncio.to_thread(_encode_description, self.limits)
+        return Response(description, media_type="application/json")
 
     async def get_health(self, _request: Request) -> Response:
         now_us = time.time_ns() // 1000
@@ -161,6 +164,11 @@ class _ApiEndpoints:
         if record is None:
             raise RequestRefusedError(404, "there is no measurement with this identity")
         return AsciiJSONResponse(record)
+
+
+@cache
+def _encode_description(limits: RequestLimits) -> bytes:
+    return bytes(AsciiJSONResponse(build_description(limits)).body)
 
 
 def _render_refusal(

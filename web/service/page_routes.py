@@ -16,16 +16,14 @@ from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.root_exports import RootExports
 from treehammer.web.display.template_environment import build_environment
 from treehammer.web.views import (
-    campaign_list_page,
-    campaign_page,
     day_page,
     error_pages,
-    job_page,
     overview_page,
     root_file_page,
     site_list_page,
     site_page,
 )
+from treehammer.web.views.campaign import campaign_list_page, campaign_page, job_page
 from treehammer.web.views.compare import compare_page
 from treehammer.web.views.explore import explore_page
 from treehammer.web.views.load import load_page

@@ -160,6 +160,7 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
             find_measurement=reading.find_measurement,
             mark_bad_replicas=writing.mark_bad_replicas,
             upload_campaign=writing.apply_upload,
+            find_owner=writing.find_owner,
             pages=PageRoutes(reading, access_control, settings),
         )
     finally:

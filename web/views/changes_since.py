@@ -122,7 +122,7 @@ def _arrival_change(sites: Sequence[SiteRow[DayOutcomes]], yesterday: date) -> I
 def _status_change(
     site: SiteRow[DayOutcomes], yesterday: date, request: Request
 ) -> Iterator[Change]:
-    """The latest change of a site's status since yesterday, relative to the previous measured day."""
+    """Find the latest change of a site's status since the previous measured day."""
     measured = [cell for cell in site.cells if cell.judged.status is not DayStatus.NO_DATA]
     if not measured:
         return
@@ -188,7 +188,7 @@ def _measured_features(records: Iterable[FirstMeasurement]) -> set[tuple[str, st
 def _site_list_change(
     text: str, names: Sequence[str], request: Request, max_named: int | None
 ) -> Change:
-    """A sentence ending with names of sites, linked to their pages."""
+    """Build a sentence that ends with names of sites, linked to their pages."""
     return Change(
         ChangeSeverity.NEW,
         (
@@ -202,7 +202,7 @@ def _site_list_change(
 
 
 def _join_parts(parts: Sequence[TextPart], max_named: int | None) -> Iterator[TextPart]:
-    """Names separated by commas, and the number of further ones."""
+    """Join names by commas, with the number of further ones."""
     shown = parts[:max_named]
     for place, part in enumerate(shown):
         yield from (TextPart(", "), part) if place else (part,)

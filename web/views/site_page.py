@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.day_status import DayOutcomes
+from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
@@ -30,6 +31,10 @@ from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import format_per_cent
+from treehammer.web.display.efficiency_explanation import (
+    EfficiencyExplanation,
+    explain_efficiency,
+)
 from treehammer.web.display.template_environment import format_cell
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
@@ -45,6 +50,9 @@ from treehammer.web.views.shared.site_columns import (
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
 #: Windows of at least this many days are shown by week.
 WEEKLY_FROM_DAYS = 90
+#: Days before the last one shown, and measurements in them, whose wall time is broken down.
+EXPLAINED_DAYS = 7
+MAX_EXPLAINED = 200
 #: Parameter -> column of the workload that it filters.
 FILTERS = {
     "test": "test_name",
@@ -107,12 +115,15 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     changes = _change_table(_change_rows(history))
     outcomes = _outcome_table(store, query, request)
     work = _work_table(works)
+    explanation = _explain_site(store, query)
     values = {
         "query": query,
         "chart": _build_chart(points, changes.rows, query) if points else None,
         "series": series,
         "state": state,
         "changes": changes,
+        "explanation": explanation.sentences,
+        "time": explanation.table,
         "outcomes": outcomes,
         "works": work,
         "metrics": [METRICS_BY_NAME[name] for name in ROLLUP_METRICS],
@@ -125,8 +136,22 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         "links": list(_link_to_explore(store, query, request)),
         "comparable": any(point.peer_count for point in points),
     }
-    tables = (series, state, changes, outcomes, work)
+    tables = (series, explanation.table, state, changes, outcomes, work)
     return PageView("site.html.j2", site or "(no site)", values, tables)
+
+
+def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
+    """Explain the site's newest measurements of the last days shown."""
+    first = query.last - timedelta(days=min(query.day_count, EXPLAINED_DAYS) - 1)
+    days = calendar_days.day_number(first), calendar_days.day_number(query.last)
+    ids = site_history.list_newest_solo(store, query.site, *days, MAX_EXPLAINED)
+    selection = Selection(conditions=(Condition("measurement_id", "=", tuple(ids)),))
+    with store.snapshot() as snapshot:
+        rows = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS)) if ids else []
+    note = (
+        f"The newest {MAX_EXPLAINED} at most, from {first} to {query.last}, whatever the filters."
+    )
+    return explain_efficiency(query.site or "Work without a site", rows, note)
 
 
 def _load_points(store: Store, query: SiteQuery) -> list[PeerComparison]:
@@ -399,7 +424,7 @@ def _point_day(point: PeerComparison, query: SiteQuery) -> date:
 
 
 def _change_marks(changes: Sequence[Row]) -> list[ChartMark]:
-    """One mark per day, with the texts of all its changes."""
+    """Build one mark per day, with the texts of all its changes."""
     texts: dict[tuple[str, int], list[str]] = {}
     for change in changes:
         text = f"{change['thing']}: {change['what']} {_history_texts(change['after'])}"

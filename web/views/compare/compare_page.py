@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import counter_changes, instruction_changes, verdict_text
 from treehammer.analysis.comparison.attribution import summarize_attribution
+from treehammer.analysis.comparison.counter_changes import CounterChange
 from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
@@ -236,8 +237,7 @@ def _comparison_view(
     counts = instruction_changes.load_counted_work(store, rows)
     instructions = effect_tables.instruction_table(counts, titled)
     changes = counter_changes.stored_counters(rows)
-    changed = [one for one in changes if one.verdict != counter_changes.SAME]
-    counters = effect_tables.counter_table(request, changed[:limit] if limit else changes, titled)
+    counters = _build_counter_table(request, changes, titled, limit)
     pairs = [] if live or limit else [effect_tables.pair_table(store, first.comparison_id)]
     notes = comparison_notes.comparison_notes(rows) if live_notes is None else live_notes
     description = comparison_columns.describe_comparison(first, names)
@@ -245,7 +245,7 @@ def _comparison_view(
     values = {
         "tables": tables,
         "instructions": instructions,
-        "counters": replace(counters, note=_truncation_note(limit, len(changed))),
+        "counters": counters,
         "counter_summary": counter_changes.summarize_counters(changes),
         "not_time": instruction_changes.NOT_TIME,
         "bars": {
@@ -288,6 +288,17 @@ def _build_effect_tables(
         replace(build(request, some[:limit], titled), note=_truncation_note(limit, len(some)))
         for build, some in sections
     ]
+
+
+def _build_counter_table(
+    request: Request, changes: Sequence[CounterChange], titled: VerdictRow, limit: int | None
+) -> DataTable:
+    """Build the table of exact counters; with a limit, of those only that changed."""
+    if limit is None:
+        return effect_tables.counter_table(request, changes, titled)
+    changed = [one for one in changes if one.verdict != counter_changes.SAME]
+    table = effect_tables.counter_table(request, changed[:limit], titled)
+    return replace(table, note=_truncation_note(limit, len(changed)))
 
 
 def _count_verdicts(series: Sequence[VerdictRow]) -> str:

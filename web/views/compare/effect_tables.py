@@ -42,7 +42,7 @@ def _find_unit(rows: Sequence[VerdictRow]) -> str:
 
 
 def pooled_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
-    """One row per variant and metric, over all sites."""
+    """Build the table over all sites: one row per variant and metric."""
     columns = (
         _VARIANT,
         _metric_column(rows),
@@ -54,7 +54,7 @@ def pooled_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow
 
 
 def site_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
-    """One row per variant, site and metric."""
+    """Build the table by site: one row per variant, site and metric."""
     columns = (
         _VARIANT,
         _site_column(request),
@@ -122,7 +122,7 @@ def _flatten_counts(pair: CountPair) -> dict[str, Any]:
 
 
 def pair_table(store: Store, comparison: str) -> DataTable:
-    """The pairs of jobs behind the verdicts, for export."""
+    """Build the table of pairs of jobs behind the verdicts, for export."""
     rows = [asdict(row) for row in store.pairs(comparison)]
     columns = tuple(TableColumn(key, key) for key in (rows[0] if rows else {}))
     return DataTable("pairs", "Pairs of jobs", columns, rows)
@@ -177,7 +177,7 @@ def _site_column(request: Request) -> TableColumn:
 def _side_column(
     request: Request, first: VerdictRow, side: str, unit: str, missing_text: str = "none usable"
 ) -> TableColumn:
-    """A side's time, linked to its measurements.
+    """Build the column of a side's time, linked to its measurements.
 
     Args:
         request: provides the root path of links.

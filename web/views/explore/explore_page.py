@@ -42,6 +42,7 @@ from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.views.explore import latency_figure, spread_figure
 from treehammer.web.views.explore.row_links import RowLinks
+from treehammer.web.views.shared.figure_response import make_figure_response
 from treehammer.web.views.shared.page_context import (
     HTML,
     PageContext,
@@ -263,14 +264,7 @@ def _file_view(name: str, files: FigureFiles) -> Callable[[Store, Request], Resp
                 )
             drawing = {"picture": asdict(figure)}
         content = files.draw_file(form, drawing)
-        disposition = "inline" if form in ("png", "svg") else "attachment"
-        headers = {
-            "Content-Disposition": f'{disposition}; filename="{name}.{form}"',
-            "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
-            "X-Content-Type-Options": "nosniff",
-            "Cache-Control": "no-store",
-        }
-        return Response(content, headers=headers, media_type=FIGURE_FORMATS[form])
+        return make_figure_response(name, form, content)
 
     return answer
 

@@ -137,7 +137,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
 
 
 def _statistic_names(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]:
-    """Names of the statistics in the table, which depend on view, bars and source."""
+    """Name the statistics in the table, which depend on view, bars and source."""
     if query.view == DISTRIBUTION:
         return ("smallest", *_QUANTILE_KEYS, "largest", "mean")
     if query.bars == INTERVAL:

@@ -16,6 +16,7 @@ from treehammer.hctests.matrix import identity
 from treehammer.hctests.matrix.load_settings import LoadSettings
 from treehammer.sql.read.operation_figures import FindKey, OperationGroup
 from treehammer.text_formatting import pluralize
+from treehammer.web.display.display_units import format_seconds
 from treehammer.web.display.variant_labels import label_variants
 
 #: Columns of a measurement that :meth:`LevelFinder.find` needs.
@@ -174,14 +175,40 @@ def share_among_servers(
     ]
 
 
-def find_slowest(servers: Sequence[ServerShare]) -> str:
+@dataclass(frozen=True)
+class SlowestServer:
+    """A server with its median latency, and how many times the smallest median that is."""
+
+    server: str
+    latency: str
+    ratio: float
+
+
+def find_slowest(servers: Sequence[ServerShare]) -> SlowestServer | None:
+    """Find the server with the largest median latency; None for fewer than two.
+
+    A redirector may give a slow server as many operations as the others, so that rates do not show it.
+    """
+    medians = {one.server: one.group.latency.quantile(0.5) for one in servers if _answered(one)}
+    if len(medians) < 2 or min(medians.values()) <= 0:
+        return None
+    slowest = max(medians, key=lambda server: medians[server])
+    median_s = medians[slowest]
+    return SlowestServer(slowest, format_seconds(median_s), median_s / min(medians.values()))
+
+
+def _answered(share: ServerShare) -> bool:
+    return bool(share.server and share.group.latency.count)
+
+
+def find_smallest_share(servers: Sequence[ServerShare]) -> str:
     """Return the name of the server with the smallest rate; '' for fewer than two."""
     named = [one for one in servers if one.server]
     by_bytes = any(one.bytes_per_s for one in named)
     if len(named) < 2:
         return ""
-    slowest = min(named, key=lambda one: (one.bytes_per_s if by_bytes else one.observed_hz) or 0.0)
-    return slowest.server
+    smallest = min(named, key=lambda one: (one.bytes_per_s if by_bytes else one.observed_hz) or 0.0)
+    return smallest.server
 
 
 def compute_evenness(servers: Sequence[ServerShare]) -> float | None:

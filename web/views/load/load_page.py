@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive.start_spread import StartSpread
 from treehammer.analysis.descriptive.storage_status import load_rule
 from treehammer.collectors.record.operation_steps import CLIENT
-from treehammer.errors import ConfigError
-from treehammer.hctests.matrix.load_settings import LoadSettings
-from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import (
     FIGURE_NAMES,
     OperationGroup,
-    fetch_groupings,
-    fetch_operations,
 )
 from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.load_starts import read_load, summarize_campaign_starts
+from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable, TableColumn
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.display.template_environment import format_time
+from treehammer.web.figures.drawing_process import FigureFiles
 from treehammer.web.views.load.load_charts import LoadChart, draw_levels, draw_steps
+from treehammer.web.views.load.load_details import LoadDetails, level_of, load_details
 from treehammer.web.views.load.load_levels import (
-    LEVEL_COLUMNS,
-    LevelFinder,
-    LevelLabels,
-    LoadLevel,
-    ServerShare,
     compute_evenness,
     find_slowest,
-    make_detail_keys,
-    share_among_servers,
+    find_smallest_share,
 )
-from treehammer.web.views.load.side_comparison import draw_sides, list_sides, make_side_table
+from treehammer.web.views.load.side_comparison import draw_sides, make_side_table
 from treehammer.web.views.shared.common_columns import format_counts
+from treehammer.web.views.shared.figure_response import make_figure_response
 from treehammer.web.views.shared.page_context import (
     HTML,
     PageContext,
@@ -55,67 +46,50 @@ from treehammer.web.views.shared.page_context import (
     requested_format,
 )
 
-#: Rows of operations that the page reads, pages read at a time, and points of a figure over time.
-MAX_ROWS, MAX_CONCURRENT, MAX_POINTS = 50_000, 2, 240
-
-
-@dataclass(frozen=True)
-class LoadDetails:
-    """Operations of a campaign: all levels, and the parts of the chosen one.
-
-    Attributes:
-        levels: all operations by level, in order.
-        chosen: the chosen level and operation; None without any.
-        steps: its time steps, with number and start as key, in order.
-        servers: its servers.
-        sites: sites of its jobs.
-        labels: labels of the levels.
-        points: time steps merged into each of :attr:`steps`.
-        sides: time steps by side, if both timed the operation.
-    """
-
-    levels: Sequence[OperationGroup]
-    chosen: OperationGroup | None
-    steps: Sequence[OperationGroup]
-    servers: Sequence[ServerShare]
-    sites: Sequence[OperationGroup]
-    labels: LevelLabels
-    points: int
-    sides: dict[str, list[OperationGroup]] = field(default_factory=dict)
-
-    def label(self, group: OperationGroup) -> str:
-        """Label a level."""
-        return self.labels.label(level_of(group))
-
-    @property
-    def similar(self) -> list[OperationGroup]:
-        """Levels of the chosen operation and side."""
-        one = self.chosen
-        return [
-            group
-            for group in self.levels
-            if one and (group.operation, group.side) == (one.operation, one.side)
-        ]
-
-    def group_by_line(self) -> dict[str, list[OperationGroup]]:
-        """Group the similar levels by the line that they form."""
-        lines: dict[str, list[OperationGroup]] = {}
-        for group in self.similar:
-            lines.setdefault(self.labels.label_series(level_of(group)), []).append(group)
-        return lines
-
-
-def level_of(group: OperationGroup) -> LoadLevel:
-    """Return the level of a group by level."""
-    assert isinstance(group.key, LoadLevel)
-    return group.key
+#: Pages read at a time.
+MAX_CONCURRENT = 2
+#: Formats of the charts as a file.
+LOAD_FORMATS = ("png", "svg", "pdf")
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page; it comes before that of a campaign, whose identity may be any text."""
+    """Routes of the page and its file; they come before that of a campaign, whose identity may be any text."""
     pool = QueryPool(anyio.CapacityLimiter(MAX_CONCURRENT))
     path = require_text("/campaigns/{campaign_id}/load")
-    return [context.page_route(path, load_view, "campaign-load", pool=pool)]
+    drawn = _file_view(FigureFiles())
+    return [
+        context.page_route(path, load_view, "campaign-load", pool=pool),
+        context.page_route(f"{path}/figure.{{form}}", drawn, "campaign-load-file", pool=pool),
+    ]
+
+
+def _file_view(files: FigureFiles) -> Callable[[Store, Request], Response]:
+    """Return the view of all charts of the page as one picture."""
+
+    def answer(store: Store, request: Request) -> Response:
+        form = request.path_params["form"]
+        if form not in LOAD_FORMATS:
+            raise RequestRefusedError(
+                404, f"unknown format {form[:20]!r}; expected one of {', '.join(LOAD_FORMATS)}"
+            )
+        campaign = campaign_queries.fetch_campaign(store, request.path_params["campaign_id"])
+        with store.snapshot() as snapshot:
+            details = load_details(snapshot, campaign, read_load(campaign), request)
+        charts = [*_draw_level_charts(details), *_draw_step_charts(details)]
+        if not charts or details.chosen is None:
+            raise RequestRefusedError(404, "there are no operations to draw")
+        side = ", server side" * (details.chosen.side != CLIENT)
+        sheet = {
+            "title": f"Load of {campaign.name or campaign.id}: {details.chosen.operation}{side}; "
+            f"over time: {details.label(details.chosen)}",
+            "charts": [
+                {"heading": one.heading, "caption": one.caption, "drawing": one.drawing.describe()}
+                for one in charts
+            ],
+        }
+        return make_figure_response("load", form, files.draw_file(form, sheet))
+
+    return answer
 
 
 def load_view(store: Store, request: Request) -> PageView:
@@ -128,7 +102,7 @@ def load_view(store: Store, request: Request) -> PageView:
     campaign = campaign_queries.fetch_campaign(store, request.path_params["campaign_id"])
     load = read_load(campaign)
     with store.snapshot() as snapshot:
-        details = _load_details(snapshot, campaign, load, request)
+        details = load_details(snapshot, campaign, load, request)
     spreads, lonely = summarize_campaign_starts(store, campaign)
     shown = requested_format(request) == HTML
     tables = {
@@ -148,12 +122,26 @@ def load_view(store: Store, request: Request) -> PageView:
         "loads": [(level_of(one).id, details.label(one)) for one in details.similar],
         "level_charts": _draw_level_charts(details) if shown else [],
         "step_charts": _draw_step_charts(details) if shown else [],
+        "formats": LOAD_FORMATS,
+        "file": lambda form: _link_to_file(request, form),
         "slowest": find_slowest(details.servers),
+        "smallest_share": find_smallest_share(details.servers),
         "evenness": compute_evenness(details.servers),
         "lonely": lonely,
     }
     title = f"Load of {campaign.name or campaign.id}"
     return PageView("load.html.j2", title, values, tuple(tables.values()))
+
+
+def _link_to_file(request: Request, form: str) -> str:
+    """Link to the charts of this page as a file."""
+    query = {
+        name: value
+        for name in ("operation", "side", "load")
+        if (value := request.query_params.get(name))
+    }
+    id_ = request.path_params["campaign_id"]
+    return link_to(request, "campaign-load-file", campaign_id=id_, form=form, query=query)
 
 
 def _describe_chosen(details: LoadDetails) -> dict[str, Any]:
@@ -186,71 +174,6 @@ def _draw_step_charts(details: LoadDetails) -> list[LoadChart]:
         *draw_sides(details.sides, details.points),
         *draw_steps(details.steps, details.points),
     ]
-
-
-def _load_details(
-    snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadSettings | None, request: Request
-) -> LoadDetails:
-    selection = Selection((campaign.id,))
-    rows = snapshot.count_operation_rows(selection)
-    if rows > MAX_ROWS:
-        raise ConfigError(
-            f"the campaign has {rows} rows of operations, this page reads at most {MAX_ROWS}",
-            hint=f"Use treehammer summary --campaign {campaign.id} --by step, which has no limit.",
-        )
-    finder = LevelFinder(load)
-    levels = fetch_operations(snapshot, selection, columns=LEVEL_COLUMNS, key=finder.find)
-    labels = LevelLabels(level_of(one) for one in levels)
-    levels.sort(key=lambda one: (one.operation, one.side, labels.sort_key(level_of(one))))
-    chosen = _choose_level(levels, request)
-    if chosen is None:
-        return LoadDetails([], None, [], [], [], labels, 1)
-    points = -(-int(load.duration_s // load.step_s) // MAX_POINTS) if load else 1
-    keys = make_detail_keys(finder, chosen, max(points, 1))
-    steps, servers, sites, both = fetch_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
-    both.sort(key=lambda one: one.key)  # type: ignore[arg-type,return-value]
-    return LoadDetails(
-        levels=levels,
-        chosen=chosen,
-        steps=sorted(steps, key=lambda one: one.key),  # type: ignore[arg-type,return-value]
-        servers=share_among_servers(chosen, servers),
-        sites=sorted(sites, key=lambda one: str(one.key)),
-        labels=labels,
-        points=max(points, 1),
-        sides=list_sides(both),
-    )
-
-
-def _choose_level(levels: Sequence[OperationGroup], request: Request) -> OperationGroup | None:
-    """Choose by the parameters, else the operation with the most and the highest load.
-
-    Raises:
-        ConfigError: nothing has the values of the parameters.
-    """
-    if not levels:
-        return None
-    found = list(levels)
-    choices: Mapping[str, Callable[[OperationGroup], str]] = {
-        "operation": lambda one: one.operation,
-        "side": lambda one: one.side,
-        "load": lambda one: level_of(one).id,
-    }
-    for name, find in choices.items():
-        wanted = request.query_params.get(name)
-        if not wanted:
-            continue
-        found = [one for one in found if find(one) == wanted]
-        if not found:
-            known = ", ".join(dict.fromkeys(map(find, levels)))
-            raise ConfigError(f"{name} cannot be {wanted[:40]!r} here", hint=f"Known: {known}.")
-    most = max(found, key=_count_operations)
-    same = [one for one in found if (one.operation, one.side) == (most.operation, most.side)]
-    return max(same, key=lambda one: (one.attempted_hz or 0.0, one.limited_steps))
-
-
-def _count_operations(group: OperationGroup) -> tuple[bool, int]:
-    # A server's packets outnumber every load.
-    return group.side == CLIENT, group.scheduled
 
 
 def _level_table(details: LoadDetails, request: Request) -> DataTable:

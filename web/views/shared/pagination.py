@@ -27,5 +27,5 @@ def count_pages(count: int, size: int) -> int:
 
 
 def past_last_page_text(page: int, last: int) -> str:
-    """A sentence for a page number beyond the last page, '' otherwise."""
+    """Return a sentence for a page number beyond the last page, '' otherwise."""
     return f"Page {page} does not exist; the last page is {last}." if page > last else ""

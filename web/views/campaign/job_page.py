@@ -14,11 +14,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.descriptive.efficiency_diagnosis import (
-    DIAGNOSIS_COLUMNS,
-    EfficiencyDiagnosis,
-    diagnose_efficiency,
-)
+from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
@@ -30,6 +26,10 @@ from treehammer.submit.lifecycle import rerun
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.efficiency_explanation import (
+    EfficiencyExplanation,
+    explain_efficiency,
+)
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.figures.histogram_layout import HistogramLayout, lay_out_histograms
@@ -177,11 +177,10 @@ def job_view(store: Store, request: Request) -> PageView:
     measurements = _measurement_table(
         "measurements", "All measurements of the job", rows, variants, request
     )
-    diagnosis = _diagnose_job(store, job)
-    parts = _time_table(diagnosis) if diagnosis else None
+    explanation = _explain_job(store, job)
     values = {
-        "diagnosis": diagnosis,
-        "parts": parts,
+        "explanation": explanation.sentences,
+        "time": explanation.table,
         "job": job,
         "campaign": campaign,
         "is_finished": JobState(job.state).is_final,
@@ -203,33 +202,18 @@ def job_view(store: Store, request: Request) -> PageView:
         (
             measurements,
             _attempt_table(recorded.values()),
-            *((parts,) if parts else ()),
+            explanation.table,
             *requested_tables,
         ),
     )
 
 
-def _diagnose_job(store: Store, job: JobRow) -> EfficiencyDiagnosis | None:
+def _explain_job(store: Store, job: JobRow) -> EfficiencyExplanation:
     selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
     with store.snapshot() as snapshot:
-        return diagnose_efficiency(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
-
-
-def _time_table(diagnosis: EfficiencyDiagnosis) -> DataTable:
-    """Table of the parts of the wall time, as ``treehammer explain`` prints it."""
-    columns = (
-        TableColumn("part", "part of the wall time"),
-        TableColumn("wall_s", "s", is_number=True),
-        TableColumn("share", "share", lambda share: f"{share:.0%}", is_number=True),
-        TableColumn("without_cpu_s", "without CPU, s", is_number=True),
-    )
-    note = (
-        "Timed measurements without failure, all passes; the parts add up to their wall time. "
-        "Paired ones are left out."
-    )
-    return DataTable(
-        "time", "Parts of the wall time", columns, diagnosis.breakdown.list_parts(), note=note
-    )
+        return explain_efficiency(
+            "The job", list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
+        )
 
 
 def _related_links(

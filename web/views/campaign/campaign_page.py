@@ -1,0 +1,121 @@
+"""Page of one campaign: progress, failures, jobs, provenance and how to run it again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.outcome import BAD_OUTCOME_LABELS
+from treehammer.errors import ConfigError, suggest_word
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.write.store import Store
+from treehammer.submit.lifecycle import rerun
+from treehammer.web.core.route_paths import require_text
+from treehammer.web.views.campaign.campaign_facts import describe_provenance, list_related_links
+from treehammer.web.views.campaign.campaign_progress import load_progress
+from treehammer.web.views.campaign.campaign_tables import (
+    JOBS_PER_PAGE,
+    build_failure_table,
+    build_job_table,
+    build_message_table,
+    build_site_table,
+    build_unsupported_table,
+)
+from treehammer.web.views.shared.page_context import (
+    HTML,
+    PageContext,
+    PageView,
+    requested_format,
+)
+from treehammer.web.views.shared.pagination import (
+    count_pages,
+    parse_page_number,
+)
+
+#: Known values listed for an unknown one.
+_MAX_SUGGESTED = 20
+#: Seconds between two refreshes of a running campaign's progress.
+REFRESH_INTERVAL_S = 5
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Route of the page; ``?part=progress`` returns only the part that changes while jobs run."""
+    return [context.page_route(require_text("/campaigns/{campaign_id}"), campaign_view, "campaign")]
+
+
+def campaign_view(store: Store, request: Request) -> PageView:
+    """Collect the data of the page.
+
+    Raises:
+        ConfigError: a filter of jobs has an unknown value.
+        NothingToDoError: the campaign does not exist.
+    """
+    campaign = campaign_queries.fetch_campaign(store, request.path_params["campaign_id"])
+    states = campaign_queries.count_job_states(store, campaign.id)
+    counts = store.count_measurements(campaign.id)
+    progress = load_progress(store, campaign, states, sum(row.measurements for row in counts))
+    sites = build_site_table(campaign, states, counts, request)
+    unsupported_counts = campaign_queries.count_unsupported(store, campaign.id)
+    failures = build_failure_table(
+        store, campaign, counts, unsupported_counts, request, progress.no_failures_text
+    )
+    unsupported = build_unsupported_table(campaign, unsupported_counts, request)
+    parts = {
+        "progress": progress,
+        "sites": sites,
+        "failures": failures,
+        "unsupported": unsupported,
+        "every_s": REFRESH_INTERVAL_S,
+    }
+    version = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    live = {**parts, "campaign": campaign, "version": version}
+    if request.query_params.get("part") == "progress" and requested_format(request) == HTML:
+        # Unchanged content is not sent again, so that screen readers do not repeat it.
+        is_unchanged = request.query_params.get("version") == version and not progress.is_finished
+        status = 204 if is_unchanged else 200
+        return PageView("campaign_progress.html.j2", campaign.name, live, status=status)
+    bad_rows = (*failures.rows, *unsupported.rows)
+    failed = {row["failure"] for row in bad_rows}
+    known = {
+        "site": {*states, *(row["site"] for row in bad_rows)},
+        "state": [state.value for state in JobState],
+        "failure": {*BAD_OUTCOME_LABELS, *failed},
+    }
+    filters = {name: _parse_choice(request, name, values) for name, values in known.items()}
+    messages = build_message_table(store, campaign, request)
+    jobs, count = build_job_table(store, campaign, request)
+    values = {
+        **live,
+        "messages": messages,
+        "jobs": jobs,
+        "job_count": count,
+        "page": parse_page_number(request),
+        "pages": count_pages(count, JOBS_PER_PAGE),
+        "filters": filters,
+        "site_names": sorted(states),
+        "state_names": known["state"],
+        "failure_names": sorted(failed | {filters["failure"]} - {""}),
+        "facts": describe_provenance(store, campaign),
+        "links": list(list_related_links(campaign, request)),
+        "command_line": rerun.rerun_command(campaign),
+        "render": rerun.rerun_command(campaign, "render"),
+    }
+    return PageView(
+        "campaign.html.j2",
+        campaign.name or campaign.id,
+        values,
+        (jobs, sites, failures, unsupported, messages),
+    )
+
+
+def _parse_choice(request: Request, name: str, known: Collection[str]) -> str:
+    """Value of a filter of jobs, '' for none."""
+    value = request.query_params.get(name, "")
+    if value and value not in known:
+        hint = f"{suggest_word(value, known)}Known: {', '.join(sorted(known)[:_MAX_SUGGESTED])}."
+        raise ConfigError(f"{name} cannot be {value[:40]!r} here", hint=hint)
+    return value

@@ -1,0 +1,275 @@
+"""Tables of a campaign: sites, failures, messages, jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.outcome import (
+    UNSUPPORTED_LABELS,
+    Outcome,
+    label_outcome,
+)
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.campaign_queries import JobSummary
+from treehammer.sql.write.store import Store
+from treehammer.text_formatting import format_duration
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.template_environment import format_time
+from treehammer.web.views.shared.common_columns import format_counts, job_column
+from treehammer.web.views.shared.page_context import link_to
+from treehammer.web.views.shared.pagination import (
+    count_pages,
+    parse_page_number,
+    past_last_page_text,
+)
+
+#: Jobs on one page of the list.
+JOBS_PER_PAGE = 100
+#: Kinds of failure messages shown.
+MAX_MESSAGES = 30
+
+
+def build_site_table(
+    campaign: CampaignRow,
+    states: Mapping[str, Mapping[str, int]],
+    counts: Sequence[Any],
+    request: Request,
+) -> DataTable:
+    """Build the table of jobs by site and state.
+
+    Args:
+        campaign: the campaign.
+        states: number of jobs by site and state.
+        counts: measurements by site and outcome.
+        request: provides the root path of links.
+    """
+    recorded: Counter[str] = Counter()
+    for row in counts:
+        recorded[row.site] += row.measurements
+    rows = [
+        {
+            "site": site,
+            **{state.value: jobs_at_site.get(state.value, 0) for state in JobState},
+            "recorded": recorded[site],
+        }
+        for site, jobs_at_site in states.items()
+    ]
+    columns = (
+        TableColumn(
+            "site", "site", link=lambda row: _link_to_jobs(request, campaign, site=row["site"])
+        ),
+        *(
+            TableColumn(
+                state.value,
+                state.value,
+                lambda count: str(count or "–"),
+                is_number=True,
+                link=_link_to_state(request, campaign, state.value),
+            )
+            for state in JobState
+        ),
+        TableColumn("recorded", "measurements", is_number=True),
+    )
+    return DataTable(
+        "sites", "Jobs by site and state", columns, rows, empty_text="This campaign has no jobs."
+    )
+
+
+def _link_to_state(request: Request, campaign: CampaignRow, state: str) -> Any:
+    return lambda row: (
+        _link_to_jobs(request, campaign, site=row["site"], state=state) if row[state] else ""
+    )
+
+
+def _link_to_jobs(request: Request, campaign: CampaignRow, **filters: str) -> str:
+    return link_to(request, "campaign", campaign_id=campaign.id, query=filters) + "#jobs"
+
+
+def build_failure_table(
+    store: Store,
+    campaign: CampaignRow,
+    counts: Sequence[Any],
+    unsupported_counts: Mapping[tuple[str, str], int],
+    request: Request,
+    empty_text: str,
+) -> DataTable:
+    """Build the table of failures by class and site: measurements, and attempts that ended early.
+
+    Args:
+        store: the database.
+        campaign: the campaign.
+        counts: measurements by site and outcome.
+        unsupported_counts: by site and class, subtracted because they are not failures.
+        request: provides the root path of links.
+        empty_text: sentence shown if there are no failures.
+    """
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    failed: Counter[tuple[str, str]] = Counter()
+
+    def row_for(site: str, failure: str) -> dict[str, Any]:
+        empty = {"failure": failure, "site": site, "measurements": 0, "attempts": 0, "again": 0}
+        return rows.setdefault((failure, site), empty)
+
+    for row in counts:
+        if row.failure_class or not row.plausible:
+            failed[row.site, row.failure_class or Outcome.IMPLAUSIBLE.value] += row.measurements
+    for key, count in (failed - Counter(unsupported_counts)).items():
+        row_for(*key)["measurements"] = count
+    for attempts in campaign_queries.count_failed_attempts(store, campaign.id):
+        row_for(attempts.site, attempts.failure_class).update(
+            attempts=attempts.attempts, again=attempts.retried
+        )
+    columns = (
+        _failure_column("class", campaign, request),
+        TableColumn("site", "site"),
+        TableColumn("measurements", "measurements", is_number=True),
+        TableColumn("attempts", "failed attempts of jobs", is_number=True),
+        TableColumn("again", "retried", is_number=True),
+    )
+    return DataTable(
+        "failures",
+        "Failures by class and site",
+        columns,
+        [rows[key] for key in sorted(rows)],
+        empty_text=empty_text,
+    )
+
+
+def _failure_column(title: str, campaign: CampaignRow, request: Request) -> TableColumn:
+    """Column of failures, linked to the jobs of a site that had them."""
+    return TableColumn(
+        "failure",
+        title,
+        link=lambda row: _link_to_jobs(request, campaign, site=row["site"], failure=row["failure"]),
+    )
+
+
+def build_unsupported_table(
+    campaign: CampaignRow, unsupported_counts: Mapping[tuple[str, str], int], request: Request
+) -> DataTable:
+    """Build the table of features that a release or setup lacks, by site."""
+    rows = [
+        {"failure": UNSUPPORTED_LABELS[of_class], "site": site, "measurements": count}
+        for (site, of_class), count in sorted(unsupported_counts.items())
+    ]
+    columns = (
+        _failure_column("feature", campaign, request),
+        TableColumn("site", "site"),
+        TableColumn("measurements", "measurements", is_number=True),
+    )
+    caption = "Not supported by the release or setup (not failures of the site)"
+    return DataTable("unsupported", caption, columns, rows)
+
+
+def build_message_table(store: Store, campaign: CampaignRow, request: Request) -> DataTable:
+    """Build the table of messages of failed measurements, most frequent first."""
+    messages = campaign_queries.list_failure_messages(store, campaign.id)
+    number: Counter[tuple[str, ...]] = Counter()
+    example: dict[tuple[str, ...], str] = {}
+    for measurement in messages:
+        key = (
+            label_outcome(vars(measurement)),
+            measurement.failure_kind,
+            measurement.failure_phase,
+            measurement.message,
+            measurement.site,
+        )
+        number[key] += 1
+        example.setdefault(key, measurement.job_id)
+    names = ("failure", "kind", "phase", "message", "site")
+    rows = [
+        {"count": count, **dict(zip(names, key, strict=True)), "job_id": example[key]}
+        for key, count in number.most_common(MAX_MESSAGES)
+    ]
+    columns = (
+        TableColumn("failure", "class"),
+        TableColumn("count", "times", is_number=True),
+        TableColumn("site", "site"),
+        TableColumn("kind", "kind"),
+        TableColumn("phase", "phase"),
+        TableColumn("message", "message", is_long=True),
+        job_column(request, "example job"),
+    )
+    limits = [f"From the first {len(messages)} failed measurements."] * (
+        len(messages) == campaign_queries.MAX_FAILURE_MESSAGES
+    )
+    limits += [f"The {MAX_MESSAGES} most frequent of {len(number)} messages."] * (
+        len(number) > MAX_MESSAGES
+    )
+    return DataTable("messages", "Failure messages", columns, rows, note=" ".join(limits))
+
+
+def build_job_table(store: Store, campaign: CampaignRow, request: Request) -> tuple[DataTable, int]:
+    """Build one page of the table of jobs; also return the number of jobs on all pages."""
+    first = (parse_page_number(request) - 1) * JOBS_PER_PAGE
+    lines, count = campaign_queries.list_job_summaries(
+        store, campaign.id, request.query_params, first, JOBS_PER_PAGE
+    )
+    columns = (
+        TableColumn("label", "job", link=lambda row: link_to(request, "job", job_id=row["job_id"])),
+        TableColumn("job_id", hidden=True),
+        TableColumn("site", "site"),
+        TableColumn("door", "door"),
+        TableColumn("repeat", "repeat", is_number=True),
+        TableColumn("state", "state", css_class=lambda row: f"state {row['state']}"),
+        TableColumn("attempts", "attempts", is_number=True),
+        TableColumn("started_us", "last started", lambda us: format_time(us) if us else "–"),
+        TableColumn(
+            "seconds",
+            "duration",
+            lambda s: "–" if s is None else format_duration(s),
+            is_number=True,
+        ),
+        TableColumn("recorded", "recorded", is_number=True),
+        TableColumn("planned", "planned", is_number=True),
+        TableColumn(
+            "failure",
+            "failure",
+            format_row=lambda row: row["failure"] or format_counts(row["failed"]),
+        ),
+        TableColumn("failed", hidden=True),
+        TableColumn("message", "message", is_long=True),
+    )
+    rows = [_job_row(line) for line in lines]
+    return DataTable(
+        "jobs", "Selected jobs", columns, rows, empty_text=_empty_jobs_text(request, count)
+    ), count
+
+
+def _empty_jobs_text(request: Request, count: int) -> str:
+    return (
+        past_last_page_text(parse_page_number(request), count_pages(count, JOBS_PER_PAGE))
+        or "No job matches the filters."
+    )
+
+
+def _job_row(line: JobSummary) -> Row:
+    last = line.last_attempt
+    duration_s = (
+        (last.ended_us - last.started_us) / 1e6
+        if last and last.ended_us and last.started_us
+        else None
+    )
+    failure, message = (last.failure_class, last.message) if last else ("", "")
+    return {
+        "label": line.job.label or line.job.kind,
+        "job_id": line.job.id,
+        "site": line.job.site,
+        "door": line.job.door,
+        "repeat": line.job.repeat,
+        "state": line.job.state,
+        "attempts": line.attempts,
+        "started_us": last.started_us if last else None,
+        "seconds": duration_s,
+        "recorded": line.measurements,
+        "planned": line.job.planned_measurements,
+        "failure": failure,
+        "failed": line.failures,
+        "message": message if failure else line.message or message,
+    }
