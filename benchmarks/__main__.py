@@ -24,6 +24,7 @@ from benchmarks.worker import (
     cpu_account,
     kit_cost,
     load_rates,
+    planted_causes,
     worker_cost,
 )
 from treehammer.errors import TreehammerError
@@ -50,6 +51,7 @@ CONFIGURABLE_BENCHMARKS = {
     "ingest": ingest_cost.measure,
     "counters": counter_repeats.measure,
     "load": load_rates.measure,
+    "explain": planted_causes.measure,
     "peers": peer_comparison.measure,
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
@@ -72,6 +74,7 @@ def main() -> int:
     ingest_cost.add_options(parser)
     counter_repeats.add_options(parser)
     load_rates.add_options(parser)
+    planted_causes.add_options(parser)
     peer_comparison.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in BENCHMARK_NAMES if name not in EXPLICIT_ONLY]

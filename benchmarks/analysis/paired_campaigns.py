@@ -25,7 +25,7 @@ from benchmarks.analysis.paired_recording import (
     PairedRecording,
     TimeLimitError,
 )
-from benchmarks.analysis.verdict_error_rates import VerdictShare
+from benchmarks.analysis.verdict_shares import FALSE_VERDICT_RATE, WRONG_VERDICTS, VerdictShare
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, plot_points
 from treehammer import config
 from treehammer.analysis.statistics.estimates import estimate_mean
@@ -46,9 +46,8 @@ DEFAULT_BLOCKS = (0.0, 0.013, 0.026)
 TARGET_CAMPAIGNS = 60
 #: One-minute load below which a machine is called quiet before the first job.
 QUIET_LOAD = 0.5
-#: Limits of the scatter of ln(B/A), and of false verdicts.
-MAX_SCATTER, FALSE_VERDICT_RATE = 0.01, 0.05
-WRONG_VERDICTS = (Verdict.SLOWER, Verdict.DIFFERENT, Verdict.FASTER)
+#: Limit of the scatter of ln(B/A).
+MAX_SCATTER = 0.01
 METRICS = ("cpu", "wall")
 
 

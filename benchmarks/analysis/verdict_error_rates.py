@@ -13,11 +13,14 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 
-from scipy import stats
-
-from benchmarks.analysis import aa_jobs, aa_plots
+from benchmarks.analysis import aa_jobs, aa_plots, paired_resampling
 from benchmarks.analysis.aa_jobs import TARGET_JOBS, TwinJob
 from benchmarks.analysis.resampling import CampaignShape, SamplingScheme, resample_campaign
+from benchmarks.analysis.verdict_shares import (
+    FALSE_VERDICT_RATE,
+    WRONG_VERDICTS,
+    VerdictShare,
+)
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, write_rows
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
@@ -34,9 +37,6 @@ CAMPAIGN_SHAPES = tuple(CampaignShape(sites=6, variants=6, jobs=jobs) for jobs i
 MIN_RECORDED = 96
 #: Resamplings per sampling scheme.
 TRIAL_COUNT = 1000
-#: Claimed error rate of a family of verdicts.
-FALSE_VERDICT_RATE = 0.05
-WRONG_VERDICTS = (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT)
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
@@ -50,41 +50,13 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
         )
     with ProcessPoolExecutor() as pool:
         shares = list(false_verdict_shares(recorded, pool))
+        paired = list(paired_resampling.false_verdict_shares(pool))
     write_rows("verdicts", [asdict(share) for share in shares])
+    write_rows("verdicts-paired", [asdict(share) for share in paired])
     aa_plots.plot_error_rates(
         {share.title: (share.fraction, *share.bounds) for share in shares}, FALSE_VERDICT_RATE
     )
-    return [share.to_figure() for share in shares]
-
-
-@dataclass(frozen=True)
-class VerdictShare:
-    """Number of cases among ``of`` resamplings or rows; ``at_most`` is the limit."""
-
-    title: str
-    count: int
-    total: int
-    upper_bound: float | None = None
-
-    @property
-    def fraction(self) -> float:
-        """The share as a fraction."""
-        return self.count / self.total
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The 95 % Clopper–Pearson interval."""
-        return clopper_pearson(self.count, self.total)
-
-    def to_figure(self) -> RatioFigure:
-        """Convert to a figure for the summary."""
-        return RatioFigure(self.title, self.fraction, *self.bounds, self.total, self.upper_bound)
-
-
-def clopper_pearson(count: int, of: int) -> tuple[float, float]:
-    """Return the exact 95 % interval of a share."""
-    interval = stats.binomtest(count, of).proportion_ci(0.95, method="exact")
-    return float(interval.low), float(interval.high)
+    return [share.to_figure() for share in (*shares, *paired)]
 
 
 @dataclass

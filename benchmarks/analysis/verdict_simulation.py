@@ -56,12 +56,12 @@ def no_effect(_release: int, _site: int, _variant: int) -> float:
 
 
 def everywhere(slowdown: float) -> Effect:
-    """Everything is slower."""
+    """Slow down everything."""
     return lambda _release, _site, _variant: math.log1p(slowdown)
 
 
 def at_first_site(slowdown: float) -> Effect:
-    """The first site is slower."""
+    """Slow down the first site."""
     return lambda _release, site, _variant: math.log1p(slowdown) if site == 0 else 0.0
 
 
@@ -236,7 +236,7 @@ def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[f
 
 
 def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) -> Tally:
-    """Whether one campaign at six sites is attributed rightly (by CPU), and what was found."""
+    """Judge the attribution of one campaign at six sites (by CPU)."""
     dice = np.random.default_rng((SEED, trial, round(1e4 * spread)))
     (found,) = compare_scenario(Scenario("attribution", effect, spread=spread), dice)
     rows = [row for row in found.verdicts if row.metric == HEADLINE_METRICS[0]]

@@ -39,22 +39,29 @@ class WorkerRun:
         return sum(float(str(record.values[name])) for record in self.records)
 
 
-def render_jobs(test: str, folder: Path, *options: str) -> list[Path]:
+def render_jobs(
+    test: str, folder: Path, *options: str, sites_file: Path | None = None
+) -> list[Path]:
     """Render a test below ``folder``; return the inputs of its timed jobs."""
     rendered = folder / "jobs"
-    command: list[str | Path] = [TREEHAMMER, "render", test, "-o", rendered, *options]
+    sites: list[str | Path] = ["--sites-file", sites_file] if sites_file else []
+    command: list[str | Path] = [TREEHAMMER, *sites, "render", test, "-o", rendered, *options]
     subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
     jobs = sorted(rendered.glob("*/inputs"), key=lambda path: int(path.parent.name))
     return [path for path in jobs if '"kind": "timed"' in (path / "job.json").read_text()]
 
 
-def run_worker(inputs: Path) -> WorkerRun:
+def run_worker(inputs: Path, *, own_cgroup: bool = True) -> WorkerRun:
     """Run the worker on a rendered job.
+
+    Args:
+        inputs: folder of the job's inputs.
+        own_cgroup: account for it in a new control group, outside of the caller's.
 
     Raises:
         RuntimeError: an execution failed or is implausible; with the worker's table.
     """
-    group = _create_cgroup()
+    group = _create_cgroup() if own_cgroup else None
 
     def enter() -> None:
         if group is not None:

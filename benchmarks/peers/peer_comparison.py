@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from benchmarks.analysis.paired_campaigns import QUIET_LOAD, append_rows, read_rows
-from benchmarks.analysis.verdict_error_rates import VerdictShare
+from benchmarks.analysis.verdict_shares import VerdictShare
 from benchmarks.harness.ratio_figures import RESULTS_FOLDER, RatioFigure, plot_points
 from benchmarks.peers.peer_environment import SCENARIOS, PeerEnvironment, Scenario
 from benchmarks.peers.peer_tools import TOOLS, ToolResult

@@ -25,7 +25,7 @@ from benchmarks.harness.ratio_figures import RatioFigure, plot_points, write_row
 from benchmarks.harness.worker_runs import TREEHAMMER
 from benchmarks.service.export_cost import EXPORT_FORMATS
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
-from treehammer.sql.core.measurement_view import ALL_COLUMNS, stored_columns
+from treehammer.sql.core.column_names import ALL_COLUMNS, stored_columns
 from treehammer.sql.read.measurement_queries import MeasurementQueries
 from treehammer.sql.read.measurement_selection import Selection
 

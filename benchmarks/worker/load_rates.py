@@ -1,4 +1,4 @@
-"""Punctuality and highest rates of one load generator, against XRootD's own clients.
+"""Punctuality and highest rates of one load generator, against the fastest other clients.
 
 Server and generator share this machine, so the figures need an idle one.
 """
@@ -10,13 +10,14 @@ import json
 import os
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.ratio_figures import RatioFigure, write_rows
+from benchmarks.worker import load_peers
+from benchmarks.worker.load_peers import CLIENTS, PeerError
 from treehammer import config
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.software import providers
@@ -71,17 +72,10 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
             label = f"{title}: share sent more than 10 ms late"
             figures.append(RatioFigure(label, found["late_share"], upper_bound=MAX_LATE))
         rates = RATES_HZ[: options.load_rates]
-        opened = bench.find_highest_rate("open", rates, rows)
-        read = bench.find_highest_rate("read", rates, rows)
-        peers = {"xrdcp": bench.copy_files(), "xrdreplay": bench.replay_reads()}
-    rows += [{"load": name, "achieved_hz": rate} for name, rate in peers.items()]
+        figures += list(bench.compare_rates(rates, rows))
     write_rows("load", [{name: row.get(name, "") for name in _COLUMNS} for row in rows])
     _print_table(rows)
-    return [
-        *figures,
-        RatioFigure("highest open rate / files per s of xrdcp", opened / peers["xrdcp"]),
-        RatioFigure("highest rate of 4 kB reads / xrdreplay's", read / peers["xrdreplay"]),
-    ]
+    return figures
 
 
 _COLUMNS = (
@@ -121,7 +115,10 @@ class _LoadBench:
         self.folder, self.storage = folder, storage
         self.data = storage_folder(storage.box, storage.box.sites[0]) / DATASET_FOLDER.lstrip("/")
         self._store("data", FILE_SIZE)
-        self.prefix = storage.doors(storage.box.sites[0])[0].prefix
+        doors = {one.name: one.prefix for one in storage.doors(storage.box.sites[0])}
+        self.urls = {name: f"{doors[name]}/data" for name in ("root", "http")}
+        self.urls["file"] = str(self.data / "data")
+        self.root = doors["root"]
         request = providers.parse_software_request(CLIENT)
         request = providers.prepare_software(request, config.load_settings().software_dir, print)
         self.software = providers.setup_software(request, os.environ, _KIT)
@@ -130,9 +127,9 @@ class _LoadBench:
         (self.data / name).write_bytes(os.urandom(size))
         (self.data / name).chmod(0o644)
 
-    def run(self, kind: str, seconds: float, **axes: Any) -> dict[str, float]:
+    def run(self, kind: str, seconds: float, door: str = "root", **axes: Any) -> dict[str, float]:
         """Run one load and return its figures, marked steps included."""
-        file = {"name": "data", "url": f"{self.prefix}/data", "size": FILE_SIZE, "adler32": ""}
+        file = {"name": "data", "url": self.urls[door], "size": FILE_SIZE, "adler32": ""}
         job = {
             "format": 1,
             "execution": {"files": [file], "variant": axes, "seed": 1},
@@ -154,54 +151,73 @@ class _LoadBench:
         report = json.loads(result.read_text())
         return _summarize([row for row in report["operations"] if row["operation"] == kind])
 
+    def compare_rates(
+        self, rates: tuple[int, ...], rows: list[dict[str, Any]]
+    ) -> Iterator[RatioFigure]:
+        """Compare our highest rates with those of other clients, as far as these can be measured."""
+        measured: dict[tuple[str, str], float] = {}
+        for title, kind, door, measure_peer in self._list_peers():
+            try:
+                peer = measure_peer()
+            except PeerError as error:
+                print(f"not compared: {title}: {error}")
+                continue
+            rows.append({"load": title, "achieved_hz": peer})
+            if (kind, door) not in measured:
+                measured[kind, door] = self.find_highest_rate(kind, door, rates, rows)
+            yield RatioFigure(f"highest rate / {title}", measured[kind, door] / peer)
+
+    def _list_peers(self) -> list[tuple[str, str, str, Callable[[], float]]]:
+        """List other clients: title, our load and door, function that measures them."""
+        size, folder = SMALL_READ_KB * 1000, self.folder
+        span = FILE_SIZE - size
+        find, program = load_peers.find_program, self.storage.program_path
+        http, path = self.urls["http"], self.data / "data"
+        return [
+            ("files of xrdcp", "open", "root", self._copy_files),
+            (
+                "4 kB reads of xrdreplay",
+                *("read", "root"),
+                lambda: load_peers.replay_reads(
+                    program("xrdreplay"), self.urls["root"], REPLAYED_READS, size, span, folder
+                ),
+            ),
+            (
+                "4 kB ranges of wrk",
+                *("read", "http"),
+                lambda: load_peers.request_ranges(
+                    find("wrk"), http, size, span, RATE_SECONDS, folder
+                ),
+            ),
+            (
+                "4 kB reads of fio, path",
+                *("read", "file"),
+                lambda: load_peers.read_path(find("fio"), path, size, RATE_SECONDS),
+            ),
+        ]
+
+    def _copy_files(self) -> float:
+        names = [f"small{number}" for number in range(COPIED_FILES)]
+        for name in names:
+            self._store(name, 1)
+        urls = [f"{self.root}/{name}" for name in names]
+        return load_peers.copy_files(self.storage.program_path("xrdcp"), urls, self.folder)
+
     def find_highest_rate(
-        self, kind: str, rates: tuple[int, ...], rows: list[dict[str, Any]]
+        self, kind: str, door: str, rates: tuple[int, ...], rows: list[dict[str, Any]]
     ) -> float:
         """Raise the rate until operations are late or missing; return the last good one."""
         best = 0.0
         for rate in rates:
-            axes = {"clients": 16, "rate_hz": rate / 16}
+            axes: dict[str, Any] = {"clients": CLIENTS, "rate_hz": rate / CLIENTS}
             if kind == "read":
-                axes = {"clients": 16, "period_s": 16 / rate, "block_kb": SMALL_READ_KB}
-            found = self.run(kind, RATE_SECONDS, **axes)
-            rows.append({"load": f"{kind} at {rate}/s", **found})
+                axes = {"clients": CLIENTS, "period_s": CLIENTS / rate, "block_kb": SMALL_READ_KB}
+            found = self.run(kind, RATE_SECONDS, door, **axes)
+            rows.append({"load": f"{kind} at {rate}/s, {door}", **found})
             if found["late_share"] >= MAX_LATE or found["achieved_hz"] < 0.99 * rate:
                 break
             best = found["achieved_hz"]
         return best or min(rates)
-
-    def copy_files(self) -> float:
-        """Copy small files by one xrdcp; return files per second."""
-        names = [f"small{number}" for number in range(COPIED_FILES)]
-        for name in names:
-            self._store(name, 1)
-        listed = self.folder / "files"
-        listed.write_text("".join(f"{self.prefix}/{name}\n" for name in names))
-        target = self.folder / "copies"
-        target.mkdir()
-        program = self.storage.program_path("xrdcp")
-        start = time.monotonic()
-        subprocess.run(
-            [program, "-f", "-s", "--parallel", "8", "-I", listed, f"{target}/"], check=True
-        )
-        return COPIED_FILES / (time.monotonic() - start)
-
-    def replay_reads(self) -> float:
-        """Replay reads of one file as fast as xrdreplay can; return reads per second."""
-        record, span = self.folder / "reads.csv", FILE_SIZE - SMALL_READ_KB * 1000
-        size = SMALL_READ_KB * 1000
-        lines = [f'"1","Open","1000","{self.prefix}/data;16;0;0","1500","[SUCCESS]",""']
-        for number in range(REPLAYED_READS):
-            at, begin = number * size % span, 2000 + number
-            lines.append(f'"1","Read","{begin}","{at};{size};0","{begin + 1}","[SUCCESS]","{size}"')
-        lines.append(f'"1","Close","{10**6}","0","{10**6 + 1}","[SUCCESS]",""')
-        record.write_text("\n".join(lines) + "\n")
-        program = self.storage.program_path("xrdreplay")
-        start = time.monotonic()
-        subprocess.run(
-            [program, "-x", "1000", record], check=True, stdout=subprocess.DEVNULL, timeout=120
-        )
-        return REPLAYED_READS / (time.monotonic() - start)
 
 
 def _summarize(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -1,0 +1,120 @@
+"""Event loop of RDataFrame over uneven files: which file is read when.  Runs in ROOT's Python.
+
+``make FORMAT FOLDER`` writes the files, ``run FORMAT FOLDER`` reads them with two threads and prints,
+for each file, the milliseconds of its first and last event.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import ROOT
+
+#: Clusters of each file, of 1000 events.
+CLUSTERS = [8, 1, 1, 1, 8, 1, 1, 1]
+THREADS = 2
+
+_WRITE = """
+#include <ROOT/RNTupleModel.hxx>
+#include <ROOT/RNTupleWriter.hxx>
+#include <TFile.h>
+#include <TTree.h>
+
+void FillValues(std::vector<float> &values, unsigned &state)
+{
+   for (auto &value : values) {
+      state = state * 1664525u + 1013904223u;
+      value = state * 1e-9f;
+   }
+}
+
+void write_ttree(const char *path, int file, int clusters)
+{
+   TFile output(path, "RECREATE");
+   auto *tree = new TTree("events", ""); // owned by the file
+   tree->SetAutoFlush(1000);
+   std::vector<float> values(50);
+   unsigned state = file + 1;
+   tree->Branch("file", &file);
+   tree->Branch("values", &values);
+   for (int entry = 0; entry < 1000 * clusters; ++entry) {
+      FillValues(values, state);
+      tree->Fill();
+   }
+   output.Write();
+}
+
+void write_rntuple(const char *path, int file, int clusters)
+{
+   auto model = ROOT::RNTupleModel::Create();
+   *model->MakeField<int>("file") = file;
+   auto values = model->MakeField<std::vector<float>>("values");
+   values->resize(50);
+   unsigned state = file + 1;
+   auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), "events", path);
+   for (int entry = 1; entry <= 1000 * clusters; ++entry) {
+      FillValues(*values, state);
+      writer->Fill();
+      if (entry % 1000 == 0)
+         writer->CommitCluster();
+   }
+}
+"""
+
+_READ = """
+#include <ROOT/RDataFrame.hxx>
+#include <ROOT/RVec.hxx>
+#include <time.h>
+#include <atomic>
+
+std::atomic<long long> began[64], ended[64];
+
+long long Nanoseconds(clockid_t clock)
+{
+   timespec t{};
+   clock_gettime(clock, &t);
+   return 1000000000LL * t.tv_sec + t.tv_nsec;
+}
+
+void read_files(const std::vector<std::string> &paths)
+{
+   for (int file = 0; file < 64; ++file)
+      began[file] = ended[file] = 0;
+   ROOT::RDataFrame("events", paths).Foreach([](int file, const ROOT::RVec<float> &values) {
+      long long unset = 0;
+      began[file].compare_exchange_strong(unset, Nanoseconds(CLOCK_MONOTONIC));
+      const long long start = Nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+      volatile float sum = 0;
+      while (Nanoseconds(CLOCK_THREAD_CPUTIME_ID) - start < 50000) // of CPU for each event
+         for (float value : values)
+            sum = sum + value;
+      ended[file] = Nanoseconds(CLOCK_MONOTONIC);
+   }, {"file", "values"});
+}
+"""
+
+
+def main() -> None:
+    """Write or read the files."""
+    action, file_format, folder = sys.argv[1:]
+    paths = [str(Path(folder, f"{file_format}-{i}.root")) for i in range(len(CLUSTERS))]
+    if action == "make":
+        ROOT.gInterpreter.Declare(_WRITE)
+        for number, path in enumerate(paths):
+            getattr(ROOT, f"write_{file_format}")(path, number, CLUSTERS[number])
+        return
+    ROOT.EnableImplicitMT(THREADS)
+    ROOT.gInterpreter.Declare(_READ)
+    for _warm_up in (True, False):
+        ROOT.read_files(paths)
+    times = [(int(ROOT.began[i]), int(ROOT.ended[i])) for i in range(len(paths))]
+    start = min(times)[0]
+    print(json.dumps([[(t - start) / 1e6 for t in one] for one in times]), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
