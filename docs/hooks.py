@@ -1,4 +1,7 @@
-"""MkDocs hooks: reference pages generated from the code, and plots of the benchmarks."""
+"""MkDocs hooks: check reference pages against the code, and add plots of the benchmarks.
+
+Run as a program (``make reference``), write the reference pages that are generated from the code.
+"""
 
 from __future__ import annotations
 
@@ -203,16 +206,27 @@ def _pages(nav: Any) -> Iterator[str]:
         yield from _pages(entry)
 
 
+def reference_pages() -> Iterator[tuple[Path, str]]:
+    """Yield the files of the generated pages, which are in Git for readers of a checkout."""
+    folder = Path(__file__).parent / "reference"
+    yield folder / "metrics.md", metrics_page()
+    yield folder / "test-toml.md", schema_page("test.toml", TEST_SCHEMA)
+    yield folder / "sites-toml.md", schema_page("sites.toml", SITES_SCHEMA)
+
+
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the generated pages and the plots."""
-    for name, text in (
-        ("reference/metrics.md", metrics_page()),
-        ("reference/test-toml.md", schema_page("test.toml", TEST_SCHEMA)),
-        ("reference/worker.md", worker_page()),
-        ("reference/sites-toml.md", schema_page("sites.toml", SITES_SCHEMA)),
-    ):
-        files.append(File.generated(config, name, content=text))
+    """Refuse outdated reference pages; add the worker's page and the plots."""
+    for path, text in reference_pages():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            raise PluginError(f"docs/reference/{path.name} is out of date: run make reference")
+    # Help texts differ between Python versions.
+    files.append(File.generated(config, "reference/worker.md", content=worker_page()))
     for plot in sorted(RESULTS.glob("*.svg")):
         name = f"images/benchmarks/{plot.name}"
         files.append(File.generated(config, name, abs_src_path=str(plot)))
     return files
+
+
+if __name__ == "__main__":
+    for file, content in reference_pages():
+        file.write_text(content, encoding="utf-8")
