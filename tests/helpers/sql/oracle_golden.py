@@ -37,8 +37,11 @@ from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write import rollups
 from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.ownership import Delivery, Sender
+from treehammer.sql.write.quarantine import Change, ChangeScope
 from treehammer.sql.write.retention import PRUNABLE
 from treehammer.sql.write.store import Store
+from treehammer.sql.write.uploaded_campaigns import CampaignUpload
 
 GOLDEN_FILE = Path(__file__).parents[2] / "unit/sql/golden/oracle-statements.sql"
 _WIDTH = 100
@@ -105,6 +108,7 @@ def record_statements(server: H2Server) -> str:
         _run_reads(store)
         _run_comparison(store)
         _run_key_management(store)
+        _run_changes(store)
         for raw in (False, True):
             store.fetch_figure(
                 FigureQuery(("eff_job",), ("day", "site"), latencies=True, from_measurements=raw)
@@ -156,6 +160,25 @@ def _run_writes(store: Store) -> None:
     store.campaigns()
     store.jobs("campaign")
     store.attempts(["a", "b"])
+
+
+def _run_changes(store: Store) -> None:
+    """Send measurements and a check under a key; undo both in every way."""
+    sender = Sender("0123456789ab", "alice", "127.0.0.1", 1)
+    delivery = Delivery(sender, "measurements", "sent", ["j"])
+    reads: dict[str, Any] = {"dataset_hash": "h2", "door": "d", "started_us": 1}
+    sent = make_measurement("j", campaign_id="sent", **reads)
+    store.add([sent], [delivery])
+    check = ReplicaRow("r2", 9, "set", "h2", "local", "d", "f", "root://h//f", False, "torn")
+    store.apply_upload(CampaignUpload(make_campaign_row("sent"), (), (), [check]), sender)
+    store.mark_bad_replicas()
+    store.find_owner("sent")
+    scope = ChangeScope("sent", sender.key_id, 0, 2**60)
+    store.count_scope(scope)
+    for action in ("quarantine", "restore", "delete checks", "delete"):
+        store.apply_change(Change(action, scope, "me@here", 1, "because", "all"))
+    store.apply_change(Change("delete", ChangeScope("sent"), "me@here", 1, "", "all"))
+    store.list_changes()
 
 
 def _run_reads(store: Store) -> None:

@@ -118,7 +118,7 @@ def other_store(
 ) -> Iterator[Store]:
     """Open a copy of the other installation's database, with small batches."""
     monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 7)
-    monkeypatch.setattr(file_readers, "READ_ROWS", 7)
+    monkeypatch.setattr(file_readers, "READ_ROWS", 140)  # 7 with operations
     shutil.copy(exported_store.database, tmp_path / "others.db")
     with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
         yield opened

@@ -41,6 +41,8 @@ from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
 from treehammer.sql.write import rollups
+from treehammer.sql.write.ownership import Delivery, Sender
+from treehammer.sql.write.quarantine import Change, ChangeScope
 from treehammer.sql.write.store import Store
 
 EVERYTHING = Selection()
@@ -84,6 +86,12 @@ def fill_database(url: str) -> None:
             "c", [build_pair("c", 0.1), build_pair("c", 5e-324)], [build_verdict("c")]
         )
         store.replace_instruction_count(build_instruction_rows(label=HOSTILE_TEXTS[2]))
+        sender = Sender("0123456789ab", HOSTILE_TEXTS[2], "127.0.0.1", 1)
+        store.add(
+            [make_measurement(job="sent")], [Delivery(sender, "measurements", "sent", ["sent"])]
+        )
+        scope = ChangeScope(campaign_id="campaign", since_us=2**60)
+        store.apply_change(Change("quarantine", scope, "me@here", 1, HOSTILE_TEXTS[2], "all"))
         keyring = Keyring(store._engine)
         keyring.create_key(b"master", "read", HOSTILE_TEXTS[2], now_us=1)
         keyring.revoke_tokens("job", "a", now_us=2)

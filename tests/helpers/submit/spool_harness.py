@@ -58,7 +58,12 @@ class SpoolHarness:
         return LocalBatch(self.spool, slots)
 
     def describe_job(
-        self, job_id: str, seconds: float = 0.0, mode: str = "plain", wall_s: float = 60
+        self,
+        job_id: str,
+        seconds: float = 0.0,
+        mode: str = "plain",
+        wall_s: float = 60,
+        cpus: int = 1,
     ) -> JobDescription:
         arguments = ["stand_in.py", "$(ATTEMPT)", str(seconds), mode]
         text = "\n".join(
@@ -68,6 +73,7 @@ class SpoolHarness:
                 f"arguments = {json.dumps(arguments)}",
                 "[limits]",
                 f"wall_s = {wall_s}",
+                f"cpus = {cpus}",
                 "[environment]",
                 f"JOURNAL = {json.dumps(str(self.journal))}",
             ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import socket
+import ssl
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,9 @@ from treehammer.web.service.http_connection import BoundedHttpProtocol
 from treehammer.web.service.page_routes import PageRoutes
 
 MASTER_KEY = b"m" * 32
+
+# Clients of a service without TLS. By default each client loads all certificate authorities.
+_NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 #: Creates a measurement as a worker sends it.
@@ -117,7 +121,9 @@ def _serve_app(app: Starlette) -> Iterator[httpx.Client]:
         thread.start()
         try:
             address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            with httpx.Client(base_url=address, timeout=120.0, trust_env=False) as client:
+            with httpx.Client(
+                base_url=address, timeout=120.0, trust_env=False, verify=_NO_AUTHORITIES
+            ) as client:
                 yield client
         finally:
             server.should_exit = True
@@ -155,6 +161,7 @@ def run_service(
         find_measurement=database.find_measurement,
         mark_bad_replicas=None if store else database.mark_bad_replicas,
         upload_campaign=database.apply_upload,
+        find_owner=database.find_owner,
         limits=limits,
         pages=PageRoutes(database, access_control),
     )

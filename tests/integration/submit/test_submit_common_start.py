@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from grid_fixtures import Grid, run_testbed
 from grid_user import GridUser
+from local_servers import serve_http
 from local_user import LocalUser
 from polling import wait_until
 from service_process import ServiceProcess
@@ -168,3 +170,73 @@ def test_jobs_of_a_pool_start_together(
         if line.startswith("start ")
     ]
     assert "8 of 8 jobs started together" in status
+
+
+def test_servers_are_watched_from_slots_of_a_pool(
+    wide_pool: Grid, service_process: ServiceProcess, tmp_path: Path
+) -> None:
+    user = GridUser(tmp_path, wide_pool)
+    loaded, watching = wide_pool.box.sites
+    (door,) = user.sites[loaded].doors
+    user.write_sites_file(**{loaded: {"doors": (replace(door, load=LoadPermission(clients=8)),)}})
+    test = write_load_test(tmp_path / "load", repeats="2", duration_s="3")
+    user.settings = service_process.settings_for_user(user.settings)
+    done = user.invoke_command(
+        *("submit", str(test), "--sites", loaded, "--wait"),
+        *("--watch", "server-watch", "--watch-at", watching, "-S", "watch.server=disk1"),
+    )
+    assert done.exception is None, (done.output, done.exception)
+    with Store.open(user.settings.database) as store:
+        rows = [dict(row) for row in store.measurements(Selection())]
+        with store.snapshot() as snapshot:
+            operations = list(snapshot.operations(Selection(), ("site",)))
+    assert [row["failure_class"] for row in rows] == [None] * 3
+    assert sorted(str(row["site"]) for row in rows) == [loaded, loaded, watching]
+    assert len({row["start_planned_us"] for row in rows}) == 1
+    assert {row["start_present_jobs"] for row in rows} == {3}
+    assert {(row["site"], row["side"], row["server"]) for row in operations} == {
+        (watching, "server", "disk1")
+    }
+    assert {row["step"] for row in operations} == {0, 1, 2}
+
+
+class _Setting(BaseHTTPRequestHandler):
+    """Server whose setting a request changes and another one reads."""
+
+    values: list[str]
+
+    def do_GET(self) -> None:
+        _, _, value = self.path.partition("=")
+        if value:
+            self.values.append(value)
+        body = self.values[-1].encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_jobs_of_a_pool_change_settings_of_a_server(wide_pool: Grid, tmp_path: Path) -> None:
+    user = GridUser(tmp_path, wide_pool)
+    (site, *_) = wide_pool.box.sites
+    (door,) = user.sites[site].doors
+    changed = replace(door, settings=("server_threads",))
+    user.write_sites_file(**{site: {"doors": (changed,)}})
+    definition = user.test / "test.toml"
+    axes = definition.read_text().replace('style = ["one", "two"]', "server_threads = [20, 70]")
+    before = '[before]\ncommand = "apply.sh"\nsettings = ["server_threads"]\n'
+    definition.write_text(axes.replace('["style"]', '["server_threads"]') + before)
+    values = ["0"]
+    with serve_http(type("Setting", (_Setting,), {"values": values})) as port:
+        ask = f"""import urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:{port}/threads$1").read().decode())"""
+        (user.test / "apply.sh").write_text(
+            f"#!/bin/sh\nset -eu\nset -- =$TREEHAMMER_AXIS_SERVER_THREADS\npython3 - <<E\n{ask}\nE\n"
+        )
+        (user.test / "apply.sh").chmod(0o755)
+        user.set_payload(
+            f'set -- ""; test "$(python3 - <<E\n{ask}\nE\n)" = "$TREEHAMMER_AXIS_SERVER_THREADS"'
+        )
+        user.submit_campaign("--sites", site, "-S", "repeats=1", "-P", "door=root", "--wait")
+    assert [row["failure_class"] for row in user.read_measurements()] == [None, None]
+    assert values == ["0", "20", "70", "20"]

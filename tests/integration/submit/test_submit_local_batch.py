@@ -42,6 +42,17 @@ def test_two_slots_run_two_jobs_at_once(spool: SpoolHarness) -> None:
     assert highest == 2
 
 
+def test_jobs_take_a_slot_for_each_cpu(spool: SpoolHarness) -> None:
+    cpus = {"one": 1, "two": 2, "six": 6, "last": 1}
+    ids = spool.make_batch(slots=2).submit(
+        "c1", [spool.describe_job(name, 0.3, cpus=count) for name, count in cpus.items()]
+    )
+    assert spool.wait_until_final(list(ids.values())) == [JobState.DONE] * 4
+    spans = [spool.job_times(ids[name]) for name in cpus]
+    for before, after in itertools.pairwise(spans):
+        assert before[1][2] <= after[0][2]
+
+
 def test_runner_leaves_empty_queue_and_returns_for_new_jobs(spool: SpoolHarness) -> None:
     first = spool.make_batch().submit("c1", [spool.describe_job("a")])
     spool.wait_until_final(list(first.values()))

@@ -305,19 +305,19 @@ def test_jobs_read_through_all_doors_and_releases(placed: Grid) -> None:
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_campaign_reads_same_data_over_http(
+def test_paired_campaign_reads_same_data_over_http_and_root(
     placed: Grid, catalogue: FolderCatalogue, tmp_path: Path
 ) -> None:
     """Uses 6.38, the last release whose wheel reads HTTP."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache/datasets").symlink_to(catalogue.root)
-    axes = ("root=6.38.00", "door=http,root", "branches=1.0", "cache_mb=30")
+    axes = ("root=6.38.00", "door=http,root", "bundle=door", "branches=1.0", "cache_mb=30")
     done = subprocess.run(
         [
             *(sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path)),
             *("--sites-file", str(placed.sites_file), "submit", "ttree-read"),
             *("--sites", "SITE_B", "--wait", "-S", "dataset=tiny"),
-            *("-S", "repeats=1", "-S", "rounds=1", "-S", "passes=2"),
+            *("-S", "mode=paired", "-S", "repeats=1", "-S", "rounds=1"),
             *(word for axis in axes for word in ("-P", axis)),
         ],
         env={**os.environ, "TREEHAMMER_CACHE_DIR": str(tmp_path / "cache")},
@@ -332,7 +332,15 @@ def test_campaign_reads_same_data_over_http(
     assert found == {("http", "TWebFile"), ("root", "TNetXNGFile")}
     assert not [row for row in rows if row["failure_class"]]
     assert len({row["value_checksum"] for row in rows} - {None}) == 1
-    assert len({row["bytes_read"] for row in rows} - {None}) == 1
+    timed = [row for row in rows if row["kind"] == "timed"]
+    assert {(row["door"], row["run_mode"]) for row in timed} == {
+        ("http", "paired"),
+        ("root", "paired"),
+    }
+    assert len({row["job_id"] for row in timed}) == 1
+    assert {str(row["file_url"]).partition(":")[0] for row in timed} == {"http", "root"}
+    (ratio,) = [row["segment_wall_log_ratio"] for row in timed if row["door"] == "root"]
+    assert isinstance(ratio, float)
 
 
 # --- Distance, made in both ways

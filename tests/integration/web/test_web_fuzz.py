@@ -312,6 +312,8 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
         values[metric.name] = draw(values_of(metric))
     values |= {
         "record_version": 1,
+        # A job belongs to the campaign under which it was first sent.
+        "campaign_id": "campaign",
         "kind": draw(st.sampled_from(["timed", "checksum"])),
         "failure_class": draw(st.sampled_from([None, "", *FAILURE_CLASSES])),
         "started_us": draw(st.integers(0, 2 * STARTED_US)),

@@ -19,11 +19,9 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
-from treehammer.analysis.comparison.series_effects import (
-    estimate_effect,
-    measure_effect,
-    split_sides,
-)
+from treehammer.analysis.comparison.effect_measurement import measure_effect
+from treehammer.analysis.comparison.series_effects import estimate_effect
+from treehammer.analysis.comparison.series_sides import split_sides
 from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
@@ -488,8 +486,23 @@ def test_layouts_with_equal_value_checksums_are_compared() -> None:
     assert evidence(row).same_data == "same data proven"
     assert evidence(row).unpaired
     other = read("set-by-entry", 0.1, "2" * 64)
-    (row,) = rows(ask([*slower[0], *other], question))
-    assert row.verdict == Verdict.VALUES_DIFFER
+    found = ask([*slower[0], *other], question)
+    (row,) = rows(found)
+    assert row.verdict == Verdict.OTHER_CONTENT
+    assert row.effect is not None
+    assert not found.regressed
+    assert any(note.startswith("Other content") for note in found.notes)
+
+
+def test_datasets_of_one_campaign_have_labels_of_their_own() -> None:
+    made = [
+        changed(
+            SimulatedCampaign(jobs=10).samples(), lambda _: True, dataset=name, dataset_hash=name
+        )
+        for name in ("a", "b")
+    ]
+    labels = {row.label for row in rows(ask([*made[0], *made[1]]))}
+    assert {label.rsplit(" ", 1)[-1] for label in labels} == {"dataset=a", "dataset=b"}
 
 
 def test_unpaired_jobs_are_less_certain_than_pairs() -> None:

@@ -10,6 +10,7 @@ from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.cli.compare_command import print_conclusions
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.comparison_notes import comparison_notes
 from treehammer.analysis.comparison.conclusion import describe_conclusion
 from treehammer.analysis.samples.control_check import ControlCheck
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
@@ -69,7 +70,8 @@ def make_row(
         (
             Verdict.DIFFERENT,
             LESS,
-            f"ROOT {B} needs 1.7 % (0.8 to 2.6 %) less CPU time per event than {A}",
+            f"ROOT {B} needs 1.7 % (0.8 to 2.6 %, not surely beyond 2 %) less CPU time per event "
+            f"than {A}",
         ),
         (
             Verdict.SAME,
@@ -120,8 +122,8 @@ def test_variants_with_different_verdicts_are_named() -> None:
         make_row(Verdict.UNDECIDED, UNCLEAR, "events=50%"),
     ]
     assert describe_conclusion(rows) == (
-        f"On this host, ROOT {B} needs 1.7 % (0.8 to 2.6 %) less CPU time per event than {A} "
-        "for all branches, cache_mb=30; there is no difference beyond 2 % "
+        f"On this host, ROOT {B} needs 1.7 % (0.8 to 2.6 %, not surely beyond 2 %) less CPU time "
+        f"per event than {A} for all branches, cache_mb=30; there is no difference beyond 2 % "
         "for 2 % of the branches, cache_mb=30; "
         "it is undecided (between 0.8 % less and 2.6 % more) for 50 % of the events."
     )
@@ -134,6 +136,18 @@ def test_many_variants_are_counted_with_the_range_of_their_changes() -> None:
     )
     rows.append(make_row(Verdict.TOO_LITTLE, None, "cache_mb=0"))
     assert "in 4 of 5 cases; too little was read for cache_mb=0." in describe_conclusion(rows)
+
+
+def test_planted_limit_is_different_but_not_relevant() -> None:
+    at_limit = make_row(Verdict.DIFFERENT, (2.0, 1.8, 2.2), "branches=2%")
+    beyond = make_row(Verdict.SLOWER, (3.4, 3.0, 3.8))
+    assert describe_conclusion([at_limit, beyond]) == (
+        f"On this host, ROOT {B} needs 2.0 to 3.4 % (not all surely beyond 2 %) more CPU time per "
+        f"event than {A} for 2 % of the branches and for all branches."
+    )
+    (note,) = [one for one in comparison_notes([at_limit, beyond]) if one.startswith("Different: ")]
+    assert "may lie within ±2 %" in note
+    assert not [one for one in comparison_notes([beyond]) if one.startswith("Different: ")]
 
 
 def test_wall_time_is_mentioned_where_its_claim_differs() -> None:

@@ -134,6 +134,9 @@ def test_noisy_counters_are_not_compared() -> None:
         ({"cache_mb": 0, "access": "staged"}, "root", "file"),
         ({"cache_mb": 30}, "https", None),
         ({"cache_mb": 30, "format": "rntuple"}, "file", None),
+        ({"cache_mb": 30, "threads": 1, "prefetch": 0}, "root", "root, cached"),
+        ({"cache_mb": 30, "threads": 2}, "file", None),
+        ({"cache_mb": 30, "prefetch": 1}, "root", None),
         ({}, "", None),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treehammer.analysis.descriptive import time_breakdown
 from treehammer.analysis.descriptive.efficiency_diagnosis import (
     DIAGNOSIS_COLUMNS,
     Cause,
@@ -63,6 +64,7 @@ CASES: dict[Cause, dict[str, Any]] = {
         "payload_wall_s": 40.0,
         "payload_user_s": 40.0,
     },
+    Cause.LOADING: {"import_wall_s": 31.0, "payload_wall_s": 41.0},
     Cause.CPU_SHORTAGE: {
         "payload_wall_s": 51.0,
         "payload_run_queue_s": 40.0,
@@ -93,6 +95,16 @@ def test_planted_cause_is_found(cause: Cause) -> None:
     assert diagnosis is not None
     assert diagnosis.cause is cause
     assert diagnosis.breakdown.executions == 2
+
+
+def test_start_that_is_mostly_work_is_not_called_waiting() -> None:
+    start = {"import_wall_s": 9.0, "import_user_s": 7.0}
+    diagnosis = diagnose_efficiency(
+        [{**BUSY, **start, "payload_wall_s": 19.0, "payload_user_s": 16.9}]
+    )
+    assert diagnosis is not None
+    assert diagnosis.breakdown.efficiency < 0.9
+    assert diagnosis.cause is Cause.START
 
 
 def test_sentence_names_the_time_lost() -> None:
@@ -141,3 +153,10 @@ def test_parts_add_up_to_the_wall_time(values: dict[str, Any], wall: float) -> N
     assert min(parts.values()) >= -1e-6
     assert sum(parts.values()) == pytest.approx(whole, abs=1e-5)
     assert sum_breakdowns([row]).wall_s == pytest.approx(whole, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "variant", ["<script>", "[1]", '{"threads": "many"}', '{"threads": []}', ""]
+)
+def test_unreadable_variant_counts_one_thread(variant: str) -> None:
+    assert time_breakdown._count_row_threads({"kind": "timed", "variant": variant}) == 1

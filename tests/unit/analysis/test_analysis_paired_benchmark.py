@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,9 +14,14 @@ from benchmark_modules import import_benchmarks
 
 
 @pytest.fixture(scope="module")
-def paired() -> Iterator[ModuleType]:
+def resampling() -> Iterator[ModuleType]:
     with import_benchmarks() as named:
-        yield named("analysis.paired_campaigns")
+        yield named("analysis.paired_resampling")
+
+
+@pytest.fixture
+def paired(resampling: ModuleType) -> Any:
+    return resampling.paired_campaigns
 
 
 def _launch(paired: ModuleType, job: int, round_: int, **values: Any) -> Any:
@@ -88,3 +94,44 @@ def test_figures_count_findings_and_false_verdicts(paired: ModuleType) -> None:
     assert value(", planted 2.00 %: campaigns that find it, cpu") == 0.5
     assert value(", planted 2.00 %: campaigns that find it, wall") == 0.0
     assert value(": exact counters that differ") == pytest.approx(1 / 288)
+
+
+def test_resampled_launches_are_judged_in_each_scope(
+    paired: ModuleType, resampling: ModuleType
+) -> None:
+    launches = [
+        _launch(paired, job, 1, cpu_d=bias + 0.001 * (job % 5), wall_d=0.0001 * (job % 7))
+        for bias in (0.0, 0.05)
+        for job in range(30)
+    ]
+    planted = [_launch(paired, 0, 1, blocks=0.026), _launch(paired, 0, 2, kind="control")]
+    assert resampling.select_equal([*launches, planted[0]]) == launches
+    equal, slower = launches[:30], launches[30:]
+    for shape in resampling.SHAPES:
+        as_recorded, swapped, strict = resampling.DRAWS
+        assert resampling.judge_campaign(equal, shape, as_recorded, 1) == ["same"] * 4
+        assert "same" not in resampling.judge_campaign(equal, shape, strict, 1)
+        verdicts = resampling.judge_campaign(slower, shape, as_recorded, 1)
+        assert sorted(verdicts) == ["same", "same", "slower", "slower"]
+        assert "slower" not in resampling.judge_campaign(slower, shape, swapped, 1)
+
+
+def test_shares_name_estimate_scope_and_counters(
+    paired: ModuleType, resampling: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches, campaigns = tmp_path / "launches.csv", tmp_path / "campaigns.csv"
+    noise = [0.001 * (number % 5 - 2) for number in range(30)]
+    paired.append_rows(
+        launches, [_launch(paired, job, 1, cpu_d=d, wall_d=d) for job, d in enumerate(noise)]
+    )
+    paired.append_rows(campaigns, [_result(paired, "a", counters_changed=1)])
+    monkeypatch.setattr(resampling, "TABLES", {"estimate": (launches, campaigns)})
+    monkeypatch.setattr(resampling, "TRIAL_COUNT", 2)
+    with ThreadPoolExecutor(1) as pool:
+        shares = {one.title: one for one in resampling.false_verdict_shares(pool)}
+    assert len(shares) == 28
+    counted = shares["false rows, paired, estimate, busy, counter"]
+    assert (counted.count, counted.total) == (1, 72)
+    name = "paired, estimate, busy, sites, as recorded"
+    assert shares[f"comparisons with a false verdict, {name}"].count == 0
+    assert shares[f"rows called same, {name}"].count == 8

@@ -20,7 +20,9 @@ def complete(*words: str, begun: str = "") -> list[str]:
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TREEHAMMER_DATA_DIR", str(tmp_path / "none"))  # not the user's results
+    # Neither the results nor the datasets of the user.
+    monkeypatch.setenv("TREEHAMMER_DATA_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("TREEHAMMER_CACHE_DIR", str(tmp_path / "none"))
 
 
 def test_campaigns_are_completed_by_identity_and_name(tmp_path: Path) -> None:

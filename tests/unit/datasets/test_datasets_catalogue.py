@@ -13,13 +13,15 @@ import pytest
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.model import file_digest
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.datasets.production import root_process
 from treehammer.datasets.specs import generated_spec
 from treehammer.datasets.specs.generated_spec import GeneratedSpec
-from treehammer.errors import ConfigError, DatasetError, SoftwareError
+from treehammer.errors import ConfigError, DatasetError, SoftwareError, SourceError
+from treehammer.hctests.git import repository
 from treehammer.progress import no_progress
 
 DATA = b"root" + bytes(3_000_000)
@@ -333,3 +335,29 @@ def test_missing_root_is_not_installed_implicitly(
     with pytest.raises(SoftwareError, match="is not installed"):
         catalogue.make(plan, software)
     assert _there(catalogue) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.EROFS, "you may only read this cache"),
+        (errno.EACCES, "you may only read this cache"),
+        (errno.ENOLCK, "this file system has no locks"),
+        (errno.EDQUOT, "the disk is full"),
+    ],
+)
+def test_unusable_cache_is_refused_with_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, "refused", "cache")
+
+    monkeypatch.setattr(repository, "hold_lock", refuse)
+    with (
+        pytest.raises(DatasetError, match=expected) as caught,
+        folder_catalogue._report_disk_errors(tmp_path),
+    ):
+        refuse()
+    assert "--cache-dir" in caught.value.hint
+    with pytest.raises(SourceError, match=expected), repository.hold_cache_lock(tmp_path):
+        pass

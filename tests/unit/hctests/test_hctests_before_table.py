@@ -16,8 +16,10 @@ from treehammer.hctests.schema.definition_loader import load_definition, overrid
 
 WriteTest = Callable[..., Path]
 
-MATRIX = '[matrix]\nthreads = [20, 70]\nreadahead_kb = [128, 512]\nbundle = ["threads"]\n'
-BEFORE = '[before]\ncommand = "apply.sh"\nsettings = ["threads"]\n'
+MATRIX = (
+    '[matrix]\nserver_threads = [20, 70]\nreadahead_kb = [128, 512]\nbundle = ["server_threads"]\n'
+)
+BEFORE = '[before]\ncommand = "apply.sh"\nsettings = ["server_threads"]\n'
 
 
 def write_command(write_test: WriteTest, text: str, script: str = "#!/bin/sh\n") -> Path:
@@ -29,10 +31,10 @@ def write_command(write_test: WriteTest, text: str, script: str = "#!/bin/sh\n")
 def test_command_is_read_and_part_of_the_identity(write_test: WriteTest) -> None:
     folder = write_command(write_test, MATRIX + BEFORE)
     definition = load_definition(folder)
-    assert definition.before == ServerCommand("apply.sh", {"threads": 20}, 60.0)
+    assert definition.before == ServerCommand("apply.sh", {"server_threads": 20}, 60.0)
     assert "apply.sh" in definition.files
-    changed = override_definition(definition, {"threads": ["70", "20"]}, {"repeats": "2"})
-    assert changed.before == ServerCommand("apply.sh", {"threads": 70}, 60.0)
+    changed = override_definition(definition, {"server_threads": ["70", "20"]}, {"repeats": "2"})
+    assert changed.before == ServerCommand("apply.sh", {"server_threads": 70}, 60.0)
     hashes = set()
     settings = load_settings({}, environ={}, folder=folder)
     for text, script in (
@@ -49,11 +51,14 @@ def test_command_is_read_and_part_of_the_identity(write_test: WriteTest) -> None
     ("before", "problem"),
     [
         ('settings = ["readahead_kb"]', "'readahead_kb' is not bundled: add it to bundle"),
-        ('settings = ["thread"]', "is not an axis of this test's own; did you mean 'threads'?"),
+        (
+            'settings = ["server_thread"]',
+            "is not an axis of this test's own; did you mean 'server_threads'?",
+        ),
         ('settings = ["cache"]', "'cache' is not an axis of this test's own"),
         ("settings = []", "before.settings: List should have at least 1 item"),
-        ('settings = ["threads"]\ntimeout_s = 0', "before.timeout_s: 0 is wrong"),
-        ('settings = ["threads"]\ntimeout = 1', "unknown key of [before]"),
+        ('settings = ["server_threads"]\ntimeout_s = 0', "before.timeout_s: 0 is wrong"),
+        ('settings = ["server_threads"]\ntimeout = 1', "unknown key of [before]"),
     ],
 )
 def test_mistakes_name_their_key(write_test: WriteTest, before: str, problem: str) -> None:

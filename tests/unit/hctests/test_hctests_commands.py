@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError
 from treehammer.hctests.cli.definition_options import parse_axis_options
-from treehammer.hctests.cli.tests import tests as commands
 from treehammer.hctests.git import pinned_tests
+from treehammer.submit.cli.tests_check_command import tests as commands
 
 WriteTest = Callable[..., Path]
 Run = Callable[..., Result]

@@ -327,7 +327,7 @@ def test_mistakes_in_overrides_name_the_option(definition: TestDefinition) -> No
     assert "did you mean 'cache_mb'" in found["-P cachemb"]
     assert "has no value" in found["-P root"]
     assert "not a file of this test" in found["-P branches"]
-    assert "cannot be bundled" in found["-P bundle"]
+    assert "needs the names of the doors" in found["-P bundle"]
     assert "expected a whole number" in found["-S repeats"]
     assert "change test.toml" in found["-S payload"]
     assert "did you mean 'seed'" in found["-S sed"]
@@ -366,6 +366,10 @@ def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
         ('dataset = "d"\n', "", "needs a dataset to be the twin of"),
         ('"d-rntuple"', '"d/../e"', "is not a dataset name"),
         ('format = ["ttree", "rntuple"]', "", "the test has no such axis"),
+        ("[twins]", "threads = [0]\n[twins]", "0 is not a whole number from 1 to 1024"),
+        ("[twins]", 'threads = ["all"]\n[twins]', "expected a whole number of threads"),
+        ("[twins]", "prefetch = [2]\n[twins]", "expected 0 (off) or 1"),
+        ("[twins]", "threads = [2]\n[load]\n[twins]", "clients share one thread"),
     ],
 )
 def test_mistakes_in_formats_and_twins_are_reported(
@@ -373,4 +377,98 @@ def test_mistakes_in_formats_and_twins_are_reported(
 ) -> None:
     with pytest.raises(DefinitionError) as caught:
         load_definition(write_test(FORMATS.replace(old, new)))
+    assert expected in str(caught.value) + str(getattr(caught.value, "problems", ""))
+
+
+# --- Datasets -------------------------------------------------------------------------------------
+
+DATASETS = """[test]
+name = "mine"
+payload = "read.py"
+[matrix]
+dataset = ["a", "b"]
+[[include]]
+dataset = "c"
+events = 0.5
+"""
+
+
+def test_datasets_are_an_axis_outside_the_identity(write_test: WriteTest) -> None:
+    found = load_definition(write_test(DATASETS))
+    variants = variant_expansion.expand_variants(found, "file")
+    assert [found.dataset_for(variant) for variant in variants] == ["a", "b", "c"]
+    assert found.dataset_names == ("a", "b", "c")
+    assert found.dataset == "a"
+    assert variants[0].canonical_json == variants[1].canonical_json
+    assert "dataset" not in variants[0].canonical_json
+    groups = variant_expansion.group_variants(found, "file")
+    assert len({group.key for group in groups}) == 3
+
+
+def test_typed_datasets_replace_those_of_the_file(write_test: WriteTest) -> None:
+    single = load_definition(write_test(DATASETS.partition("[matrix]")[0] + 'dataset = "d"'))
+    assert override_definition(single, {"dataset": ("x", "y")}, {}).dataset_names == ("x", "y")
+    several = load_definition(write_test(DATASETS))
+    typed = override_definition(several, {}, {"dataset": "x"})
+    assert typed.dataset_names == ("x",)
+    with pytest.raises(DefinitionError, match=r"named in \[matrix\] as well"):
+        override_definition(several, {"dataset": ("x", "y")}, {"dataset": "z"})
+
+
+@pytest.mark.parametrize(
+    "old, new, expected",
+    [
+        ('"b"]', '"b/../c"]', "is not a name of letters"),
+        ('"b"]', '"a"]', "'a' is given twice"),
+        ("[matrix]", 'dataset = "b"\n[matrix]', "is named in [matrix] as well"),
+        (
+            "[[include]]",
+            'format = ["ttree", "rntuple"]\n[twins]\nrntuple = "t"\n[[include]]',
+            "has the content of one dataset",
+        ),
+    ],
+)
+def test_mistakes_in_datasets_are_reported(
+    write_test: WriteTest, old: str, new: str, expected: str
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_test(DATASETS.replace(old, new)))
+    assert expected in str(caught.value) + str(getattr(caught.value, "problems", ""))
+
+
+# --- Libraries and modules ------------------------------------------------------------------------
+
+
+def test_libraries_are_files_of_the_test(write_test: WriteTest) -> None:
+    folder = write_test(
+        '[test]\nname = "mine"\npayload = "read.py"\nimports = ["prepare", "a.b"]\n'
+        'load = ["libMine.so", "/cvmfs/x/libOther.so.3"]\nfiles = ["libMine_rdict.pcm"]'
+    )
+    (folder / "libMine.so").touch()
+    (folder / "libMine_rdict.pcm").touch()
+    found = load_definition(folder)
+    assert found.libraries == ("libMine.so", "/cvmfs/x/libOther.so.3")
+    assert found.imports == ("prepare", "a.b")
+    assert set(found.files) == {"test.toml", "read.py", "libMine.so", "libMine_rdict.pcm"}
+    assert override_definition(found, {}, {"repeats": "2"}).libraries == found.libraries
+
+
+@pytest.mark.parametrize(
+    "keys, expected",
+    [
+        ('load = ["libGone.so"]', "there is no file 'libGone.so'"),
+        ('load = ["libMine.so"]', "'libMine.so' needs 'libMine_rdict.pcm': add it to files"),
+        ('load = ["Mine.C"]', "'Mine.C' is no shared library"),
+        ('imports = ["import x"]', "'import x' is no name of a module"),
+        ('imports = ["x"]\n[load]', "needs a payload in Python or C++ that reads a tree"),
+    ],
+)
+def test_mistakes_in_libraries_and_modules_are_reported(
+    write_test: WriteTest, keys: str, expected: str
+) -> None:
+    folder = write_test(f'[test]\nname = "mine"\npayload = "read.py"\n{keys}')
+    (folder / "libMine.so").touch()
+    (folder / "libMine_rdict.pcm").touch()
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(folder)
     assert expected in str(caught.value) + str(getattr(caught.value, "problems", ""))

@@ -110,3 +110,22 @@ def test_commands_raise_typed_errors(settings: config.Settings, tmp_path: Path) 
     assert isinstance(wrong, ConfigError)
     unknown = verb(settings, "export", "results.csv", "--campaign", "zz").exception
     assert isinstance(unknown, NothingToDoError)
+
+
+@pytest.mark.usefixtures("in_process_reader")
+@pytest.mark.parametrize("options", [(), ("--partition", "campaign", "--format", "csv")])
+def test_cell_limit_shortens_texts_of_csv(tmp_path: Path, options: tuple[str, ...]) -> None:
+    settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
+    with Store.open(settings.database) as store:
+        store.add([make_measurement("a", log_excerpt="é" * 20), make_measurement("b")])
+    name = "parts" if options else "results.csv"
+    arguments = [str(tmp_path / name), "--cell-limit", "10", *options]
+    result = CliRunner().invoke(find_command("export"), arguments, obj=settings)
+    assert result.exit_code == 0, result.output
+    (file,) = tmp_path.rglob("*.csv")
+    rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+    assert sorted(rows["log_excerpt"])[-1] == "é" * 9 + "…"
+    whole = [str(tmp_path / "results.parquet"), "--cell-limit", "10"]
+    refused = CliRunner().invoke(find_command("export"), whole, obj=settings)
+    assert refused.exit_code == 2
+    assert "--cell-limit is for CSV" in refused.output

@@ -50,7 +50,7 @@ def row(
     key_id: str = "0123456789ab", role: str = "submit", **changes: int | str | None
 ) -> AccessKeyRow:
     known = AccessKeyRow(
-        key_id, role, "alice", NOW_US - DAY, None, None, fingerprint_master_key(MASTER)
+        key_id, role, "alice", NOW_US - DAY, None, None, fingerprint_master_key(MASTER), "cms"
     )
     return replace(known, **changes)  # type: ignore[arg-type]  # of the field's type each
 
@@ -82,7 +82,7 @@ def test_key_is_one_line_and_hides_its_secret() -> None:
 
 def test_job_token_is_limited_to_its_job() -> None:
     grant = verify_token(TOKEN, access(row()), MASTER, NOW_US)
-    assert grant == AccessGrant("submit", KEY.key_id, "alice", NOW_US + DAY, "c1", "j1")
+    assert grant == AccessGrant("submit", KEY.key_id, "alice", "cms", NOW_US + DAY, "c1", "j1")
     assert grant.may_submit
     assert not grant.may_read
     admin = verify_token(TOKEN, access(row(role="admin")), MASTER, NOW_US)

@@ -108,7 +108,7 @@ def test_site_template_extends_shipped_one(tmp_path: Path) -> None:
     "text, message",
     [
         ("reqest_cpus = 1\n", "no submit command 'reqest_cpus'\n.*'request_cpus'"),
-        ("request_cpus = {{ cpus }}\n", "'cpus' is undefined.*SITE_A"),
+        ("request_cpus = {{ cores }}\n", "'cores' is undefined.*SITE_A"),
         ("{% if %}", "htcondor.sub.j2:1"),
         ('{% extends "shipped/other.j2" %}', "shipped/other.j2: template not found"),
         (None, r"htcondor\.sub\.j2: template not found"),

@@ -39,6 +39,15 @@ def test_existing_tree_and_branches_are_accepted(definition: TestDefinition) -> 
     check_contents(with_branches(definition, "Runs", "z"), [manifest])
 
 
+def test_bundled_datasets_have_the_same_events(definition: TestDefinition) -> None:
+    bundled = replace(definition, bundle=("dataset",))
+    twin, other = replace(make_manifest(), name="twin"), replace(make_manifest(999), name="other")
+    check_contents(bundled, [make_manifest(), twin])
+    with pytest.raises(DefinitionError, match="1000 events in 1 file and 999 events") as error:
+        check_contents(bundled, [make_manifest(), twin, other])
+    assert "Remove dataset from bundle" in error.value.hint
+
+
 def test_unknown_tree_is_refused_with_the_nearest_name(definition: TestDefinition) -> None:
     with pytest.raises(DefinitionError, match="has no tree 'Runz'") as error:
         check_contents(with_branches(definition, "Runz", 1.0), [make_listed_manifest()])

@@ -54,7 +54,7 @@ def settings(
 
 def granted(token: str) -> tokens.AccessGrant:
     row = access_keys.AccessKeyRow(
-        KEY.key_id, "submit", "x", 1, None, None, access_keys.fingerprint_master_key(MASTER)
+        KEY.key_id, "submit", "x", 1, None, None, access_keys.fingerprint_master_key(MASTER), "x"
     )
     access = tokens.AccessList({KEY.key_id: row})
     return tokens.verify_token(token, access, MASTER, time.time_ns() // 1000)

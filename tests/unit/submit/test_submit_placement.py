@@ -106,7 +106,7 @@ def test_second_replica_replaces_unavailable_one(manifest: Manifest) -> None:
 @pytest.mark.parametrize("state", ["missing", "no answer", "corrupt", "error", "refused"])
 def test_unconfirmed_replica_is_refused(manifest: Manifest, state: str) -> None:
     placement = find_files(manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT))
-    assert placement.lacking["A", "root"] == f"tiny.root: {A}: {state}, why"
+    assert placement.lacking["A", "root", "tiny"] == f"tiny.root: {A}: {state}, why"
 
 
 @pytest.mark.parametrize("state", ["size only", "not tried"])
@@ -126,7 +126,10 @@ def test_site_without_replica_is_lacking(manifest: Manifest) -> None:
     placement = find_files(manifest, {"A_DISK": [A]}, {}, ("A", ROOT), ("B", other))
     assert [*placement.files] == [("A", "root", "tiny")]
     (file,) = manifest.files
-    assert placement.lacking["B", "root"] == f"{file.name}: Rucio has no replica at B_DISK for root"
+    assert (
+        placement.lacking["B", "root", "tiny"]
+        == f"{file.name}: Rucio has no replica at B_DISK for root"
+    )
 
 
 def test_prefix_replaces_prefix_of_rse(manifest: Manifest) -> None:
@@ -150,7 +153,7 @@ def test_missing_replicas_are_awaited_until_timeout(
 
     def check_once(*_: object) -> RucioPlacement:
         is_found = len(checks) == 2 and not lacking
-        checks.append(RucioPlacement({}, {} if is_found else {("A", "root"): "not yet"}))
+        checks.append(RucioPlacement({}, {} if is_found else {("A", "root", "tiny"): "not yet"}))
         return checks[-1]
 
     monkeypatch.setattr(rucio_placement, "_find_once", check_once)
@@ -178,14 +181,16 @@ def test_plan_uses_placement_and_notes_skipped_doors(tmp_path: Path, manifest: M
     (file,) = manifest.files
     sites = [Site(name, "htcondor@p", (Door("root", "root", rse=f"{name}_DISK"),)) for name in "AB"]
     input_file = InputFile(file.name, A, file.size, file.adler32)
-    placement = RucioPlacement({("A", "root", "tiny"): (input_file,)}, {("B", "root"): "f: gone"})
+    placement = RucioPlacement(
+        {("A", "root", "tiny"): (input_file,)}, {("B", "root", "tiny"): "f: gone"}
+    )
     pinned = make_pinned_test(tmp_path)
     software = make_software_requests(pinned)
     plan = make_plan(pinned, sites, manifest, software, created_us=1, placement=placement)
     assert {job.site.name for job in plan.jobs} == {"A"}
     assert {one.files for job in plan.jobs for one in job.spec.executions} == {(input_file,)}
     assert plan.notes == ("Door root of site B is skipped, no good replica: f: gone.",)
-    nowhere = RucioPlacement({}, {("A", "root"): "a", ("B", "root"): "b"})
+    nowhere = RucioPlacement({}, {("A", "root", "tiny"): "a", ("B", "root", "tiny"): "b"})
     with pytest.raises(NothingToDoError, match="no variant") as caught:
         make_plan(pinned, sites, manifest, software, created_us=1, placement=nowhere)
     assert "site A is skipped" in caught.value.hint

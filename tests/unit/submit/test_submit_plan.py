@@ -24,7 +24,9 @@ from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
 from treehammer.collectors.record.measurement_record import describe_value_error
 from treehammer.collectors.record.metric_catalogue import metrics_owned_by
 from treehammer.errors import NothingToDoError
-from treehammer.submit.planning.plan import make_plan
+from treehammer.submit.planning.cost_estimate import estimate_site_costs
+from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
 
 
 def test_jobs_are_groups_by_repeats_plus_checksum(tmp_path: Path) -> None:
@@ -181,7 +183,7 @@ def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
         make_manifest(),
         make_software_requests(pinned),
         created_us=CREATED_US,
-        twins={twin.name: twin},
+        others={twin.name: twin},
     )
     executions = [execution for job in plan.jobs for execution in job.spec.executions]
     assert {
@@ -197,6 +199,60 @@ def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
     assert [(execution.variant["root"], execution.variant["format"]) for execution in checksum] == [
         (release, format_) for release in ("6.38.00", "6.40.00") for format_ in ("ttree", "rntuple")
     ]
+
+
+DATASETS_TEST = READING_TEST.replace('dataset = "tiny"\n', "").replace(
+    "[matrix]", '[matrix]\ndataset = ["tiny", "other"]'
+)
+
+
+def plan_two_datasets(folder: Path, placement: RucioPlacement = NO_RUCIO_PLACEMENT) -> Plan:
+    pinned = make_pinned_test(folder, DATASETS_TEST)
+    manifest = make_manifest()
+    other = replace(manifest, name="other", files=(replace(manifest.files[0], size=9_000_000),))
+    return make_plan(
+        pinned,
+        (make_site(),),
+        manifest,
+        make_software_requests(pinned),
+        created_us=CREATED_US,
+        others={"other": other},
+        placement=placement,
+    )
+
+
+def test_datasets_have_their_jobs_files_and_series(tmp_path: Path) -> None:
+    plan = plan_two_datasets(tmp_path)
+    assert len(plan.jobs) == len([*plan.jobs]) == 9
+    found: dict[str, set[object]] = {"tiny": set(), "other": set()}
+    for job in plan.jobs:
+        of_job = {str(one.identity["dataset"]) for one in job.spec.executions}
+        assert len(of_job) == 1 or job.kind == "checksum"
+        for one in job.spec.executions:
+            name = str(one.identity["dataset"])
+            assert f"/{name}/" in one.files[0].url
+            assert one.identity["content_hash"] == one.identity["dataset_hash"]
+            found[name].add(one.identity["series"])
+    assert not found["tiny"] & found["other"]
+    alone = make_local_plan(tmp_path / "alone")
+    series = {one.identity["series"] for job in alone.jobs for one in job.spec.executions}
+    assert found["tiny"] == series
+    checksum = [one for one in plan.jobs[-1].spec.executions if one.kind == "checksum"]
+    assert [one.identity["dataset"] for one in checksum] == ["tiny"] * 2 + ["other"] * 2
+    (cost,) = estimate_site_costs(plan, {})
+    (cost_alone,) = estimate_site_costs(alone, {})
+    assert cost.read_bytes is not None
+    assert cost_alone.read_bytes is not None
+    assert cost.read_bytes > cost_alone.read_bytes
+
+
+def test_only_datasets_without_replica_are_skipped(tmp_path: Path) -> None:
+    site = make_site()
+    key = site.name, site.doors[0].name
+    plan = plan_two_datasets(tmp_path, RucioPlacement({}, {(*key, "other"): "no replica here"}))
+    read = {str(one.identity["dataset"]) for job in plan.jobs for one in job.spec.executions}
+    assert read == {"tiny"}
+    assert [note for note in plan.notes if "is skipped for other" in note]
 
 
 def measure_peak_memory(folder: Path, repeats: int) -> int:
@@ -272,6 +328,38 @@ def test_paired_job_compares_each_release_with_the_first(tmp_path: Path, release
         assert compared == {
             (name, "timed", *order): 1 for name in names[1:] for order in ("AB", "BA")
         }
+
+
+DOORS_TEST = PAIRED_TEST.replace('bundle = ["root"]', 'door = ["near", "far"]\nbundle = ["door"]')
+
+
+def test_job_with_bundled_doors_reads_through_each(tmp_path: Path) -> None:
+    site, lone = make_site("far", "near", name="both"), make_site("far", name="lone")
+    plan = make_local_plan(tmp_path, DOORS_TEST, site, lone)
+    assert plan.notes == (
+        "Site lone has no door 'near' (known: far).",
+        "Site lone is skipped: door far has no other one to be compared with.",
+    )
+    timed = [job for job in plan.jobs if job.kind == "timed"]
+    assert len(timed) == 8  # two repeats of two releases with two caches
+    assert len({job.spec.job_id for job in plan.jobs}) == len(plan.jobs) == 10
+    for job in timed:
+        assert (job.site.name, job.access.door_label) == ("both", "near")
+        halves = [(half.kind, half.side, half.identity["door"]) for half in job.spec.executions]
+        assert Counter(halves) == {
+            ("timed", "A", "near"): 2,
+            ("timed", "B", "far"): 2,
+            ("control", "A", "near"): 1,
+            ("control", "B", "near"): 1,
+        }
+        for half in job.spec.executions:
+            door = job.spec.door_of(half)
+            assert job.spec.door_url_of(half) == f"/{door}/data"
+            assert half.files[0].url == f"/{door}/data/tiny/tiny.root"
+            assert "door" not in half.variant
+        assert len({half.identity["series"] for half in job.spec.executions}) == 2
+    checked = {job.access.door_label for job in plan.jobs if job.kind == "checksum"}
+    assert checked == {"near", "far"}
 
 
 def test_launches_run_in_another_order_in_each_job(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_hostile_text_stays_a_value(tmp_path: Path) -> None:
     document = tomllib.loads(description.text)
     assert document["labels"]["campaign_name"] == HOSTILE
     assert document["environment"]["PATH"] == HOSTILE
-    assert document["limits"] == {"wall_s": job.wall_limit_s}
+    assert document["limits"] == {"wall_s": job.wall_limit_s, "cpus": 1}
     assert "s3cret" not in description.text
 
 

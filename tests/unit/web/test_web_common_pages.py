@@ -26,6 +26,7 @@ from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.web.api.page_operations import OPERATIONS
+from treehammer.web.display import calendar_days
 from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
 from treehammer.web.views.shared.page_context import link_to_same_page
 
@@ -109,7 +110,7 @@ def test_job_page_has_table_per_attempt(start_service: StartService) -> None:
         ]
         assert row["attempt"] == 2
         whole = service.client.get("/jobs/job?format=json").json()["tables"]
-        assert set(whole) == {"measurements", "attempts"}
+        assert set(whole) == {"measurements", "attempts", "time"}
         assert len(whole["measurements"]) == 2
 
 
@@ -126,25 +127,42 @@ def test_job_page_shows_measured_percentiles_only(start_service: StartService) -
     assert "12.3" not in page
 
 
-def test_job_page_explains_where_the_time_went(start_service: StartService) -> None:
-    starved: dict[str, Any] = {
-        "run_mode": "solo",
-        "payload_wall_s": 30.0,
-        "payload_user_s": 10.0,
-        "payload_sys_s": 0.0,
-        "pass_loop_wall_s": [29.0],
-        "pass_loop_user_s": [9.5],
-        "pass_loop_run_queue_s": [19.0],
-    }
+#: 19 of 30 s in the run queue.
+STARVED: dict[str, Any] = {
+    "run_mode": "solo",
+    "payload_wall_s": 30.0,
+    "payload_user_s": 10.0,
+    "payload_sys_s": 0.0,
+    "pass_loop_wall_s": [29.0],
+    "pass_loop_user_s": [9.5],
+    "pass_loop_run_queue_s": [19.0],
+}
+
+
+@pytest.mark.parametrize("page, subject", [("/jobs/job", "The job"), ("/sites/SITE_X", "SITE_X")])
+def test_pages_explain_where_the_time_went(
+    start_service: StartService, page: str, subject: str
+) -> None:
     with start_service(reading_open=True) as service:
         with Store.open(service.url) as store:
             store.add_campaign(make_campaign_row(), [make_job_row()])
-            store.add([make_measurement(**starved)])
-        page = service.load_page("/jobs/job")
-        parts = service.client.get("/jobs/job?format=json&table=time").json()["tables"]["time"]
-    assert "The job waits for CPU, not for data: 19 of 30 s in the run queue." in page
-    assert "Its CPU efficiency is 0.33." in page
-    assert sum(part["wall_s"] for part in parts) == 30.0
+            now: dict[str, Any] = {
+                "site": "SITE_X",
+                "day": calendar_days.day_number(calendar_days.today()),
+            }
+            store.add(
+                [
+                    make_measurement(**now, **STARVED),
+                    make_measurement(round=2, **now, **{**STARVED, "run_mode": "paired"}),
+                    make_measurement(round=3, **now, **STARVED, failure_class="read"),
+                ]
+            )
+        shown = service.load_page(page)
+        answer = service.client.get(f"/api/v1{page}").json()
+    sentence = f"{subject} waits for CPU, not for data: 19 of 30 s in the run queue."
+    assert f"<strong>{sentence}</strong> CPU efficiency 0.33 in 1 measurement of 1 job." in shown
+    assert answer["about"]["explanation"][0] == sentence
+    assert sum(part["wall_s"] for part in answer["tables"]["time"]) == 30.0
 
 
 def test_day_counts_equal_stored_measurements(filled_service: ServiceThread) -> None:

@@ -263,7 +263,7 @@ def test_slow_body_is_refused(start_service: StartService) -> None:
 
 def test_upload_times_out_if_database_is_slow(start_service: StartService) -> None:
     class SlowStore:
-        def add(self, measurements: Any) -> AddResult:
+        def add(self, measurements: Any, deliveries: Any = ()) -> AddResult:
             time.sleep(0.5)
             return AddResult(len(list(measurements)), 0)
 
@@ -436,7 +436,7 @@ class FailingStore:
     def __init__(self, error: Exception) -> None:
         self.error: Exception | None = error
 
-    def add(self, measurements: Any) -> AddResult:
+    def add(self, measurements: Any, deliveries: Any = ()) -> AddResult:
         if self.error:
             raise self.error
         return AddResult(len(list(measurements)), 0)

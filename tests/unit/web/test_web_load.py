@@ -18,7 +18,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.write.store import Store
 from treehammer.web.figures.line_chart import NumberAxis
-from treehammer.web.views.load import load_page
+from treehammer.web.views.load import load_details
 
 PAGE = f"/campaigns/{CAMPAIGN}/load"
 API = f"/api/v1{PAGE}"
@@ -97,6 +97,7 @@ def test_figures_have_points_marks_and_ideal(loaded: ServiceThread) -> None:
     ):
         assert text in page
     assert re.search(r"step 3: p99 50\d ms", page)
+    assert re.search(r"Slowest: slow:1094, p50 \d+ ms, 2\d\d times that of the fastest", page)
     assert f"step {LIMITED_STEP}: observed" not in page
     assert "<script>" not in page
     assert loaded.load_page(f"/campaigns/{CAMPAIGN}").count(f'href="{PAGE}"') == 1
@@ -199,7 +200,7 @@ def test_invalid_load_of_uploaded_plan_is_ignored(
 
 
 def test_too_many_rows_are_refused(loaded: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_page, "MAX_ROWS", 10)
+    monkeypatch.setattr(load_details, "MAX_ROWS", 10)
     refused = loaded.get_path(PAGE)
     assert refused.status_code == 400
     assert "summary --campaign load" in refused.json()["error"]
@@ -213,3 +214,24 @@ def test_number_axes_hold_their_values() -> None:
     assert [text for _, text in decades.ticks()] == ["0.001", "0.01", "0.1", "1", "10"]
     assert decades.place(0.1) == pytest.approx(0.5)
     assert decades.place(0.0) == 0.0
+
+
+def test_figures_are_available_as_files(loaded: ServiceThread) -> None:
+    page = unescape(loaded.load_page(f"{PAGE}?operation=open"))
+    for form, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        (address,) = re.findall(rf'href="([^"]*/load/figure\.{form}[^"]*)"', page)
+        assert "operation=open" in address
+        answer = loaded.client.get(address)
+        assert answer.content.startswith(magic)
+        assert f'filename="load.{form}"' in answer.headers["content-disposition"]
+    drawn = loaded.client.get(f"{PAGE}/figure.svg").text
+    for text in (
+        "Load of opens: open; over time: clients=200",
+        "Observed rate",
+        "S1's target, 100 1/s",
+        "p99",
+        "Outlined:",
+    ):
+        assert text in unescape(drawn)
+    assert loaded.client.get(f"{PAGE}/figure.gif").status_code == 404
+    assert loaded.client.get(f"{PAGE}/figure.png?operation=none").status_code == 400

@@ -77,6 +77,7 @@ def _filled(folder: Path, copies: int) -> Iterator[ServiceThread]:
                 for number, one in enumerate(again)
             )
     with run_service(folder, reading_open=True) as service:
+        service.load_document("/health")  # opens the database
         yield service
 
 

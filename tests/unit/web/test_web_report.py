@@ -17,6 +17,7 @@ from treehammer.analysis.descriptive.group_summary import MeanAndRms
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.web.figures.plot_style import PALETTE
+from treehammer.web.report import campaign_report
 from treehammer.web.report.campaign_report import REPORT_COLUMNS, CampaignReport, build_report
 from treehammer.web.report.execution_cells import ExecutionCell, summarize_executions
 from treehammer.web.report.report_figures import draw_efficiency_figure, draw_time_figure
@@ -56,6 +57,13 @@ def report_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> CampaignRepo
 
 def page_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> str:
     return render_report(report_of(rows, **changes))
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the figures, which take most of the time of a report."""
+    for name in ("draw_efficiency_figure", "draw_time_figure"):
+        monkeypatch.setattr(campaign_report, name, lambda _cells: None)
 
 
 class Page(HTMLParser):
@@ -115,6 +123,7 @@ def test_report_is_well_formed_with_unique_ids() -> None:
     assert page.tags.count("th") > 20
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_report_has_results_provenance_and_failures() -> None:
     rows = list(SimulatedCampaign(effect=0.06).rows())
     rows[0] |= {
@@ -141,14 +150,16 @@ def test_report_has_results_provenance_and_failures() -> None:
         assert expected in page
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_single_host_is_judged_for_itself() -> None:
     rows = list(SimulatedCampaign(hosts=1, effect=0.1).rows())
-    assert report_of([*rows, {**rows[0], "host": None}]).hosts == report_of(rows).hosts
     report = report_of(rows)
+    assert report_of([*rows, {**rows[0], "host": None}]).hosts == report.hosts
     assert report.conclusions[0].startswith("On this host, ROOT 6.40.00 needs ")
     assert "on this host (8 jobs)" in Page(render_report(report)).text
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_single_release_has_no_comparison() -> None:
     report = report_of(SimulatedCampaign(roots=("6.40.00",)).rows())
     assert report.comparisons == ()
@@ -272,6 +283,7 @@ def test_unusable_executions_are_not_averaged() -> None:
     assert (spread.mean, spread.rms) == pytest.approx((0.6, 0.1))
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_mean_has_digits_of_rms() -> None:
     report = report_of(SimulatedCampaign(jobs=1).rows())
     for mean, rms, shown in (
@@ -284,3 +296,21 @@ def test_mean_has_digits_of_rms() -> None:
         metrics = {"eff_job": MeanAndRms(2, mean, rms)}
         cell = ExecutionCell("site", "variant", "6.40", 2, 1, 1, metrics)
         assert shown in Page(render_report(replace(report, cells=(cell,)))).text
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_report_explains_efficiency_of_each_site() -> None:
+    waiting = {
+        "run_mode": "solo",
+        "payload_wall_s": 30.0,
+        "payload_user_s": 10.0,
+        "pass_loop_wall_s": [29.0],
+        "pass_loop_user_s": [9.5],
+    }
+    rows = [{**row, **waiting} for row in SimulatedCampaign(sites=("T2_A", "T2_B")).rows()]
+    page = page_of(rows)
+    for site in {row["site"] for row in rows}:
+        assert f"<strong>{site} waits for data:" in page
+    assert page.count("<summary>Parts of the wall time</summary>") == 2
+    Page(page)
+    assert report_of([{**row, "run_mode": "paired"} for row in rows]).explanations == ()

@@ -16,6 +16,7 @@ from measurement_factory import make_measurement
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError, UnstorableContentError
+from treehammer.sql.write.ownership import Delivery, Sender
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web.core import measurement_writer
@@ -27,6 +28,8 @@ from treehammer.web.core.measurement_writer import (
     WriterFullError,
 )
 
+SENDER = Sender("0123456789ab", "alice", "127.0.0.1", 1)
+
 
 class GatedStore:
     """A store that writes only while its store is open, and records the size of each batch."""
@@ -37,14 +40,16 @@ class GatedStore:
         self.errors: dict[str, Exception] = {}
         self.behind = behind
 
-    def add(self, measurements: Iterable[Measurement]) -> AddResult:
+    def add(
+        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
+    ) -> AddResult:
         self.open.wait(30)
         batch = list(measurements)
         self.batches.append(len(batch))
         for item in batch:
             if error := self.errors.get(str(item.values["host"])):
                 raise error
-        return self.behind.add(batch) if self.behind else AddResult(len(batch), 0)
+        return self.behind.add(batch, deliveries) if self.behind else AddResult(len(batch), 0)
 
 
 def make_batch(count: int, job: str = "job", host: str = "x") -> list[Measurement]:
@@ -73,9 +78,9 @@ def run_async(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 async def test_queued_requests_share_transaction() -> None:
     store = GatedStore()
     async with start_writer(store) as writer:
-        first = writer.submit(make_batch(1, "first"))
+        first = writer.submit(make_batch(1, "first"), SENDER)
         await asyncio.sleep(0.05)  # The writer has taken this one.
-        rest = [writer.submit(make_batch(100, f"job {n}")) for n in range(12)]
+        rest = [writer.submit(make_batch(100, f"job {n}"), SENDER) for n in range(12)]
         store.open.set()
         assert await first == AddResult(1, 0)
         assert await asyncio.gather(*rest) == [AddResult(100, 0)] * 12
@@ -89,11 +94,13 @@ async def test_each_request_gets_own_outcome(tmp_path: Path) -> None:
         store = GatedStore(database)
         async with start_writer(store) as writer:
             requests = [
-                writer.submit(make_batch(1, "plug")),
-                writer.submit([*make_batch(3), *make_batch(1, "a")]),
-                writer.submit(make_batch(2, "b")),
-                writer.submit(make_batch(1, "a", host="other")),
-                writer.submit([*make_batch(1, "a"), *make_batch(1, "c"), *make_batch(1, "c")]),
+                writer.submit(make_batch(1, "plug"), SENDER),
+                writer.submit([*make_batch(3), *make_batch(1, "a")], SENDER),
+                writer.submit(make_batch(2, "b"), SENDER),
+                writer.submit(make_batch(1, "a", host="other"), SENDER),
+                writer.submit(
+                    [*make_batch(1, "a"), *make_batch(1, "c"), *make_batch(1, "c")], SENDER
+                ),
             ]
             store.open.set()
             answers = await asyncio.gather(*requests)
@@ -115,12 +122,14 @@ async def test_bad_request_does_not_fail_others() -> None:
     store.errors = {"bad": UnstorableContentError("too long"), "bug": RuntimeError("boom")}
     async with start_writer(store) as writer:
         hosts = ["x", "bad", "x", "bug", "x"]
-        requests = [writer.submit(make_batch(2, str(n), host)) for n, host in enumerate(hosts)]
+        requests = [
+            writer.submit(make_batch(2, str(n), host), SENDER) for n, host in enumerate(hosts)
+        ]
         store.open.set()
         answers = await asyncio.gather(*requests, return_exceptions=True)
         kinds = [type(answer) for answer in answers]
         assert kinds == [AddResult, UnwritableError, AddResult, RuntimeError, AddResult]
-        assert await writer.submit(make_batch(1, "after")) == AddResult(1, 0)
+        assert await writer.submit(make_batch(1, "after"), SENDER) == AddResult(1, 0)
 
 
 @run_async
@@ -128,14 +137,14 @@ async def test_store_failure_fails_whole_queue_at_once() -> None:
     store = GatedStore()
     store.errors = {"x": StoreError("no answer")}
     async with start_writer(store) as writer:
-        requests = [writer.submit(make_batch(400, str(n))) for n in range(8)]
+        requests = [writer.submit(make_batch(400, str(n)), SENDER) for n in range(8)]
         store.open.set()
         answers = await asyncio.gather(*requests, return_exceptions=True)
         assert {type(answer) for answer in answers} == {WriteFailedError}
         assert len(store.batches) <= 2, "one failed attempt is enough"
         assert writer.failure == "no answer"
         store.errors.clear()
-        assert await writer.submit(make_batch(1)) == AddResult(1, 0)
+        assert await writer.submit(make_batch(1), SENDER) == AddResult(1, 0)
         assert writer.failure == ""
 
 
@@ -155,7 +164,7 @@ async def test_failure_ends_after_successful_write(
             store, mark_bad_replicas=(lambda: marked.append(0)) if marks else None
         ) as writer:
             with pytest.raises(WriteFailedError):
-                await writer.submit(make_batch(3))
+                await writer.submit(make_batch(3), SENDER)
             tries = len(store.batches)
             while len(store.batches) < tries + 3:
                 assert writer.failure == "no room left"
@@ -184,7 +193,7 @@ async def test_unwritable_measurements_are_not_retried_forever(
     store.errors = {"x": StoreError("away")}
     async with start_writer(store) as writer:
         with pytest.raises(WriteFailedError):
-            await writer.submit(make_batch(1))
+            await writer.submit(make_batch(1), SENDER)
         store.errors = {"x": fault}
         while writer.failure:
             await asyncio.sleep(0.01)
@@ -194,25 +203,25 @@ async def test_unwritable_measurements_are_not_retried_forever(
 async def test_full_queue_refuses_request() -> None:
     store = GatedStore()
     async with start_writer(store, max_waiting=1000) as writer:
-        requests = [writer.submit(make_batch(1, "plug"))]
+        requests = [writer.submit(make_batch(1, "plug"), SENDER)]
         await asyncio.sleep(0.05)
-        requests += [writer.submit(make_batch(500, str(n))) for n in range(2)]
+        requests += [writer.submit(make_batch(500, str(n)), SENDER) for n in range(2)]
         with pytest.raises(WriterFullError):
-            writer.submit(make_batch(1, "more"))
+            writer.submit(make_batch(1, "more"), SENDER)
         store.open.set()
         await asyncio.gather(*requests)
-        assert await writer.submit(make_batch(1, "more")) == AddResult(1, 0)
+        assert await writer.submit(make_batch(1, "more"), SENDER) == AddResult(1, 0)
 
 
 @run_async
 async def test_close_writes_queue_first() -> None:
     store = GatedStore()
     async with start_writer(store) as writer:
-        requests = [writer.submit(make_batch(300, str(n))) for n in range(5)]
+        requests = [writer.submit(make_batch(300, str(n)), SENDER) for n in range(5)]
         ending = asyncio.create_task(asyncio.to_thread(writer.close))
         await asyncio.sleep(0.05)
         with pytest.raises(WriterClosedError):
-            writer.submit(make_batch(1, "late"))
+            writer.submit(make_batch(1, "late"), SENDER)
         store.open.set()
         assert await asyncio.gather(*requests) == [AddResult(300, 0)] * 5
         await ending
@@ -237,8 +246,8 @@ async def test_marking_follows_new_measurements(monkeypatch: pytest.MonkeyPatch)
         await asyncio.sleep(0.3)
         assert len(marked) == 3, "marking is retried after failures, and then stops"
         assert marked[1] - marked[0] >= 0.09
-        await writer.submit(make_batch(1))
-        await writer.submit(make_batch(1, "b"))
+        await writer.submit(make_batch(1), SENDER)
+        await writer.submit(make_batch(1, "b"), SENDER)
     assert 4 <= len(marked) <= 5
 
 
@@ -247,8 +256,8 @@ async def test_cancelled_request_does_not_affect_others() -> None:
     store = GatedStore()
     async with start_writer(store) as writer:
         gone, patient = (
-            writer.submit(make_batch(1, "gone")),
-            writer.submit(make_batch(1, "patient")),
+            writer.submit(make_batch(1, "gone"), SENDER),
+            writer.submit(make_batch(1, "patient"), SENDER),
         )
         gone.cancel()
         store.open.set()

@@ -56,6 +56,7 @@ def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
         env: dict[str, str] | None = None,
         writable: str = "",
         adler32: str = "",
+        timeout_s: float = 20,
         **axes: Any,
     ) -> Generator:
         folder = tmp_path / str(len(started))
@@ -64,7 +65,7 @@ def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
         job = {
             "format": 1,
             "execution": {"files": [file] if url else [], "variant": axes, "seed": 1},
-            "settings": {"timeout_s": 20},
+            "settings": {"timeout_s": timeout_s},
             "load": {"step_s": 1.0, "duration_s": duration_s, "writable": writable},
         }
         (folder / "job.json").write_text(json.dumps(job))

@@ -38,7 +38,6 @@ for number in range(10_000):
 file.Write()
 file.Close()
 os.chmod(os.environ["STORED"], 0o644)
-ROOT.gEnv.SetValue("TFile.AsyncPrefetching", 1)
 treehammer_kit.run('''
 void read(treehammer::Pass &pass)
 {
@@ -56,7 +55,7 @@ def test_server_behind_redirector_and_prefetched_reads(
     stored = storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "events.root"
     url = f"{doors['pinned']}/events.root"
     file = {"name": "events.root", "url": url, "size": 0, "adler32": ""}
-    variant = {"branches": 1.0, "cache_mb": 0.02, "events": 1.0, "cache": "warm"}
+    variant = {"branches": 1.0, "cache_mb": 0.02, "events": 1.0, "cache": "warm", "prefetch": 1}
     execution = {
         "kind": "timed",
         "variant": variant,

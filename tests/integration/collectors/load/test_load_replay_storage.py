@@ -14,7 +14,7 @@ from storage_alone import run_storage
 from treehammer import config
 from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.run.recorder_plugin import RecorderPlugin
+from treehammer.collectors.worker.payload.recorder_plugin import RecorderPlugin
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,

@@ -1,10 +1,9 @@
-"""Loads of real servers: exact counts, a stalled server, a killed one, TLS."""
+"""Loads of real servers: exact counts, failures, TLS."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import zlib
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
@@ -23,7 +22,6 @@ from local_servers import serve_http
 from polling import wait_until
 
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
-from treehammer.testbed.core import fault_injection, workspace
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 
@@ -83,53 +81,6 @@ def test_paced_readers_read_every_byte(
     assert (total(reads, "scheduled"), total(reads, "done")) == (40, 40)
     assert total(reads, "bytes") == 40 * 250_000
     assert {row["clients"] for row in rows} == {20}
-
-
-@pytest.mark.parametrize("door", ["root", "http"])
-def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: str) -> None:
-    state = workspace.read_state(storage.box.folder)
-    assert state is not None
-    (pid,) = [daemon.pid for daemon in state.daemons if daemon.name == "xrootd-SITE_A"]
-    running = start("open", find_url(storage, door), 4, clients=10, rate_hz=5)
-    running.wait_for(1.5)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        running.wait_for(2.5)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    rows = running.read_rows()
-    assert (total(rows, "scheduled"), total(rows, "done")) == (200, 200)
-    found = latencies(rows)
-    assert found.maximum > 0.9
-    assert found.quantile(0.99) > 0.85
-    assert found.share_above(0.2) > 0.15, "operations in the stall count from their own instants"
-
-
-@pytest.mark.parametrize("kind", ["open", "read"])
-def test_killed_server_gives_failures_and_schedule_is_kept(
-    start: Any, storage: XrootdStorage, kind: str
-) -> None:
-    pace = {"rate_hz": 5} if kind == "open" else {"period_s": 0.2, "block_kb": 10}
-    running = start(kind, find_url(storage, "root"), 300, clients=10, **pace)
-    running.wait_for(1)
-    with fault_injection.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
-        running.wait_for(running.progress() + 2)
-    running.wait_for(running.progress() + 3)
-    running.process.terminate()
-    rows = [row for row in running.read_rows() if row["operation"] == kind]
-    assert failures(rows) <= {"refused", "reset", "timeout", "server-error", "unfinished"}
-    assert failures(rows) & {"refused", "reset"}
-    steps = sorted({row["step"] for row in rows})
-    assert steps == list(range(len(steps)))
-    done = {}
-    for step in steps[:-1]:
-        own = [row for row in rows if row["step"] == step]
-        assert total(own, "scheduled") == 50
-        assert total(own, "done") + total(own, "failed") == 50
-        done[step] = total(own, "done")
-    assert done[0] == 50
-    assert min(done.values()) == 0
-    assert done[steps[-2]] == 50, "the server is used again after its return"
 
 
 def test_missing_file_and_dead_door_are_told_apart(start: Any, storage: XrootdStorage) -> None:

@@ -32,6 +32,8 @@ from treehammer.collectors.record.metric_catalogue import (
 )
 
 NO_ROOT = SoftwareRequest("none", "none", "", "")
+#: Concurrent tests must not share a door.
+DOOR = f"door-{os.getpid()}"
 PLACEHOLDERS = {"text": "x", "int": 1, "bool": False}
 
 
@@ -44,7 +46,7 @@ def make_identity(**values: Any) -> dict[str, Any]:
     }
     versions = {"record_version": RECORD_VERSION, "instrument_version": INSTRUMENT_VERSION}
     fixed = {"kind": "timed", "variant": "{}", "variant_label": "the only one", "job_id": "job"}
-    return {**required, **versions, **fixed, **values}
+    return {**required, **versions, **fixed, "door": DOOR, **values}
 
 
 def make_execution(position: int = 1, **changes: Any) -> ExecutionSpec:
@@ -111,12 +113,11 @@ class WorkerBench:
         script.write_text(textwrap.dedent(payload).lstrip())
         script.chmod(0o755)
         spec = PayloadSpec(kind, "script", "payload", **payload_changes)
-        # Concurrent tests must not share a door.
         job = JobSpec(
             campaign_id="campaign",
             job_id="job",
             site="local",
-            door=f"door-{os.getpid()}",
+            door=DOOR,
             payload=spec,
             limits=limits,
             executions=executions or (make_execution(),),

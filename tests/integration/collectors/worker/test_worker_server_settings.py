@@ -11,7 +11,7 @@ from treehammer.collectors.job_spec import ServerCommand
 PAYLOAD = """
     #!/bin/sh
     set -eu
-    test "$(cat {server})" = "$TREEHAMMER_AXIS_THREADS"
+    test "$(cat {server})" = "$TREEHAMMER_AXIS_SERVER_THREADS"
     echo '{{"format": 1, "values": {{}}, "extras": {{}}}}' > "$TREEHAMMER_RESULT"
     """
 
@@ -22,8 +22,8 @@ def run(bench: Any, make_spec: Any, server: Path, script: str, **changes: Any) -
     folder.mkdir()
     (folder / "apply.sh").write_text(f"#!/bin/sh\nset -eu\n{script}\n")
     (folder / "apply.sh").chmod(0o755)
-    before = ServerCommand("apply.sh", {"threads": 20}, changes.pop("timeout_s", 30.0))
-    specs = [make_spec(n, variant={"threads": value}) for n, value in ((1, 20), (2, 70))]
+    before = ServerCommand("apply.sh", {"server_threads": 20}, changes.pop("timeout_s", 30.0))
+    specs = [make_spec(n, variant={"server_threads": value}) for n, value in ((1, 20), (2, 70))]
     payload = PAYLOAD.format(server=server)
     return bench.run(payload, *specs, kind="executable", before=before, **changes)
 
@@ -32,7 +32,7 @@ def test_each_execution_has_its_setting_and_the_first_is_left(
     bench: Any, make_spec: Any, tmp_path: Path
 ) -> None:
     server = tmp_path / "server"
-    script = f'echo "$TREEHAMMER_AXIS_THREADS" > {server}; echo applied $TREEHAMMER_AXIS_THREADS'
+    script = f'echo "$TREEHAMMER_AXIS_SERVER_THREADS" > {server}; echo applied $TREEHAMMER_AXIS_SERVER_THREADS'
     ran = run(bench, make_spec, server, script)
     assert (ran.exit_code, ran.errors) == (0, "")
     assert [record.values.get("failure_class") for record in ran.records] == [None, None]
@@ -44,14 +44,14 @@ def test_each_execution_has_its_setting_and_the_first_is_left(
 def test_failing_command_fails_the_execution(bench: Any, make_spec: Any, tmp_path: Path) -> None:
     server = tmp_path / "server"
     server.write_text("20\n")
-    script = 'test "$TREEHAMMER_AXIS_THREADS" = 20 || { echo no such host; exit 3; }'
+    script = 'test "$TREEHAMMER_AXIS_SERVER_THREADS" = 20 || { echo no such host; exit 3; }'
     ran = run(bench, make_spec, server, script)
     assert ran.exit_code == 1
     good, failed = (record.values for record in ran.records)
     assert good.get("failure_class") is None
     assert (failed["failure_class"], failed["failure_kind"]) == ("software-setup", "server-setting")
     assert failed["failure_message"] == (
-        "apply.sh, which applies threads, ended with 3: no such host"
+        "apply.sh, which applies server_threads, ended with 3: no such host"
     )
     assert "payload_wall_s" not in failed
 

@@ -18,14 +18,17 @@ from treehammer.collectors.job_spec import RETRY_EXIT_CODE, ExecutionLimits, Inp
 from treehammer.collectors.record.failures import ExecutionError, Failure
 from treehammer.collectors.worker import __main__
 from treehammer.collectors.worker.bounded_log import BoundedLog
+from treehammer.collectors.worker.payload import payload_result
+from treehammer.collectors.worker.payload.payload_failures import (
+    check_root_version,
+    classify_failure,
+)
+from treehammer.collectors.worker.payload.payload_process import ProcessOutcome
 from treehammer.collectors.worker.probes import page_cache, process_stats, storage_door
 from treehammer.collectors.worker.probes.cgroup import Cgroup
 from treehammer.collectors.worker.probes.storage_door import DoorLock
-from treehammer.collectors.worker.run import payload_result
 from treehammer.collectors.worker.run.execution_table import format_heading, format_measurement
 from treehammer.collectors.worker.run.input_files import check_sizes
-from treehammer.collectors.worker.run.payload_failures import check_root_version, classify_failure
-from treehammer.collectors.worker.run.payload_process import ProcessOutcome
 
 
 def outcome(**changes: Any) -> ProcessOutcome:

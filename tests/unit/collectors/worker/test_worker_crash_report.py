@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.record.failures import Failure
-from treehammer.collectors.worker.run.crash_report import demangle_name, describe_crash
-from treehammer.collectors.worker.run.payload_failures import name_crash
+from treehammer.collectors.worker.payload.crash_report import demangle_name, describe_crash
+from treehammer.collectors.worker.payload.payload_failures import name_crash
 
 NO_DICTIONARY = "Warning in <TClass::Init>: no dictionary for class {} is available\n"
 FATAL = "Fatal in <TBranchElement::ReadLeaves>: METAssoc_AnalysisMET: no dictionary\n"
@@ -70,3 +70,9 @@ def test_only_crashes_get_a_cause(tmp_path: Path) -> None:
     assert name_crash(crash, str(log)).message == f"{crash.message} {FATAL.strip()}."
     timeout = Failure("payload", "timeout", "payload", "Too long.")
     assert name_crash(timeout, str(log)) is timeout
+
+
+def test_damaged_heap_is_named_without_functions() -> None:
+    assert describe_crash("free(): invalid pointer\n") == (
+        "Reading damaged the memory: free(): invalid pointer."
+    )

@@ -37,6 +37,13 @@ def test_copy_counts_once_per_pass() -> None:
     assert set(staged) <= {metric.name for metric in metrics_owned_by("worker")}
 
 
+def test_efficiency_counts_all_reserved_cpus() -> None:
+    one, four = (derive_metrics({**OUTSIDE, **INSIDE, **COPY}, threads) for threads in (1, 4))
+    for name in ("eff_payload", "eff_job", "eff_access"):
+        assert four[name] == pytest.approx(one[name] / 4)
+    assert four["access_rate_hz"] == one["access_rate_hz"]
+
+
 @pytest.mark.parametrize("missing", ["events_read", "open_wall_s", "loop_sys_s"])
 def test_metrics_without_a_term_are_omitted(missing: str) -> None:
     known = {name: value for name, value in INSIDE.items() if name != missing}

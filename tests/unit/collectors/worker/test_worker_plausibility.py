@@ -76,6 +76,7 @@ def test_no_figures_no_verdict() -> None:
         ({"pass_loop_sys_s": [0.1, -0.1, 0.1]}, plausibility.check_not_negative),
         ({"eff_loop": 2.2}, plausibility.check_efficiency_bound),
         ({"eff_job": 2.2}, plausibility.check_efficiency_bound),
+        ({"eff_loop": 0.6, "variant": '{"threads":4}'}, plausibility.check_efficiency_bound),
         ({"cores_allowed": 1, "eff_payload": 1.4}, plausibility.check_efficiency_bound),
         ({"events_read": 0}, plausibility.check_something_read),
         ({"bytes_read": 0}, plausibility.check_something_read),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from cli_verbs import find_command
 from click.testing import CliRunner
 from measurement_factory import full_measurement, make_measurement
-from store_helpers import fill_database, read_all_tables
+from store_helpers import read_all_tables
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.progress import no_progress
@@ -59,9 +60,8 @@ def test_interrupted_copy_leaves_nothing(source: str, url: str) -> None:
     assert copy_database(source, url, bars=no_progress)[1]
 
 
-def test_damaged_source_is_reported(url: str, tmp_path: Path) -> None:
-    file = tmp_path / "damaged.db"
-    fill_database(f"sqlite:///{file}")
+def test_damaged_source_is_reported(source: str, url: str, tmp_path: Path) -> None:
+    file = Path(shutil.copy(source.removeprefix("sqlite:///"), tmp_path / "damaged.db"))
     with file.open("r+b") as stream:
         stream.seek(file.stat().st_size // 2)
         stream.write(b"\xff" * 200_000)

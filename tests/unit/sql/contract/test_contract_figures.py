@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 from typing import Any
 
 import pytest
 from measurement_factory import RANDOM_DAYS, make_measurement, random_measurements
 
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.errors import ConfigError
 from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, FigureResult, Moments
@@ -20,16 +22,21 @@ METRICS = ("eff_job", "cpu_per_event_s", "bytes_read", "retries")
 ROW_COUNT = 400
 
 
+@cache
+def _random_set(seed: int, count: int) -> tuple[Measurement, ...]:
+    return tuple(random_measurements(seed, count))
+
+
 @pytest.fixture
 def filled(store: Store) -> Store:
-    store.add(random_measurements(1, ROW_COUNT))
+    store.add(_random_set(1, ROW_COUNT))
     return store
 
 
 def compute_in_python(figure: FigureQuery, seed: int = 1, count: int = ROW_COUNT) -> FigureResult:
     """Compute the same figure in plain Python."""
     groups: dict[tuple[Scalar, ...], Any] = {}
-    for item in random_measurements(seed, count):
+    for item in _random_set(seed, count):
         values: dict[str, Any] = {n: None if v == "" else v for n, v in item.values.items()}
         if figure.kind is not None and values["kind"] != figure.kind:
             continue

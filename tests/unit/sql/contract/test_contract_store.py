@@ -41,6 +41,7 @@ from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema_upgrade import REVISION
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.ownership import Sender
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
@@ -299,6 +300,9 @@ def test_recount_replaces_the_rows_of_a_count(store: Store) -> None:
     assert store.instruction_counts(["t"]) == recounted
 
 
+SENDER = Sender("0123456789ab", "alice", "127.0.0.1", 1)
+
+
 def test_job_requires_campaign(store: Store) -> None:
     with pytest.raises(StoreError):
         store.set_jobs([make_job_row("a")])
@@ -315,8 +319,8 @@ def test_uploaded_campaign(store: Store) -> None:
     first = [AttemptRow(job.id, 1, "running", 5, 0, None, "", "") for job in jobs]
     finding = ReplicaRow("f", 5, "set", "hash", "A", "door", "file", "root://", False, "torn")
     handed = CampaignUpload(make_campaign_row(), jobs, first, [finding])
-    assert store.apply_upload(handed) == UploadResult(2202, 0, 0)
-    assert store.apply_upload(handed) == UploadResult(0, 0, 2202)
+    assert store.apply_upload(handed, SENDER) == UploadResult(2202, 0, 0)
+    assert store.apply_upload(handed, SENDER) == UploadResult(0, 0, 2202)
     told = store.jobs("campaign")
     assert all(job.is_external for job in told)
     assert [replace(j, batch_system=jobs[0].batch_system) for j in told] == sorted(
@@ -325,12 +329,15 @@ def test_uploaded_campaign(store: Store) -> None:
     ended = replace(first[1], state="lost", ended_us=9, failure_class="lost", message="gone")
     second = AttemptRow("job 1", 2, "done", 10, 20, 0, "", "")
     news = CampaignUpload(make_campaign_row(), [replace(jobs[1], state="done")], [ended, second])
-    assert store.apply_upload(news) == UploadResult(1, 2, 1)
+    assert store.apply_upload(news, SENDER) == UploadResult(1, 2, 1)
     assert store.apply_upload(
-        CampaignUpload(make_campaign_row(), jobs[1:2], first[1:2])
+        CampaignUpload(make_campaign_row(), jobs[1:2], first[1:2]), SENDER
     ) == UploadResult(0, 0, 3)
     assert store.attempts(["job 1"]) == [ended, second]
-    assert (store.campaigns(), store.replicas()) == ([make_campaign_row()], [finding])
+    assert (store.campaigns(), store.replicas()) == (
+        [make_campaign_row()],
+        [replace(finding, owner="alice")],
+    )
 
 
 def test_attempts_are_updated(store: Store) -> None:

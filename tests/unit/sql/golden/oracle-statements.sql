@@ -74,10 +74,39 @@ CREATE TABLE subject (
 )
 ;
 
+DELETE FROM attempt WHERE attempt.job_id IN (SELECT job.id
+FROM job
+WHERE job.campaign_id = :campaign_id_1)
+;
+
+DELETE FROM campaign WHERE campaign.id = :id_1
+;
+
+DELETE FROM campaign_owner WHERE campaign_owner.campaign_id = :campaign_id_1
+;
+
+DELETE FROM extra WHERE extra.measurement_id IN (:measurement_id_1_1)
+;
+
 DELETE FROM instruction_count WHERE instruction_count.count_id IN (:count_id_1_1)
 ;
 
+DELETE FROM job WHERE job.campaign_id = :campaign_id_1
+;
+
+DELETE FROM measurement WHERE measurement.measurement_id IN (:measurement_id_1_1)
+;
+
+DELETE FROM operation WHERE operation.measurement_id IN (:measurement_id_1_1)
+;
+
 DELETE FROM pair WHERE pair.comparison_id = :comparison_id_1
+;
+
+DELETE FROM receipt WHERE receipt.campaign_id = :campaign_id_1
+;
+
+DELETE FROM replica WHERE replica.id IN (:id_1_1)
 ;
 
 DELETE FROM rollup_day WHERE 1 = 1
@@ -90,8 +119,8 @@ DELETE FROM verdict WHERE verdict.comparison_id = :comparison_id_1
 ;
 
 INSERT INTO access_key (key_id, role, name, created_us, expires_us, revoked_us,
-    master_key_fingerprint) VALUES (:key_id, :role, :name, :created_us, :expires_us, :revoked_us,
-    :master_key_fingerprint)
+    master_key_fingerprint, owner) VALUES (:key_id, :role, :name, :created_us, :expires_us,
+    :revoked_us, :master_key_fingerprint, :owner)
 ;
 
 INSERT INTO access_revocation (scope, subject, revoked_us) VALUES (:scope, :subject, :revoked_us)
@@ -105,9 +134,17 @@ INSERT INTO attempt (job_id, attempt, state, started_us, ended_us, exit_code, fa
     :message)
 ;
 
+INSERT INTO audit_entry (id, changed_us, action, actor, scope, reason, measurements) VALUES (:id,
+    :changed_us, :action, :actor, :scope, :reason, :measurements)
+;
+
 INSERT INTO campaign (id, name, created_us, repository, ref, commit_id, dirty, test_name, test_path,
     plan, planned_jobs, planned_measurements) VALUES (:id, :name, :created_us, :repository, :ref,
     :commit_id, :dirty, :test_name, :test_path, :plan, :planned_jobs, :planned_measurements)
+;
+
+INSERT INTO campaign_owner (campaign_id, owner, claimed_us) VALUES (:campaign_id, :owner,
+    :claimed_us)
 ;
 
 INSERT INTO extra (measurement_id, name, value) VALUES (:measurement_id, :name, :value)
@@ -166,8 +203,13 @@ INSERT INTO pair (comparison_id, line, site, comparison_key, label, metric, axis
     :a_value, :b_value, :log_ratio)
 ;
 
-INSERT INTO replica (id, found_us, dataset, dataset_hash, site, door, file_name, url, good, message)
-    VALUES (:id, :found_us, :dataset, :dataset_hash, :site, :door, :"file", :url, :good, :message)
+INSERT INTO receipt (subject, kind, key_id, address, campaign_id, received_us) VALUES (:subject,
+    :kind, :key_id, :address, :campaign_id, :received_us)
+;
+
+INSERT INTO replica (id, found_us, dataset, dataset_hash, site, door, file_name, url, good, message,
+    owner) VALUES (:id, :found_us, :dataset, :dataset_hash, :site, :door, :"file", :url, :good,
+    :message, :owner)
 ;
 
 INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job, s_eff_job,
@@ -238,7 +280,15 @@ FROM attempt
 ;
 
 SELECT count(*) AS count_1
+FROM audit_entry
+;
+
+SELECT count(*) AS count_1
 FROM campaign
+;
+
+SELECT count(*) AS count_1
+FROM campaign_owner
 ;
 
 SELECT count(*) AS count_1
@@ -278,6 +328,10 @@ FROM origin
 
 SELECT count(*) AS count_1
 FROM pair
+;
+
+SELECT count(*) AS count_1
+FROM receipt
 ;
 
 SELECT count(*) AS count_1

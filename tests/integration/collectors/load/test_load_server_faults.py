@@ -1,0 +1,252 @@
+"""Servers that fail in the middle of a load: stalled, slowed, killed, answering errors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from load_generator import Generator, Row, failures, find_url, latencies, total
+from local_servers import serve_http
+
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
+from treehammer.testbed.core import fault_injection, workspace
+
+#: Operations per second of the loads of this module.
+RATE_HZ = 50
+PACES: dict[str, dict[str, float]] = {
+    "open": {"rate_hz": 5},
+    "read": {"period_s": 0.2, "block_kb": 10},
+}
+
+
+def find_daemon(storage: XrootdStorage, name: str) -> int:
+    """Return the pid of a running daemon."""
+    state = workspace.read_state(storage.box.folder)
+    assert state is not None
+    (pid,) = [daemon.pid for daemon in state.daemons if daemon.name == name]
+    return pid
+
+
+@contextmanager
+def slow_down(pid: int, stopped_s: float, running_s: float) -> Iterator[None]:
+    """Suspend a process again and again while the block runs."""
+    end = threading.Event()
+
+    def alternate() -> None:
+        while not end.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            end.wait(stopped_s)
+            os.kill(pid, signal.SIGCONT)
+            end.wait(running_s)
+
+    thread = threading.Thread(target=alternate)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def sum_failures(rows: list[Row]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update(json.loads(row["failures"]))
+    return found
+
+
+def check_schedule(rows: list[Row]) -> list[int]:
+    """Check that each step sent and ended all of its operations; return those done by step."""
+    steps = sorted({row["step"] for row in rows})
+    assert steps == list(range(len(steps)))
+    done = []
+    for step in steps[:-1]:  # the load was stopped in the last one
+        own = [row for row in rows if row["step"] == step]
+        assert total(own, "scheduled") == RATE_HZ
+        assert total(own, "done") + total(own, "failed") == RATE_HZ
+        done.append(total(own, "done"))
+    return done
+
+
+def stop_load(running: Generator, kind: str, after_s: float = 2) -> list[Row]:
+    """End a load some seconds after the fault, and return its rows."""
+    running.wait_for(running.progress() + after_s)
+    running.process.terminate()
+    return [row for row in running.read_rows() if row["operation"] == kind]
+
+
+@pytest.mark.parametrize("door", ["root", "http"])
+def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: str) -> None:
+    state = workspace.read_state(storage.box.folder)
+    assert state is not None
+    (pid,) = [daemon.pid for daemon in state.daemons if daemon.name == "xrootd-SITE_A"]
+    running = start("open", find_url(storage, door), 4, clients=10, rate_hz=5)
+    running.wait_for(1.5)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        running.wait_for(2.5)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    rows = running.read_rows()
+    assert (total(rows, "scheduled"), total(rows, "done")) == (200, 200)
+    found = latencies(rows)
+    assert found.maximum > 0.9
+    assert found.quantile(0.99) > 0.85
+    assert found.share_above(0.2) > 0.15, "operations in the stall count from their own instants"
+
+
+@pytest.mark.parametrize("kind", ["open", "read"])
+def test_killed_server_gives_failures_and_schedule_is_kept(
+    start: Any, storage: XrootdStorage, kind: str
+) -> None:
+    pace = {"rate_hz": 5} if kind == "open" else {"period_s": 0.2, "block_kb": 10}
+    running = start(kind, find_url(storage, "root"), 300, clients=10, **pace)
+    running.wait_for(1)
+    with fault_injection.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
+        running.wait_for(running.progress() + 2)
+    running.wait_for(running.progress() + 3)
+    running.process.terminate()
+    rows = [row for row in running.read_rows() if row["operation"] == kind]
+    assert failures(rows) <= {"refused", "reset", "timeout", "server-error", "unfinished"}
+    assert failures(rows) & {"refused", "reset"}
+    steps = sorted({row["step"] for row in rows})
+    assert steps == list(range(len(steps)))
+    done = {}
+    for step in steps[:-1]:
+        own = [row for row in rows if row["step"] == step]
+        assert total(own, "scheduled") == 50
+        assert total(own, "done") + total(own, "failed") == 50
+        done[step] = total(own, "done")
+    assert done[0] == 50
+    assert min(done.values()) == 0
+    assert done[steps[-2]] == 50, "the server is used again after its return"
+
+
+@pytest.mark.parametrize("door, kind", [("root", "read"), ("http", "open")])
+def test_suspended_server_gives_timeouts_and_schedule_is_kept(
+    start: Any, storage: XrootdStorage, door: str, kind: str
+) -> None:
+    running = start(kind, find_url(storage, door), 300, timeout_s=1, clients=10, **PACES[kind])
+    running.wait_for(1)
+    with fault_injection.suspend_daemon(storage.box, "xrootd-SITE_A"):
+        # An operation times out within 2 s; those of the last 2 s may still succeed.
+        running.wait_for(running.progress() + 5)
+    rows = stop_load(running, kind, after_s=3)
+    done = check_schedule(rows)
+    assert "timeout" in failures(rows)
+    assert failures(rows) <= {"timeout", "reset", "unfinished"}
+    assert done[0] == done[-1] == RATE_HZ
+    assert min(done) == 0
+
+
+@pytest.mark.parametrize(
+    "door, expected", [("root", {"not-found", "not-permitted"}), ("http", {"not-found"})]
+)
+def test_file_that_vanishes_or_is_locked_is_classed(
+    start: Any, storage: XrootdStorage, door: str, expected: set[str]
+) -> None:
+    path = Path(find_url(storage, "file"))
+    running = start("open", find_url(storage, door), 300, clients=10, rate_hz=5)
+    running.wait_for(1)
+    path.chmod(0)  # over HTTP an open is a HEAD request, which needs no right to read
+    try:
+        running.wait_for(running.progress() + 1)
+        path.rename(path.with_name("away"))
+        running.wait_for(running.progress() + 1)
+        path.with_name("away").rename(path)
+    finally:
+        path.chmod(0o644)
+    rows = stop_load(running, "open")
+    done = check_schedule(rows)
+    assert failures(rows) - {"unfinished"} == expected
+    assert done[0] == done[-1] == RATE_HZ
+
+
+@pytest.mark.parametrize("door", ["root", "http"])
+def test_truncated_file_gives_wrong_data(start: Any, storage: XrootdStorage, door: str) -> None:
+    path = Path(find_url(storage, "file"))
+    content = path.read_bytes()
+    running = start("read", find_url(storage, door), 300, clients=10, **PACES["read"])
+    running.wait_for(1)
+    os.truncate(path, 0)
+    try:
+        running.wait_for(running.progress() + 1.5)
+    finally:
+        path.write_bytes(content)
+    rows = stop_load(running, "read")
+    done = check_schedule(rows)
+    assert failures(rows) - {"unfinished"} == {"wrong-data"}
+    assert done[0] == done[-1] == RATE_HZ
+
+
+class _Failing(BaseHTTPRequestHandler):
+    """Answers with each of some statuses in turn, and counts them; 0 closes the connection."""
+
+    protocol_version = "HTTP/1.1"
+    statuses: Iterator[int]
+    answers: Counter[int]
+
+    def do_HEAD(self) -> None:
+        status = next(self.statuses)
+        self.answers[status] += 1
+        if not status:
+            self.close_connection = True
+            return
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_errors_of_a_server_are_classed_and_counted(start: Any) -> None:
+    errors = {
+        500: "server-error",
+        502: "server-error",
+        503: "server-error",
+        429: "server-error",
+        504: "timeout",
+        403: "not-permitted",
+        507: "no-space",
+        0: "reset",
+    }
+    answers: Counter[int] = Counter()
+    statuses = itertools.chain([200] * 60, itertools.cycle([*errors, 200]))
+    handler = type("Failing", (_Failing,), {"statuses": statuses, "answers": answers})
+    with serve_http(handler) as port:
+        url = f"http://127.0.0.1:{port}/data"
+        rows = start("open", url, 4, clients=10, rate_hz=5).read_rows()
+    assert total(rows, "scheduled") == sum(answers.values()) == 4 * RATE_HZ
+    assert total(rows, "done") == answers.pop(200)
+    expected: Counter[str] = Counter()
+    for status, count in answers.items():
+        expected[errors[status]] += count
+    assert sum_failures(rows) == expected
+
+
+def test_slow_server_behind_a_redirector_is_named(start: Any, storage: XrootdStorage) -> None:
+    _, slow, _ = storage.storage_address("SITE_A")
+    with slow_down(find_daemon(storage, "xrootd-SITE_A"), stopped_s=0.3, running_s=0.02):
+        url = find_url(storage, "federation")
+        running = start("stream", url, 60, clients=4, files=10, direction="read")
+        rows = running.read_rows()
+    assert (total(rows, "done"), total(rows, "failed")) == (40, 0)
+    by_server = {
+        server: latencies([row for row in rows if row["server"] == server]).quantile(0.5)
+        for server in {row["server"] for row in rows}
+    }
+    assert len(by_server) == 2
+    assert max(by_server, key=lambda server: by_server[server]).endswith(f":{slow}")
+    figures = running.read_figures()
+    assert figures["servers"] == 2
+    seconds = sum({row["step"]: row["step_s"] for row in rows}.values())
+    rates = figures["server_mb_per_s_min"] + figures["server_mb_per_s_max"]
+    assert rates == pytest.approx(total(rows, "bytes") / seconds / 1e6)
