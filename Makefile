@@ -1,5 +1,5 @@
 # `make demo` and `make test` do everything on a fresh machine; `make help` lists the rest.
-.PHONY: help install demo lint docs pictures unit check test bench clean
+.PHONY: help install demo lint docs reference pictures unit check test bench clean
 BIN := .venv/bin
 HELPERS := $(subst $() ,:,$(addprefix tests/helpers/,common sql web submit testbed datasets))
 
@@ -21,6 +21,9 @@ lint: install ## check format, style, types and package layers
 
 docs: install ## build the documentation into site/; warnings are errors
 	@$(BIN)/mkdocs build --strict
+
+reference: install ## write the reference pages that are generated from the code
+	@$(BIN)/python docs/hooks.py
 
 pictures: install ## retake the page screenshots in docs/images from the results in folder DATA
 	@PYTHONPATH=$(HELPERS) $(BIN)/python docs/pictures.py "$(DATA)"

@@ -3,6 +3,7 @@
 # A file stays on one worker, and so do all files that use the same testbed, demo or other expensive
 # fixture; tests/conftest.py makes these groups and puts them first, and their order is kept.
 # Tests at a testbed mostly wait, so there are more workers than cores.
+# Continuous integration lists the slowest tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Real experiment files beside the checkout, if there are any. No test needs them.
@@ -10,4 +11,4 @@ if [ -z "${TREEHAMMER_SHARED_DATA:-}" ] && [ -d ../shared/data ]; then
     TREEHAMMER_SHARED_DATA=$(cd ../shared/data && pwd)
     export TREEHAMMER_SHARED_DATA
 fi
-exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-3}" --dist loadgroup --no-loadscope-reorder "$@"
+exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-3}" --dist loadgroup --no-loadscope-reorder ${CI:+--durations=25} "$@"

@@ -96,7 +96,7 @@ COMMANDS = {
     "testbed": LazyCommand(
         "testbed.cli.testbed_commands:testbed", "Run a small grid on this machine."
     ),
-    "tests": LazyCommand("hctests.cli.tests:tests", "List, show and check tests."),
+    "tests": LazyCommand("submit.cli.tests_check_command:tests", "List, show and check tests."),
     "token": LazyCommand(
         "web.cli.token_commands:token", "Manage access keys of the results service."
     ),
@@ -108,7 +108,7 @@ class LazyCommandGroup(click.Group):
     """Imports only the command that is used; importing all of them takes a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands, sorted."""
+        """List the names of all commands, sorted."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -28,7 +28,7 @@ PAIRED_OPTIONS = ("-S", "mode=paired")
 
 
 def find_demo_test() -> str:
-    """The shipped test: from the checkout's own history at HEAD, else as it is installed."""
+    """Find the shipped test: in the checkout's history at HEAD, else as installed."""
     shipped = Path(hctests.__file__).resolve().parent
     repository = shipped.parent
     if (repository / ".git").exists():
@@ -108,7 +108,7 @@ def required_flags(output: Path, settings: Settings) -> list[str]:
 
 
 def _find_program() -> str:
-    """This program: its name where the shell finds it by that, else as it was called."""
+    """Return this program's name if the shell finds it by that, else its path."""
     called, found = Path(sys.argv[0]), shutil.which(PROGRAM)
     if called.name != PROGRAM or (found and called.exists() and called.samefile(found)):
         return PROGRAM
@@ -116,5 +116,5 @@ def _find_program() -> str:
 
 
 def _format_path(path: Path) -> str:
-    """The path as a user in this folder would type it."""
+    """Format a path as a user in this folder would type it."""
     return "." if path == Path.cwd() else str(path)

@@ -8,7 +8,8 @@ bug and keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 
@@ -27,6 +28,32 @@ def suggest_word(word: str, known: Iterable[str]) -> str:
     """Build ``Did you mean 'x'? `` with the nearest known word; '' where none is near."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"Did you mean {near[0]!r}? " if near else ""
+
+
+#: Errors of the operating system on a cache -> message and remedy.
+_CACHE_ERRORS: Mapping[int, tuple[str, str]] = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT),
+        ("the disk is full", "Make room there, or choose another place with --cache-dir."),
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        (
+            "you may only read this cache, and it lacks what is needed",
+            "Choose a cache of your own with --cache-dir, or ask the owner of this one to add it.",
+        ),
+    ),
+    errno.ENOLCK: (
+        "this file system has no locks",
+        "Mount it with locks (NFS: lockd), or choose a local place with --cache-dir.",
+    ),
+}
+
+
+def explain_cache_error(error: OSError) -> tuple[str, str]:
+    """Return message and remedy for an error at writing to a cache."""
+    other = str(error.strerror or error), "Choose another place with --cache-dir."
+    return _CACHE_ERRORS.get(error.errno or 0, other)
 
 
 class TreehammerError(Exception):
@@ -146,6 +173,10 @@ class StoreError(TreehammerError):
 
 class UnstorableContentError(StoreError):
     """The database cannot hold a value; a retry does not help."""
+
+
+class ForeignCampaignError(UnstorableContentError):
+    """A campaign or job belongs to somebody else than its sender."""
 
 
 class TokenError(TreehammerError):
