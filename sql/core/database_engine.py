@@ -91,6 +91,16 @@ def read_transaction(engine: Engine) -> Iterator[Connection]:
             yield connection
 
 
+def measure_database(engine: Engine) -> int | None:
+    """Return the bytes that a database takes on disk; None if they are unknown.
+
+    Raises:
+        StoreError: the database cannot be read.
+    """
+    with read_transaction(engine) as connection:
+        return backend_of(engine).measure_bytes(connection)
+
+
 @contextmanager
 def write_transaction(engine: Engine) -> Iterator[Connection]:
     """Open an exclusive write transaction, committed at the end or rolled back on error."""

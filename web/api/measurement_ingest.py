@@ -37,13 +37,22 @@ LARGE_BODY_BYTES = 200_000
 MAX_ERRORS, MAX_REASONS, MAX_REASON_CHARS = 100, 20, 300
 
 #: Response to a failure of the writer, the first that matches.
-_UNAVAILABLE: tuple[tuple[type[Exception], str], ...] = (
-    (WriterClosedError, "the service is stopping; repeat the request when it is back"),
-    (WriterFullError, "too many measurements are waiting to be written; try again later"),
-    (WriteFailedError, "the database cannot be written to now; nothing of this request was stored"),
+_UNAVAILABLE: tuple[tuple[type[Exception], str, str], ...] = (
+    (WriterClosedError, "the service is stopping; repeat the request when it is back", "stopping"),
+    (
+        WriterFullError,
+        "too many measurements are waiting to be written; try again later",
+        "queue full",
+    ),
+    (
+        WriteFailedError,
+        "the database cannot be written to now; nothing of this request was stored",
+        "database",
+    ),
     (
         TimeoutError,
         "the database took too long; send the same again to learn whether it is stored",
+        "database timeout",
     ),
 )
 
@@ -100,9 +109,9 @@ class MeasurementIngest:
             raise _invalid_measurements(
                 [{"index": i, "reasons": [reason]} for i in range(len(measurements))]
             ) from None
-        except tuple(kind for kind, _ in _UNAVAILABLE) as error:
-            sentence = next(text for kind, text in _UNAVAILABLE if isinstance(error, kind))
-            raise service_unavailable(sentence) from None
+        except tuple(kind for kind, _, _ in _UNAVAILABLE) as error:
+            known = (texts for kind, *texts in _UNAVAILABLE if isinstance(error, kind))
+            raise service_unavailable(*next(known)) from None
 
 
 def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -> list[Measurement]:

@@ -116,8 +116,14 @@ class AccessControl:
             self._verified.clear()
         self._refreshed_s, self._failure = self._tried_s, None
 
-    async def authenticate(self, request: Request) -> AccessGrant:
+    async def authenticate(
+        self, request: Request, *, accept_stale_keys: bool = False
+    ) -> AccessGrant:
         """Verify the request's token.
+
+        Args:
+            request: with the token in its header.
+            accept_stale_keys: decide by the keys last read if they cannot be read now.
 
         Raises:
             RequestRefusedError: the token is missing or invalid, or keys cannot be read now.
@@ -128,7 +134,15 @@ class AccessControl:
                 "a token is required: Authorization: Bearer TOKEN. "
                 "The service's administrator creates one: treehammer token create"
             )
+        if accept_stale_keys and not self.is_fresh:
+            return self._verify_stale(token.strip())
         return await self.grant_for_token(token.strip())
+
+    def _verify_stale(self, token: str) -> AccessGrant:
+        try:
+            return self._verify_token(token)
+        except TokenError as error:
+            raise _unauthorized(error.message) from None
 
     async def grant_for_token(self, token: str) -> AccessGrant:
         """Verify a token, after a refresh if its key is unknown.

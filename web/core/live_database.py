@@ -14,7 +14,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, UnstorableContentError
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.tokens import AccessList
-from treehammer.sql.core.database_engine import parse_url
+from treehammer.sql.core.database_engine import measure_database, parse_url
 from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.read.measurement_selection import Condition, Selection
@@ -78,6 +78,11 @@ class LiveDatabase:
         """Mark measurements of bad replicas; see :meth:`~treehammer.sql.write.store.Store.mark_bad_replicas`."""
         with self._use_engine() as engine:
             return Store(engine).mark_bad_replicas()
+
+    def measure_size(self) -> tuple[str, int | None]:
+        """Return the kind of the database and its size in bytes; None if that is unknown."""
+        with self._use_engine() as engine:
+            return engine.dialect.name, measure_database(engine)
 
     def load_access(self) -> AccessList:
         """Read keys and revocations."""

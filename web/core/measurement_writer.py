@@ -80,7 +80,7 @@ class MeasurementWriter:
     ) -> None:
         self._store = store
         self._mark_bad_replicas = mark_bad_replicas
-        self._max_waiting = max_waiting
+        self.max_waiting = max_waiting
         self._queue: deque[_WriteRequest] = deque()
         self._waiting = 0
         self._changed = threading.Condition()
@@ -96,6 +96,11 @@ class MeasurementWriter:
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Reason of the last write's failure, '' after a success.
         self.failure = ""
+
+    @property
+    def waiting(self) -> int:
+        """The number of measurements in the queue."""
+        return self._waiting
 
     def start(self) -> None:
         """Start the thread; call it from the event loop."""
@@ -131,7 +136,7 @@ class MeasurementWriter:
         with self._changed:
             if self._closing:
                 raise WriterClosedError
-            if self._queue and self._waiting + len(measurements) > self._max_waiting:
+            if self._queue and self._waiting + len(measurements) > self.max_waiting:
                 raise WriterFullError
             self._queue.append(_WriteRequest(measurements, deliveries, ids, result))
             self._waiting += len(measurements)

@@ -64,7 +64,9 @@ class BodyBudget:
             RequestRefusedError: fewer bytes are left.
         """
         if self._used + count > self._limit:
-            raise service_unavailable("the service's memory for requests is full; try again later")
+            raise service_unavailable(
+                "the service's memory for requests is full; try again later", "memory full"
+            )
         self._used += count
 
 

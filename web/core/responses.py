@@ -14,6 +14,26 @@ from starlette.responses import Response
 #: Range of the seconds after which a refused client may try again, random to spread the load.
 RETRY_AFTER_S = (5, 15)
 
+#: Name under which the reason of a refusal is kept in the state of its request.
+REFUSAL_REASON = "refusal_reason"
+#: Reason of a refusal by its status, for metrics.
+_REASONS = {
+    400: "malformed",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not found",
+    405: "method",
+    408: "slow body",
+    409: "conflict",
+    413: "too large",
+    415: "media type",
+    422: "invalid",
+    429: "rate limit",
+    431: "headers too large",
+    500: "bug",
+    503: "unavailable",
+}
+
 _STATUS_MESSAGES = {
     404: "there is nothing at this address",
     405: "this address does not support the method",
@@ -37,6 +57,7 @@ class RequestRefusedError(Exception):
         status: HTTP status of the response.
         sentence: the reason.
         headers: of the response.
+        reason: one of a few words for metrics; by default that of the status.
         details: further members of its body.
     """
 
@@ -46,19 +67,22 @@ class RequestRefusedError(Exception):
         sentence: str,
         *,
         headers: Mapping[str, str] | None = None,
+        reason: str = "",
         **details: Any,
     ) -> None:
         super().__init__(sentence)
         self.status = status
         self.headers = dict(headers or {})
+        self.reason = reason or _REASONS.get(status, "other")
         self.body = {"error": sentence, **details}
 
 
-def service_unavailable(sentence: str) -> RequestRefusedError:
-    """Build a refusal that asks the client to try again later."""
+def service_unavailable(sentence: str, reason: str = "") -> RequestRefusedError:
+    """Build a refusal that asks the client to try again later; see :class:`RequestRefusedError`."""
     # Random, so that thousands of jobs do not return in the same second.
     seconds = random.randint(*RETRY_AFTER_S)  # noqa: S311
-    return RequestRefusedError(503, sentence, headers={"Retry-After": str(seconds)})
+    headers = {"Retry-After": str(seconds)}
+    return RequestRefusedError(503, sentence, headers=headers, reason=reason)
 
 
 #: Builds the response to a refused request.

@@ -22,6 +22,7 @@ from treehammer.errors import StoreError
 from treehammer.sql.write.ownership import Sender
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 from treehammer.version import __version__
+from treehammer.web.api import service_metrics_endpoint
 from treehammer.web.api.campaign_ingest import CampaignIngest
 from treehammer.web.api.measurement_ingest import MeasurementIngest
 from treehammer.web.api.openapi import build_description
@@ -37,6 +38,7 @@ from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
 from treehammer.web.core.request_bodies import RequestLimits
 from treehammer.web.core.responses import (
+    REFUSAL_REASON,
     AsciiJSONResponse,
     RequestRefusedError,
     handle_http_error,
@@ -44,7 +46,9 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 from treehammer.web.core.route_paths import RejectNulMiddleware, allow_any_text
+from treehammer.web.core.service_metrics import MeteredSink, ServiceMetrics
 from treehammer.web.service.access_log import AccessLog
+from treehammer.web.service.request_metrics import RequestMetrics
 
 #: Maximum length of a measurement's identity.
 MAX_ID = 128
@@ -73,6 +77,7 @@ def create_app(
     mark_bad_replicas: Callable[[], object] | None = None,
     upload_campaign: Callable[[CampaignUpload, Sender], UploadResult] | None = None,
     find_owner: Callable[[str], str | None] = lambda _: None,
+    measure_size: Callable[[], tuple[str, int | None]] = lambda: ("", None),
     limits: RequestLimits | None = None,
     pages: PageProvider | None = None,
 ) -> Starlette:
@@ -85,11 +90,14 @@ def create_app(
         mark_bad_replicas: see :class:`~treehammer.web.core.measurement_writer.MeasurementWriter`.
         upload_campaign: stores an uploaded campaign; without it that route is missing.
         find_owner: reads the group that a campaign belongs to; None if it is unknown.
+        measure_size: returns the kind of the database and its bytes.
         limits: of requests.
         pages: served beside the API; without them all refusals are JSON.
     """
     limits = limits or RequestLimits()
-    writer = MeasurementWriter(store, mark_bad_replicas=mark_bad_replicas)
+    metrics = ServiceMetrics()
+    writer = MeasurementWriter(MeteredSink(store, metrics), mark_bad_replicas=mark_bad_replicas)
+    metrics.observe_writer(writer)
     ingest = MeasurementIngest(access_control, writer, limits)
     starts = CommonStartEndpoint(access_control, limits, find_owner)
     endpoints = _ApiEndpoints(access_control, writer, find_measurement, limits)
@@ -100,14 +108,17 @@ def create_app(
         Route(STARTS_PATH, starts.post_start, methods=["POST"]),
         Route(HEALTH_PATH, endpoints.get_health),
         Route(DESCRIPTION_PATH, endpoints.get_description, name="openapi"),
+        *service_metrics_endpoint.routes(access_control, metrics, measure_size),
     ]
     if upload_campaign:
-        campaigns = CampaignIngest(access_control, upload_campaign, limits)
+        upload = metrics.time_commit("campaign")(upload_campaign)
+        campaigns = CampaignIngest(access_control, upload, limits)
         routes.append(Route(CAMPAIGNS_PATH, campaigns.post_campaign, methods=["POST"]))
     render = partial(_render_refusal, pages)
     return Starlette(
         routes=[*routes, *(pages.routes if pages else ())],
         middleware=[
+            Middleware(RequestMetrics, metrics=metrics),
             Middleware(AccessLog, render=render),
             Middleware(RejectNulMiddleware, render=render),
         ],
@@ -175,6 +186,7 @@ def _render_refusal(
     pages: PageProvider | None, request: Request, refusal: RequestRefusedError
 ) -> Response:
     """Respond to a refused request with a page, or with JSON if it has details or pages are missing."""
+    request.scope.setdefault("state", {})[REFUSAL_REASON] = refusal.reason
     if pages is None or refusal.body.keys() > {"error"}:
         return AsciiJSONResponse(refusal.body, refusal.status, refusal.headers)
     return pages.render_refusal(request, refusal.status, refusal.body["error"], refusal.headers)

@@ -161,6 +161,7 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
             mark_bad_replicas=writing.mark_bad_replicas,
             upload_campaign=writing.apply_upload,
             find_owner=writing.find_owner,
+            measure_size=reading.measure_size,
             pages=PageRoutes(reading, access_control, settings),
         )
     finally:

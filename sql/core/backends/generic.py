@@ -82,6 +82,10 @@ class Backend:
         """Return a unique identity of this database under any address; () if it has none."""
         return ()
 
+    def measure_bytes(self, connection: Connection) -> int | None:
+        """Return the bytes that the database takes on disk; None if they are unknown."""
+        return None
+
     def read_layout(self, connection: Connection) -> TableLayout:
         """Read existing tables with their columns, keys and indexes."""
         inspector = sa.inspect(connection)

@@ -64,6 +64,11 @@ class PostgreSQLBackend(Backend):
         """Return the server's start time (µs), the database and its measurement table."""
         return ("postgresql", *connection.exec_driver_sql(_IDENTITY_QUERY).one())
 
+    def measure_bytes(self, connection: Connection) -> int | None:
+        """Return the bytes of all tables and indexes of the database, whosever they are."""
+        query = "SELECT pg_database_size(current_database())"
+        return int(connection.exec_driver_sql(query).scalar_one())
+
     def require_usable_server(self, connection: Connection) -> None:
         """Refuse a server that is too old, or a database that cannot hold every text."""
         version = connection.dialect.server_version_info or ()

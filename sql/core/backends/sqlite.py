@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 from treehammer.errors import StoreError
 from treehammer.sql.core import database_errors
 from treehammer.sql.core.backends.generic import ACCESS_OPTION, AccessMode, Backend
-from treehammer.sql.core.database_errors import display_url
+from treehammer.sql.core.database_errors import display_url, sqlite_path
 
 
 class SQLiteBackend(Backend):
@@ -39,6 +39,14 @@ class SQLiteBackend(Backend):
             yield plain.execution_options(**{ACCESS_OPTION: "alter"})
         finally:
             driver.execute("PRAGMA foreign_keys=ON")
+
+    def measure_bytes(self, connection: Connection) -> int | None:
+        """Return the bytes of the file with its write-ahead log; None for one in memory."""
+        path = sqlite_path(connection.engine.url)
+        if path is None:
+            return None
+        files = (path, path.with_name(f"{path.name}-wal"))
+        return sum(one.stat().st_size for one in files if one.exists())
 
     def require_integrity(self, connection: Connection) -> None:
         """Check every page, index and reference of the file."""

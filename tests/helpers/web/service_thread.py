@@ -162,6 +162,7 @@ def run_service(
         mark_bad_replicas=None if store else database.mark_bad_replicas,
         upload_campaign=database.apply_upload,
         find_owner=database.find_owner,
+        measure_size=database.measure_size,
         limits=limits,
         pages=PageRoutes(database, access_control),
     )
