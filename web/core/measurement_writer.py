@@ -98,6 +98,11 @@ class MeasurementWriter:
         self.failure = ""
 
     @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
     def waiting(self) -> int:
         """The number of measurements in the queue."""
         return self._waiting

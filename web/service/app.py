@@ -49,6 +49,7 @@ from treehammer.web.core.route_paths import RejectNulMiddleware, allow_any_text
 from treehammer.web.core.service_metrics import MeteredSink, ServiceMetrics
 from treehammer.web.service.access_log import AccessLog
 from treehammer.web.service.request_metrics import RequestMetrics
+from treehammer.web.service.systemd_notify import SystemdNotifier
 
 #: Maximum length of a measurement's identity.
 MAX_ID = 128
@@ -145,7 +146,7 @@ class _ApiEndpoints:
 
     async def get_health(self, _request: Request) -> Response:
         now_us = time.time_ns() // 1000
-        if self.access_control.is_fresh and not self.writer.failure:
+        if not _describe_failure(self.access_control, self.writer):
             ready = Health(status="ok", version=__version__, time_us=now_us)
             return AsciiJSONResponse(ready.model_dump())
         health = Health(status="unavailable", version=__version__, time_us=now_us)
@@ -201,10 +202,23 @@ async def _run_lifespan(
         await access_control.refresh()
     watch = asyncio.create_task(access_control.refresh_forever())
     writer.start()
+    report = asyncio.create_task(
+        SystemdNotifier.from_environment().report_forever(
+            lambda: writer.is_alive, lambda: _describe_failure(access_control, writer)
+        )
+    )
     try:
         yield
     finally:
         await asyncio.to_thread(writer.close)
-        watch.cancel()
-        with suppress(asyncio.CancelledError):
-            await watch
+        for task in (watch, report):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def _describe_failure(access_control: AccessControl, writer: MeasurementWriter) -> str:
+    """Return why the service accepts no measurements now; '' if it does."""
+    if writer.failure:
+        return f"the database cannot be written to: {writer.failure}"
+    return "" if access_control.is_fresh else "keys cannot be read"

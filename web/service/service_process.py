@@ -32,6 +32,7 @@ from treehammer.web.service.app import create_app
 from treehammer.web.service.http_connection import BoundedHttpProtocol
 from treehammer.web.service.page_routes import PageRoutes
 from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
+from treehammer.web.service.systemd_notify import SystemdNotifier
 from treehammer.web.service.tls import ServerCertificate
 
 _LOG = logging.getLogger("treehammer.service")
@@ -195,9 +196,17 @@ class _ServiceServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, certificate: ServerCertificate | None) -> None:
         super().__init__(config)
         self._certificate = certificate
+        self._notifier = SystemdNotifier.from_environment()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and tell systemd that the service is ready."""
+        await super().startup(sockets)
+        if self.started:
+            self._notifier.notify("READY=1")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Finish requests and stop; stop at once on a second Ctrl-C."""
+        self._notifier.notify("STOPPING=1")
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 

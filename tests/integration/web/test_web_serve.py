@@ -218,3 +218,22 @@ def test_serve_warns_of_keys_of_other_master_key(administrator: Administrator) -
     assert "serving at" in done.stderr.readline()
     administrator.ends(done, signal.SIGTERM)
     assert load_master_key(administrator.folder / "data" / "service.key")
+
+
+def test_serve_notifies_systemd_of_start_and_stop(
+    administrator: Administrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        address = str(administrator.folder / "notify")
+        receiver.bind(address)
+        receiver.settimeout(PATIENCE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        process = administrator.serves()
+        while b"READY=1" not in receiver.recv(4096):
+            pass
+        connection = administrator.connection()
+        assert exchange_request(connection, "GET", "/api/v1/health")[0] == 200
+        connection.close()
+        assert administrator.ends(process, signal.SIGTERM)[0] == 0
+        while b"STOPPING=1" not in receiver.recv(4096):
+            pass
