@@ -81,10 +81,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if fixture in getattr(item, "fixturenames", ()):
                 groups[item.path] = min(rank, groups.get(item.path, rank))
     items.sort(key=lambda item: groups.get(item.path, len(EXPENSIVE_FIXTURES)))
-    if config.pluginmanager.hasplugin("xdist"):
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist
         for item in items:
             if item.path in groups:
-                item.add_marker(pytest.mark.xdist_group(EXPENSIVE_FIXTURES[groups[item.path]]))
+                assign_group(item, EXPENSIVE_FIXTURES[groups[item.path]])
+
+
+def assign_group(item: pytest.Item, group: str) -> None:
+    """Put a test into a group of pytest-xdist, which reads the group from the end of the name.
+
+    The mark ``xdist_group`` should do this, but has no effect from pytest 9.2 on:
+    https://github.com/pytest-dev/pytest-xdist/issues/1386
+    """
+    name = f"{item.nodeid}@{group}"
+    node_id = getattr(item, "_id", None)
+    if node_id is None:
+        item._nodeid = name  # type: ignore[attr-defined]
+    else:
+        item._id = type(node_id).parse(name)
+    assert item.nodeid == name, "pytest keeps the names of tests elsewhere"
 
 
 @pytest.hookimpl(optionalhook=True)
