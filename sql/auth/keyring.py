@@ -22,6 +22,7 @@ from treehammer.sql.auth.access_keys import (
     derive_key,
     fingerprint_master_key,
 )
+from treehammer.sql.auth.session_table import end_sessions_of_key, load_sessions
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB, AccessList
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.schema import access_key, access_revocation, campaign, job, measurement
@@ -98,7 +99,7 @@ class Keyring:
             return [AccessKeyRow(*row) for row in connection.execute(query)]
 
     def load_access(self) -> AccessList:
-        """Load all keys and revocations from one state of the database."""
+        """Load all keys, revocations and sessions from one state of the database."""
         revoked: dict[str, set[str]] = {CAMPAIGN: set(), JOB: set()}
         with read_transaction(self._engine) as connection:
             keys = {
@@ -108,10 +109,11 @@ class Keyring:
             columns = access_revocation.c
             for scope, subject in connection.execute(sa.select(columns.scope, columns.subject)):
                 revoked[scope].add(subject)
-        return AccessList(keys, frozenset(revoked[CAMPAIGN]), frozenset(revoked[JOB]))
+            sessions = load_sessions(connection)
+        return AccessList(keys, frozenset(revoked[CAMPAIGN]), frozenset(revoked[JOB]), sessions)
 
     def revoke_key(self, key_id: str, *, now_us: int) -> bool:
-        """Revoke a key and all tokens signed with it, immediately and permanently.
+        """Revoke a key with its sessions and all tokens signed with it, immediately and permanently.
 
         Returns:
             whether it was valid before.
@@ -128,6 +130,7 @@ class Keyring:
                     where=f"key {key_id!r}",
                     hint="To list all keys: treehammer token list",
                 )
+            end_sessions_of_key(connection, key_id)
             change = sa.update(access_key).where(mine, access_key.c.revoked_us.is_(None))
             return connection.execute(change.values(revoked_us=now_us)).rowcount > 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from treehammer.collectors.worker.probes.credential_checks import format_time
@@ -37,12 +37,31 @@ _US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True)
+class ReadSession:
+    """A signed-in browser as the service stores it.
+
+    ``key_id`` is the key that signed in, or None for an ``identity`` of an OpenID provider: its issuer
+    and subject.
+    """
+
+    token_hash: str
+    role: str
+    name: str
+    key_id: str | None
+    identity: str | None
+    address: str
+    created_us: int
+    expires_us: int
+
+
+@dataclass(frozen=True)
 class AccessList:
-    """All keys by identity, and the identities of revoked campaigns and jobs."""
+    """All keys by identity, revoked campaigns and jobs, and sessions by the hash of their token."""
 
     keys: Mapping[str, AccessKeyRow]
     campaigns: frozenset[str] = frozenset()
     jobs: frozenset[str] = frozenset()
+    sessions: Mapping[str, ReadSession] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,10 +118,10 @@ def verify_token(token: str, access: AccessList, master: bytes, now_us: int) -> 
     match = KEY_PATTERN.fullmatch(token)
     if match is None:
         return _verify_job_token(token, access, master, now_us)
-    row = _require_valid_key(match[1], access, master)
+    row = require_valid_key(match[1], access, master)
     if not hmac.compare_digest(derive_key(master, row.key_id).secret, match[2]):
         raise TokenError("the service did not issue this key")
-    _require_unexpired(row.expires_us, now_us, "the key")
+    require_unexpired(row.expires_us, now_us, "the key")
     return AccessGrant(row.role, row.key_id, row.name, row.owner, row.expires_us)
 
 
@@ -110,7 +129,7 @@ def _verify_job_token(token: str, access: AccessList, master: bytes, now_us: int
     import jwt
 
     try:
-        row = _require_valid_key(str(jwt.get_unverified_header(token).get("kid")), access, master)
+        row = require_valid_key(str(jwt.get_unverified_header(token).get("kid")), access, master)
         # Times are checked below, by the clock of the caller and with clearer messages.
         claims = jwt.decode(
             token,
@@ -126,7 +145,7 @@ def _verify_job_token(token: str, access: AccessList, master: bytes, now_us: int
         raise TokenError(f"key {row.key_id} cannot sign tokens of jobs: its role is '{row.role}'")
     if row.expires_us is not None:
         expires_us = min(expires_us, row.expires_us + OUTLIVE_DAYS * 86400 * _US_PER_S)
-    _require_unexpired(expires_us, now_us, "the job's token")
+    require_unexpired(expires_us, now_us, "the job's token")
     if campaign_id in access.campaigns:
         raise TokenError("the tokens of this campaign were revoked")
     if job_id in access.jobs:
@@ -145,7 +164,12 @@ def _parse_claims(claims: Mapping[str, Any]) -> tuple[str, str, int]:
     return campaign_id, job_id, expires_s * _US_PER_S
 
 
-def _require_valid_key(key_id: str, access: AccessList, master: bytes) -> AccessKeyRow:
+def require_valid_key(key_id: str, access: AccessList, master: bytes) -> AccessKeyRow:
+    """Return the key with this identity.
+
+    Raises:
+        TokenError: it is unknown, revoked, or derived from another master key.
+    """
     row = access.keys.get(key_id)
     if row is None:
         raise TokenError("the service has no such key", may_be_new=True)
@@ -156,7 +180,12 @@ def _require_valid_key(key_id: str, access: AccessList, master: bytes) -> Access
     return row
 
 
-def _require_unexpired(expires_us: int | None, now_us: int, subject: str) -> None:
+def require_unexpired(expires_us: int | None, now_us: int, subject: str) -> None:
+    """Refuse an expired ``subject``, tolerating :data:`CLOCK_SKEW_S`.
+
+    Raises:
+        TokenError: it has expired.
+    """
     if expires_us is not None and now_us > expires_us + CLOCK_SKEW_S * _US_PER_S:
         raise TokenError(
             f"{subject} expired at {_format_time(expires_us)}; "

@@ -472,3 +472,18 @@ access_revocation = sa.Table(
     sa.Column("subject", StoredText(MAX_IDENTITY), primary_key=True),
     sa.Column("revoked_us", sa.BigInteger, nullable=False),
 )
+
+# Signed-in browsers. The cookie holds a random token, of which only the hash is stored.
+read_session = sa.Table(
+    "read_session",
+    metadata,
+    sa.Column("token_hash", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("role", StoredText(MAX_IDENTITY), nullable=False),
+    sa.Column("name", StoredText(MAX_TEXT), nullable=False),
+    # The key that signed in, or the issuer and subject of a sign-in by OpenID Connect.
+    sa.Column("key_id", StoredText(MAX_IDENTITY)),
+    sa.Column("identity", StoredText(MAX_TEXT)),
+    sa.Column("address", StoredText(MAX_WORD), nullable=False),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
+    sa.Column("expires_us", sa.BigInteger, nullable=False),
+)

@@ -31,6 +31,7 @@ from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize
+from treehammer.web.cli.session_commands import end_session, end_sessions_of, sessions_command
 
 MICROSECONDS = 1_000_000
 #: Maximum length of a holder's name.
@@ -200,30 +201,50 @@ def _key_row(row: AccessKeyRow, master: bytes | None) -> dict[str, Any]:
     "its name, a prefix of either, or 'last'.",
 )
 @click.option("--job", metavar="ID", help="Revoke the token of this job: its full identity.")
+@click.option("--session", metavar="ID", help="Sign a browser out: see treehammer token sessions.")
+@click.option("--sessions-of", metavar="HOLDER", help="Sign out all browsers of a key or a person.")
 @click.pass_obj
 def revoke_command(
-    settings: Settings, key_id: str | None, campaign: str | None, job: str | None
+    settings: Settings,
+    key_id: str | None,
+    campaign: str | None,
+    job: str | None,
+    session: str | None,
+    sessions_of: str | None,
 ) -> None:
-    """Revoke a key with all tokens signed by it, or the tokens of a campaign or a job.
+    """Revoke a key with all tokens signed by it, tokens of a campaign or job, or browser sessions.
 
     This cannot be undone. It reaches every service on this database within a few seconds.
 
     Example: treehammer token revoke 3f9c0a61b2d4
     """
-    if [key_id, campaign, job].count(None) != 2:
-        raise click.UsageError("Give one of KEY_ID, --campaign and --job.")
+    if [key_id, campaign, job, session, sessions_of].count(None) != 4:
+        raise click.UsageError(
+            "Give one of KEY_ID, --campaign, --job, --session and --sessions-of."
+        )
+    if session is not None:
+        click.echo(end_session(settings, session))
+    elif sessions_of is not None:
+        click.echo(end_sessions_of(settings, sessions_of))
+    else:
+        click.echo(_revoke_tokens(settings, key_id, campaign, job))
+
+
+def _revoke_tokens(
+    settings: Settings, key_id: str | None, campaign: str | None, job: str | None
+) -> str:
     with _open_keyring(settings) as keyring:
         if key_id is not None:
             # The full key is accepted instead of its identity.
             key_id = parse_key(key_id).key_id if key_id.startswith("th1.") else key_id
             done = keyring.revoke_key(key_id, now_us=_now_us())
-            target = f"key {key_id} with all tokens signed by it"
+            target = f"key {key_id} with its sessions and all tokens signed by it"
         else:
             scope, text = (CAMPAIGN, campaign) if campaign is not None else (JOB, job)
             subject = _resolve_identity(settings, keyring, scope, text or "")
             done = keyring.revoke_tokens(scope, subject, now_us=_now_us())
             target = f"tokens of {scope} {subject}"
-    click.echo(f"{target} revoked" if done else f"{target} already revoked")
+    return f"{target} revoked" if done else f"{target} already revoked"
 
 
 def _resolve_identity(settings: Settings, keyring: Keyring, scope: str, text: str) -> str:
@@ -246,6 +267,9 @@ def _resolve_identity(settings: Settings, keyring: Keyring, scope: str, text: st
         except NothingToDoError:
             pass
     raise ConfigError(f"unknown {scope}", where=f"--{scope} {text!r}", hint=hint)
+
+
+token.add_command(sessions_command)
 
 
 @contextmanager

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from starlette.requests import Request
 
 from treehammer.collectors.record.metric_catalogue import MAX_WORD
 from treehammer.errors import StoreError, TokenError
 from treehammer.sql.auth.access_keys import ADMIN
+from treehammer.sql.auth.read_sessions import verify_session
 from treehammer.sql.auth.tokens import AccessGrant, AccessList, verify_token
 from treehammer.sql.write.ownership import Sender
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
@@ -22,8 +24,10 @@ _LOG = logging.getLogger("treehammer.service")
 REFRESH_INTERVAL_S = 2.0
 #: Seconds after which keys and revocations are too old to decide by.
 MAX_AGE_S = 20.0
-#: Cookie in which browsers keep a token for reading.
-READER_COOKIE = "treehammer_reader"
+#: Cookie in which browsers keep the token of their session. Under TLS its prefix makes browsers refuse
+#: it from other hosts of the domain, which could otherwise sign a visitor in as somebody else.
+SESSION_COOKIE = "treehammer_session"
+SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
 #: Minimum seconds between two refreshes requested for unknown keys.
 UNKNOWN_KEY_RETRY_S = 0.2
 #: Maximum number of cached verified tokens.
@@ -63,6 +67,10 @@ class AccessControl:
         self._tried_s = -MAX_AGE_S
         self._failure: StoreError | None = None
         self._refreshing = asyncio.Lock()
+
+    def now_us(self) -> int:
+        """Return the time in microseconds since 1970 UTC."""
+        return self._now_us()
 
     @property
     def is_fresh(self) -> bool:
@@ -111,9 +119,9 @@ class AccessControl:
         except StoreError as error:
             self._failure = error
             return
-        if access != self._access:
-            self._access = access
+        if replace(access, sessions={}) != replace(self._access, sessions={}):
             self._verified.clear()
+        self._access = access
         self._refreshed_s, self._failure = self._tried_s, None
 
     async def authenticate(
@@ -150,17 +158,30 @@ class AccessControl:
         Raises:
             RequestRefusedError: the token is invalid, or keys cannot be read now.
         """
+        return await self._verify_refreshing(lambda: self._verify_token(token))
+
+    async def grant_for_session(self, token: str) -> AccessGrant:
+        """Verify the token of a session, after a refresh if it is unknown.
+
+        Raises:
+            RequestRefusedError: the session has ended, or sessions cannot be read now.
+        """
+        return await self._verify_refreshing(
+            lambda: verify_session(token, self._access, self._master, self._now_us())
+        )
+
+    async def _verify_refreshing(self, verify: Callable[[], AccessGrant]) -> AccessGrant:
         unavailable = "keys cannot be checked now: the database does not answer"
         if not self.is_fresh:
             raise service_unavailable(unavailable)
         try:
-            return self._verify_token(token)
+            return verify()
         except TokenError as error:
             if not error.may_be_new:
                 raise _unauthorized(error.message) from None
         try:
             await self.refresh()
-            return self._verify_token(token)
+            return verify()
         except TokenError as error:
             raise _unauthorized(error.message) from None
         except StoreError:
@@ -191,16 +212,27 @@ class AccessControl:
     async def require_reader(self, request: Request) -> AccessGrant | None:
         """Verify that a request may read; return None where that requires no token.
 
-        A signed-in browser sends its token in a cookie, which permits nothing but reading.
+        A signed-in browser sends the token of its session in a cookie, which permits nothing but reading.
 
         Raises:
             RequestRefusedError: it may not.
         """
         if self.reading_open or (self._user_header and request.headers.get(self._user_header)):
             return None
-        if "authorization" in request.headers or READER_COOKIE not in request.cookies:
+        session = session_token(request)
+        if "authorization" in request.headers or not session:
             return require_read_grant(await self.authenticate(request))
-        return require_read_grant(await self.grant_for_token(request.cookies[READER_COOKIE]))
+        return require_read_grant(await self.grant_for_session(session))
+
+
+def session_cookie(request: Request) -> str:
+    """Return the name of the session cookie: under TLS the one that belongs to this host alone."""
+    return SECURE_SESSION_COOKIE if request.scope["scheme"] == "https" else SESSION_COOKIE
+
+
+def session_token(request: Request) -> str:
+    """Return the token of the browser's session; '' without one."""
+    return request.cookies.get(session_cookie(request), "")
 
 
 def make_sender(request: Request, grant: AccessGrant) -> Sender:

@@ -13,6 +13,8 @@ from sqlalchemy.engine import Engine
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, UnstorableContentError
 from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.read_sessions import SessionHolder, hash_session_token
+from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.auth.tokens import AccessList
 from treehammer.sql.core.database_engine import measure_database, parse_url
 from treehammer.sql.core.database_errors import display_url, sqlite_path
@@ -85,9 +87,23 @@ class LiveDatabase:
             return engine.dialect.name, measure_database(engine)
 
     def load_access(self) -> AccessList:
-        """Read keys and revocations."""
+        """Read keys, revocations and sessions."""
         with self._use_engine() as engine:
             return Keyring(engine).load_access()
+
+    def open_session(
+        self, holder: SessionHolder, *, address: str, now_us: int, expires_us: int
+    ) -> str:
+        """Open a read session and return its token."""
+        with self._use_engine() as engine:
+            return SessionTable(engine).open_session(
+                holder, address=address, now_us=now_us, expires_us=expires_us
+            )
+
+    def end_session(self, token: str) -> None:
+        """End a read session by its token."""
+        with self._use_engine() as engine:
+            SessionTable(engine).end_sessions([hash_session_token(token)])
 
     def find_measurement(self, id_: str) -> dict[str, Any] | None:
         """Read a measurement as a document of its record; None if unknown."""

@@ -35,6 +35,7 @@ from treehammer.web.api.page_operations import (
 from treehammer.web.api.response_models import Health, Token
 from treehammer.web.api.start_endpoint import CommonStartEndpoint
 from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.local_addresses import SlashRedirects
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
 from treehammer.web.core.request_bodies import RequestLimits
 from treehammer.web.core.responses import (
@@ -116,7 +117,7 @@ def create_app(
         campaigns = CampaignIngest(access_control, upload, limits)
         routes.append(Route(CAMPAIGNS_PATH, campaigns.post_campaign, methods=["POST"]))
     render = partial(_render_refusal, pages)
-    return Starlette(
+    app = Starlette(
         routes=[*routes, *(pages.routes if pages else ())],
         middleware=[
             Middleware(RequestMetrics, metrics=metrics),
@@ -129,6 +130,8 @@ def create_app(
         },
         lifespan=lambda _app: _run_lifespan(access_control, writer),
     )
+    SlashRedirects(app.router)
+    return app
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from treehammer.web.views.explore import explore_page
 from treehammer.web.views.load import load_page
 from treehammer.web.views.shared.page_context import PageContext
 from treehammer.web.views.shared.static_assets import StaticAssets
+from treehammer.web.views.sign_in import sign_in_page
 
 STATIC_DIR = Path(__file__).parents[1] / "static"
 
@@ -75,7 +76,7 @@ class PageRoutes:
             *day_page.routes(self._context),
             *prometheus.routes(self._context),
             *root_file_page.routes(self._context, exports),
-            *error_pages.routes(self._context),
+            *sign_in_page.routes(self._context),
             *operation_stream.routes(self._context),
             *page_data.routes(self._context, self._context.queries),
             Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),

@@ -32,6 +32,7 @@ from treehammer.web.service.app import create_app
 from treehammer.web.service.http_connection import BoundedHttpProtocol
 from treehammer.web.service.page_routes import PageRoutes
 from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
+from treehammer.web.service.security_headers import security_headers
 from treehammer.web.service.systemd_notify import SystemdNotifier
 from treehammer.web.service.tls import ServerCertificate
 
@@ -182,7 +183,10 @@ def serve(settings: Settings) -> None:
         _raise_open_file_limit()
         trusting = TrustedProxyMiddleware.from_settings(app, settings)
         _tune_garbage_collector()
-        server = _ServiceServer(_uvicorn_config(trusting, address), address.certificate)
+        headers = security_headers(
+            over_tls=bool(address.certificate) or settings.serve_behind_proxy
+        )
+        server = _ServiceServer(_uvicorn_config(trusting, address, headers), address.certificate)
         _LOG.info("serving at %s", address.url)
         _LOG.info("database: %s", display_url(parse_url(settings.database)))
         _LOG.info("%s; uploads require a token", _describe_read_access(settings))
@@ -227,9 +231,12 @@ def _describe_read_access(settings: Settings) -> str:
     return "reading requires a key"
 
 
-def _uvicorn_config(app: ASGIApp, address: ListenAddress) -> uvicorn.Config:
+def _uvicorn_config(
+    app: ASGIApp, address: ListenAddress, headers: list[tuple[str, str]]
+) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
+        headers=headers,
         http=BoundedHttpProtocol,
         log_config=None,
         access_log=False,

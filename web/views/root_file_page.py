@@ -41,7 +41,7 @@ def routes(context: PageContext, exports: RootExports) -> list[BaseRoute]:
         selection = _parse_selection(store, request)
         key = _parse_key(request)
         path = exports.get_file(store, selection, key)
-        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, max-age=3600"}
+        headers = {"Cache-Control": "private, max-age=3600"}
         name = f"treehammer-{key[:8]}.root"
         return FileResponse(path, headers=headers, filename=name, media_type="application/x-root")
 

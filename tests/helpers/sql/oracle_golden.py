@@ -30,6 +30,8 @@ from store_helpers import fill_database
 import treehammer
 from treehammer.progress import no_progress
 from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.read_sessions import SessionHolder
+from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.read.figure_query import FigureQuery
@@ -214,6 +216,13 @@ def _run_key_management(store: Store) -> None:
     key = keys.create_key(b"m" * 32, "submit", "somebody", now_us=1, expires_us=2)
     keys.list_keys()
     keys.load_access()
+    sessions = SessionTable(store._engine)
+    for holder in (
+        SessionHolder("read", "somebody", key_id=key.key_id),
+        SessionHolder("read", "else", identity="i"),
+    ):
+        sessions.open_session(holder, address="h", now_us=1, expires_us=2)
+    sessions.end_sessions([one.token_hash for one in sessions.list_sessions(now_us=1)])
     keys.revoke_key(key.key_id, now_us=3)
     for _ in range(2):
         keys.revoke_tokens("campaign", "c", now_us=3)

@@ -34,7 +34,7 @@ ATTACK_TEXTS = (
 #: The day of all measurements.
 TODAY = datetime.now(UTC).date().isoformat()
 #: Tables that no page reads, since keys are known to the service alone.
-UNDISPLAYED_TABLES = {"access_key", "access_revocation"}
+UNDISPLAYED_TABLES = {"access_key", "access_revocation", "read_session"}
 #: Tables that are derived from the measurements.
 DERIVED_TABLES = {"rollup_day", "rollup_operation"}
 #: Values of columns that only Treehammer itself writes.

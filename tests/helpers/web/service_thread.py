@@ -33,6 +33,7 @@ from treehammer.web.figures import drawing, drawing_process
 from treehammer.web.service.app import create_app
 from treehammer.web.service.http_connection import BoundedHttpProtocol
 from treehammer.web.service.page_routes import PageRoutes
+from treehammer.web.service.security_headers import security_headers
 
 MASTER_KEY = b"m" * 32
 
@@ -113,7 +114,12 @@ class ServiceThread:
 @contextmanager
 def _serve_app(app: Starlette) -> Iterator[httpx.Client]:
     config = uvicorn.Config(
-        app, http=BoundedHttpProtocol, log_config=None, lifespan="on", ws="none"
+        app,
+        headers=security_headers(over_tls=False),
+        http=BoundedHttpProtocol,
+        log_config=None,
+        lifespan="on",
+        ws="none",
     )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:

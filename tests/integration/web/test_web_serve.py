@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,23 @@ def test_serve_logs_client_behind_proxy(administrator: Administrator) -> None:
     connection.close()
     _, log = administrator.ends(process, signal.SIGTERM)
     assert "192.0.2.7 GET /api/v1/health 200" in log
+
+
+@pytest.mark.parametrize("words", [[], ["--behind-proxy"], ["--read-access", "public"]])
+def test_serve_requires_tls_of_browsers_that_use_it(
+    administrator: Administrator, words: list[str]
+) -> None:
+    """HSTS and nosniff on every answer, also on those of uvicorn and of static files."""
+    administrator.serves(*words)
+    plain = http.client.HTTPConnection("127.0.0.1", administrator.port, timeout=60)
+    expected = None if words == ["--read-access", "public"] else "max-age=31536000"
+    with closing(plain if words else administrator.connection()) as connection:
+        for path in ("/static/page.css", "/none", "/", "/api/v1/health", "/sites/%00"):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.headers.get("Strict-Transport-Security") == expected, path
+            assert answer.headers.get_all("X-Content-Type-Options") == ["nosniff"], path
 
 
 def test_serve_exits_with_code_of_error(administrator: Administrator) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -55,7 +56,7 @@ def row(
     return replace(known, **changes)  # type: ignore[arg-type]  # of the field's type each
 
 
-def access(*rows: AccessKeyRow, **revoked: frozenset[str]) -> AccessList:
+def access(*rows: AccessKeyRow, **revoked: Any) -> AccessList:
     return AccessList({item.key_id: item for item in rows}, **revoked)
 
 

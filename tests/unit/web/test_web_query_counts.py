@@ -91,7 +91,7 @@ def _record_queries(service: ServiceThread) -> Iterator[list[tuple[str, list[str
     ) -> None:
         asked = str(connection.engine.url) == service.url and text.startswith(("SELECT", "WITH"))
         # The service refreshes keys and looks for bad replicas from time to time.
-        if asked and not re.search(r"FROM (access_|replica\b)", text):
+        if asked and not re.search(r"FROM (access_|read_session\b|replica\b)", text):
             driver = connection.connection.driver_connection
             assert driver is not None
             plan = driver.execute(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()

@@ -13,7 +13,6 @@ def make_figure_response(name: str, form: str, content: bytes) -> Response:
     headers = {
         "Content-Disposition": f'{disposition}; filename="{name}.{form}"',
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
-        "X-Content-Type-Options": "nosniff",
         "Cache-Control": "no-store",
     }
     return Response(content, headers=headers, media_type=FIGURE_FORMATS[form])

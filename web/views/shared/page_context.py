@@ -20,8 +20,9 @@ from starlette.routing import Route
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, TreehammerError
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
-from treehammer.web.core.auth import READER_COOKIE, AccessControl
+from treehammer.web.core.auth import AccessControl, session_token
 from treehammer.web.core.live_database import LiveDatabase
+from treehammer.web.core.local_addresses import requested_path
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     RequestRefusedError,
@@ -172,7 +173,6 @@ class PageContext:
         headers = {
             "Content-Security-Policy": CONTENT_SECURITY_POLICY.format(styles=styles),
             "Referrer-Policy": "same-origin",
-            "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-cache" if self.access_control.reading_open else "no-store",
         }
         kind = "text/html; charset=utf-8" if body else None
@@ -192,8 +192,7 @@ class PageContext:
             "menu": [
                 (name, title, _is_current(request, link(name))) for name, title in self.menu.items()
             ],
-            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
-            "signed_in": READER_COOKIE in request.cookies,
+            "signed_in": bool(session_token(request)),
             "version": __version__,
         }
 
@@ -279,7 +278,7 @@ def tables_response(
         RequestRefusedError: the table does not exist.
     """
     chosen = _select_tables(view, request.query_params.get("table"))
-    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    headers = {"Cache-Control": "no-store"}
     if output_format == CSV:
         headers["Content-Disposition"] = f'attachment; filename="{chosen[0].name}.csv"'
         return Response(chosen[0].to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
@@ -314,7 +313,7 @@ def error_sentence(error: TreehammerError) -> str:
 
 
 def _is_current(request: Request, address: str) -> bool:
-    path = request.url.path
+    path = requested_path(request)
     return path == address or (
         address.rstrip("/").count("/") > 0 and path.startswith(f"{address}/")
     )

@@ -70,7 +70,6 @@ class StaticAssets:
             "Cache-Control": _CACHE_FOREVER if is_current else "no-cache",
             "ETag": f'"{asset.version}"',
             "Vary": "Accept-Encoding",
-            "X-Content-Type-Options": "nosniff",
         }
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)

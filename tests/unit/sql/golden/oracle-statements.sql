@@ -103,6 +103,9 @@ DELETE FROM operation WHERE operation.measurement_id IN (:measurement_id_1_1)
 DELETE FROM pair WHERE pair.comparison_id = :comparison_id_1
 ;
 
+DELETE FROM read_session WHERE read_session.key_id = :key_id_1
+;
+
 DELETE FROM receipt WHERE receipt.campaign_id = :campaign_id_1
 ;
 
@@ -201,6 +204,10 @@ INSERT INTO pair (comparison_id, line, site, comparison_key, label, metric, axis
     campaign_id, host, rounds, a_value, b_value, log_ratio) VALUES (:comparison_id, :line, :site,
     :comparison_key, :label, :metric, :axis, :a, :b, :job_id, :campaign_id, :host, :rounds,
     :a_value, :b_value, :log_ratio)
+;
+
+INSERT INTO read_session (token_hash, role, name, key_id, identity, address, created_us, expires_us)
+    VALUES (:token_hash, :role, :name, :key_id, :identity, :address, :created_us, :expires_us)
 ;
 
 INSERT INTO receipt (subject, kind, key_id, address, campaign_id, received_us) VALUES (:subject,
@@ -328,6 +335,10 @@ FROM origin
 
 SELECT count(*) AS count_1
 FROM pair
+;
+
+SELECT count(*) AS count_1
+FROM read_session
 ;
 
 SELECT count(*) AS count_1

@@ -1,0 +1,105 @@
+"""Commands on read sessions: signed-in browsers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from treehammer.collectors.worker.probes.credential_checks import format_time
+from treehammer.config import Settings
+from treehammer.errors import ConfigError
+from treehammer.sql.auth.read_sessions import session_id
+from treehammer.sql.auth.session_table import SessionTable
+from treehammer.sql.auth.tokens import ReadSession
+from treehammer.sql.core.database_setup import open_engine
+from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.text_formatting import pluralize
+
+_US_PER_S = 1_000_000
+
+
+@click.command("sessions")
+@output_options
+@click.pass_obj
+def sessions_command(settings: Settings, form: str) -> None:
+    """List browsers that are signed in to the results service.
+
+    Example: treehammer token sessions
+    """
+    with _open_sessions(settings) as table:
+        sessions = table.list_sessions(now_us=_now_us())
+    columns = [
+        OutputColumn("session", "session"),
+        OutputColumn("key_id", "key id"),
+        OutputColumn("role", "role"),
+        OutputColumn("name", "for"),
+        OutputColumn("address", "address"),
+        OutputColumn("created_us", "signed in", _format_minute),
+        OutputColumn("expires_us", "expires", _format_minute),
+    ]
+    print_rows([_session_row(one) for one in sessions], columns, form=form)
+
+
+def end_session(settings: Settings, session: str) -> str:
+    """End the session that a list shows under this name, and describe the result.
+
+    Raises:
+        ConfigError: there is no such session.
+    """
+    return _end(settings, "--session", session, lambda one: session_id(one) == session)
+
+
+def end_sessions_of(settings: Settings, holder: str) -> str:
+    """End all sessions of a key or a person, and describe the result.
+
+    Raises:
+        ConfigError: they have none.
+    """
+    return _end(settings, "--sessions-of", holder, lambda one: holder in (one.key_id, one.name))
+
+
+def _end(settings: Settings, option: str, text: str, matches: Callable[[ReadSession], bool]) -> str:
+    with _open_sessions(settings) as table:
+        chosen = [one for one in table.list_sessions(now_us=_now_us()) if matches(one)]
+        if not chosen:
+            raise ConfigError(
+                "no such session",
+                where=f"{option} {text!r}",
+                hint="To list all sessions: treehammer token sessions",
+            )
+        ended = table.end_sessions([one.token_hash for one in chosen])
+    return f"{pluralize(ended, 'session')} ended"
+
+
+def _session_row(session: ReadSession) -> dict[str, Any]:
+    return {
+        "session": session_id(session),
+        "key_id": session.key_id or "",
+        "role": session.role,
+        "name": session.name,
+        "identity": session.identity or "",
+        "address": session.address,
+        "created_us": session.created_us,
+        "expires_us": session.expires_us,
+    }
+
+
+@contextmanager
+def _open_sessions(settings: Settings) -> Iterator[SessionTable]:
+    engine = open_engine(settings.database, create=False)
+    try:
+        yield SessionTable(engine)
+    finally:
+        engine.dispose()
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _format_minute(time_us: int) -> str:
+    return format_time(time_us / _US_PER_S)[:16]

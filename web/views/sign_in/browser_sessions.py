@@ -1,0 +1,101 @@
+"""Sessions of signed-in browsers and their cookies."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from treehammer.collectors.record.metric_catalogue import MAX_WORD
+from treehammer.errors import StoreError
+from treehammer.sql.auth.read_sessions import SessionHolder
+from treehammer.web.core.auth import require_read_grant, session_cookie, session_token
+from treehammer.web.core.responses import service_unavailable
+from treehammer.web.views.shared.page_context import PageContext
+
+_US_PER_S = 1_000_000
+_DAY_US = 86400 * _US_PER_S
+#: Cookie in which earlier versions kept the key itself.
+_KEY_COOKIE = "treehammer_reader"
+
+
+async def holder_of_key(context: PageContext, key: str, days: int) -> tuple[SessionHolder, int]:
+    """Verify a key for reading, and return its holder and the end of a session of at most ``days``.
+
+    Raises:
+        RequestRefusedError: the key may not read, or keys cannot be checked now.
+    """
+    grant = require_read_grant(await context.access_control.grant_for_token(key))
+    expires_us = context.access_control.now_us() + days * _DAY_US
+    if grant.expires_us is not None:
+        expires_us = min(expires_us, grant.expires_us)
+    return SessionHolder(grant.role, grant.name, key_id=grant.key_id), expires_us
+
+
+async def open_session(
+    context: PageContext,
+    request: Request,
+    response: Response,
+    holder: SessionHolder,
+    expires_us: int,
+) -> None:
+    """Open a session, and give its token to the browser.
+
+    Raises:
+        RequestRefusedError: the database cannot be written now.
+    """
+    now_us = context.access_control.now_us()
+    address = request.client.host[:MAX_WORD] if request.client else "-"
+
+    def open_() -> str:
+        return context.database.open_session(
+            holder, address=address, now_us=now_us, expires_us=expires_us
+        )
+
+    try:
+        token = await anyio.to_thread.run_sync(open_)
+    except StoreError as error:
+        raise service_unavailable(f"signing in is not possible now: {error.message}") from error
+    response.set_cookie(
+        session_cookie(request),
+        token,
+        max_age=max(1, (expires_us - now_us) // _US_PER_S),
+        httponly=True,
+        samesite="lax",
+        secure=request.scope["scheme"] == "https",
+    )
+    delete_key_cookie(request, response)
+
+
+async def end_session(context: PageContext, request: Request, response: Response) -> None:
+    """End the browser's session, and delete its cookie.
+
+    Raises:
+        RequestRefusedError: the database cannot be written now, so that the session goes on.
+    """
+    if token := session_token(request):
+        try:
+            await anyio.to_thread.run_sync(context.database.end_session, token)
+        except StoreError as error:
+            raise service_unavailable(
+                f"the session could not be ended: {error.message}. Sign out again"
+            ) from error
+        with suppress(StoreError):
+            # Other processes on this database notice within seconds.
+            await context.access_control.refresh()
+        _delete_cookie(request, response, session_cookie(request))
+    delete_key_cookie(request, response)
+
+
+def delete_key_cookie(request: Request, response: Response) -> None:
+    """Delete a cookie of an earlier version, which holds the key itself."""
+    if _KEY_COOKIE in request.cookies:
+        _delete_cookie(request, response, _KEY_COOKIE)
+
+
+def _delete_cookie(request: Request, response: Response, name: str) -> None:
+    response.delete_cookie(
+        name, httponly=True, samesite="lax", secure=request.scope["scheme"] == "https"
+    )
