@@ -136,7 +136,7 @@ class BatchSystem(Protocol):
         ...
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
-        """Explain why these jobs do not start, a line each; empty if nothing prevents it."""
+        """Explain why these jobs make no progress, a line each; empty if nothing prevents it."""
         ...
 
     def purge(self, batch_ids: Iterable[str]) -> int:

@@ -58,7 +58,7 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
         row = store.campaign(campaign or "last")
         with on_interrupt(lambda: campaign_polling.describe_campaign_state(tracker, row)):
             progress = (
-                follow_on_terminal(tracker, row)
+                follow_on_terminal(tracker, row, form)
                 if follow
                 else campaign_polling.poll_campaign(tracker, row, _print_notice)
             )
@@ -70,9 +70,12 @@ def _print_notice(line: str) -> None:
     click.echo(line, err=True)
 
 
-def follow_on_terminal(tracker: CampaignTracker, campaign: CampaignRow) -> TrackingProgress:
+def follow_on_terminal(
+    tracker: CampaignTracker, campaign: CampaignRow, form: str = TABLE
+) -> TrackingProgress:
     """Show a campaign until every job has ended."""
-    with live_display(f"{campaign.name} ({campaign.id})", campaign.planned_measurements) as show:
+    name, planned = f"{campaign.name} ({campaign.id})", campaign.planned_measurements
+    with live_display(name, planned, to_stderr=form != TABLE) as show:
         return campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
 
 

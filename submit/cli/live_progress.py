@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import click
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from treehammer.collectors.job_state import JobState
 from treehammer.submit.tracking.tracker import TrackingProgress
-from treehammer.terminal import make_console, progress_bar
+from treehammer.terminal import make_console
 from treehammer.text_formatting import format_duration, pluralize
 
 #: Receives the progress of a campaign.
@@ -21,6 +22,8 @@ ShowProgress = Callable[[TrackingProgress], None]
 
 #: Seconds; an earlier end is shown without its date.
 _SAME_DAY_S = 20 * 3600
+#: Seconds after which a line is repeated although nothing changed.
+QUIET_S = 60.0
 
 
 def summarize_progress(progress: TrackingProgress, now_s: float | None = None) -> str:
@@ -69,20 +72,49 @@ def _progress_table(name: str, progress: TrackingProgress) -> Group:
     return Group(Text(name), table, Text(summarize_progress(progress)))
 
 
+class ProgressLines:
+    """Prints progress as lines: one for each change, and one after :data:`QUIET_S` without any.
+
+    Args:
+        name: name of the campaign.
+        to_stderr: whether standard output is kept for the result.
+    """
+
+    def __init__(self, name: str, *, to_stderr: bool = False) -> None:
+        self._name, self._to_stderr = name, to_stderr
+        self._shown: tuple[int, str] | None = None
+        self._shown_s = 0.0
+
+    def show(self, progress: TrackingProgress) -> None:
+        """Print a line if something changed, or nothing was printed for a while."""
+        now_s = time.monotonic()
+        state = progress.finished_measurements, progress.describe_jobs()
+        if state == self._shown and now_s - self._shown_s < QUIET_S:
+            return
+        if self._shown is None:
+            self._print(self._name)
+        self._shown, self._shown_s = state, now_s
+        clock = time.strftime("%H:%M:%S")
+        self._print(f"{clock} {state[1]}: {summarize_progress(progress)}")
+
+    def _print(self, line: str) -> None:
+        click.echo(line, err=self._to_stderr)  # flushes every line
+
+
 @contextmanager
-def live_display(name: str, planned: int) -> Iterator[ShowProgress]:
+def live_display(name: str, planned: int, *, to_stderr: bool = False) -> Iterator[ShowProgress]:
     """Show a campaign while the block runs.
 
-    Prints a live table on a terminal, otherwise a line at every tenth of the work on standard error.
+    Updates a table on a terminal; files and pipes receive lines, see :class:`ProgressLines`.
 
     Args:
         name: name of the campaign.
         planned: number of measurements.
+        to_stderr: whether the lines go to standard error, because a program reads the result.
     """
     console = make_console()
     if not console.is_terminal:
-        with progress_bar("Measuring", planned) as step:
-            yield lambda progress: step(progress.finished_measurements, progress.describe_jobs())
+        yield ProgressLines(name, to_stderr=to_stderr).show
         return
     waiting = Text(f"{name}: {pluralize(planned, 'measurement')} planned")
     with Live(waiting, console=console, transient=True, auto_refresh=False) as live:

@@ -160,7 +160,7 @@ def submit(
             return ExitCode.DONE
         with Store.open(settings.database) as store:
             tracker = make_tracker(store, settings)
-            progress = follow_on_terminal(tracker, campaign)
+            progress = follow_on_terminal(tracker, campaign, form)
             if form == TABLE:
                 print_progress(tracker, campaign, progress, form)
     return ExitCode.REGRESSION if progress.failed_measurements else ExitCode.DONE

@@ -5,11 +5,15 @@ HTCondor enforces the pace by itself; no Treehammer process has to keep running.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
+
+#: Ended jobs without which no site is judged, unless the threshold asks for fewer.
+MIN_JUDGED_JOBS = 3
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class BreakerThreshold:
-    """Failure threshold: more than ``share`` (0 to 1) of at least ``minimum`` ended jobs failed."""
+    """Failure threshold: more than ``share`` (0 to 1) of at least ``minimum`` ended jobs failed.
+
+    A site with fewer than twice ``minimum`` jobs is judged after half of them.
+    """
 
     share: float = 0.5
     minimum: int = 10
@@ -81,6 +88,16 @@ class BreakerThreshold:
     def __str__(self) -> str:
         return f"{self.share:.0%}/{self.minimum}"
 
-    def is_exceeded(self, ended: int, failed: int) -> bool:
-        """Whether these numbers of ended and failed jobs exceed the threshold."""
-        return ended >= self.minimum and failed > self.share * ended
+    def minimum_of(self, jobs: int) -> int:
+        """Return how many of a site's jobs must have ended before it is judged."""
+        return min(self.minimum, max(MIN_JUDGED_JOBS, math.ceil(jobs / 2)))
+
+    def is_exceeded(self, ended: int, failed: int, jobs: int) -> bool:
+        """Whether these numbers of ended and failed jobs exceed the threshold.
+
+        Args:
+            ended: jobs of the site that ended.
+            failed: those that failed.
+            jobs: all jobs of the site.
+        """
+        return ended >= self.minimum_of(jobs) and failed > self.share * ended

@@ -41,7 +41,7 @@ READ_ACTIVITIES = ("read_lan", "read_wan", "r")
 #: Kind of compute element -> format of its grid_resource.
 GRID_RESOURCE_BY_FLAVOUR: Mapping[str, str] = {
     "HTCONDOR-CE": "condor {host} {host}:{port}",
-    "ARC-CE": "arc https://{host}:{port}/arex",
+    "ARC-CE": "arc https://{host}:{port}/arex/rest/1.0",
 }
 DEFAULT_PORTS: Mapping[str, int] = {"HTCONDOR-CE": 9619, "ARC-CE": 443}
 

@@ -20,11 +20,14 @@ SCHEMES_BY_PROTOCOL = {
 #: Kind of grid resource -> its format.
 GRID_RESOURCE_FORMS = {
     "condor": "condor SCHEDD COLLECTOR",
-    "arc": "arc HOST-OR-URL",
+    "arc": "arc HOST, or arc https://HOST:PORT/arex/rest/1.0",
     "batch": "batch SYSTEM [USER@HOST]",
 }
 #: Kind of grid resource -> allowed numbers of words after it.
 _GRID_RESOURCE_WORDS = {"condor": (2,), "arc": (1,), "batch": (1, 2)}
+
+#: URL with a path that is not ARC's REST interface, to which HTCondor would post in vain.
+_ARC_PATH_WITHOUT_REST = re.compile(r"(https?://)?[^/]+/(?!.*\brest/\d)[^/].*")
 
 _BYTES = TypeAdapter(ByteSize)
 
@@ -134,6 +137,11 @@ def validate_grid_resource(value: str) -> str:
         )
     if len(words) not in _GRID_RESOURCE_WORDS[kind]:
         raise _validation_error(f"{value!r} is invalid (expected {GRID_RESOURCE_FORMS[kind]})")
+    if kind == "arc" and _ARC_PATH_WITHOUT_REST.fullmatch(words[0]):
+        raise _validation_error(
+            f"{value!r} lacks the version of ARC's REST interface "
+            f"(expected {GRID_RESOURCE_FORMS[kind]})"
+        )
     return value
 
 

@@ -22,6 +22,8 @@ from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
 LOCAL_POLL_S = 2.0
 #: Seconds between two polls of a shared batch system.
 GRID_POLL_S = 5.0
+#: Seconds without a change after which the reasons are looked for.
+STANDSTILL_S = 60.0
 
 #: Receives a line for the user.
 Notify = Callable[[str], None]
@@ -91,9 +93,17 @@ def follow_campaign(
 
     jobs = tracker.store.jobs(campaign.id)
     is_local = all(job.batch_system == LOCAL_BATCH for job in jobs)
+    last, changed_s = "", time.monotonic()
     while True:
         progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
+        state = f"{progress.finished_measurements} {progress.describe_jobs()}"
+        if state != last:
+            last, changed_s = state, time.monotonic()
+        elif not is_local and time.monotonic() - changed_s > STANDSTILL_S:
+            changed_s = time.monotonic()
+            for line in tracker.describe_obstacles(campaign):
+                notify_once(line)
         if progress.is_finished:
             for line in tracker.upload_campaign(campaign, everything=True):
                 notify_once(line)

@@ -86,11 +86,13 @@ class SiteJobs:
         """
         ended = self.ended_ids
         bad = [job for job in ended if job in failed]
-        if not self.open_jobs or not breaker.is_exceeded(len(ended), len(bad)):
+        if not self.open_jobs or not breaker.is_exceeded(len(ended), len(bad), len(self.jobs)):
             return ""
         kinds = Counter(failed[job] for job in bad).most_common()
         classes = ", ".join(f"{count} {kind}" for kind, count in kinds)
-        return f"{len(bad)} of {len(ended)} jobs failed ({classes}), breaker {breaker}"
+        small = breaker.minimum_of(len(self.jobs)) < breaker.minimum
+        scope = f" (the site has {len(self.jobs)} jobs)" if small else ""
+        return f"{len(bad)} of {len(ended)} jobs failed ({classes}), breaker {breaker}{scope}"
 
 
 def stop_failing_sites(tracker: CampaignTracker, campaign: CampaignRow) -> list[str]:

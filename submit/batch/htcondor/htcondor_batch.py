@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from treehammer.collectors.batch_names import HTCONDOR_PREFIX
 from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor import match_diagnosis, requeue
+from treehammer.submit.batch.htcondor import lost_nodes, match_diagnosis, requeue
 from treehammer.submit.batch.htcondor.connection import (
     PoolConnection,
     PoolUnreachableError,
@@ -25,6 +25,7 @@ from treehammer.submit.batch.htcondor.job_status import (
     FACTORY_PROJECTION,
     HELD,
     JOB_PROJECTION,
+    RUNNING,
     ClassAdValues,
     derive_status,
 )
@@ -387,14 +388,27 @@ class HTCondorBatch:
     # -- diagnosis
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
-        """Explain why these jobs do not start, a line each.
+        """Explain why these jobs do not start or have lost their node, a line each.
 
         Raises:
             BatchError: HTCondor does not answer.
         """
-        known = [found for batch_id in batch_ids if (found := parse_batch_id(batch_id, self.root))]
-        mine = sorted({submission.constraint for submission, _, _ in known})
-        return match_diagnosis.explain_idle_jobs(self.connection, " || ".join(mine)) if mine else []
+        groups = self._group_by_cluster(batch_ids)
+        mine = sorted({submission.constraint for submission, _, _ in groups})
+        if not mine:
+            return []
+        lost = [line for group in groups for line in self._describe_lost_nodes(*group[:2])]
+        return [*lost, *match_diagnosis.explain_idle_jobs(self.connection, " || ".join(mine))]
+
+    def _describe_lost_nodes(self, submission: Submission, cluster: int) -> Iterator[str]:
+        ads = self.queue.query_ads(
+            f"{submission.cluster_constraint(cluster)} && JobStatus == {RUNNING}",
+            lost_nodes.LOST_NODE_PROJECTION,
+        )
+        lease_s = max((int(ad.get("JobLeaseDuration", 0)) for ad in ads), default=0)
+        if lease_s:  # in the grid universe, the other pool watches the node
+            found = lost_nodes.find_disconnections(ads, EventLogState.read(submission).jobs)
+            yield from lost_nodes.describe_disconnections(found, lease_s)
 
     def matching_slots(self, requirements: str) -> tuple[int, int]:
         """Count the slots that a requirements expression matches, and all slots of the pool.

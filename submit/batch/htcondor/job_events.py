@@ -43,6 +43,7 @@ class ExecutionStart:
     Attributes:
         executing: the job itself began, not only the transfer of its input.
         shadow_error: a problem that may turn out to be the end of this start.
+        disconnected_us: when its node stopped answering, 0 while it answers.
         is_number_guessed: no event gave the number, as in the grid universe, where another pool counts.
     """
 
@@ -55,6 +56,7 @@ class ExecutionStart:
     host: str = ""
     executing: bool = False
     shadow_error: str = ""
+    disconnected_us: int = 0
     is_number_guessed: bool = False
 
     @property
@@ -194,11 +196,12 @@ def _apply_shadow_event(start: ExecutionStart, event: JobEvent) -> ExecutionStar
 
 
 def _apply_disconnect(start: ExecutionStart, event: JobEvent) -> ExecutionStart:
-    return replace(start, shadow_error=f"disconnected: {event.values.get('DisconnectReason', '')}")
+    reason = f"disconnected: {event.values.get('DisconnectReason', '')}"
+    return replace(start, shadow_error=reason, disconnected_us=event.time_us)
 
 
 def _apply_reconnect(start: ExecutionStart, _event: JobEvent) -> ExecutionStart:
-    return replace(start, shadow_error="")
+    return replace(start, shadow_error="", disconnected_us=0)
 
 
 def _apply_failed_reconnect(start: ExecutionStart, event: JobEvent) -> ExecutionStart:

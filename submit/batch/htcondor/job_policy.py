@@ -17,3 +17,13 @@ VACATE_GRACE_S = 60
 REQUEST_MEMORY_MB = 2000
 #: Further MB for the second process of a job in paired mode.
 SECOND_PROCESS_MEMORY_MB = 1000
+#: Longest time in seconds without contact to its node before a job is given up.
+MAX_LEASE_S = 1200
+
+
+def lease_duration_s(wall_s: int) -> int:
+    """Return the seconds without contact to its node after which a job is lost.
+
+    HTCondor's default of 40 minutes would exceed the wall limit of a short job.
+    """
+    return min(wall_s, MAX_LEASE_S)

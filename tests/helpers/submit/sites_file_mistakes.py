@@ -57,6 +57,7 @@ SITES_MISTAKES = [
     ),
     (SITES_HEADER + "grid_resource = 'cream x y'\n", 5, "sites.A.grid_resource", "condor, arc, batch"),
     (SITES_HEADER + "grid_resource = 'condor x'\n", 5, "sites.A.grid_resource", "condor SCHEDD COLLECTOR"),
+    (SITES_HEADER + "grid_resource = 'arc https://ce.example:443/arex'\n", 5, "sites.A.grid_resource", "/arex/rest/1.0"),
     (SITES_HEADER + "cvmfs = 'cvmfs'\n", 5, "sites.A.cvmfs", "absolute path on the site's nodes"),
     (SITES_HEADER + "python = 'python3'\n", 5, "sites.A.python", "absolute path on the site's nodes"),
     (SITES_HEADER + "labels = 'near'\n", 5, "sites.A.labels", "a list in [brackets]"),

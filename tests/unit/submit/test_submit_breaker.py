@@ -87,6 +87,16 @@ def test_only_failing_site_is_stopped(tmp_path: Path, store: Store) -> None:
     assert scene.apply_breaker() == [line], "repeated on every call"
 
 
+def test_small_campaign_is_judged_by_default(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path / "test", store, BreakerThreshold())
+    for job in scene.jobs()[:2]:
+        scene.end_job(job, JobState.LOST, kind="lost")
+    assert scene.apply_breaker() == []
+    scene.end_job(scene.jobs()[2], JobState.LOST, kind="lost")
+    (line,) = scene.apply_breaker()
+    assert "3 of 3 jobs failed (3 lost), breaker 50%/10 (the site has 6 jobs)" in line
+
+
 def test_disabled_breaker_stops_nothing(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path / "test", store, None)
     for job in scene.jobs()[:5]:

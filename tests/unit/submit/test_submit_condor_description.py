@@ -34,7 +34,10 @@ def _texts(plan: Plan, folder: Path) -> list[str]:
 
 
 #: Golden file -> grid resource.
-REMOTE = {"grid": "condor schedd@far collector.far", "arc": "arc https://ce.far.example/arex"}
+REMOTE = {
+    "grid": "condor schedd@far collector.far",
+    "arc": "arc https://ce.far.example/arex/rest/1.0",
+}
 
 
 @pytest.mark.parametrize("universe", ["vanilla", *REMOTE])

@@ -53,7 +53,7 @@ def test_documents_are_combined_to_sites() -> None:
                 ),
             ),
             storage="EOS",
-            grid_resource="arc https://arc.example.net:443/arex",
+            grid_resource="arc https://arc.example.net:443/arex/rest/1.0",
             labels=("cloud-CH", "tier-2", "state-ACTIVE"),
         ),
     }

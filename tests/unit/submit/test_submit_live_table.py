@@ -58,7 +58,26 @@ def test_held_column_appears_with_held_jobs() -> None:
     assert "held" in live_progress.visible_states(with_held)
 
 
-def test_nothing_on_stdout_without_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipe_gets_a_line_per_change(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with live_progress.live_display("c", 20) as show:
+        for progress in (NOTHING_DONE, NOTHING_DONE, PROGRESS, PROGRESS):
+            show(progress)
+        name, *lines = capsys.readouterr().out.splitlines()
+        assert name == "c"
+        assert [line.partition(" ")[2].partition(" measured")[0] for line in lines] == [
+            ": 0 of 20",
+            "5 queued, 2 running, 3 done, 2 failed: 6 of 20",
+        ]
+        monkeypatch.setattr(live_progress, "QUIET_S", 0.0)
         show(PROGRESS)
-    assert capsys.readouterr().out == ""
+        assert len(capsys.readouterr().out.splitlines()) == 1, "a sign of life"
+
+
+def test_result_for_programs_stays_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    with live_progress.live_display("c", 20, to_stderr=True) as show:
+        show(PROGRESS)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "6 of 20 measured" in captured.err

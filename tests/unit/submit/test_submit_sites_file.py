@@ -221,7 +221,7 @@ def documents(draw: st.DrawFn) -> tuple[list[Site], list[HTCondorPool]]:
         st.builds(Ceilings, counts, counts, counts, st.floats(0, 1e9)),
         lines,
         lines,
-        st.sampled_from(["", "condor a b", "arc https://h/arex"]),
+        st.sampled_from(["", "condor a b", "arc https://h/arex/rest/1.0"]),
         st.dictionaries(lines, st.sampled_from(["cvmfs:ROOT/{version}/p", "6.40.00"]), max_size=2),
         st.sampled_from(["", "/cvmfs"]),
         names.map("/usr/{}".format),

@@ -93,7 +93,27 @@ def test_breaker_threshold_is_parsed() -> None:
     "ended, failed, trips", [(9, 9, False), (10, 5, False), (10, 6, True), (100, 50, False)]
 )
 def test_breaker_threshold_is_exceeded(ended: int, failed: int, trips: bool) -> None:
-    assert BreakerThreshold().is_exceeded(ended, failed) is trips
+    assert BreakerThreshold().is_exceeded(ended, failed, jobs=100) is trips
+
+
+@pytest.mark.parametrize(
+    "threshold, jobs, ended, trips",
+    [
+        ("50%/10", 9, 4, False),
+        ("50%/10", 9, 5, True),
+        ("50%/10", 18, 9, True),
+        ("50%/10", 20, 9, False),
+        ("50%/10", 4, 2, False),
+        ("50%/10", 4, 3, True),
+        ("50%/2", 4, 2, True),
+    ],
+)
+def test_breaker_judges_few_jobs_after_half_of_them(
+    threshold: str, jobs: int, ended: int, trips: bool
+) -> None:
+    parsed = BreakerThreshold.parse(threshold)
+    assert parsed is not None
+    assert parsed.is_exceeded(ended, ended, jobs) is trips
 
 
 @pytest.mark.parametrize(
