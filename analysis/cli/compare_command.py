@@ -194,7 +194,7 @@ def print_conclusions(
 ) -> None:
     """Print each comparison's conclusion; with JSON and CSV to standard error."""
     for one in found:
-        text = describe_conclusion(one.verdicts, one.controls, names)
+        text = describe_conclusion(one.verdicts, names)
         click.secho(f"\n{text}", bold=True, err=form != TABLE)
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from treehammer.analysis.comparison import comparison_notes
 from treehammer.analysis.comparison.comparability import ChecksumsBySlot, collect_checksums
+from treehammer.analysis.comparison.control_evidence import attach_controls
 from treehammer.analysis.comparison.effect_measurement import measure_effect
 from treehammer.analysis.comparison.series_effects import SeriesEffect
 from treehammer.analysis.comparison.series_sides import common_values, split_sides
 from treehammer.analysis.comparison.site_contrasts import SiteContrasts, contrast_sites
 from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_over_sites
-from treehammer.analysis.samples.control_check import ControlCheck, check_controls
+from treehammer.analysis.samples.control_check import check_controls
 from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.estimates import (
     Adjustment,
@@ -98,15 +99,14 @@ def compare_with_first(
 class Comparison:
     """Result of a comparison: rows for the store, and notes.
 
-    ``verdicts`` holds the rows of series first and then those over sites.  ``controls`` are the A/A
-    launches of the same jobs, by metric.
+    ``verdicts`` holds the rows of series first and then those over sites.  The evidence of the first
+    holds the A/A launches of the same jobs.
     """
 
     query: ComparisonQuery
     pairs: tuple[PairRow, ...]
     verdicts: tuple[VerdictRow, ...]
     notes: tuple[str, ...]
-    controls: tuple[ControlCheck, ...] = ()
 
     @property
     def regressed(self) -> bool:
@@ -203,16 +203,12 @@ def _build_comparison(
         *(rows.build_pooled_row(*pair) for pair in pooled),
     )
     jobs = {pair.job_id for one, _ in series for pair in one.pairs}
-    controls = check_controls(samples, jobs, rows.question.axis)
+    verdicts = attach_controls(verdicts, check_controls(samples, jobs, rows.question.axis))
     return Comparison(
         query=rows.question,
         pairs=tuple(row for one, _ in series for row in rows.build_pair_rows(one)),
         verdicts=verdicts,
-        notes=(
-            *comparison_notes.comparison_notes(verdicts),
-            *comparison_notes.control_notes(controls),
-        ),
-        controls=controls,
+        notes=tuple(comparison_notes.comparison_notes(verdicts)),
     )
 
 

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.control_evidence import stored_controls
 from treehammer.analysis.comparison.refusals import MIN_CPU_S
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES, title_metric
-from treehammer.analysis.samples.control_check import ControlCheck
+from treehammer.analysis.statistics.control import ControlCheck
 from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,
     MIN_HOSTS,
@@ -56,7 +57,7 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
         notes.append(f"Left out of the comparison: {left_out}.")
     if any(row.jobs for row, _ in series):
         notes += _reading_notes(*series[0])
-    return notes
+    return [*notes, *control_notes(stored_controls(rows))]
 
 
 def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
+from treehammer.analysis.comparison.control_evidence import stored_controls
 from treehammer.analysis.comparison.verdict_text import (
     METRIC_TITLES,
     describe_place,
@@ -19,11 +19,9 @@ from treehammer.analysis.comparison.verdict_text import (
     title_metric,
 )
 from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS
+from treehammer.analysis.statistics.control import ControlCheck
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
-
-if TYPE_CHECKING:  # it loads scipy
-    from treehammer.analysis.samples.control_check import ControlCheck
 
 #: More results with one claim than this are counted rather than named.
 MAX_NAMED = 3
@@ -89,9 +87,7 @@ class _Result:
 
 
 def describe_conclusion(
-    rows: Sequence[VerdictRow],
-    controls: Sequence[ControlCheck] = (),
-    names: Mapping[str, str] = MappingProxyType({}),
+    rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """Describe the result of a comparison in plain sentences.
 
@@ -100,11 +96,11 @@ def describe_conclusion(
 
     Args:
         rows: all verdicts of one comparison; '' without any.
-        controls: the A/A launches of its jobs.
         names: of campaigns, by identity.
     """
     pooled = any(not row.site and row.effect is not None for row in rows)
     results = [*_describe_results([row for row in rows if bool(row.site) is not pooled], names)]
+    controls = stored_controls(rows)
     checks = [*_describe_controls(controls, rows[0].axis if rows else "")]
     doubtful = any(check.is_off for check in controls)
     return " ".join([*checks, *results] if doubtful else [*results, *checks])

@@ -108,6 +108,8 @@ class VerdictEvidence:
         of_a, of_b: columns and the values that single out the executions of either side.
         counters: exact counter -> its verdict, values on both sides and number of jobs; kept with
             the first row of each series.
+        controls: fields of each :class:`~treehammer.analysis.statistics.control.ControlCheck` of the
+            comparison; kept with its first row.
 
     ``campaigns`` is None in what was recorded before these last ones were: then the selection is
     not known, and ``a_value`` and ``b_value`` are medians over jobs.
@@ -150,6 +152,7 @@ class VerdictEvidence:
     of_a: Mapping[str, str | int] = field(default_factory=dict)
     of_b: Mapping[str, str | int] = field(default_factory=dict)
     counters: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
+    controls: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> str:
         """Return the text kept in the verdict's row."""

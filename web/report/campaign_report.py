@@ -129,7 +129,7 @@ class CampaignReport:
     @property
     def conclusions(self) -> tuple[str, ...]:
         """Conclusion of each comparison in plain sentences."""
-        return tuple(describe_conclusion(one.verdicts, one.controls) for one in self.comparisons)
+        return tuple(describe_conclusion(one.verdicts) for one in self.comparisons)
 
 
 def build_report(

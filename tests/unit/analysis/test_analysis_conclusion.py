@@ -12,7 +12,8 @@ from treehammer.analysis.cli.compare_command import print_conclusions
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.comparison_notes import comparison_notes
 from treehammer.analysis.comparison.conclusion import describe_conclusion
-from treehammer.analysis.samples.control_check import ControlCheck
+from treehammer.analysis.comparison.control_evidence import attach_controls
+from treehammer.analysis.statistics.control import ControlCheck
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.terminal import JSON
@@ -205,7 +206,7 @@ def test_other_axes_are_named_with_their_values() -> None:
     row = make_row(Verdict.DIFFERENT, LESS, axis="cache_mb", a="0", b="30")
     assert "cache_mb=30 needs" in describe_conclusion([row])
     check = ControlCheck(CPU, "0", 1, 0.002, None, None, None)
-    text = describe_conclusion([row], [check])
+    text = describe_conclusion(attach_controls([row], [check]))
     assert "than cache_mb=0. The only control launch (cache_mb=0 against itself) differs" in text
     row = make_row(Verdict.DIFFERENT, LESS, axis="campaign", a="c1", b="c2")
     assert "campaign night needs" in describe_conclusion([row], names={"c2": "night"})
@@ -229,14 +230,14 @@ def test_control_follows_the_result(
 ) -> None:
     low, high = (None, None) if sd is None else (mean - sd, mean + sd)
     check = ControlCheck(CPU, A, launches, mean, sd, low, high)
-    text = describe_conclusion([make_row(Verdict.SLOWER, MORE)], [check])
+    text = describe_conclusion(attach_controls([make_row(Verdict.SLOWER, MORE)], [check]))
     assert text.endswith(f"than {A}. {sentence}")
 
 
 def test_controls_that_are_off_come_first() -> None:
     good = ControlCheck(CPU, A, 6, 0.001, 0.002, -0.001, 0.003)
     off = ControlCheck(WALL, A, 6, 0.03, 0.002, 0.028, 0.032)
-    text = describe_conclusion([make_row(Verdict.SLOWER, MORE)], [good, off])
+    text = describe_conclusion(attach_controls([make_row(Verdict.SLOWER, MORE)], [good, off]))
     assert (
         "Do not trust this result: the control (6.38.00 against itself) differs by 3.0 % in wall"
         in text

@@ -9,9 +9,10 @@ import pytest
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.comparison.comparison_notes import control_notes
-from treehammer.analysis.samples.control_check import ControlCheck, check_controls
+from treehammer.analysis.samples.control_check import check_controls
 from treehammer.analysis.samples.job_pairs import pair_jobs
 from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.control import ControlCheck
 from treehammer.collectors.job_spec import CONTROL
 
 CPU, WALL = "cpu_per_event_s", "wall_per_event_s"
