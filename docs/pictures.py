@@ -57,7 +57,6 @@ SHOTS: Mapping[str, Shot] = {
     "latency": Shot(
         "/explore?view=latency&by=site&color=axis_root&campaign={campaign}", 1100, scheme="dark"
     ),
-    "compare": Shot("/compare?a=6.38.00&b=6.40.00", 900, part="#by-site"),
     "campaign": Shot("/campaigns/{campaign}", 800),
     "load": Shot("/campaigns/{campaign}/load", 1000),
 }

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.control_evidence import stored_controls
-from treehammer.analysis.comparison.refusals import MIN_CPU_S
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES, title_metric
 from treehammer.analysis.statistics.control import ControlCheck
 from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,
+    MIN_CPU_S,
     MIN_HOSTS,
     MIN_SITES,
     ONE_SIDED_VERDICTS,

@@ -8,17 +8,13 @@ from typing import NamedTuple
 from treehammer.analysis.comparison.comparability import DataComparison
 from treehammer.analysis.comparison.series_effects import SeriesEffect
 from treehammer.analysis.statistics.verdict import (
+    MIN_CPU_S,
     MIN_HOSTS,
     MIN_JOBS,
     Verdict,
 )
 from treehammer.hctests.matrix.headline import DEFAULT_HEADLINE
 from treehammer.text_formatting import pluralize
-
-#: CPU seconds that a job must collect on each side, over all rounds and passes.  Below, the steps
-#: of the clocks and the start of each loop weigh too much; the spread of A/A jobs with 1 s of CPU on
-#: a side is 1.7 % and falls to 0.6 % at 4 s.
-MIN_CPU_S = 2.0
 
 
 class RefusalReason(NamedTuple):

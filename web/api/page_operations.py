@@ -155,7 +155,13 @@ _COMPARISON_TABLES = {
     "instructions": "instructions per event of the same variants, where they were counted",
 }
 _TIME_TABLE = "parts of the wall time of good timed measurements in solo mode"
-_COMPARISON_ABOUT = ("selection", "attribution", "notes")
+_COMPARISON_ABOUT = ("conclusion", "selection", "attribution", "notes")
+_COMPARISON_FILTERS = (
+    Parameter("verdict", "Only rows with this verdict.", _TEXT),
+    Parameter("metric", "Only this headline metric or exact counter.", _TEXT),
+    Parameter("site", "Only this site.", _TEXT),
+    Parameter("variant", "Only the variant with this label.", _TEXT),
+)
 _EXPLORE_TABLES = {
     "figure": "groups of measurements with their statistics, or the bins of read latencies",
     "quantiles": "quantiles of the read latency; empty in other views",
@@ -363,7 +369,7 @@ OPERATIONS = (
         "comparison",
         "A stored comparison with its pairs of jobs",
         {**_COMPARISON_TABLES, "pairs": "pairs of jobs"},
-        (Parameter("comparison", "Identity.", _TEXT, in_path=True),),
+        (Parameter("comparison", "Identity.", _TEXT, in_path=True), *_COMPARISON_FILTERS),
         _COMPARISON_ABOUT,
     ),
     PageOperation(
@@ -399,7 +405,10 @@ OPERATIONS = (
                 "Relevance limit in ln, by default 0.02: smaller effects count as none.",
                 _SHARE,
             ),
-            Parameter("now", "Compute the comparison again even if it is stored.", {"enum": ["1"]}),
+            Parameter(
+                "recompute", "Compute the comparison again even if it is stored.", {"enum": ["1"]}
+            ),
+            *_COMPARISON_FILTERS,
         ),
         _COMPARISON_ABOUT,
         # Without parameters the page lists the stored comparisons.

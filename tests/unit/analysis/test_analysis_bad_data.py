@@ -16,9 +16,9 @@ from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.refusals import MIN_CPU_S
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import (
+    MIN_CPU_S,
     MIN_HOSTS,
     MIN_JOBS,
     SERIES_SCOPES,

@@ -523,9 +523,9 @@ def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: Ser
         told = service.client.get(f"/api/v1{address}").json()
         about = told["about"]
         assert all(sentence in shown for sentence in (*about["attribution"], *about["notes"]))
-        assert shown.split("<h1>")[1].count("<li>") == len(about["attribution"]) + len(
-            about["notes"]
-        )
+        lists = [part.split("</ul>")[0] for part in shown.split('<ul class="changes">')[1:]]
+        assert "".join(lists).count("<li>") == len(about["attribution"]) + len(about["notes"])
+        assert f'<p class="headline">{about["conclusion"]}</p>' in shown
         assert about["selection"]["compared"] == told["title"]
         assert {"left_out", "of_a", "jobs_b"} <= {*told["tables"]["by_site"][0]}
     missing = measured.client.get(f"/api/v1{query}").json()["tables"]["missing"]
@@ -610,11 +610,6 @@ def test_pooled_rows_link_to_sites(measured: ServiceThread) -> None:
     for link in links(shown, ">CPU<"):
         groups = measured.load_tables(link)["figure"]
         assert {group["site"] for group in groups} == {*SITES}
-
-
-def test_cpu_and_wall_verdicts_are_counted_separately(measured: ServiceThread) -> None:
-    page = measured.load_page("/compare?a=6.38.00&b=6.40.00")
-    assert "By site – CPU: 2 slower; wall: 2 slower." in page
 
 
 def test_form_keeps_all_campaigns(filled_service: ServiceThread) -> None:

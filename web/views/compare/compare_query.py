@@ -34,9 +34,10 @@ from treehammer.sql.read import campaign_queries, figure_values
 from treehammer.sql.read.figure_query import ALL_MEASUREMENTS, FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
 from treehammer.sql.write.store import Store
+from treehammer.web.views.compare.verdict_filter import FILTER_NAMES
 
 if TYPE_CHECKING:
-    from treehammer.analysis.comparison.comparison import ComparisonQuery
+    from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
 
 #: Maximum number of measurements read by a comparison computed on request.
 MAX_READ = 30_000
@@ -55,6 +56,7 @@ _PARAMETERS = (
     "page",
     "format",
     "table",
+    *FILTER_NAMES,
 )
 
 
@@ -193,8 +195,8 @@ def load_stored_verdicts(store: Store, query: CompareQuery) -> list[VerdictRow]:
     return []
 
 
-def compare_now(store: Store, query: CompareQuery) -> tuple[list[VerdictRow], Sequence[str]]:
-    """Compute a comparison without storing it; return verdicts and notes.
+def compare_now(store: Store, query: CompareQuery) -> Comparison:
+    """Compute a comparison without storing it.
 
     Raises:
         ConfigError: it would read too many measurements, or a parameter is invalid.
@@ -219,7 +221,7 @@ def compare_now(store: Store, query: CompareQuery) -> tuple[list[VerdictRow], Se
     verdicts = {row.verdict for row in comparison.of_series}
     if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
         _require_other_axis(comparison_query, samples)
-    return list(attach_counters(comparison.verdicts, changes)), comparison.notes
+    return replace(comparison, verdicts=attach_counters(comparison.verdicts, changes))
 
 
 def _label_by_selection(

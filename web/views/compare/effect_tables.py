@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlencode
@@ -18,15 +18,9 @@ from treehammer.analysis.comparison.instruction_changes import (
 )
 from treehammer.analysis.samples.sample import SELECTION_AXIS
 from treehammer.collectors.job_spec import TIMED
-from treehammer.errors import ConfigError
-from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.measurement_selection import (
-    Condition,
-    intersect_conditions,
-    parse_alternatives,
-)
-from treehammer.sql.write.store import Store
+from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.views.compare.side_conditions import side_conditions
 from treehammer.web.views.shared.page_context import link_to
 
 _VARIANT = TableColumn("label", "variant", is_long=True)
@@ -121,9 +115,9 @@ def _flatten_counts(pair: CountPair) -> dict[str, Any]:
     return {**asdict(pair.total), "most_changed": words}
 
 
-def pair_table(store: Store, comparison: str) -> DataTable:
+def pair_table(pairs: Sequence[PairRow]) -> DataTable:
     """Build the table of pairs of jobs behind the verdicts, for export."""
-    rows = [asdict(row) for row in store.pairs(comparison)]
+    rows = [asdict(row) for row in pairs]
     columns = tuple(TableColumn(key, key) for key in (rows[0] if rows else {}))
     return DataTable("pairs", "Pairs of jobs", columns, rows)
 
@@ -205,22 +199,11 @@ def _side_column(
 
 
 def _link_to_measurements(request: Request, row: Row, side: str) -> str:
-    """Link to Explore with the measurements of one side of a row, by job or by site.
-
-    '' if the side has no measurements, or if they were not recorded or use columns unknown to this
-    version.
-    """
-    values: Mapping[str, Any] = row[f"of_{side}"]
-    if not values:
+    """Link to Explore with the measurements of one side of a row, by job or by site; '' for none."""
+    conditions = side_conditions(row, side)
+    if not conditions:
         return ""
     by_job = bool(row["site"])
-    try:
-        conditions = (*parse_alternatives(row["where"]), *parse_alternatives(row[f"where_{side}"]))
-    except ConfigError:
-        return ""
-    wheres = intersect_conditions(
-        (*conditions, *(Condition(name, "=", value) for name, value in values.items()))
-    )
     parameters = [
         ("metric", row["metric"]),
         ("by", "job_id" if by_job else "site"),
@@ -230,7 +213,7 @@ def _link_to_measurements(request: Request, row: Row, side: str) -> str:
         ("from", ""),
         ("to", ""),
         *(("campaign", one) for one in _side_campaigns(row, side)),
-        *(("where", text) for where in wheres for text in where.texts),
+        *(("where", text) for where in conditions for text in where.texts),
     ]
     return f"{link_to(request, 'explore')}?{urlencode(parameters)}"
 

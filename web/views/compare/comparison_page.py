@@ -1,0 +1,239 @@
+"""Page of one comparison: conclusion, heat map, effects, counters and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from starlette.requests import Request
+
+from treehammer.analysis.comparison import (
+    comparison_notes,
+    counter_changes,
+    instruction_changes,
+    verdict_text,
+)
+from treehammer.analysis.comparison.attribution import summarize_attribution
+from treehammer.analysis.comparison.conclusion import describe_conclusion
+from treehammer.analysis.comparison.counter_changes import CounterChange
+from treehammer.analysis.statistics.verdict import (
+    DEFAULT_DELTA,
+    ONE_SIDED_VERDICTS,
+    SERIES_SCOPES,
+    SITES_SCOPE,
+)
+from treehammer.collectors.record.exact_counters import COUNTER_NAMES
+from treehammer.sql.core.rows import PairRow, VerdictRow
+from treehammer.sql.write.store import Store
+from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable
+from treehammer.web.figures.line_chart import LineChart
+from treehammer.web.views.compare import cell_charts, comparison_columns, effect_tables
+from treehammer.web.views.compare.effect_bars import find_axis_reach, place_effect_bar
+from treehammer.web.views.compare.effect_matrix import (
+    MATRIX_LEGEND,
+    EffectMatrix,
+    matrix_of_counters,
+    matrix_of_verdicts,
+)
+from treehammer.web.views.compare.verdict_filter import VerdictFilter, list_filter_choices
+from treehammer.web.views.shared.page_context import (
+    HTML,
+    PageView,
+    link_to,
+    link_to_same_page,
+    requested_format,
+)
+
+
+@dataclass(frozen=True)
+class ShownComparison:
+    """A comparison to show.
+
+    Attributes:
+        store: the database.
+        request: of the page.
+        rows: all verdicts, at least one.
+        live_pairs: pairs of jobs of a comparison computed just now; None for a stored one.
+        values: further variables of the template.
+    """
+
+    store: Store
+    request: Request
+    rows: Sequence[VerdictRow]
+    live_pairs: Sequence[PairRow] | None = None
+    values: dict[str, Any] | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it was computed just now and is not stored."""
+        return self.live_pairs is not None
+
+    @property
+    def pairs(self) -> Sequence[PairRow]:
+        """Pairs of jobs behind the verdicts."""
+        if self.live_pairs is not None:
+            return self.live_pairs
+        return self.store.pairs(self.rows[0].comparison_id)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Names of its campaigns, by identity."""
+        return comparison_columns.load_campaign_names(self.store, self.rows[:1])
+
+    @cached_property
+    def counters(self) -> list[CounterChange]:
+        """Changes of exact counters."""
+        return counter_changes.stored_counters(self.rows)
+
+    @cached_property
+    def shown(self) -> VerdictFilter:
+        """Filters of the URL."""
+        return VerdictFilter.parse(self.request)
+
+    @cached_property
+    def split(self) -> _VerdictRows:
+        """Filtered verdicts by table."""
+        is_counter = self.shown.metric in COUNTER_NAMES
+        return _VerdictRows.split(self.shown.select(self.rows, any_metric=is_counter))
+
+    @property
+    def titled(self) -> VerdictRow:
+        """First row with the names of its sides."""
+        a, b = verdict_text.side_names(self.rows[0], self.names)
+        return replace(self.rows[0], a=a, b=b)
+
+
+@dataclass(frozen=True)
+class _VerdictRows:
+    """Verdicts of a comparison by the table that shows them, most notable first."""
+
+    pooled: Sequence[VerdictRow]
+    by_site: Sequence[VerdictRow]
+    missing: Sequence[VerdictRow]
+
+    @classmethod
+    def split(cls, rows: Sequence[VerdictRow]) -> _VerdictRows:
+        """Distribute rows over the tables."""
+        series = [row for row in rows if row.scope in SERIES_SCOPES]
+        return cls(
+            _sort_by_weight([row for row in rows if row.scope == SITES_SCOPE]),
+            _sort_by_weight([row for row in series if row.verdict not in ONE_SIDED_VERDICTS]),
+            [row for row in series if row.verdict in ONE_SIDED_VERDICTS],
+        )
+
+
+def comparison_view(one: ShownComparison) -> PageView:
+    """Collect the data of a comparison's page."""
+    limit = MAX_SHOWN_ROWS if requested_format(one.request) == HTML else None
+    tables = _build_effect_tables(one, limit)
+    counts = instruction_changes.load_counted_work(one.store, one.rows)
+    instructions = effect_tables.instruction_table(counts, one.titled)
+    counters = _build_counter_table(one, limit)
+    pairs = [] if one.is_live or limit else [effect_tables.pair_table(one.pairs)]
+    values = {
+        "tables": tables,
+        "instructions": instructions,
+        "counters": counters,
+        **_page_values(one, limit),
+        **(one.values or {}),
+    }
+    title = comparison_columns.describe_comparison(one.rows[0], one.names)["compared"]
+    return PageView("comparison.html.j2", title, values, (*tables, counters, instructions, *pairs))
+
+
+def _page_values(one: ShownComparison, limit: int | None) -> dict[str, Any]:
+    """Collect what is shown beside the tables."""
+    first = one.rows[0]
+    description = comparison_columns.describe_comparison(first, one.names)
+    reach = find_axis_reach(one.rows)
+    return {
+        "conclusion": describe_conclusion(one.rows, one.names),
+        "matrix": _build_matrix(one),
+        "matrix_legend": MATRIX_LEGEND,
+        "choices": list_filter_choices(one.request, one.shown, one.rows, one.counters),
+        "cell_charts": _draw_cell(one) if one.shown.is_one_cell else [],
+        "counter_summary": counter_changes.summarize_counters(one.counters),
+        "not_time": instruction_changes.NOT_TIME,
+        "bars": {
+            "pooled": [place_effect_bar(row, reach) for row in one.split.pooled[:limit]],
+            "by_site": [place_effect_bar(row, reach) for row in one.split.by_site[:limit]],
+        },
+        "delta": description["delta"] or DEFAULT_DELTA,
+        "reach": reach,
+        "directions": verdict_text.name_directions(one.rows),
+        "first": first,
+        "notes": [
+            *verdict_text.explain_not_pooled(one.split.pooled),
+            *comparison_notes.comparison_notes(one.rows),
+        ],
+        "attribution": summarize_attribution(one.rows, one.names),
+        "selection": description,
+        "campaign_names": one.names,
+        "live": one.is_live,
+        "command": "",
+        "address": link_to(one.request, "comparison", comparison=first.comparison_id),
+    }
+
+
+def _build_matrix(one: ShownComparison) -> EffectMatrix | None:
+    def link(site: str, variant: str) -> str:
+        return link_to_same_page(one.request, site=site or None, variant=variant or None)
+
+    if one.shown.metric in COUNTER_NAMES:
+        return matrix_of_counters(one.shown.select(one.counters), link)
+    return matrix_of_verdicts(one.shown.select(one.rows), link)
+
+
+def _draw_cell(one: ShownComparison) -> list[LineChart]:
+    """Draw the jobs and the trend of each series of the chosen site and variant."""
+    pairs, charts = one.pairs, list[LineChart | None]()
+    shown = one.split.by_site
+    for row in shown:
+        if row.metric == shown[0].metric:
+            charts += [cell_charts.chart_jobs(row, pairs), cell_charts.chart_trend(one.store, row)]
+    return [chart for chart in charts if chart]
+
+
+def _build_effect_tables(one: ShownComparison, limit: int | None) -> list[DataTable]:
+    """Build the tables over sites, by site, and of series that lack a side."""
+    sections = (
+        (effect_tables.pooled_table, one.split.pooled),
+        (effect_tables.site_table, one.split.by_site),
+        (effect_tables.missing_table, one.split.missing),
+    )
+    return [
+        replace(
+            build(one.request, some[:limit], one.titled), note=_truncation_note(limit, len(some))
+        )
+        for build, some in sections
+    ]
+
+
+def _build_counter_table(one: ShownComparison, limit: int | None) -> DataTable:
+    """Build the table of exact counters; with a limit, of those only that changed."""
+    is_counter = one.shown.metric in COUNTER_NAMES
+    chosen = one.shown.select(one.counters, any_metric=not is_counter)
+    if limit is None:
+        return effect_tables.counter_table(one.request, chosen, one.titled)
+    changed = [change for change in chosen if change.verdict != counter_changes.SAME]
+    table = effect_tables.counter_table(one.request, changed[:limit], one.titled)
+    return replace(table, note=_truncation_note(limit, len(changed)))
+
+
+def _truncation_note(limit: int | None, count: int) -> str:
+    if limit is None or count <= limit:
+        return ""
+    return f"First {limit} of {count:,} rows; CSV and JSON hold all."
+
+
+def effect_weight(row: VerdictRow) -> float:
+    """|effect| ÷ width of its interval, the sort key for notability; −1 without an interval."""
+    if row.effect is None or row.low is None or row.high is None:
+        return -1.0
+    return abs(row.effect) / max(row.high - row.low, 1e-12)
+
+
+def _sort_by_weight(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
+    return sorted(rows, key=effect_weight, reverse=True)

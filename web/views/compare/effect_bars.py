@@ -1,0 +1,60 @@
+"""Effects and their intervals as bars on a common axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.sql.core.rows import VerdictRow
+
+#: Maximum reach of the drawn axis to either side, in ln.
+_MAX_AXIS_REACH = 2.5
+
+
+def find_axis_reach(rows: Sequence[VerdictRow]) -> float:
+    """Find the reach of the drawn axis to either side, in ln."""
+    ends = sorted(
+        max(abs(row.low), abs(row.high))
+        for row in rows
+        if row.low is not None and row.high is not None
+    )
+    # A few wide intervals may exceed the axis, so that the others remain distinguishable.
+    typical = ends[int(0.9 * (len(ends) - 1))] if ends else DEFAULT_DELTA
+    return min(max(1.1 * typical, 2 * DEFAULT_DELTA), _MAX_AXIS_REACH)
+
+
+@dataclass(frozen=True)
+class EffectBar:
+    """An effect and its interval as positions from 0 to 100 on the drawn axis.
+
+    Attributes:
+        low: start of the interval, clipped to the axis.
+        high: end of the interval, clipped to the axis.
+        effect: None if it lies beyond the axis.
+        starts_before_axis: whether the interval starts left of the axis.
+        ends_beyond_axis: whether the interval ends right of the axis.
+    """
+
+    low: float
+    high: float
+    effect: float | None
+    starts_before_axis: bool
+    ends_beyond_axis: bool
+
+
+def place_effect_bar(row: VerdictRow, reach: float) -> EffectBar | None:
+    """Place a row's effect on the axis; None without an interval."""
+    if row.effect is None or row.low is None or row.high is None:
+        return None
+
+    def place(value: float) -> float:
+        return round(50 + 50 * max(-1.0, min(1.0, value / reach)), 2)
+
+    return EffectBar(
+        place(row.low),
+        place(row.high),
+        place(row.effect) if abs(row.effect) <= reach else None,
+        row.low < -reach,
+        row.high > reach,
+    )

@@ -1,0 +1,208 @@
+"""Heat map of a comparison: one row per variant, one column per site."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.counter_changes import (
+    FEWER,
+    MORE,
+    SAME,
+    CounterChange,
+    format_counter_verdict,
+)
+from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, OPEN_VERDICTS, Verdict
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.core.rows import VerdictRow
+
+#: Heading of the column over all sites.
+ALL_SITES = "all sites"
+#: Effects (in ln) from which a color is darker.
+_STEPS = (0.03, 0.1)
+#: Largest effect written in a cell; the tooltip has all.
+_MAX_WRITTEN = math.log(2)
+_CERTAIN_TONES = ("worse", "better")
+#: Class -> meaning, as the legend explains it.
+MATRIX_LEGEND: Mapping[str, str] = {
+    "worse-2": "slower or worse",
+    "better-2": "faster or better",
+    "equal": "same",
+    "open": "undecided",
+    "missing": "not comparable",
+}
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """One variant at one site.
+
+    Attributes:
+        text: change in per cent, rounded.
+        css_class: color by verdict and size.
+        address: of the page of this cell; '' where nothing was compared.
+        description: verdict in words.
+    """
+
+    text: str
+    css_class: str
+    address: str
+    description: str
+
+
+@dataclass(frozen=True)
+class MatrixHeading:
+    """Name of a row or column, and the page of it alone."""
+
+    text: str
+    address: str
+
+
+@dataclass(frozen=True)
+class EffectMatrix:
+    """Effects by variant and site, of one metric."""
+
+    metric: str
+    sites: Sequence[MatrixHeading]
+    rows: Sequence[tuple[MatrixHeading, Sequence[MatrixCell]]]
+
+
+#: Returns the address of the page with filters; '' for those to remove.
+LinkFilter = Callable[[str, str], str]
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """Change of a metric of one variant at one site; the site is '' over all sites.
+
+    ``tone`` is worse, better, equal, open (undecided) or missing (not comparable).
+    """
+
+    label: str
+    site: str
+    tone: str
+    effect: float | None
+    description: str
+
+    @property
+    def weight(self) -> tuple[bool, float]:
+        """Sort key of several series in one cell: certain effects first, large ones first."""
+        return self.tone in _CERTAIN_TONES, abs(self.effect or 0.0)
+
+    @property
+    def css_class(self) -> str:
+        if self.tone not in _CERTAIN_TONES:
+            return self.tone
+        return f"{self.tone}-{1 + sum(abs(self.effect or 0.0) >= step for step in _STEPS)}"
+
+    @property
+    def text(self) -> str:
+        if self.effect is None or self.tone == "missing":
+            return "–"
+        if abs(self.effect) > _MAX_WRITTEN:
+            return "≫" if self.effect > 0 else "≪"
+        change = round(100 * math.expm1(self.effect))
+        return f"{change:+d}".replace("-", "−") if change else "0"
+
+
+def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> EffectMatrix | None:
+    """Build the matrix of the first metric of some verdicts; None for a single cell.
+
+    Args:
+        rows: verdicts on series and over sites, of one comparison.
+        link: address of the page with a site and a variant.
+    """
+    metric = next(iter(verdict_text.list_metrics(rows)), "")
+    effects = [
+        _Effect(row.label, row.site, _find_tone(row), row.effect, _describe_row(row))
+        for row in rows
+        if row.metric == metric
+    ]
+    return _build_matrix(verdict_text.title_metric(metric), effects, link)
+
+
+def matrix_of_counters(changes: Sequence[CounterChange], link: LinkFilter) -> EffectMatrix | None:
+    """Build the matrix of one exact counter; None for a single cell."""
+    effects = [
+        _Effect(
+            one.label,
+            one.site,
+            _find_counter_tone(one),
+            0.0 if one.verdict == SAME else one.effect,
+            format_counter_verdict(one),
+        )
+        for one in changes
+    ]
+    title = changes[0].metric.replace("_", " ") if changes else ""
+    return _build_matrix(title, effects, link)
+
+
+def _find_tone(row: VerdictRow) -> str:
+    if row.verdict in CERTAIN_VERDICTS:
+        return "worse" if row.verdict == Verdict.SLOWER else "better"
+    if row.verdict == Verdict.SAME:
+        return "equal"
+    return "open" if row.verdict in OPEN_VERDICTS else "missing"
+
+
+def _find_counter_tone(change: CounterChange) -> str:
+    if change.verdict not in (MORE, FEWER):
+        return "equal" if change.verdict == SAME else "missing"
+    is_higher_better = METRICS_BY_NAME[change.metric].better == "higher"
+    return "better" if (change.verdict == MORE) == is_higher_better else "worse"
+
+
+def _describe_row(row: VerdictRow) -> str:
+    words = [verdict_text.format_verdict(row)]
+    if row.effect is not None:
+        words.append(verdict_text.format_effect(row.effect))
+    if interval := verdict_text.format_interval(row):
+        words.append(f"({interval})")
+    return " ".join(words)
+
+
+def _build_matrix(metric: str, effects: Sequence[_Effect], link: LinkFilter) -> EffectMatrix | None:
+    cells: dict[tuple[str, str], list[_Effect]] = defaultdict(list)
+    for one in effects:
+        cells[one.label, one.site].append(one)
+    if len(cells) < 2:
+        return None
+    sites = _worst_first(effects)
+    labels = sorted({one.label for one in effects}, key=natural_sort_key)
+    return EffectMatrix(
+        metric,
+        [MatrixHeading(site or ALL_SITES, link(site, "") if site else "") for site in sites],
+        [
+            (
+                MatrixHeading(label, link("", label)),
+                [_build_cell(label, site, cells.get((label, site), ()), link) for site in sites],
+            )
+            for label in labels
+        ],
+    )
+
+
+def _worst_first(effects: Iterable[_Effect]) -> list[str]:
+    """Sort sites by their mean effect, the slowest first; the column over all sites leads."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for one in effects:
+        found[one.site].append(one.effect or 0.0)
+    return sorted(found, key=lambda site: (bool(site), -fmean(found[site]), site))
+
+
+def _build_cell(label: str, site: str, series: Sequence[_Effect], link: LinkFilter) -> MatrixCell:
+    if not series:
+        return MatrixCell("", "absent", "", f"{label}, {site or ALL_SITES}: not measured")
+    shown = max(series, key=lambda one: one.weight)
+    more = f"; the largest of {len(series)} series" if len(series) > 1 else ""
+    return MatrixCell(
+        shown.text,
+        shown.css_class,
+        link(site, label) if site else "",
+        f"{label}, {site or ALL_SITES}: {shown.description}{more}",
+    )
