@@ -17,6 +17,7 @@ from statistics import fmean, median
 from typing import Any
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.control_evidence import stored_controls
 from treehammer.analysis.comparison.counter_changes import SAME, CountedSample, compare_counters
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.verdict import HOST_SCOPE, Verdict
@@ -212,7 +213,7 @@ def read_campaign(
         wall_found=finds[WALL],
         counters=len(counters),
         counters_changed=sum(verdict != SAME for verdict in counters),
-        controls_off=any(control.is_off for control in found.controls),
+        controls_off=any(control.is_off for control in stored_controls(found.verdicts)),
     )
 
 
