@@ -11,7 +11,14 @@ from treehammer.errors import TreehammerError
 #: Package inside the archive; the name differs from an installed Treehammer's.
 NODE_PACKAGE = "treehammer_node"
 
-_PACKED_MODULES = ("__init__", "job_spec", "service_spec", "shared_files")
+_PACKED_MODULES = (
+    "__init__",
+    "job_spec",
+    "service_spec",
+    "shared_files",
+    "storage_schemes",
+    "tls_context",
+)
 _PACKED_FOLDERS = ("record", "software", "worker", "kit")
 _MAIN = f'''"""Start the worker."""
 

@@ -10,6 +10,7 @@ FAILURE_CLASSES = (
     "held",
     "evicted",
     "software-setup",
+    "credential",
     "stage-in",
     "open",
     "read",
@@ -18,6 +19,9 @@ FAILURE_CLASSES = (
     "upload",
     "lost",
 )
+
+#: Class of missing, expired and refused credentials, and of untrusted servers.
+CREDENTIAL = "credential"
 
 #: Kind of a feature that the release or setup lacks; it reflects on neither site nor release.
 NOT_SUPPORTED = "not-supported"

@@ -8,8 +8,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from urllib.parse import urlsplit
 
+from treehammer.collectors.storage_schemes import (
+    FILE_CLIENT,
+    HTTP_CLIENT,
+    XROOTD_CLIENT,
+    find_scheme,
+    normalize_url,
+)
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.datasets.doors import folder, http, xrootd
 from treehammer.datasets.doors.file_observation import (
@@ -28,7 +34,9 @@ __all__ = [
     "probe_door",
     "probe_writing",
     "read_file",
+    "remove_file",
     "stat_file",
+    "write_file",
 ]
 
 #: Bytes of the file that is written to probe an area.
@@ -54,7 +62,7 @@ def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, here: bool) -
             "this machine in.",
         )
     through = xrootd.probe_server if protocol == "root" else http.probe_server
-    return through(prefix, target).with_rtt(reached.rtt_s)
+    return through(normalize_url(prefix), target).with_rtt(reached.rtt_s)
 
 
 def stat_file(url: str, *, here: bool = True) -> FileObservation:
@@ -64,12 +72,12 @@ def stat_file(url: str, *, here: bool = True) -> FileObservation:
         url: a path, or a URL of root, https or http.
         here: Whether a path refers to a file on this machine.
     """
-    scheme = urlsplit(url).scheme
     if trouble := _precheck_url(url, here=here):
         return trouble
-    if scheme == "root":
+    url, client = normalize_url(url), _find_client(url)
+    if client == XROOTD_CLIENT:
         return xrootd.stat_file(url)
-    return http.stat_file(url) if scheme else folder.stat_file(Path(url))
+    return http.stat_file(url) if client == HTTP_CLIENT else folder.stat_file(Path(url))
 
 
 def read_file(
@@ -87,50 +95,62 @@ def read_file(
         copy_to: New file for the bytes.
         here: Whether a path refers to a file on this machine.
     """
-    scheme = urlsplit(url).scheme
     if trouble := _precheck_url(url, here=here):
         return trouble
-    if scheme == "root":
+    url, client = normalize_url(url), _find_client(url)
+    if client == XROOTD_CLIENT:
         return xrootd.read_file(url, advance, copy_to)
-    if scheme:
+    if client == HTTP_CLIENT:
         return http.read_file(url, advance, copy_to)
     return folder.read_file(Path(url), advance, copy_to)
 
 
 def probe_writing(url: str) -> FileObservation:
     """Write a small file to a URL or path, and remove it; its folder is made if it is missing."""
-    scheme = urlsplit(url).scheme
     if trouble := _precheck_url(url, here=True):
         return trouble
     with NamedTemporaryFile(prefix="treehammer-") as source:
         source.write(os.urandom(PROBE_BYTES))
         source.flush()
-        written = _write_file(scheme, Path(source.name), url)
-    return written if written.failure else _remove_file(scheme, url)
+        written = write_file(Path(source.name), url)
+    return written if written.failure else remove_file(url)
 
 
-def _write_file(scheme: str, source: Path, url: str) -> FileObservation:
-    if scheme == "root":
-        return xrootd.write_file(source, url)
-    return http.write_file(source, url) if scheme else folder.write_file(source, Path(url))
+def write_file(source: Path, url: str, advance: ByteCallback | None = None) -> FileObservation:
+    """Copy a local file to a URL or path, replacing any file there."""
+    url, client = normalize_url(url), _find_client(url)
+    if client == XROOTD_CLIENT:
+        return xrootd.write_file(source, url, advance)
+    if client == HTTP_CLIENT:
+        return http.write_file(source, url, advance)
+    return folder.write_file(source, Path(url))
 
 
-def _remove_file(scheme: str, url: str) -> FileObservation:
-    if scheme == "root":
+def remove_file(url: str) -> FileObservation:
+    """Remove a file."""
+    url, client = normalize_url(url), _find_client(url)
+    if client == XROOTD_CLIENT:
         return xrootd.remove_file(url)
-    return http.remove_file(url) if scheme else folder.remove_file(Path(url))
+    return http.remove_file(url) if client == HTTP_CLIENT else folder.remove_file(Path(url))
+
+
+def _find_client(url: str) -> str:
+    """Return the client that opens a URL or path; '' without one."""
+    scheme = find_scheme(url)
+    return scheme.client if scheme else ""
 
 
 def _precheck_url(url: str, *, here: bool) -> FileObservation | None:
     """Find a reason not to contact the door; return None without any."""
-    scheme = urlsplit(url).scheme
-    if not scheme:
+    client = _find_client(url)
+    if client == FILE_CLIENT:
         if here or Path(url).parent.is_dir():
             return None
         why = "a folder of the site's nodes cannot be tried from here"
         return FileObservation(failure=NOT_TRIED, message=why)
-    if scheme not in ("root", "https", "http"):
-        return FileObservation(failure=FAILED, message=f"protocol {scheme} is not supported")
+    if not client:
+        message = f"protocol {url.partition('://')[0]} is not supported"
+        return FileObservation(failure=FAILED, message=message)
     reached = measure_reachability(url)
     return (
         None

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from html import unescape
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import HTTPSHandler, Request, build_opener
 
+from treehammer.collectors.tls_context import make_tls_context
 from treehammer.datasets.doors.file_observation import (
     FAILED,
     MISSING,
@@ -117,13 +118,15 @@ def read_file(
     return _observe_file(url, get)
 
 
-def write_file(source: Path, url: str) -> FileObservation:
-    """Copy a small file to the server, replacing any file there."""
-    content = source.read_bytes()
+def write_file(source: Path, url: str, advance: ByteCallback | None = None) -> FileObservation:
+    """Copy a local file to the server, replacing any file there."""
 
     def put(session: _HttpSession) -> FileObservation:
-        session.send_anywhere("PUT", url, content)
-        return FileObservation(len(content))
+        session.send_anywhere("PUT", url, source)
+        size = source.stat().st_size
+        if advance:
+            advance(size)
+        return FileObservation(size)
 
     return _observe_file(url, put)
 
@@ -163,7 +166,7 @@ class _HttpSession:
         secure = urlsplit(prefix).scheme == "https"
         self.token = _load_token() if secure else ""  # never sent unencrypted
         self.opener = build_opener(
-            HTTPSHandler(context=_make_ssl_context()) if secure else HTTPSHandler()
+            HTTPSHandler(context=make_tls_context(os.environ)) if secure else HTTPSHandler()
         )
 
     def probe_target(self, target: ProbeTarget) -> ProbeResult:
@@ -210,7 +213,7 @@ class _HttpSession:
         url: str,
         headers: Mapping[str, str],
         limit_s: float | None = None,
-        content: bytes | None = None,
+        content: BinaryIO | None = None,
     ) -> Any:
         request = Request(  # noqa: S310  # the sites file accepts no other schemes
             url,
@@ -222,11 +225,11 @@ class _HttpSession:
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         return self.opener.open(request, timeout=limit_s or RESPONSE_TIMEOUT_S)
 
-    def send_anywhere(self, method: str, url: str, content: bytes | None = None) -> None:
+    def send_anywhere(self, method: str, url: str, source: Path | None = None) -> None:
         """Send a request that changes a file, and follow redirections to the data server."""
         for _ in range(MAX_REDIRECTIONS):
             try:
-                self.request(method, url, {}, content=content).close()
+                self._send_file(method, url, source)
                 return
             except HTTPError as error:
                 target = error.headers.get("Location", "")
@@ -235,6 +238,14 @@ class _HttpSession:
                 error.close()
                 url = urljoin(url, target)
         raise ValueError("too many redirections")
+
+    def _send_file(self, method: str, url: str, source: Path | None) -> None:
+        if source is None:
+            self.request(method, url, {}).close()
+            return
+        headers = {"Content-Length": str(source.stat().st_size)}
+        with source.open("rb") as content:
+            self.request(method, url, headers, content=content).close()
 
     @staticmethod
     def server_name(headers: Any) -> str:
@@ -246,17 +257,6 @@ def _load_token() -> str:
     token = os.environ.get("BEARER_TOKEN", "")
     file = os.environ.get("BEARER_TOKEN_FILE", "")
     return token or (Path(file).read_text(encoding="utf-8").strip() if file else "")
-
-
-def _make_ssl_context() -> ssl.SSLContext:
-    authorities = os.environ.get("X509_CERT_DIR", "/etc/grid-security/certificates")
-    context = ssl.create_default_context()
-    if Path(authorities).is_dir():
-        context.load_verify_locations(capath=authorities)
-    proxy = os.environ.get("X509_USER_PROXY")
-    if proxy:
-        context.load_cert_chain(proxy)
-    return context
 
 
 def _describe_http_error(error: HTTPError, target: ProbeTarget, server: str) -> ProbeResult:

@@ -202,7 +202,7 @@ def _find_data_server(url: str) -> Any:
 
     with client.File() as file:
         _unwrap_response(file.open(url))
-        return client.FileSystem(f"root://{file.get_property('DataServer')}")
+        return client.FileSystem(f"{urlsplit(url).scheme}://{file.get_property('DataServer')}")
 
 
 def _read_file(url: str, copy_to: str) -> FileObservation:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from treehammer.collectors.storage_schemes import list_aliases, normalize_url
 from treehammer.config import Settings
 from treehammer.datasets import doors
 from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest
@@ -25,14 +25,6 @@ from treehammer.datasets.rucio.rucio_conversions import (
     RucioNotFoundError,
 )
 from treehammer.errors import CatalogueError, DatasetError
-
-#: Protocol of a door -> Rucio's name for it, if different.
-SCHEMES: Mapping[str, tuple[str, ...]] = {
-    "root": ("root",),
-    "https": ("https", "davs"),
-    "http": ("http", "dav"),
-    "file": ("file",),
-}
 
 
 def file_did(dataset: str, file: str) -> str:
@@ -103,7 +95,7 @@ class RucioCatalogue:
         wanted = {file_did(name, file.name): file for file in self.manifest(name).files}
         expression = "|".join(f"site={site}" for site in sites)
         try:
-            found = self.rucio.list_locations([name], SCHEMES[protocol], expression, domain)
+            found = self.rucio.list_locations([name], list_aliases(protocol), expression, domain)
         except RseExpressionError:
             return ()
         return tuple(
@@ -111,7 +103,7 @@ class RucioCatalogue:
                 site=self._rse(one.rse).site,
                 rse=one.rse,
                 file=wanted[one.file].name,
-                url=to_root_url(one.url),
+                url=normalize_url(one.url),
                 size=wanted[one.file].size,
                 adler32=wanted[one.file].adler32,
                 path=_path_below_prefix(one.url, self._rse(one.rse).prefixes),
@@ -136,7 +128,7 @@ class RucioCatalogue:
         for one in self.rucio.list_locations([file.name]):
             with tempfile.TemporaryDirectory(dir=folder) as aside:
                 part = Path(aside) / MANIFEST_NAME
-                seen = doors.read_file(to_root_url(one.url), copy_to=part)
+                seen = doors.read_file(normalize_url(one.url), copy_to=part)
                 if (seen.size, seen.adler32) == (file.size, file.adler32):
                     part.rename(folder / MANIFEST_NAME)
                     return
@@ -152,11 +144,3 @@ def _path_below_prefix(url: str, prefixes: Sequence[str]) -> str:
     """Remove the longest matching prefix from a URL; return '' without a match."""
     known = [prefix for prefix in prefixes if url.startswith(prefix)]
     return url.removeprefix(max(known, key=len)).lstrip("/") if known else ""
-
-
-def to_root_url(url: str) -> str:
-    """Convert a URL of Rucio to the form that ROOT opens."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "file":
-        return urlsplit(url).path
-    return f"{ {'davs': 'https', 'dav': 'http'}.get(scheme, scheme) }://{rest}"

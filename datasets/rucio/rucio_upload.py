@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from treehammer.collectors.storage_schemes import list_aliases, normalize_url
 from treehammer.datasets import doors
-from treehammer.datasets.doors import xrootd
 from treehammer.datasets.doors.file_observation import FAILED, NO_RESPONSE
 from treehammer.datasets.model.file_digest import digest_file
 from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest
@@ -36,6 +36,8 @@ WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "s
 
 #: Delays in seconds between retries of a write after transient errors.
 WRITE_RETRY_DELAYS_S = (2.0, 10.0)
+#: Protocols of uploads, the preferred one first.
+_UPLOAD_PROTOCOLS = ("root", "https", "http")
 #: Seconds between two polls of the rules, initially and at most.
 FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 1.0, 15.0
 #: Seconds after which a stuck rule is boosted; the interval doubles each time.
@@ -213,16 +215,17 @@ def _upload_files(
 def _upload_file(
     file: DidFile, path: Path, rse: str, rucio: RucioClient, advance: ByteCallback
 ) -> None:
-    urls = rucio.list_upload_urls(rse, file.name, "root")
-    if not urls:
-        raise CatalogueError("cannot be written to by the XRootD protocol")
-    (url,) = urls
+    schemes = [name for protocol in _UPLOAD_PROTOCOLS for name in list_aliases(protocol)]
+    found = (url for name in schemes for url in rucio.list_upload_urls(rse, file.name, name))
+    url = normalize_url(next(found, ""))
+    if not url:
+        raise CatalogueError(f"cannot be written to by {', '.join(schemes)}")
     written = _write_file(file, path, url, advance)
     try:
         rucio.register_replica(rse, file)
     except RucioDeniedError:
         if written:
-            xrootd.remove_file(url)
+            doors.remove_file(url)
         raise
 
 
@@ -232,14 +235,14 @@ def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> b
         advance(file.size)
         return False
     for pause in (*WRITE_RETRY_DELAYS_S, None):
-        seen = xrootd.write_file(path, url, advance)
+        seen = doors.write_file(path, url, advance)
         if not seen.failure:
             break
         if seen.failure not in (NO_RESPONSE, FAILED) or pause is None:
             raise CatalogueError(f"{url}: {seen.message}")
         time.sleep(pause)
     if not _has_expected_content(file, url):
-        xrootd.remove_file(url)
+        doors.remove_file(url)
         raise CatalogueError(f"{url}: the storage has other bytes than it was given")
     return True
 

@@ -37,6 +37,9 @@ class JobCredentials:
     proxy: Path | None = None
     token: Path | None = None
 
+    def __bool__(self) -> bool:
+        return bool(self.file_by_variable)
+
     @property
     def file_by_variable(self) -> Mapping[str, Path]:
         """Environment variable -> credential file."""

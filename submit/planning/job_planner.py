@@ -200,7 +200,7 @@ class JobPlanner:
             variant
             for variant in _checksum_variants(definition)
             if _reader_key(variant) in readers
-            and self._software_for(access.site, str(variant["root"])).provider
+            and self.software_for(access.site, str(variant["root"])).provider
             not in providers.WITHOUT_ROOT
         ]
         order = tuple(
@@ -286,7 +286,7 @@ class JobPlanner:
             position=entry.position,
             kind=kind,
             variant=dict(variant.values),
-            software=self._software_for(site, str(variant["root"])),
+            software=self.software_for(site, str(variant["root"])),
             files=self._input_files(access, manifest),
             tree=definition.tree or (manifest.tree if manifest else ""),
             passes=passes,
@@ -298,7 +298,8 @@ class JobPlanner:
             unreadable_branches=tuple(manifest.unreadable_branches) if manifest else (),
         )
 
-    def _software_for(self, site: Site, value: str) -> SoftwareRequest:
+    def software_for(self, site: Site, value: str) -> SoftwareRequest:
+        """Return the software that a site uses for a value of the ``root`` axis."""
         return self.site_software.get((site.name, value)) or self.software[value]
 
     def _input_files(self, access: DoorAccess, manifest: Manifest | None) -> tuple[InputFile, ...]:

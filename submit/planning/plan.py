@@ -32,6 +32,7 @@ from treehammer.submit.planning.server_watch import (
 )
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
+from treehammer.submit.sites.reading_limits import note_reading_limits
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.submit.templates import template_engine
 
@@ -164,6 +165,8 @@ def make_plan(
     paired, alone = _drop_lone_doors(jobs)
     notes += alone
     jobs = replace(jobs, accesses=paired)
+    readers = _list_direct_readers(jobs)
+    notes += note_reading_limits(readers, has_credential=bool(options.credentials))
     watched = (*pairs, *((server, site) for w in watches for server in w.sites for site in sites))
     if not jobs.accesses:
         raise NothingToDoError(
@@ -409,6 +412,18 @@ def _missing_replica_notes(
                 f"Door {access.door.name} of site {access.storage.name} is skipped{skipped}, no good "
                 f"replica: {reason}."
             )
+
+
+def _list_direct_readers(jobs: JobSequence) -> Iterator[tuple[DoorAccess, SoftwareRequest]]:
+    """Yield each door with the software that reads it directly; none for a test with uproot."""
+    planner = jobs.planner
+    if "uproot" in planner.pinned.definition.imports:
+        return
+    for access in jobs.accesses:
+        for group in jobs.groups_at(access):
+            for variant in group.variants:
+                if variant["access"] == "direct":
+                    yield access, planner.software_for(access.site, str(variant["root"]))
 
 
 def _select_site_doors(

@@ -21,21 +21,12 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from treehammer.collectors.batch_names import HTCONDOR_PREFIX
+from treehammer.collectors.storage_schemes import FILE_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.sites_file import is_valid_name
 
 ACTIVE_STATE = "ACTIVE"
-#: Scheme in CRIC -> protocol of the door and scheme of ROOT.
-PROTOCOL_AND_SCHEME: Mapping[str, tuple[str, str]] = {
-    "root": ("root", "root"),
-    "roots": ("root", "roots"),
-    "xroot": ("root", "root"),
-    "https": ("https", "https"),
-    "davs": ("https", "https"),
-    "http": ("http", "http"),
-    "dav": ("http", "http"),
-}
 #: Activities whose protocols jobs use for reading, the best first.
 READ_ACTIVITIES = ("read_lan", "read_wan", "r")
 #: Kind of compute element -> format of its grid_resource.
@@ -237,13 +228,14 @@ class _CricImporter:
         self, doors: list[Door], area: str, protocol: _CricProtocol, middleware: str
     ) -> None:
         parts = urlsplit(protocol.endpoint)
-        kind, scheme = PROTOCOL_AND_SCHEME.get(parts.scheme, ("", ""))
-        if not kind or not parts.hostname:
+        scheme = find_scheme(protocol.endpoint)
+        if scheme is None or scheme.client == FILE_CLIENT or not parts.hostname:
             self._skip(area, f"{protocol.endpoint or 'empty endpoint'}: not supported by ROOT")
             return
         folders = (parts.path, protocol.path, self._options.path_prefix)
         path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
-        prefix = f"{scheme}://{parts.netloc}{'//' if kind == 'root' else '/'}{path}"
+        kind = scheme.protocol
+        prefix = f"{scheme.name}://{parts.netloc}{'//' if kind == 'root' else '/'}{path}"
         if prefix not in (door.prefix for door in doors):
             number = sum(door.protocol == kind for door in doors) + 1
             doors.append(

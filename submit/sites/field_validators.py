@@ -9,14 +9,9 @@ from urllib.parse import urlsplit
 from pydantic import ByteSize, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
+from treehammer.collectors import storage_schemes
 from treehammer.hctests.matrix.axes import AXES_BY_NAME
 
-#: URL schemes of each protocol.
-SCHEMES_BY_PROTOCOL = {
-    "root": ("root", "roots", "xroot", "xroots"),
-    "https": ("https",),
-    "http": ("http",),
-}
 #: Kind of grid resource -> its format.
 GRID_RESOURCE_FORMS = {
     "condor": "condor SCHEDD COLLECTOR",
@@ -156,7 +151,7 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
         host, _port = parts.hostname, parts.port
     except ValueError as error:
         return f"is not a URL: {error}"
-    schemes = SCHEMES_BY_PROTOCOL[protocol]
+    schemes = storage_schemes.list_aliases(protocol)
     rules = (
         (
             f"is invalid (expected {schemes[0]}://HOST:PORT/…)",
@@ -176,7 +171,8 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
 
 
 def normalize_prefix(protocol: str, prefix: str) -> str:
-    """Normalize a prefix so that ``/DATASET/FILE`` can be appended."""
+    """Replace aliases of the scheme, and let ``/DATASET/FILE`` be appended."""
+    prefix = storage_schemes.normalize_url(prefix)
     if protocol != "root":
         return prefix.rstrip("/") or "/"
     head, path = re.fullmatch(r"(\w+://[^/]+)(.*)", prefix).groups()  # type: ignore[union-attr]  # checked

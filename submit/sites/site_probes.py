@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from treehammer.collectors.storage_schemes import describe_read_limits
 from treehammer.collectors.worker.probes.credential_checks import format_time, token_expiry
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.config import Settings
@@ -146,7 +147,9 @@ def _probe_door(site: Site, door: Door, target: ProbeTarget) -> SiteProbeResult:
     if server and door.version and door.version not in server:
         server += f" (sites file: {door.version})"
     finding = probe.problem or probe.details
-    return SiteProbeResult(site.name, check, result, finding, probe.remedy, server, probe.rtt_s)
+    limits = describe_read_limits(door.prefix) if result == PROBE_OK else ""
+    remedy = probe.remedy or limits
+    return SiteProbeResult(site.name, check, result, finding, remedy, server, probe.rtt_s)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import os
 import time
 from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ...record.failures import ExecutionError, Failure
+from ...record.failures import CREDENTIAL, ExecutionError, Failure
 
 #: Variables that name the files.
 PROXY_VARIABLE, TOKEN_FILE_VARIABLE = "X509_USER_PROXY", "BEARER_TOKEN_FILE"
-_CREDENTIAL_NAMES = {PROXY_VARIABLE: "x509 proxy", TOKEN_FILE_VARIABLE: "bearer token"}
+CREDENTIAL_NAMES = {PROXY_VARIABLE: "x509 proxy", TOKEN_FILE_VARIABLE: "bearer token"}
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _UTC_TIME_TAG, _GENERALIZED_TIME_TAG, _VERSION_TAG = 0x17, 0x18, 0xA0
@@ -35,7 +35,7 @@ def resolve_credentials(env: Dict[str, str], job_folder: str) -> None:
         tokens = sorted(name for name in os.listdir(creds) if name.endswith(".use"))
         if len(tokens) == 1:
             env[TOKEN_FILE_VARIABLE] = os.path.join(creds, tokens[0])
-    for name in _CREDENTIAL_NAMES:
+    for name in CREDENTIAL_NAMES:
         if env.get(name) and not os.path.isabs(env[name]):
             env[name] = os.path.join(job_folder, env[name])
             try:
@@ -48,9 +48,9 @@ def check_credentials(env: Mapping[str, str]) -> None:
     """Check that the credentials in ``env`` are usable now.
 
     Raises:
-        ExecutionError: class ``open``, kind ``credential``: one is missing, invalid or expired.
+        ExecutionError: class ``credential``, kind ``invalid`` or ``expired``.
     """
-    for name, label in _CREDENTIAL_NAMES.items():
+    for name, label in CREDENTIAL_NAMES.items():
         path = env.get(name)
         if not path:
             continue
@@ -59,16 +59,17 @@ def check_credentials(env: Mapping[str, str]) -> None:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             _raise_credential_error(
-                f"The {label} {path} cannot be used: {reason}. Submit with another one."
+                "invalid", f"The {label} {path} cannot be used: {reason}. Submit with another one."
             )
         if end is not None and end <= time.time():
             _raise_credential_error(
-                f"The {label} {path} expired at {format_time(end)}. Renew it, then resume the campaign."
+                "expired",
+                f"The {label} {path} expired at {format_time(end)}. Renew it, then resume the campaign.",
             )
 
 
-def _raise_credential_error(message: str) -> None:
-    raise ExecutionError(Failure("open", "credential", "setup", message))
+def _raise_credential_error(kind: str, message: str) -> None:
+    raise ExecutionError(Failure(CREDENTIAL, kind, "setup", message))
 
 
 def format_time(seconds: float) -> str:

@@ -15,10 +15,10 @@ from typing import Iterable, Mapping, Optional, Tuple, Type
 from urllib.parse import SplitResult, urlsplit
 
 from ...shared_files import local_path
+from ...storage_schemes import SCHEMES
 from .lock_folder import make_lock_folder
 from .storage_server import query_server
 
-_DEFAULT_PORTS = {"root": 1094, "roots": 1094, "xroot": 1094, "xroots": 1094, "http": 80}
 _HTTPS_PORT = 443
 _CONNECT_TRIES = 3
 _CONNECT_TIMEOUT_S = 3.0
@@ -59,7 +59,8 @@ def measure_reachability(url: str) -> DoorReachability:
 
 def _parse_address(parts: SplitResult) -> Tuple[str, int]:
     """Split into host and port; raises ValueError for an invalid port."""
-    return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, _HTTPS_PORT)
+    scheme = SCHEMES.get(parts.scheme)
+    return parts.hostname or "", parts.port or (scheme and scheme.port) or _HTTPS_PORT
 
 
 def identify_door_server(url: str) -> Mapping[str, Optional[str]]:

@@ -14,6 +14,7 @@ from ...record.measurement_record import Measurement, make_measurement_id
 from ...shared_files import DISK_FULL_ERRNOS
 from ..bounded_log import BoundedLog, print_line
 from ..payload import payload_process, payload_result
+from ..payload.credential_refusals import classify_refusal
 from ..payload.payload_failures import (
     attribute_to_full_disk,
     check_root_version,
@@ -116,13 +117,13 @@ class Execution:
             if self._record.failure:
                 self._context.signals.raise_if_stopped(self._record.phase)
         except ExecutionError as error:
-            self._record.failure = error.failure
+            self._record.failure = self._name_refusal(error.failure)
         except OSError as error:
             message = f"An operation failed on the node: {error}."
             failure_class = _CLASS_BY_PHASE.get(self._record.phase, self._record.phase)
             kind = "disk-full" if error.errno in DISK_FULL_ERRNOS else "node"
-            self._record.failure = Failure(
-                failure_class, kind, self._record.phase, message, transient=True
+            self._record.failure = self._name_refusal(
+                Failure(failure_class, kind, self._record.phase, message, transient=True)
             )
         return not self._record.failure
 
@@ -210,8 +211,18 @@ class Execution:
         ) or check_root_version(self._spec.software.version, reported.values.get("root_version"))
         if failure:
             failure = attribute_to_full_disk(name_crash(failure, run.log_path), self._folder)
-            self._record.failure = failure
+            self._record.failure = self._name_refusal(failure, run.excerpt)
             self.add_values(log_excerpt=run.excerpt)
+
+    def _name_refusal(self, failure: Failure, excerpt: str = "") -> Failure:
+        """Give a failure the class of credentials if a door refused the job's."""
+        return classify_refusal(
+            failure,
+            self._context.base_env,
+            [file.url for file in self._spec.files],
+            self._spec.software,
+            excerpt,
+        )
 
     def _keep_recording(self, recorder: RecorderPlugin, run: PayloadRun) -> None:
         kept = recorder.keep_recording(

@@ -34,7 +34,13 @@ from .server_settings import restore_settings
 ATTEMPT_FORMAT = 1
 
 #: Modules and packages of the worker that the load generator of the kit uses.
-_SHARED_WITH_KIT = ("record", "job_spec.py", "shared_files.py")
+_SHARED_WITH_KIT = (
+    "record",
+    "job_spec.py",
+    "shared_files.py",
+    "storage_schemes.py",
+    "tls_context.py",
+)
 
 
 def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:

@@ -15,6 +15,7 @@ from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, S
 from ...shared_files import local_path, write_atomically
 from ...software import providers
 from ..payload.recorder_plugin import RecorderPlugin
+from ..payload.root_settings import write_root_settings
 from ..probes import credential_checks, page_cache, storage_door
 from ..start.common_start import LoadStart
 from . import input_files, remote_copy, server_settings
@@ -102,6 +103,7 @@ class PayloadPreparation:
         variables = self._payload_environment(spec)
         command = setup.build_command(context.job.payload.kind, entry, variables)
         self._write_payload_job(spec)
+        write_root_settings(self._folder, (file.url for file in spec.files))
         return PreparedPayload(
             command, {**setup.env, **variables}, spec.files, self._load_start, self._recorder
         )
@@ -142,7 +144,9 @@ class PayloadPreparation:
                 spec.files,
                 os.path.join(self._folder, INPUT_FOLDER),
                 signals,
-                lambda url, target: remote_copy.fetch_remote_file(setup, url, target, signals),
+                lambda url, target: remote_copy.fetch_remote_file(
+                    setup, spec.software, url, target, signals
+                ),
             )
             # Loading the software that copies is part of the set-up.
             self._record.values["setup_wall_s"] += staged.software_loading.wall_s

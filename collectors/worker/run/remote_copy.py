@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import ssl
 import subprocess
 import time
 import urllib.error
@@ -12,9 +11,13 @@ import urllib.request
 from typing import List, Mapping
 from urllib.parse import urlsplit
 
+from ...job_spec import SoftwareRequest
 from ...record.failures import NOT_SUPPORTED, ExecutionError, Failure
-from ...software.providers import WITHOUT_ROOT, SoftwareSetup
-from ..probes.credential_checks import PROXY_VARIABLE, TOKEN_FILE_VARIABLE
+from ...software.providers import SoftwareSetup
+from ...storage_schemes import HTTP_CLIENT, STAGE, find_limit, find_scheme
+from ...tls_context import make_tls_context
+from ..payload.root_settings import write_root_settings
+from ..probes.credential_checks import TOKEN_FILE_VARIABLE
 from ..stop_signals import StopSignals
 from .input_files import TimeSpent
 
@@ -46,9 +49,20 @@ os._exit(not good)
 
 
 def fetch_remote_file(
-    setup: SoftwareSetup, url: str, target: str, signals: StopSignals
+    setup: SoftwareSetup,
+    software: SoftwareRequest,
+    url: str,
+    target: str,
+    signals: StopSignals,
 ) -> TimeSpent:
     """Copy ``url`` to the file ``target``.
+
+    Args:
+        setup: ROOT that copies ``root://`` and ``roots://``.
+        software: the request for it.
+        url: URL of the file.
+        target: new file on the node.
+        signals: signals that interrupt the copy.
 
     Returns:
         the time spent on loading ROOT before the copy.
@@ -57,7 +71,8 @@ def fetch_remote_file(
         ExecutionError: class ``stage-in``, kind ``not-supported`` or ``copy``; class ``evicted``.
         OSError: the node's disk or an HTTP server fails.
     """
-    if urlsplit(url).scheme in ("http", "https"):
+    scheme = find_scheme(url)
+    if scheme and scheme.client == HTTP_CLIENT:
         try:
             _fetch_http_file(setup.env, url, target, signals)
         except http.client.HTTPException as error:
@@ -66,17 +81,21 @@ def fetch_remote_file(
                 f"{url} cannot be copied to the node: invalid response of the server ({reason})"
             )
         return TimeSpent()
-    if setup.provider in WITHOUT_ROOT:
-        message = (
-            f"{url} cannot be staged without ROOT, and the test requests root = '{setup.provider}'."
-        )
+    limit = find_limit(STAGE, url, software, has_credential=False)
+    if limit:
+        message = f"{url} cannot be staged: {limit}"
         raise ExecutionError(Failure("stage-in", NOT_SUPPORTED, "stage-in", message))
     script, loaded = (os.path.join(os.path.dirname(target), name) for name in ("copy.py", "loaded"))
     with open(script, "w", encoding="utf-8") as stream:
         stream.write(_COPY_SCRIPT)
+    write_root_settings(os.path.dirname(target), [url])
     start = time.monotonic()
     _run_copy(
-        [*setup.build_command("python", script), url, target, loaded], setup.env, url, signals
+        [*setup.build_command("python", script), url, target, loaded],
+        setup.env,
+        os.path.dirname(target),
+        url,
+        signals,
     )
     with open(loaded, encoding="utf-8") as stream:
         at, cpu = map(float, stream.read().split())
@@ -85,10 +104,13 @@ def fetch_remote_file(
     return TimeSpent(at - start, cpu)
 
 
-def _run_copy(command: List[str], env: Mapping[str, str], url: str, signals: StopSignals) -> None:
+def _run_copy(
+    command: List[str], env: Mapping[str, str], folder: str, url: str, signals: StopSignals
+) -> None:
     process = subprocess.Popen(
         command,
         env=dict(env),
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -118,9 +140,7 @@ def _fetch_http_file(env: Mapping[str, str], url: str, target: str, signals: Sto
     request = urllib.request.Request(url)
     context = None
     if urlsplit(url).scheme == "https":
-        context = ssl.create_default_context(capath=env.get("X509_CERT_DIR"))
-        if env.get(PROXY_VARIABLE):
-            context.load_cert_chain(env[PROXY_VARIABLE])
+        context = make_tls_context(env)
         if env.get(TOKEN_FILE_VARIABLE):
             with open(env[TOKEN_FILE_VARIABLE], encoding="ascii") as stream:
                 # Never sent to the target of a redirect, which could be any host.

@@ -106,7 +106,7 @@ SITES_MISTAKES = [
             ("root", "root://h:port//d", "is not a URL"),
             ("root", "root://u:pw@h//d", "password"),
             ("root", "root://h//d?x=1", "which ROOT interprets as options"),
-            ("https", "davs://h/d", "expected https://HOST:PORT/"),
+            ("https", "srm://h/d", "expected https://HOST:PORT/"),
             ("https", "https://h/a b", "expected %20"),
             ("http", "https://h/d", "expected http://HOST:PORT/"),
             ("file", "file:///d", "is a URL (expected a path)"),

@@ -10,9 +10,9 @@ import pytest
 from rucio.common import exception as rucios
 
 from treehammer import config
+from treehammer.collectors.storage_schemes import normalize_url
 from treehammer.datasets.model.replica import Replica
 from treehammer.datasets.rucio import rucio_upload
-from treehammer.datasets.rucio.rucio_catalogue import to_root_url
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import (
     AccountQuota,
@@ -219,7 +219,7 @@ def test_missing_rucio_cfg_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_urls_are_converted_for_root(url: str, opened: str) -> None:
-    assert to_root_url(url) == opened
+    assert normalize_url(url) == opened
 
 
 def test_replica_url_at_another_prefix() -> None:

@@ -26,6 +26,7 @@ from ....record.operation_steps import (
     STAT,
     WRITE_FILE,
 )
+from ....tls_context import make_tls_context
 from ..content import iterate_blocks
 from ..operation import Flight, Operation, StorageClient, classify_os_error
 from .failure_classes import classify_status
@@ -71,19 +72,6 @@ def classify_response(status: int, operation: Operation) -> str:
     if status < 300:  # such as the whole file instead of a range
         return "not-supported"
     return classify_status(status)
-
-
-def make_tls_context(env: Mapping[str, str]) -> ssl.SSLContext:
-    """Make a context that verifies the server, with the client's certificate if there is one.
-
-    Authorities come from X509_CERT_DIR and SSL_CERT_FILE, else from the system.
-    """
-    context = ssl.create_default_context(
-        cafile=env.get("SSL_CERT_FILE") or None, capath=env.get("X509_CERT_DIR") or None
-    )
-    if env.get("X509_USER_PROXY"):
-        context.load_cert_chain(env["X509_USER_PROXY"])
-    return context
 
 
 def make_headers(url: str, env: Mapping[str, str]) -> Dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Dict, Tuple
 from urllib.parse import urljoin, urlsplit
 
 from ....record.operation_steps import CLOSE, LOCATE, OPEN, READ_FILE
+from ....tls_context import make_tls_context
 from ..operation import Flight, Operation, StorageClient, classify_os_error
 from .http_client import (
     CHUNK,
@@ -21,7 +22,6 @@ from .http_client import (
     classify_response,
     count_parts,
     make_headers,
-    make_tls_context,
 )
 
 _Connection = http.client.HTTPConnection

@@ -90,7 +90,11 @@ def test_expired_credential_is_refused_without_its_content(tmp_path: Path, make:
     with pytest.raises(ExecutionError) as caught:
         check_credentials({name: str(path)})
     failure = caught.value.failure
-    assert (failure.failure_class, failure.kind, failure.transient) == ("open", "credential", False)
+    assert (failure.failure_class, failure.kind, failure.transient) == (
+        "credential",
+        "expired",
+        False,
+    )
     assert "expired at 20" in failure.message
     assert SECRET not in failure.message
     check_credentials({name: str(make(tmp_path / "c", SOON))})

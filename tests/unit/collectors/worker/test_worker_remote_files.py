@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from local_servers import serve_http
 
-from treehammer.collectors.job_spec import InputFile
+from treehammer.collectors.job_spec import InputFile, SoftwareRequest
 from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software.providers import SoftwareSetup
 from treehammer.collectors.worker.run import input_files, remote_copy
@@ -65,7 +65,8 @@ def _stage(url: str, folder: Path, setup: SoftwareSetup, **wrong: str) -> input_
 def _fetch(
     setup: SoftwareSetup, signals: StopSignals, url: str, target: str
 ) -> input_files.TimeSpent:
-    return remote_copy.fetch_remote_file(setup, url, target, signals)
+    software = SoftwareRequest(setup.provider, setup.provider, "", "")
+    return remote_copy.fetch_remote_file(setup, software, url, target, signals)
 
 
 def _setup(provider: str = "wheel") -> SoftwareSetup:
@@ -138,5 +139,5 @@ def test_root_copies_xroot_files_and_reports_errors(tmp_path: Path) -> None:
     assert staged.wall_s > 0
     with pytest.raises(ExecutionError, match="no route to the server"):
         _stage("root://127.0.0.1:9//dead", tmp_path / "b", setup)
-    with pytest.raises(ExecutionError, match="without ROOT"):
+    with pytest.raises(ExecutionError, match="Name a ROOT release"):
         _stage("root://127.0.0.1:9//f", tmp_path / "c", _setup("none"))

@@ -1,0 +1,157 @@
+"""Schemes of storage URLs, and the operations that each software supports on them.
+
+One table for the sites file, ``sites check``, plans, verification, placement and jobs.
+Standard library only, Python 3.9 and later: this module is packed into the worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping, Optional, Tuple
+from urllib.parse import urlsplit
+
+from .job_spec import SoftwareRequest
+
+#: Clients of storage: the file system, XRootD's client (in ROOT, in Python, ``xrdcp``), and Python.
+FILE_CLIENT, XROOTD_CLIENT, HTTP_CLIENT = "file", "xrootd", "http"
+
+#: Operations on a door: ROOT reads it directly, a job copies from it, this machine compares files
+#: with the manifest, and this machine writes files for Rucio.
+OPERATIONS = READ, STAGE, VERIFY, PLACE = "read", "stage", "verify", "place"
+
+
+@dataclass(frozen=True)
+class StorageScheme:
+    """A scheme of URLs.
+
+    Attributes:
+        protocol: protocol of a door with such URLs.
+        name: scheme that Treehammer writes; aliases are replaced by it.
+        client: client that opens such URLs.
+        port: default port.
+        tls: whether the connection is always encrypted.
+    """
+
+    protocol: str
+    name: str
+    client: str
+    port: int = 0
+    tls: bool = False
+
+
+_FILE = StorageScheme("file", "file", FILE_CLIENT)
+_ROOT = StorageScheme("root", "root", XROOTD_CLIENT, 1094)
+_ROOTS = StorageScheme("root", "roots", XROOTD_CLIENT, 1094, tls=True)
+_HTTP = StorageScheme("http", "http", HTTP_CLIENT, 80)
+_HTTPS = StorageScheme("https", "https", HTTP_CLIENT, 443, tls=True)
+
+#: Scheme in URLs, '' for a path -> its properties.
+SCHEMES: Mapping[str, StorageScheme] = {
+    "": _FILE,
+    "file": _FILE,
+    "root": _ROOT,
+    "xroot": _ROOT,
+    "roots": _ROOTS,
+    "xroots": _ROOTS,
+    "http": _HTTP,
+    "dav": _HTTP,
+    "https": _HTTPS,
+    "davs": _HTTPS,
+}
+
+
+@dataclass(frozen=True)
+class SoftwareLimit:
+    """An operation that a ROOT does not support.
+
+    Attributes:
+        operation: the operation.
+        schemes: schemes of URLs, without aliases.
+        provider: provider of the ROOT.
+        series: series of its releases, e.g. ``6.40``; empty for all.
+        reason: the missing feature, after the name of the release.
+        with_credential: whether it concerns only doors that require a credential.
+    """
+
+    operation: str
+    schemes: Tuple[str, ...]
+    provider: str
+    series: Tuple[str, ...]
+    reason: str
+    with_credential: bool = False
+
+
+#: Every build is asked on the node after a failure; these are known before.  ROOT's wheels are built
+#: without davix and curl.
+LIMITS: Tuple[SoftwareLimit, ...] = (
+    SoftwareLimit(READ, ("http", "https"), "wheel", ("6.40",), "has no class that reads HTTP"),
+    SoftwareLimit(
+        READ,
+        ("https",),
+        "wheel",
+        ("6.37", "6.38", "6.39"),
+        "presents no token or proxy over HTTPS and does not verify certificates",
+        with_credential=True,
+    ),
+    SoftwareLimit(STAGE, ("root", "roots"), "none", (), "has no XRootD client"),
+    SoftwareLimit(STAGE, ("root", "roots"), "xrootd", (), "has no ROOT, which copies the files"),
+)
+
+_REMEDIES = {
+    READ: "Stage the files (access = 'staged'), or read through a root:// or roots:// door.",
+    STAGE: "Name a ROOT release, or stage through an http:// or https:// door.",
+}
+
+
+def find_scheme(url: str) -> Optional[StorageScheme]:
+    """Return the scheme of a URL or path; None for an unknown one."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return _FILE
+    return SCHEMES.get(scheme.lower())
+
+
+def normalize_url(url: str) -> str:
+    """Replace aliases, such as ``davs://`` by ``https://`` and ``file://`` by the path alone."""
+    scheme, separator, rest = url.partition("://")
+    known = SCHEMES.get(scheme.lower())
+    if not separator or known is None:
+        return url
+    return urlsplit(url).path if known is _FILE else f"{known.name}://{rest}"
+
+
+def list_aliases(protocol: str) -> Tuple[str, ...]:
+    """List the schemes of a door's protocol, the usual one first."""
+    return tuple(name for name, known in SCHEMES.items() if known.protocol == protocol and name)
+
+
+def find_limit(operation: str, url: str, software: SoftwareRequest, *, has_credential: bool) -> str:
+    """Describe why a software does not support an operation on a URL; '' if it may."""
+    scheme = find_scheme(url)
+    for limit in LIMITS:
+        if (
+            limit.operation == operation
+            and scheme is not None
+            and scheme.name in limit.schemes
+            and limit.provider == software.provider
+            and (not limit.series or software.version.rpartition(".")[0] in limit.series)
+            and (has_credential or not limit.with_credential)
+        ):
+            return f"{_name_software(software)} {limit.reason}. {_REMEDIES[operation]}"
+    return ""
+
+
+def _name_software(software: SoftwareRequest) -> str:
+    if software.provider == "wheel":
+        return f"ROOT {software.version} from PyPI"
+    return f"root = '{software.request}'"
+
+
+def describe_read_limits(url: str) -> str:
+    """Name the ROOT releases that do not read a door's URLs directly; '' without any."""
+    scheme = find_scheme(url)
+    limits = [x for x in LIMITS if scheme and x.operation == READ and scheme.name in x.schemes]
+    if not limits:
+        return ""
+    parts = "; ".join(f"{' and '.join(x.series)} {x.reason}" for x in limits)
+    return f"ROOT from PyPI: {parts}. {_REMEDIES[READ]}"

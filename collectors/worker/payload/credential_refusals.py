@@ -1,0 +1,128 @@
+"""Recognition of refused credentials in the messages of ROOT, XRootD's client and HTTP clients."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from typing import List, Mapping, Tuple
+
+from ...job_spec import SoftwareRequest
+from ...record.failures import CREDENTIAL, NOT_SUPPORTED, Failure
+from ...shared_files import local_path
+from ...storage_schemes import READ, find_limit
+from ..probes.credential_checks import (
+    CREDENTIAL_NAMES,
+    PROXY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    credential_expiry,
+    format_time,
+)
+
+#: Messages after which the server accepted no credential at all.
+_UNAUTHENTICATED = re.compile(
+    r"auth failed|no protocols left to try|(?<!\d)401(?!\d)|unauthorized|invalid.?token"
+    r"|sslv3 alert bad certificate|tlsv1\d? alert (?:unknown ca|certificate required)",
+    re.IGNORECASE,
+)
+#: Messages after which it knows the user, who may not read this file.
+_FORBIDDEN = re.compile(
+    r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}forbidden|forbidden \(403\)|http error 403|insufficient.?scope",
+    re.IGNORECASE,
+)
+#: Messages of a client that does not trust the server.
+_UNTRUSTED = re.compile(
+    r"certificate.?verify.?failed|certificate is not trusted|unable to verify .*certificate"
+    r"|self.signed certificate|unable to get local issuer|\[FATAL\] TLS error",
+    re.IGNORECASE,
+)
+#: Failures that a refusal may hide behind: class, or class and kind.
+_CANDIDATES = ("open", "read", "stage-in", "software-setup")
+_PAYLOAD_KINDS = ("exit", "exception")
+
+_REMEDIES = {
+    "missing": "Submit with --proxy or --token-file.",
+    "expired": "Renew it, then resume the campaign.",
+    "refused": "Check issuer, audience and VO with the site.",
+    "not-permitted": "Request a scope or role that covers this path.",
+    "untrusted": "Name the authorities: --authorities, the site's cert_dir, or X509_CERT_DIR.",
+}
+
+
+def classify_refusal(
+    failure: Failure,
+    env: Mapping[str, str],
+    urls: List[str],
+    software: SoftwareRequest,
+    excerpt: str = "",
+) -> Failure:
+    """Turn a failure of a remote file into one of credentials, if its message says so.
+
+    Args:
+        failure: any failure.
+        env: the job's environment.
+        urls: URLs of the files.
+        software: software that opened them.
+        excerpt: end of the payload's output, which explains an exception or exit code.
+    """
+    remote = [url for url in urls if local_path(url) is None]
+    hidden = failure.failure_class == "payload" and failure.kind in _PAYLOAD_KINDS
+    if not remote or not (hidden or failure.failure_class in _CANDIDATES):
+        return failure
+    if failure.kind == NOT_SUPPORTED:
+        return failure
+    kind = _find_kind(f"{failure.message}\n{excerpt if hidden else ''}", env)
+    if not kind:
+        return failure
+    limit = find_limit(READ, remote[0], software, has_credential=True)
+    if limit and failure.failure_class == "open" and kind != "untrusted":
+        return replace(
+            failure,
+            failure_class="software-setup",
+            kind=NOT_SUPPORTED,
+            message=f"{limit} ({failure.message})",
+            transient=False,
+        )
+    message = f"{_describe_credentials(kind, env)} {_REMEDIES[kind]} ({failure.message})"
+    return replace(failure, failure_class=CREDENTIAL, kind=kind, message=message, transient=False)
+
+
+def _find_kind(text: str, env: Mapping[str, str]) -> str:
+    if _UNTRUSTED.search(text):
+        return "untrusted"
+    unauthenticated = _UNAUTHENTICATED.search(text)
+    if not unauthenticated and not _FORBIDDEN.search(text):
+        return ""
+    known = _list_credentials(env)
+    if not known:
+        return "missing"
+    if all(end is not None and end <= time.time() for _, end in known):
+        return "expired"
+    return "refused" if unauthenticated else "not-permitted"
+
+
+def _list_credentials(env: Mapping[str, str]) -> List[Tuple[str, float]]:
+    """List description and end (infinite if unknown) of the usable credentials of the job."""
+    found = []
+    for name in (PROXY_VARIABLE, TOKEN_FILE_VARIABLE):
+        if env.get(name):
+            try:
+                end = credential_expiry(name, env[name])
+            except (OSError, ValueError):
+                continue
+            found.append((CREDENTIAL_NAMES[name], float("inf") if end is None else end))
+    return found
+
+
+def _describe_credentials(kind: str, env: Mapping[str, str]) -> str:
+    if kind == "untrusted":
+        return "The job does not trust the server's certificate."
+    known = _list_credentials(env)
+    if not known:
+        return "The door requires a credential, and the job has none."
+    names = " and ".join(label for label, _ in known)
+    if kind == "expired":
+        return f"The job's {names} expired at {format_time(max(end for _, end in known))}."
+    if kind == "not-permitted":
+        return f"The door does not permit this path with the job's {names}."
+    return f"The door refused the job's {names}."
