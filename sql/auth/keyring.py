@@ -15,6 +15,7 @@ from sqlalchemy.engine import Engine
 
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError
+from treehammer.private_files import create_private_file
 from treehammer.sql.auth.access_keys import (
     ROLES,
     AccessKey,
@@ -210,8 +211,7 @@ def _create_master_key(path: Path) -> None:
     # Linking a complete file is atomic: if two processes do this, one wins and both read its key.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+        with os.fdopen(create_private_file(temporary), "w", encoding="ascii") as stream:
             stream.write(secrets.token_bytes(_MASTER_BYTES).hex() + "\n")
             stream.flush()
             os.fsync(stream.fileno())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sqlalchemy.engine import URL, Engine
 
 from treehammer.errors import NothingToDoError, StoreError
+from treehammer.private_files import create_private_file
 from treehammer.sql.core import schema_upgrade
 from treehammer.sql.core.database_engine import (
     enable_wal,
@@ -61,6 +63,7 @@ def _make_engine(url: str, *, create: bool) -> Engine:
         if not create:
             raise _build_no_results_error(parsed)
         _create_folder(file)
+        _create_file(file)
     return make_engine(parsed)
 
 
@@ -76,8 +79,24 @@ def _create_folder(file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(
-            f"its folder cannot be made ({error.strerror})",
-            where=str(file),
-            hint="Give another place with --database or --data-dir.",
-        ) from error
+        raise _build_creation_error("its folder", file, error) from error
+
+
+def _create_file(file: Path) -> None:
+    """Create an empty database that only its owner can read; SQLite's log gets the same mode."""
+    if str(file).startswith("file:"):
+        return  # a URI, which SQLite itself resolves
+    try:
+        os.close(create_private_file(file))
+    except FileExistsError:
+        pass  # Another process made it.
+    except OSError as error:
+        raise _build_creation_error("it", file, error) from error
+
+
+def _build_creation_error(subject: str, file: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{subject} cannot be made ({error.strerror})",
+        where=str(file),
+        hint="Give another place with --database or --data-dir.",
+    )

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.errors import ConfigError, StoreError
+from treehammer.private_files import create_private_file
 from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.database_engine import alter_transaction, read_transaction
 from treehammer.sql.core.database_errors import display_url, sqlite_path, translate_errors
@@ -260,7 +261,7 @@ def _back_up(engine: Engine) -> Path | None:
     backup = file.with_name(f"{file.name}.{read_revision(engine)}.{stamp}.bak")
     try:
         # The backup gets the permissions of the database.
-        os.close(os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(create_private_file(backup))
         backup.chmod(file.stat().st_mode & 0o777)
         with (
             translate_errors(engine.url),

@@ -18,6 +18,7 @@ from treehammer.collectors.worker.probes.credential_checks import format_time
 from treehammer.config import Settings
 from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.private_files import create_private_file
 from treehammer.sql.auth.access_keys import (
     ROLES,
     AccessKey,
@@ -111,8 +112,7 @@ def _has_master_key(row: AccessKeyRow, master: bytes) -> bool:
 
 def _write_key(path: Path, key: AccessKey) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+        with os.fdopen(create_private_file(path), "w", encoding="ascii") as stream:
             stream.write(key.text + "\n")
     except OSError as error:
         raise ConfigError(

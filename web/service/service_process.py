@@ -20,10 +20,11 @@ from starlette.types import ASGIApp
 
 from treehammer.config import PUBLIC, Settings, is_loopback
 from treehammer.errors import ConfigError
+from treehammer.private_files import is_private
 from treehammer.sql.auth.access_keys import fingerprint_master_key
 from treehammer.sql.auth.keyring import load_master_key
 from treehammer.sql.core.database_engine import parse_url
-from treehammer.sql.core.database_errors import display_url
+from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl
@@ -137,6 +138,7 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
     """
     master = load_master_key(settings.master_key_file)
     Store.open(settings.database).close()
+    _warn_of_readable_database(settings)
     # Two engines, so that reads do not wait for writes.
     writing, reading = LiveDatabase(settings.database), LiveDatabase(settings.database)
     try:
@@ -221,6 +223,13 @@ class _ServiceServer(uvicorn.Server):
         finally:
             if watch:
                 watch.cancel()
+
+
+def _warn_of_readable_database(settings: Settings) -> None:
+    """Warn of a database file of an earlier version, which other users of the machine can read."""
+    file = sqlite_path(parse_url(settings.database))
+    if file is not None and file.exists() and not is_private(file):
+        _LOG.warning("other users can read %s: run chmod 600 %s*", file, file)
 
 
 def _describe_read_access(settings: Settings) -> str:

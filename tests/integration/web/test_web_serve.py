@@ -223,6 +223,18 @@ def test_serve_exits_with_code_of_error(administrator: Administrator) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_serve_warns_of_database_that_others_can_read(administrator: Administrator) -> None:
+    open_engine(administrator.database, create=True).dispose()
+    (administrator.folder / "data" / "results.db").chmod(0o640)
+    process = subprocess.Popen(
+        administrator.command("serve", "--port", str(administrator.port)),
+        stderr=subprocess.PIPE, text=True, env=clean_environment(), cwd=administrator.folder,
+    )  # fmt: skip
+    administrator._running.append(process)
+    assert process.stderr is not None
+    assert "run chmod 600" in process.stderr.readline()
+
+
 def test_serve_warns_of_keys_of_other_master_key(administrator: Administrator) -> None:
     engine = open_engine(administrator.database, create=True)
     Keyring(engine).create_key(b"x" * 32, "read", "old", now_us=1)

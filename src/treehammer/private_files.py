@@ -1,0 +1,31 @@
+"""Files that only their owner can read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_MODE = 0o600
+
+
+def create_private_file(path: Path) -> int:
+    """Create a file with mode 0600, and return its descriptor for writing.
+
+    A umask could only take permissions from the mode, also those of the owner: it is set again.
+
+    Raises:
+        FileExistsError: the file exists.
+        OSError: it cannot be created.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
+    try:
+        os.fchmod(descriptor, _MODE)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_private(path: Path) -> bool:
+    """Whether only the owner of a file can read it."""
+    return not path.stat().st_mode & 0o077

@@ -1,0 +1,70 @@
+"""Files that only their owner can read, under any umask."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_verbs import find_command
+from click.testing import CliRunner
+from measurement_factory import make_measurement
+from next_revision import next_revision  # noqa: F401 - a fixture
+
+from treehammer import config
+from treehammer.progress import no_progress
+from treehammer.sql.auth.keyring import load_master_key
+from treehammer.sql.core.database_setup import upgrade_database
+from treehammer.sql.transfer.database_copy import copy_database
+from treehammer.sql.write.store import Store
+
+
+@pytest.fixture(autouse=True, params=["000", "022", "077", "777"])
+def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Set the umask after the folder of the test was made."""
+    before = os.umask(int(request.param, 8))
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, str]:
+    return {
+        path.name: oct(stat.S_IMODE(path.stat().st_mode))
+        for path in folder.iterdir()
+        if path.is_file()
+    }
+
+
+def test_database_and_its_log_are_private(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'results.db'}"
+    with Store.open(url) as store:
+        store.add([make_measurement()])
+        private = dict.fromkeys(["results.db", "results.db-wal", "results.db-shm"], "0o600")
+        assert modes(tmp_path) == private
+
+
+def test_copy_of_database_is_private(tmp_path: Path) -> None:
+    source, target = (f"sqlite:///{tmp_path / name}.db" for name in ("one", "other"))
+    Store.open(source).close()
+    copy_database(source, target, bars=no_progress)
+    assert modes(tmp_path) == {"one.db": "0o600", "other.db": "0o600"}
+
+
+def test_backup_of_database_is_private(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = f"sqlite:///{tmp_path / 'results.db'}"
+    Store.open(url).close()
+    request.getfixturevalue("next_revision")
+    upgrade_database(url)
+    found = modes(tmp_path)
+    assert (len(found), set(found.values())) == (2, {"0o600"})
+
+
+def test_keys_are_private(tmp_path: Path) -> None:
+    settings = config.load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    load_master_key(settings.master_key_file)
+    words = ["create", "--role", "read", "--name", "a", "-o", str(tmp_path / "a.key")]
+    done = CliRunner().invoke(find_command("token"), words, obj=settings, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert modes(tmp_path) == dict.fromkeys(["service.key", "a.key", "results.db"], "0o600")
