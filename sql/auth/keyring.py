@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError
@@ -27,6 +27,7 @@ from treehammer.sql.auth.session_table import end_sessions_of_key, load_sessions
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB, AccessList
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.schema import access_key, access_revocation, campaign, job, measurement
+from treehammer.sql.write import audit_trail
 
 _MASTER_BYTES = 32
 _KEY_COLUMNS = [access_key.c[field.name] for field in fields(AccessKeyRow)]
@@ -89,8 +90,10 @@ class Keyring:
             fingerprint_master_key(master),
             owner or name,
         )
+        subject = f"key {row.key_id}, role {role}, for {name}, group {row.owner}"
         with write_transaction(self._engine) as connection:
             connection.execute(sa.insert(access_key), [asdict(row)])
+            _record(connection, audit_trail.CREATE_KEY, subject, now_us)
         return key
 
     def list_keys(self) -> Sequence[AccessKeyRow]:
@@ -133,7 +136,10 @@ class Keyring:
                 )
             end_sessions_of_key(connection, key_id)
             change = sa.update(access_key).where(mine, access_key.c.revoked_us.is_(None))
-            return connection.execute(change.values(revoked_us=now_us)).rowcount > 0
+            done = connection.execute(change.values(revoked_us=now_us)).rowcount > 0
+            if done:
+                _record(connection, audit_trail.REVOKE_KEY, f"key {key_id}", now_us)
+            return done
 
     def list_revocations(self) -> Sequence[Revocation]:
         """List campaigns and jobs whose tokens were revoked, by time."""
@@ -169,7 +175,16 @@ class Keyring:
                 return False
             row = {"scope": scope, "subject": subject, "revoked_us": now_us}
             connection.execute(sa.insert(access_revocation), [row])
+            _record(connection, audit_trail.REVOKE_TOKENS, f"{scope} {subject}", now_us)
             return True
+
+
+def _record(connection: Connection, action: str, subject: str, now_us: int) -> None:
+    """Add an entry to the audit trail in the transaction of the change."""
+    actor = audit_trail.local_actor()
+    audit_trail.add_entries(
+        connection, [audit_trail.make_entry(action, actor, subject, now_us=now_us)]
+    )
 
 
 def load_master_key(path: Path) -> bytes:

@@ -15,7 +15,9 @@ from treehammer.sql.auth.read_sessions import (
 )
 from treehammer.sql.auth.tokens import ReadSession
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
+from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.core.schema import read_session
+from treehammer.sql.write import audit_trail
 
 #: Sessions of one key or identity; a further sign-in ends the oldest, since all are kept in memory.
 MAX_SESSIONS_PER_HOLDER = 1000
@@ -66,10 +68,11 @@ class SessionTable:
             rows = connection.execute(query.order_by(columns.created_us, columns.token_hash))
             return [ReadSession(*row) for row in rows]
 
-    def end_sessions(self, token_hashes: Sequence[str]) -> int:
-        """End sessions by their hashes, and return how many there were."""
+    def end_sessions(self, token_hashes: Sequence[str], entries: Sequence[AuditRow] = ()) -> int:
+        """End sessions by their hashes, add entries to the audit trail, and return their number."""
         ended = 0
         with write_transaction(self._engine) as connection:
+            audit_trail.add_entries(connection, entries)
             for one in token_hashes:
                 matching = read_session.c.token_hash == one
                 ended += connection.execute(sa.delete(read_session).where(matching)).rowcount

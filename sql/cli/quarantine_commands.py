@@ -1,26 +1,24 @@
-"""Commands ``db quarantine``, ``restore``, ``delete`` and ``audit``: undo what a key or campaign brought."""
+"""Commands ``db quarantine``, ``restore`` and ``delete``: undo what a key or campaign brought."""
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.cli.audit_command import audit_command, format_time, parse_time
 from treehammer.sql.write import quarantine
+from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.quarantine import Change, ChangeScope, ScopeCount
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize
 
-_US_PER_S = 1_000_000
 _COUNT_COLUMNS = [
     OutputColumn("campaign_id", "campaign"),
     OutputColumn("site", "site"),
@@ -103,27 +101,6 @@ def delete_command(settings: Settings, /, checks: bool, **selected: Any) -> None
     _change(settings, quarantine.DELETE_CHECKS, "no longer marked", "", selected)
 
 
-@click.command("audit")
-@output_options
-@click.pass_obj
-def audit_command(settings: Settings, form: str) -> None:
-    """List all changes of recorded results, newest first.
-
-    Example: treehammer db audit
-    """
-    with Store.open(settings.database, create=False) as store:
-        rows = [asdict(row) for row in store.list_changes()]
-    columns = [
-        OutputColumn("changed_us", "time (UTC)", _format_time),
-        OutputColumn("action", "action"),
-        OutputColumn("actor", "by"),
-        OutputColumn("scope", "measurements of"),
-        OutputColumn("reason", "reason"),
-        OutputColumn("measurements", "number", align_right=True),
-    ]
-    print_rows(rows, columns, form=form)
-
-
 def _change(
     settings: Settings, action: str, done: str, reason: str, selected: dict[str, Any]
 ) -> None:
@@ -136,7 +113,7 @@ def _change(
         if selected["dry_run"]:
             click.echo("dry run: nothing was changed", err=True)
             return
-        actor = f"{getpass.getuser()}@{socket.gethostname()}"
+        actor = local_actor()
         now_us = time.time_ns() // 1000
         changed = store.apply_change(Change(action, scope, actor, now_us, reason, title))
     click.echo(f"{pluralize(changed, 'measurement')} {done}", err=True)
@@ -150,15 +127,15 @@ def _parse_scope(store: Store, selected: dict[str, Any]) -> tuple[ChangeScope, s
     """Return the scope, and its description."""
     campaign_id = _find_campaign(store, selected["campaign"]) if selected["campaign"] else ""
     since_us, until_us = (
-        _parse_time(selected[name], f"--{name}") if selected[name] else None
+        parse_time(selected[name], f"--{name}") if selected[name] else None
         for name in ("since", "until")
     )
     scope = ChangeScope(campaign_id, selected["key"], since_us, until_us)
     words = [
         f"campaign {campaign_id}" if campaign_id else "",
         f"key {scope.key_id}" if scope.key_id else "",
-        f"since {_format_time(since_us)}" if since_us is not None else "",
-        f"until {_format_time(until_us)}" if until_us is not None else "",
+        f"since {format_time(since_us)}" if since_us is not None else "",
+        f"until {format_time(until_us)}" if until_us is not None else "",
     ]
     title = ", ".join(filter(None, words))
     if not title:
@@ -174,20 +151,3 @@ def _find_campaign(store: Store, reference: str) -> str:
         if store.count_measurements(reference):
             return reference
         raise
-
-
-def _parse_time(text: str, option: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"must be a time such as 2026-03-01 or 2026-03-01T12:00, not {text[:40]!r}",
-            where=option,
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * _US_PER_S)
-
-
-def _format_time(time_us: int) -> str:
-    return datetime.fromtimestamp(time_us / _US_PER_S, UTC).isoformat(" ", "seconds")[:19]

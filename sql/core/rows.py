@@ -139,16 +139,16 @@ class ReceiptRow:
 
 @dataclass(frozen=True)
 class AuditRow:
-    """Change of recorded results by an administrator.
+    """Entry of the audit trail: a change by an administrator, a sign-in, or refused requests.
 
     Attributes:
         id: identity of this change.
         changed_us: time of the change.
-        action: ``quarantine``, ``restore`` or ``delete``.
-        actor: user and host.
-        scope: selected measurements, in words.
+        action: what was done, such as ``quarantine``, ``create key`` or ``refuse``.
+        actor: user and host, or the client of the service.
+        scope: selected measurements, key or requests, in words.
         reason: as given; '' for none.
-        measurements: number of changed measurements.
+        measurements: number of changed measurements or refused requests.
     """
 
     id: str

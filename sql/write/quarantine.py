@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, split_ids
-from treehammer.sql.core.rows import AuditRow, ReplicaRow
+from treehammer.sql.core.row_mapping import fetch_rows, split_ids
+from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import (
     attempt,
-    audit_entry,
     campaign,
     campaign_owner,
     extra,
@@ -23,7 +21,7 @@ from treehammer.sql.core.schema import (
     receipt,
     replica,
 )
-from treehammer.sql.write import ownership, quality_flags, rollups
+from treehammer.sql.write import audit_trail, ownership, quality_flags, rollups
 
 QUARANTINE, RESTORE, DELETE = "quarantine", "restore", "delete"
 DELETE_CHECKS = "delete checks"
@@ -141,23 +139,16 @@ def apply_change(connection: Connection, change: Change) -> int:
         changed = _delete_checks(connection, change.scope)
     else:
         changed = _delete_measurements(connection, change.scope)
-    row = AuditRow(
-        secrets.token_hex(12),
-        change.changed_us,
+    entry = audit_trail.make_entry(
         change.action,
         change.actor,
         change.title,
-        change.reason,
-        changed,
+        now_us=change.changed_us,
+        reason=change.reason,
+        count=changed,
     )
-    insert_missing_rows(connection, audit_entry, [row])
+    audit_trail.add_entries(connection, [entry])
     return changed
-
-
-def list_changes(connection: Connection) -> list[AuditRow]:
-    """List the audit trail, newest first."""
-    query = sa.select(audit_entry).order_by(audit_entry.c.changed_us.desc(), audit_entry.c.id)
-    return fetch_rows(connection, AuditRow, query)
 
 
 def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:

@@ -31,7 +31,7 @@ from treehammer.sql.core.rows import (
     VerdictRow,
 )
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.write import quality_flags, retention, rollups
+from treehammer.sql.write import audit_trail, quality_flags, retention, rollups
 from treehammer.sql.write.ownership import Delivery, Sender, fetch_owner, record_deliveries
 from treehammer.sql.write.quarantine import (
     Change,
@@ -39,7 +39,6 @@ from treehammer.sql.write.quarantine import (
     ScopeCount,
     apply_change,
     count_scope,
-    list_changes,
 )
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult, add_batch, sum_results
 from treehammer.sql.write.retention import PruneResult
@@ -174,10 +173,13 @@ class Store(ResultsReader):
         with write_transaction(self._engine) as connection:
             return apply_change(connection, change)
 
-    def list_changes(self) -> list[AuditRow]:
-        """List the audit trail, newest first."""
-        with read_transaction(self._engine) as connection:
-            return list_changes(connection)
+    def list_changes(self, since_us: int = 0) -> list[AuditRow]:
+        """List the audit trail since a time, newest first."""
+        return audit_trail.list_entries(self._engine, since_us)
+
+    def add_audit_entries(self, entries: Sequence[AuditRow]) -> None:
+        """Add entries to the audit trail."""
+        audit_trail.write_entries(self._engine, entries)
 
     # Maintenance
 

@@ -16,6 +16,7 @@ from treehammer.sql.auth.read_sessions import session_id
 from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.auth.tokens import ReadSession
 from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.write import audit_trail
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize
 
@@ -71,7 +72,13 @@ def _end(settings: Settings, option: str, text: str, matches: Callable[[ReadSess
                 where=f"{option} {text!r}",
                 hint="To list all sessions: treehammer token sessions",
             )
-        ended = table.end_sessions([one.token_hash for one in chosen])
+        entry = audit_trail.make_entry(
+            audit_trail.END_SESSIONS,
+            audit_trail.local_actor(),
+            f"sessions of {', '.join(sorted({one.name for one in chosen}))}",
+            now_us=_now_us(),
+        )
+        ended = table.end_sessions([one.token_hash for one in chosen], [entry])
     return f"{pluralize(ended, 'session')} ended"
 
 

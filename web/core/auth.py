@@ -16,7 +16,7 @@ from treehammer.sql.auth.access_keys import ADMIN
 from treehammer.sql.auth.read_sessions import verify_session
 from treehammer.sql.auth.tokens import AccessGrant, AccessList, verify_token
 from treehammer.sql.write.ownership import Sender
-from treehammer.web.core.responses import RequestRefusedError, service_unavailable
+from treehammer.web.core.responses import KEY_ID, RequestRefusedError, service_unavailable
 
 _LOG = logging.getLogger("treehammer.service")
 
@@ -144,7 +144,9 @@ class AccessControl:
             )
         if accept_stale_keys and not self.is_fresh:
             return self._verify_stale(token.strip())
-        return await self.grant_for_token(token.strip())
+        grant = await self.grant_for_token(token.strip())
+        request.scope.setdefault("state", {})[KEY_ID] = grant.key_id
+        return grant
 
     def _verify_stale(self, token: str) -> AccessGrant:
         try:

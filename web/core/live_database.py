@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from treehammer.sql.auth.tokens import AccessList
 from treehammer.sql.core.database_engine import measure_database, parse_url
 from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.operation_queries import restore_operation
 from treehammer.sql.write.ownership import Delivery, Sender
@@ -80,6 +81,11 @@ class LiveDatabase:
         """Mark measurements of bad replicas; see :meth:`~treehammer.sql.write.store.Store.mark_bad_replicas`."""
         with self._use_engine() as engine:
             return Store(engine).mark_bad_replicas()
+
+    def write_audit(self, entries: Sequence[AuditRow]) -> None:
+        """Add entries to the audit trail."""
+        with self._use_engine() as engine:
+            Store(engine).add_audit_entries(entries)
 
     def measure_size(self) -> tuple[str, int | None]:
         """Return the kind of the database and its size in bytes; None if that is unknown."""

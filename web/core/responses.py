@@ -14,8 +14,9 @@ from starlette.responses import Response
 #: Range of the seconds after which a refused client may try again, random to spread the load.
 RETRY_AFTER_S = (5, 15)
 
-#: Name under which the reason of a refusal is kept in the state of its request.
-REFUSAL_REASON = "refusal_reason"
+#: Names in the state of a request: its refusal, the identity of its verified key, and its action and
+#: subject for the audit trail.
+REFUSAL, KEY_ID, AUDITED = "refusal", "key_id", "audited"
 #: Reason of a refusal by its status, for metrics.
 _REASONS = {
     400: "malformed",
@@ -83,6 +84,11 @@ def service_unavailable(sentence: str, reason: str = "") -> RequestRefusedError:
     seconds = random.randint(*RETRY_AFTER_S)  # noqa: S311
     headers = {"Retry-After": str(seconds)}
     return RequestRefusedError(503, sentence, headers=headers, reason=reason)
+
+
+def note_refusal(request: Request, refusal: RequestRefusedError) -> None:
+    """Keep a refusal in the state of its request, for metrics and the audit trail."""
+    request.scope.setdefault("state", {})[REFUSAL] = refusal
 
 
 #: Builds the response to a refused request.

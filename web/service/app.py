@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.collectors.service_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
 from treehammer.errors import StoreError
+from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.ownership import Sender
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 from treehammer.version import __version__
@@ -34,16 +35,17 @@ from treehammer.web.api.page_operations import (
 )
 from treehammer.web.api.response_models import Health, Token
 from treehammer.web.api.start_endpoint import CommonStartEndpoint
+from treehammer.web.core.audit_journal import AuditJournal
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.local_addresses import SlashRedirects
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
 from treehammer.web.core.request_bodies import RequestLimits
 from treehammer.web.core.responses import (
-    REFUSAL_REASON,
     AsciiJSONResponse,
     RequestRefusedError,
     handle_http_error,
     handle_refusal,
+    note_refusal,
     service_unavailable,
 )
 from treehammer.web.core.route_paths import RejectNulMiddleware, allow_any_text
@@ -80,6 +82,7 @@ def create_app(
     upload_campaign: Callable[[CampaignUpload, Sender], UploadResult] | None = None,
     find_owner: Callable[[str], str | None] = lambda _: None,
     measure_size: Callable[[], tuple[str, int | None]] = lambda: ("", None),
+    write_audit: Callable[[Sequence[AuditRow]], None] = lambda _: None,
     limits: RequestLimits | None = None,
     pages: PageProvider | None = None,
 ) -> Starlette:
@@ -93,6 +96,7 @@ def create_app(
         upload_campaign: stores an uploaded campaign; without it that route is missing.
         find_owner: reads the group that a campaign belongs to; None if it is unknown.
         measure_size: returns the kind of the database and its bytes.
+        write_audit: adds entries to the audit trail.
         limits: of requests.
         pages: served beside the API; without them all refusals are JSON.
     """
@@ -100,6 +104,7 @@ def create_app(
     metrics = ServiceMetrics()
     writer = MeasurementWriter(MeteredSink(store, metrics), mark_bad_replicas=mark_bad_replicas)
     metrics.observe_writer(writer)
+    journal = AuditJournal(write_audit)
     ingest = MeasurementIngest(access_control, writer, limits)
     starts = CommonStartEndpoint(access_control, limits, find_owner)
     endpoints = _ApiEndpoints(access_control, writer, find_measurement, limits)
@@ -120,7 +125,7 @@ def create_app(
     app = Starlette(
         routes=[*routes, *(pages.routes if pages else ())],
         middleware=[
-            Middleware(RequestMetrics, metrics=metrics),
+            Middleware(RequestMetrics, metrics=metrics, journal=journal),
             Middleware(AccessLog, render=render),
             Middleware(RejectNulMiddleware, render=render),
         ],
@@ -128,7 +133,7 @@ def create_app(
             RequestRefusedError: partial(handle_refusal, render),
             HTTPException: partial(handle_http_error, render),
         },
-        lifespan=lambda _app: _run_lifespan(access_control, writer),
+        lifespan=lambda _app: _run_lifespan(access_control, writer, journal),
     )
     SlashRedirects(app.router)
     return app
@@ -190,7 +195,7 @@ def _render_refusal(
     pages: PageProvider | None, request: Request, refusal: RequestRefusedError
 ) -> Response:
     """Respond to a refused request with a page, or with JSON if it has details or pages are missing."""
-    request.scope.setdefault("state", {})[REFUSAL_REASON] = refusal.reason
+    note_refusal(request, refusal)
     if pages is None or refusal.body.keys() > {"error"}:
         return AsciiJSONResponse(refusal.body, refusal.status, refusal.headers)
     return pages.render_refusal(request, refusal.status, refusal.body["error"], refusal.headers)
@@ -198,23 +203,23 @@ def _render_refusal(
 
 @asynccontextmanager
 async def _run_lifespan(
-    access_control: AccessControl, writer: MeasurementWriter
+    access_control: AccessControl, writer: MeasurementWriter, journal: AuditJournal
 ) -> AsyncIterator[None]:
-    """Refresh keys and write measurements while the application runs."""
+    """Refresh keys, write measurements and refusals, and report to systemd until the end."""
     with suppress(StoreError):  # The periodic refresh logs it.
         await access_control.refresh()
-    watch = asyncio.create_task(access_control.refresh_forever())
     writer.start()
-    report = asyncio.create_task(
-        SystemdNotifier.from_environment().report_forever(
-            lambda: writer.is_alive, lambda: _describe_failure(access_control, writer)
-        )
+    report = SystemdNotifier.from_environment().report_forever(
+        lambda: writer.is_alive, lambda: _describe_failure(access_control, writer)
     )
+    loops = (access_control.refresh_forever(), journal.flush_forever(), report)
+    tasks = [asyncio.create_task(loop) for loop in loops]
     try:
         yield
     finally:
         await asyncio.to_thread(writer.close)
-        for task in (watch, report):
+        await journal.flush()
+        for task in tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task

@@ -1,4 +1,4 @@
-"""Middleware that counts requests and refusals for :mod:`~treehammer.web.core.service_metrics`."""
+"""Middleware that counts requests for metrics, and refusals for metrics and the audit trail."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from treehammer.collectors.service_spec import (
     MEASUREMENTS_PATH,
     STARTS_PATH,
 )
+from treehammer.sql.write.audit_trail import REFUSE
 from treehammer.web.api.page_operations import HEALTH_PATH, TOKEN_PATH
-from treehammer.web.core.responses import REFUSAL_REASON
+from treehammer.web.core.audit_journal import AUDITED_REASONS, AuditEvent, AuditJournal
+from treehammer.web.core.responses import AUDITED, KEY_ID, REFUSAL, RequestRefusedError
 from treehammer.web.core.service_metrics import ServiceMetrics
 
 #: Methods with a label of their own, so that clients cannot create any number of labels.
@@ -38,11 +40,13 @@ class RequestMetrics:
     Args:
         app: handles the requests.
         metrics: receives the counts.
+        journal: receives refused requests.
     """
 
-    def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics, journal: AuditJournal) -> None:
         self._app = app
         self._metrics = metrics
+        self._journal = journal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection."""
@@ -69,8 +73,26 @@ class RequestMetrics:
         endpoint = _label_endpoint(scope["path"])
         self._metrics.requests.labels(method, endpoint, str(status)).inc()
         self._metrics.request_seconds.labels(endpoint).observe(seconds)
-        if reason := scope.get("state", {}).get(REFUSAL_REASON):
-            self._metrics.refusals.labels(reason).inc()
+        state = scope.get("state", {})
+        refusal: RequestRefusedError | None = state.get(REFUSAL)
+        address = (scope.get("client") or ("unknown address",))[0]
+        who = address, state.get(KEY_ID, "")
+        if refusal:
+            self._metrics.refusals.labels(refusal.reason).inc()
+            if _is_audited(scope, refusal):
+                request = f"{method} {endpoint}"
+                self._journal.note(AuditEvent(REFUSE, *who, request, refusal.body["error"]))
+        elif AUDITED in state:
+            action, subject = state[AUDITED]
+            self._journal.note(AuditEvent(action, *who, subject))
+
+
+def _is_audited(scope: Scope, refusal: RequestRefusedError) -> bool:
+    """Return whether a refusal concerns permissions, and more than a page opened before sign-in."""
+    is_visit = scope["method"] in ("GET", "HEAD") and not any(
+        name == b"authorization" for name, _ in scope["headers"]
+    )
+    return refusal.reason in AUDITED_REASONS and not is_visit
 
 
 def _label_endpoint(path: str) -> str:

@@ -166,6 +166,7 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
             upload_campaign=writing.apply_upload,
             find_owner=writing.find_owner,
             measure_size=reading.measure_size,
+            write_audit=reading.write_audit,
             pages=PageRoutes(reading, access_control, settings),
         )
     finally:

@@ -169,6 +169,7 @@ def run_service(
         upload_campaign=database.apply_upload,
         find_owner=database.find_owner,
         measure_size=database.measure_size,
+        write_audit=database.write_audit,
         limits=limits,
         pages=PageRoutes(database, access_control),
     )

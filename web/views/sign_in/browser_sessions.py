@@ -11,8 +11,9 @@ from starlette.responses import Response
 from treehammer.collectors.record.metric_catalogue import MAX_WORD
 from treehammer.errors import StoreError
 from treehammer.sql.auth.read_sessions import SessionHolder
+from treehammer.sql.write.audit_trail import SIGN_IN, SIGN_OUT
 from treehammer.web.core.auth import require_read_grant, session_cookie, session_token
-from treehammer.web.core.responses import service_unavailable
+from treehammer.web.core.responses import AUDITED, KEY_ID, service_unavailable
 from treehammer.web.views.shared.page_context import PageContext
 
 _US_PER_S = 1_000_000
@@ -67,6 +68,7 @@ async def open_session(
         secure=request.scope["scheme"] == "https",
     )
     delete_key_cookie(request, response)
+    _note_event(request, SIGN_IN, holder.identity or holder.name, holder.key_id or "")
 
 
 async def end_session(context: PageContext, request: Request, response: Response) -> None:
@@ -86,7 +88,14 @@ async def end_session(context: PageContext, request: Request, response: Response
             # Other processes on this database notice within seconds.
             await context.access_control.refresh()
         _delete_cookie(request, response, session_cookie(request))
+        _note_event(request, SIGN_OUT, "browser")
     delete_key_cookie(request, response)
+
+
+def _note_event(request: Request, action: str, subject: str, key_id: str = "") -> None:
+    """Keep an event for the audit trail in the state of its request."""
+    state = request.scope.setdefault("state", {})
+    state[AUDITED], state[KEY_ID] = (action, subject), key_id
 
 
 def delete_key_cookie(request: Request, response: Response) -> None:

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from treehammer.web.core.auth import session_token
 from treehammer.web.core.cross_site_requests import refuse_cross_site
 from treehammer.web.core.local_addresses import redirect_locally, requested_address
-from treehammer.web.core.responses import RequestRefusedError
+from treehammer.web.core.responses import RequestRefusedError, note_refusal
 from treehammer.web.views.shared.page_context import PageContext, PageView
 from treehammer.web.views.sign_in import browser_sessions
 
@@ -36,6 +36,7 @@ def routes(context: PageContext) -> list[BaseRoute]:
         except RequestRefusedError as refusal:
             if refusal.status == 503:
                 raise
+            note_refusal(request, refusal)
             return sign_in_page(context, request, str(refusal), refusal.headers, target)
         response = redirect_locally(target)
         await browser_sessions.open_session(context, request, response, holder, expires_us)
