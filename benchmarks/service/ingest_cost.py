@@ -41,13 +41,17 @@ from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.ownership import Delivery
 from treehammer.sql.write.recording import AddResult
 from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.service.app import create_app
-from treehammer.web.service.http_connection import BoundedHttpProtocol
+from treehammer.web.service.connection_guard import ConnectionGuard
+from treehammer.web.service.service_process import configure_uvicorn
 
 #: Measurements per round by default.
 ROW_COUNT = 3000
 ROUNDS = 6
+#: One client sends everything.
+NO_LIMITS = ClientLimits(requests_per_s=1_000_000)
 #: Measurements per request -> concurrent connections.
 CONNECTIONS_BY_BATCH = {1: 32, 20: 8}
 STORE_OFF = "store off"
@@ -207,10 +211,9 @@ def _serve_process(url: str, listening: int, kind: str) -> None:
         store,
         access_control,
         mark_bad_replicas=None if kind == STORE_OFF else database.mark_bad_replicas,
+        client_limits=NO_LIMITS,
     )
-    config = uvicorn.Config(
-        app, http=BoundedHttpProtocol, log_config=None, access_log=False, ws="none", lifespan="on"
-    )
+    config = configure_uvicorn(app, ConnectionGuard(NO_LIMITS, lambda _: True), behind_proxy=True)
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=listening)])
 
 

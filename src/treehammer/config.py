@@ -242,6 +242,20 @@ class Settings:
         "serve: addresses or networks of trusted proxies, comma separated",
         "127.0.0.1,::1",
     )
+    serve_max_connections: int = _setting(
+        _integer(1_000_000), "serve: open connections of all clients", 2000
+    )
+    serve_max_connections_per_address: int = _setting(
+        _integer(1_000_000),
+        "serve: open connections of one address, and its requests in progress behind a proxy",
+        250,
+    )
+    serve_requests_per_second: int = _setting(
+        _integer(1_000_000),
+        "serve: requests per second of one address, and uploads of one key; ten seconds' worth "
+        "may come at once",
+        300,
+    )
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property

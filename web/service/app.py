@@ -37,6 +37,7 @@ from treehammer.web.api.response_models import Health, Token
 from treehammer.web.api.start_endpoint import CommonStartEndpoint
 from treehammer.web.core.audit_journal import AuditJournal
 from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.local_addresses import SlashRedirects
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
 from treehammer.web.core.request_bodies import RequestLimits
@@ -51,6 +52,7 @@ from treehammer.web.core.responses import (
 from treehammer.web.core.route_paths import RejectNulMiddleware, allow_any_text
 from treehammer.web.core.service_metrics import MeteredSink, ServiceMetrics
 from treehammer.web.service.access_log import AccessLog
+from treehammer.web.service.request_guard import RequestGuard
 from treehammer.web.service.request_metrics import RequestMetrics
 from treehammer.web.service.systemd_notify import SystemdNotifier
 
@@ -84,6 +86,7 @@ def create_app(
     measure_size: Callable[[], tuple[str, int | None]] = lambda: ("", None),
     write_audit: Callable[[Sequence[AuditRow]], None] = lambda _: None,
     limits: RequestLimits | None = None,
+    client_limits: ClientLimits | None = None,
     pages: PageProvider | None = None,
 ) -> Starlette:
     """Create the application.
@@ -98,6 +101,7 @@ def create_app(
         measure_size: returns the kind of the database and its bytes.
         write_audit: adds entries to the audit trail.
         limits: of requests.
+        client_limits: of one client.
         pages: served beside the API; without them all refusals are JSON.
     """
     limits = limits or RequestLimits()
@@ -127,6 +131,7 @@ def create_app(
         middleware=[
             Middleware(RequestMetrics, metrics=metrics, journal=journal),
             Middleware(AccessLog, render=render),
+            Middleware(RequestGuard, limits=client_limits or ClientLimits(), render=render),
             Middleware(RejectNulMiddleware, render=render),
         ],
         exception_handlers={

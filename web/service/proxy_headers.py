@@ -38,16 +38,18 @@ class TrustedProxyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection."""
-        if scope["type"] == "http" and self._header and not self._is_proxy(scope):
+        address = (scope.get("client") or ("", 0))[0]
+        if scope["type"] == "http" and self._header and not self.is_proxy(address):
             scope = {**scope, "headers": [(k, v) for k, v in scope["headers"] if k != self._header]}
         if scope["type"] == "http" and self._networks:
             await self._proxied(scope, receive, send)  # type: ignore[arg-type]  # uvicorn's own types
         else:
             await self._plain(scope, receive, send)
 
-    def _is_proxy(self, scope: Scope) -> bool:
+    def is_proxy(self, address: str) -> bool:
+        """Return whether an address belongs to a trusted proxy."""
         try:
-            address = ipaddress.ip_address((scope.get("client") or ("", 0))[0])
+            parsed = ipaddress.ip_address(address)
         except ValueError:
             return False
-        return any(address in network for network in self._networks)
+        return any(parsed in network for network in self._networks)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,9 +30,10 @@ from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.service.app import create_app
-from treehammer.web.service.http_connection import BoundedHttpProtocol
+from treehammer.web.service.connection_guard import KEEP_ALIVE_S, ConnectionGuard
 from treehammer.web.service.page_routes import PageRoutes
 from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
 from treehammer.web.service.security_headers import security_headers
@@ -39,12 +42,12 @@ from treehammer.web.service.tls import ServerCertificate
 
 _LOG = logging.getLogger("treehammer.service")
 
-#: Seconds for requests to finish when the service stops.
-SHUTDOWN_TIMEOUT_S = 60
+#: Seconds for requests to finish when the service stops, and for the process to end.
+SHUTDOWN_TIMEOUT_S, EXIT_TIMEOUT_S = 20, 27
+#: Maximum bytes of a request line with headers, and of the trailers of a body.
+MAX_HEADER_BYTES = 65_536
 #: Thresholds of the garbage collector's three generations.
 GC_THRESHOLDS = (50_000, 20, 20)
-#: Seconds for which a connection may be idle after a response.
-KEEP_ALIVE_S = 30
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,9 @@ class ListenAddress:
 
 
 @contextmanager
-def open_service_app(settings: Settings) -> Iterator[Starlette]:
+def open_service_app(
+    settings: Settings, client_limits: ClientLimits | None = None
+) -> Iterator[Starlette]:
     """Yield the application on the settings' database, which is created if missing.
 
     Raises:
@@ -167,6 +172,7 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
             find_owner=writing.find_owner,
             measure_size=reading.measure_size,
             write_audit=reading.write_audit,
+            client_limits=client_limits,
             pages=PageRoutes(reading, access_control, settings),
         )
     finally:
@@ -182,14 +188,20 @@ def serve(settings: Settings) -> None:
         StoreError: the database cannot be used when the service starts.
     """
     address = ListenAddress.from_settings(settings)
-    with open_service_app(settings) as app, address.open_socket() as listening:
-        _raise_open_file_limit()
+    limits = ClientLimits.from_settings(settings, _raise_open_file_limit())
+    with open_service_app(settings, limits) as app, address.open_socket() as listening:
         trusting = TrustedProxyMiddleware.from_settings(app, settings)
+        guard = ConnectionGuard(limits, trusting.is_proxy)
         _tune_garbage_collector()
         headers = security_headers(
             over_tls=bool(address.certificate) or settings.serve_behind_proxy
         )
-        server = _ServiceServer(_uvicorn_config(trusting, address, headers), address.certificate)
+        config = configure_uvicorn(
+            trusting, guard, headers, behind_proxy=settings.serve_behind_proxy
+        )
+        if address.certificate:
+            config.ssl = address.certificate.context
+        server = ServiceServer(config, guard, address.certificate)
         _LOG.info("serving at %s", address.url)
         _LOG.info("database: %s", display_url(parse_url(settings.database)))
         _LOG.info("%s; uploads require a token", _describe_read_access(settings))
@@ -197,11 +209,14 @@ def serve(settings: Settings) -> None:
     _LOG.info("stopped; all acknowledged measurements are in the database")
 
 
-class _ServiceServer(uvicorn.Server):
-    """uvicorn server that stops gracefully and reloads a renewed certificate."""
+class ServiceServer(uvicorn.Server):
+    """uvicorn server that stops in time, guards connections and reloads a renewed certificate."""
 
-    def __init__(self, config: uvicorn.Config, certificate: ServerCertificate | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, guard: ConnectionGuard, certificate: ServerCertificate | None
+    ) -> None:
         super().__init__(config)
+        self._guard = guard
         self._certificate = certificate
         self._notifier = SystemdNotifier.from_environment()
 
@@ -214,15 +229,21 @@ class _ServiceServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Finish requests and stop; stop at once on a second Ctrl-C."""
         self._notifier.notify("STOPPING=1")
+        if not self.should_exit:
+            _exit_later(EXIT_TIMEOUT_S)
+        self._guard.stop()
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        watch = asyncio.create_task(self._certificate.watch_files()) if self._certificate else None
+        """Serve until the process is told to stop."""
+        watches = [asyncio.create_task(self._guard.check_forever())]
+        if self._certificate:
+            watches.append(asyncio.create_task(self._certificate.watch_files()))
         try:
             await super().serve(sockets)
         finally:
-            if watch:
+            for watch in watches:
                 watch.cancel()
 
 
@@ -233,6 +254,23 @@ def _warn_of_readable_database(settings: Settings) -> None:
         _LOG.warning("other users can read %s: run chmod 600 %s*", file, file)
 
 
+def _exit_later(seconds: float) -> None:
+    """End the process in any case after some seconds.
+
+    A thread that waits for a database which does not answer would keep it for minutes. Nothing that
+    was acknowledged is lost.
+    """
+
+    def leave() -> None:
+        _LOG.error("not all requests ended within %.0f s; their clients repeat them", seconds)
+        logging.shutdown()
+        os._exit(0)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+
+
 def _describe_read_access(settings: Settings) -> str:
     if settings.serve_read_access == PUBLIC:
         return "reading is public"
@@ -241,13 +279,20 @@ def _describe_read_access(settings: Settings) -> str:
     return "reading requires a key"
 
 
-def _uvicorn_config(
-    app: ASGIApp, address: ListenAddress, headers: list[tuple[str, str]]
+def configure_uvicorn(
+    app: ASGIApp,
+    guard: ConnectionGuard,
+    headers: list[tuple[str, str]] | None = None,
+    *,
+    behind_proxy: bool = False,
 ) -> uvicorn.Config:
+    """Configure uvicorn for an application with guarded connections."""
     config = uvicorn.Config(
-        app,
+        guard.wrap_app(app),
         headers=headers,
-        http=BoundedHttpProtocol,
+        # h11 limits headers, httptools is faster; a proxy has limited them already.
+        http="httptools" if behind_proxy else "h11",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -258,8 +303,7 @@ def _uvicorn_config(
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
     )
     config.load()
-    if address.certificate:
-        config.ssl = address.certificate.context
+    config.http_protocol_class = guard.wrap_protocol(config.http_protocol_class)  # type: ignore[assignment]
     return config
 
 
@@ -274,11 +318,12 @@ def _tune_garbage_collector() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _raise_open_file_limit() -> None:
-    """Raise the limit of open files, and with it of connections, to the maximum."""
+def _raise_open_file_limit() -> int:
+    """Raise the limit of open files, and with it of connections, to the maximum; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:

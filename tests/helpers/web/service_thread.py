@@ -26,14 +26,16 @@ from treehammer.sql.auth.access_keys import AccessKey
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink
 from treehammer.web.core.request_bodies import RequestLimits
 from treehammer.web.figures import drawing, drawing_process
 from treehammer.web.service.app import create_app
-from treehammer.web.service.http_connection import BoundedHttpProtocol
+from treehammer.web.service.connection_guard import ConnectionGuard
 from treehammer.web.service.page_routes import PageRoutes
 from treehammer.web.service.security_headers import security_headers
+from treehammer.web.service.service_process import configure_uvicorn
 
 MASTER_KEY = b"m" * 32
 
@@ -113,15 +115,9 @@ class ServiceThread:
 
 @contextmanager
 def _serve_app(app: Starlette) -> Iterator[httpx.Client]:
-    config = uvicorn.Config(
-        app,
-        headers=security_headers(over_tls=False),
-        http=BoundedHttpProtocol,
-        log_config=None,
-        lifespan="on",
-        ws="none",
-    )
-    server = uvicorn.Server(config)
+    guard = ConnectionGuard(ClientLimits(), lambda _address: False)
+    headers = security_headers(over_tls=False)
+    server = uvicorn.Server(configure_uvicorn(app, guard, headers))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()

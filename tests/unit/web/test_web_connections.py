@@ -12,17 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.web.service import http_connection
+from treehammer.web.core.client_limits import ClientLimits
+from treehammer.web.service import connection_guard, service_process
 
 #: Shortened timeouts of the service, and the patience of the tests.
-HEADER_TIMEOUT_S, REFUSED_BODY_TIMEOUT_S, CLOSE_TIMEOUT_S, PATIENCE_S = 0.4, 0.8, 0.1, 60.0
+HEADER_TIMEOUT_S, KEEP_ALIVE_S, READ_TIMEOUT_S, CHECK_INTERVAL_S = 0.4, 0.4, 0.8, 0.1
+PATIENCE_S = 60.0
 #: More bytes than a client can send before a refused connection ends.
 MAX_SENT_BYTES = 320_000_000
 
@@ -34,6 +35,8 @@ Connect = Callable[[], ssl.SSLSocket]
 
 async def _answer(request: Request) -> Response:
     """Respond with the size of the body, or refuse without reading it."""
+    if "large" in request.url.path:
+        return PlainTextResponse(b"a" * 20_000_000)
     if "refuse" in request.url.path:
         return PlainTextResponse("no", 403)
     return PlainTextResponse(str(len(await request.body())))
@@ -46,17 +49,12 @@ class TlsServer:
         authority = CertificateAuthority(folder)
         self._context = ssl.create_default_context(cafile=str(authority.ca))
         routes = [Route("/{path:path}", _answer, methods=["GET", "POST"])]
-        config = uvicorn.Config(
-            Starlette(routes=routes),
-            http=http_connection.BoundedHttpProtocol,
-            log_config=None,
-            ws="none",
-        )
-        config.load()
+        self.guard = connection_guard.ConnectionGuard(ClientLimits(), lambda _address: False)
+        config = service_process.configure_uvicorn(Starlette(routes=routes), self.guard)
         config.ssl = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         config.ssl.load_cert_chain(*authority.issue_server_certificate())
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self._server = uvicorn.Server(config)
+        self._server = service_process.ServiceServer(config, self.guard, None)
         self._thread = threading.Thread(target=self._server.run, args=([self._listening],))
         self._thread.start()
         self._clients: list[ssl.SSLSocket] = []
@@ -68,9 +66,16 @@ class TlsServer:
         self._clients.append(client)
         return client
 
+    def is_connected(self, client: ssl.SSLSocket) -> bool:
+        """Return whether the server's side of a connection is open."""
+        return any(
+            one.peer == client.getsockname() for one in list(self.guard._connections.values())
+        )
+
     def stop(self) -> float:
         """Stop the server and return the seconds it took."""
         start = time.monotonic()
+        self.guard.stop()
         self._server.should_exit = True
         self._thread.join(PATIENCE_S)
         return time.monotonic() - start
@@ -87,8 +92,8 @@ class TlsServer:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TlsServer]:
-    for name in ("HEADER_TIMEOUT_S", "REFUSED_BODY_TIMEOUT_S", "CLOSE_TIMEOUT_S"):
-        monkeypatch.setattr(http_connection, name, globals()[name])
+    for name in ("HEADER_TIMEOUT_S", "KEEP_ALIVE_S", "READ_TIMEOUT_S", "CHECK_INTERVAL_S"):
+        monkeypatch.setattr(connection_guard, name, globals()[name])
     server = TlsServer(tmp_path)
     yield server
     server.close()
@@ -134,7 +139,7 @@ def wait_for_end(client: ssl.SSLSocket) -> float:
         b"GET /" + b"x" * 100,
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + HEAD + b"X: ",
         CHUNKED + b"1\r\nx\r\n0\r\nX: ",
-        b"POST /refuse HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+        b"POST /refuse HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
     ],
     ids=["value", "name", "address", "second request", "trailer", "trailer of a refused one"],
 )
@@ -153,10 +158,10 @@ def test_endless_headers_are_cut_off(server: TlsServer) -> None:
     assert send_until_closed(client, b"X: y\r\n" * 10_000) < MAX_SENT_BYTES
 
 
-def test_too_large_headers_get_431(server: TlsServer) -> None:
+def test_too_large_headers_get_400(server: TlsServer) -> None:
     client = server.connect()
-    client.sendall(HEAD + b"X: " + b"a" * (http_connection.MAX_HEADER_BYTES - len(HEAD) - 3))
-    assert read_response(client) == (431, b'{"error": "the headers are larger than 65536 bytes"}')
+    client.sendall(HEAD + b"X: " + b"a" * (service_process.MAX_HEADER_BYTES - len(HEAD) - 2))
+    assert read_response(client)[0] == 400
 
 
 def test_body_bytes_do_not_count_as_headers(server: TlsServer) -> None:
@@ -182,7 +187,7 @@ def test_incomplete_headers_time_out(server: TlsServer, sent: bytes) -> None:
 
 
 def test_sending_byte_by_byte_does_not_extend_timeout(server: TlsServer) -> None:
-    for begin in (HEAD, b"POST /refuse HTTP/1.1\r\nContent-Length: 10000\r\n\r\n"):
+    for begin in (HEAD, b"POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n"):
         client = server.connect()
         client.sendall(begin)
         start = time.monotonic()
@@ -201,7 +206,7 @@ def test_slow_body_is_awaited(server: TlsServer) -> None:
         client.sendall(b"a")
     assert read_response(client) == (200, b"4")
     # Refused before it was read: the response arrives although the body is still being sent.
-    client.sendall(b"POST /refuse HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
+    client.sendall(b"POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
     time.sleep(HEADER_TIMEOUT_S)
     client.sendall(b"aaaa")
     assert read_response(client) == (403, b"no")
@@ -209,8 +214,45 @@ def test_slow_body_is_awaited(server: TlsServer) -> None:
     assert read_response(client) == (200, b"0")
 
 
+def test_slow_reader_is_cut_off(server: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = server.connect()
+    client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    deadline = time.monotonic() + PATIENCE_S / 2
+    while server.is_connected(client):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    monkeypatch.setattr(connection_guard, "READ_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(connection_guard, "HEADER_TIMEOUT_S", PATIENCE_S)
+    reading = server.connect()
+    reading.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert len(read_response(reading)[1]) == 20_000_000
+
+
+def test_connections_of_one_address_are_limited(
+    server: TlsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.guard, "_limits", ClientLimits(connections_per_address=3))
+    monkeypatch.setattr(connection_guard, "HEADER_TIMEOUT_S", PATIENCE_S)
+    for _ in range(3):
+        server.connect()
+    status, body = read_response(server.connect())
+    assert (status, b"too many connections" in body) == (429, True)
+
+
+def test_oldest_idle_connection_gives_way(
+    server: TlsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.guard, "_limits", ClientLimits(connections=2))
+    monkeypatch.setattr(connection_guard, "HEADER_TIMEOUT_S", PATIENCE_S)
+    oldest, second, newest = (server.connect() for _ in range(3))
+    wait_for_end(oldest)
+    for client in (second, newest):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert read_response(client) == (200, b"0")
+
+
 def test_stop_closes_idle_connections(server: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "HEADER_TIMEOUT_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(connection_guard, "HEADER_TIMEOUT_S", 2 * PATIENCE_S)
     for sent in (b"", HEAD, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"nonsense\r\n\r\n"):
         server.connect().sendall(sent)
     socket.create_connection(server._listening.getsockname()).close()

@@ -1,0 +1,122 @@
+"""``treehammer serve`` as a child process that tests attack through real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from treehammer.testbed.network.free_ports import find_free_ports
+
+PATIENCE_S = 60.0
+#: Addresses of this machine: attackers and victims must differ.
+ATTACKER, VICTIM = "127.0.0.1", "127.0.0.2"
+
+
+@dataclass
+class AttackedService:
+    """A running service without TLS."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+    folder: Path
+
+    def connect(self, source: str = ATTACKER) -> socket.socket:
+        """Open a connection from an address."""
+        return socket.create_connection(
+            ("127.0.0.1", self.port), timeout=PATIENCE_S, source_address=(source, 0)
+        )
+
+    def open_with(self, sent: bytes, count: int) -> list[socket.socket]:
+        """Open connections that send the same bytes; those that fail are left out."""
+        clients = []
+        for _ in range(count):
+            try:
+                client = self.connect()
+                client.sendall(sent)
+            except OSError:
+                continue
+            clients.append(client)
+        return clients
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        source: str = VICTIM,
+        timeout_s: float = PATIENCE_S,
+        **headers: str,
+    ) -> tuple[int, Mapping[str, str], Any]:
+        """Send a request; return status, headers and document."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=timeout_s, source_address=(source, 0)
+        )
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            connection.request(method, path, body, named)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, dict(answer.getheaders()), json.loads(text) if text else None
+        finally:
+            connection.close()
+
+    def read_memory(self) -> int:
+        """Return the resident memory in bytes."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def terminate(self) -> float:
+        """Send SIGTERM; return the seconds until the process ended regularly."""
+        start = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(PATIENCE_S) == 0, self.log.read_text()
+        return time.monotonic() - start
+
+
+@contextmanager
+def run_attacked_service(
+    folder: Path, *flags: str, open_files: int = 0, database: str = "", **settings: object
+) -> Iterator[AttackedService]:
+    """Run a service on a database in a folder, with settings and a limit of open files."""
+    (port,) = find_free_ports(1)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
+    environment |= {f"TREEHAMMER_{k.upper()}": str(v) for k, v in settings.items()}
+    words = ["--data-dir", str(folder), *(["--database", database] if database else [])]
+    log = folder / "serve.log"
+
+    def limit_files() -> None:
+        if open_files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "treehammer", *words, "serve", "--port", str(port), *flags],
+            stderr=stream,
+            cwd=folder,
+            env=environment,
+            preexec_fn=limit_files,  # noqa: PLW1509 - this process has no other threads yet
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while "uploads require a token" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield AttackedService(process, port, log, folder)
+    finally:
+        process.kill()
+        process.wait()

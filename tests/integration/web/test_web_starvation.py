@@ -1,0 +1,110 @@
+"""Attacks that try to keep the service from serving others, each on a real process."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from attacked_service import PATIENCE_S, VICTIM, AttackedService, run_attacked_service
+
+HEALTH = "/api/v1/health"
+OPEN_SIGN_IN = (
+    b"POST /sign-in HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\n\r\na"
+)
+HALF_SENT_HEADERS = b"GET / HTTP/1.1\r\nHost: x\r\nX: "
+#: Longest time of an answer to a victim during an attack.
+VICTIM_PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def clients() -> Iterator[ExitStack]:
+    """Sockets to close at the end."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def close_later(clients: ExitStack, sockets: Sequence[socket.socket]) -> None:
+    for one in sockets:
+        clients.callback(one.close)
+
+
+def require_service(service: AttackedService, times: int = 3) -> None:
+    """Check that a client from another address is served."""
+    for _ in range(times):
+        status, _, document = service.request("GET", HEALTH, timeout_s=VICTIM_PATIENCE_S)
+        assert (status, document["status"]) == (200, "ok"), service.log.read_text()
+
+
+def wait_for_log(service: AttackedService, text: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while text not in service.log.read_text():
+        assert time.monotonic() < deadline, service.log.read_text()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("sent", [OPEN_SIGN_IN, HALF_SENT_HEADERS, b""], ids=["body", "head", "-"])
+def test_open_requests_leave_room_for_others(
+    tmp_path: Path, clients: ExitStack, sent: bytes
+) -> None:
+    with run_attacked_service(tmp_path, open_files=512) as service:
+        close_later(clients, service.open_with(sent, 512))
+        require_service(service)
+        wait_for_log(service, "refusing address 127.0.0.1")
+        assert "serve_max_connections_per_address" in service.log.read_text()
+        assert service.terminate() < 30
+
+
+def test_late_body_is_refused(tmp_path: Path, clients: ExitStack) -> None:
+    with run_attacked_service(tmp_path) as service:
+        paths = (b"/sign-in", b"/sign-out", b"/api/v1/measurements", b"/api/v1/campaigns", b"/")
+        waiting = [
+            opened
+            for path in paths
+            for opened in service.open_with(OPEN_SIGN_IN.replace(b"/sign-in", path), 1)
+        ]
+        close_later(clients, waiting)
+        for path, one in zip(paths, waiting, strict=True):
+            answer = one.recv(10_000)
+            expected = b" 408 " if path == b"/sign-in" else b"HTTP/1.1 "
+            assert expected in answer, (path, answer)
+            while answer:  # The connection does not stay open either.
+                answer = one.recv(10_000)
+
+
+def test_slow_readers_of_static_files_do_not_delay_the_end(
+    tmp_path: Path, clients: ExitStack
+) -> None:
+    with run_attacked_service(tmp_path, "--read-access", "public") as service:
+        require_service(service)
+        before = service.read_memory()
+        request = b"GET /static/vendor/plotly-cartesian.min.js HTTP/1.1\r\nHost: x\r\n\r\n"
+        # The kernel holds some megabytes for each reader, more than one file.
+        close_later(clients, [open_slow_reader(service, 20 * request) for _ in range(50)])
+        require_service(service)
+        assert service.read_memory() - before < 100_000_000
+        assert service.terminate() < 30
+
+
+def open_slow_reader(service: AttackedService, request: bytes) -> socket.socket:
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.settimeout(PATIENCE_S)
+    reader.connect(("127.0.0.1", service.port))
+    reader.sendall(request)
+    assert reader.recv(100).startswith(b"HTTP/1.1 200")
+    return reader
+
+
+def test_requests_per_address_are_limited(tmp_path: Path) -> None:
+    with run_attacked_service(tmp_path, serve_requests_per_second=2) as service:
+        statuses = [service.request("GET", HEALTH, source=VICTIM)[0] for _ in range(30)]
+        assert statuses.count(429) >= 5
+        status, headers, document = service.request("GET", HEALTH, source=VICTIM)
+        assert (status, int(headers["retry-after"]) >= 1) == (429, True)
+        assert "too many requests from this address" in document["error"]
+        assert service.request("GET", HEALTH, source="127.0.0.3")[0] == 200

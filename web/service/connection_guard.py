@@ -1,0 +1,247 @@
+"""Limits of connections: number per address, time for headers, clients that do not read.
+
+They apply to the transports of asyncio, below the HTTP protocol, whose class is uvicorn's and not
+changed: a connection that has sent no complete request yet never reaches the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from treehammer.web.core.client_limits import ClientLimits, RefusalLog, client_group
+
+#: Seconds for which a connection may be idle after a response.
+KEEP_ALIVE_S = 30
+#: Seconds for the headers of a request to arrive.
+HEADER_TIMEOUT_S = 10.0
+#: Seconds in which a client must read some of a response that waits for it.
+READ_TIMEOUT_S = 30.0
+#: Seconds between two checks of all connections.
+CHECK_INTERVAL_S = 1.0
+
+_BODY = json.dumps({"error": "too many connections from this address; try again later"}).encode()
+_REFUSAL = (
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 10\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+
+#: Address and port of a client.
+_Peer = tuple[str, int]
+
+
+class ConnectionGuard:
+    """All open connections.
+
+    Args:
+        limits: of connections.
+        is_exempt: whether an address, that of a trusted proxy, may open any number of connections.
+    """
+
+    def __init__(self, limits: ClientLimits, is_exempt: Callable[[str], bool]) -> None:
+        self._limits = limits
+        self._is_exempt = is_exempt
+        self._connections: dict[_Peer, _GuardedConnection] = {}
+        self._by_group: Counter[str] = Counter()
+        self._log = RefusalLog()
+        self._stopping = False
+
+    def wrap_protocol(
+        self, make_protocol: Callable[..., asyncio.Protocol]
+    ) -> Callable[..., asyncio.Protocol]:
+        """Return a factory of guarded protocols."""
+
+        def make_guarded(*arguments: Any, **named: Any) -> asyncio.Protocol:
+            return _GuardedConnection(make_protocol(*arguments, **named), self)
+
+        return make_guarded
+
+    def wrap_app(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that reports its requests; clients must be those of connections."""
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            connection = self._connections.get(tuple(scope.get("client") or ()))
+            if connection is None:
+                await app(scope, receive, send)
+                return
+            with connection.running:
+                await app(scope, receive, send)
+
+        return serve
+
+    def admit(self, connection: _GuardedConnection) -> bool:
+        """Register a new connection, unless that exceeds a limit."""
+        address = connection.peer[0]
+        group = client_group(address)
+        if not self._is_exempt(address):
+            allowed = self._limits.connections_per_address
+            if self._by_group[group] >= allowed:
+                reason = f"{allowed} connections from this address are open"
+                self._log.warn(reason, f"address {group}", "serve_max_connections_per_address")
+                return False
+        if len(self._connections) >= self._limits.connections and not self._drop_idle():
+            reason = f"{self._limits.connections} connections are open"
+            self._log.warn(reason, f"address {group}", "serve_max_connections")
+            return False
+        connection.group = group
+        self._connections[connection.peer] = connection
+        self._by_group[group] += 1
+        return True
+
+    def discard(self, connection: _GuardedConnection) -> None:
+        """Forget a closed connection."""
+        if self._connections.get(connection.peer) is connection:
+            del self._connections[connection.peer]
+            self._by_group[connection.group] -= 1
+            if not self._by_group[connection.group]:
+                del self._by_group[connection.group]
+
+    def _drop_idle(self) -> bool:
+        """Abort the connection that has waited longest for a request; return whether there is one."""
+        idle = [one for one in self._connections.values() if one.idle_since_s is not None]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda one: one.idle_since_s or 0.0)
+        self.discard(oldest)
+        oldest.abort()
+        return True
+
+    async def check_forever(self) -> None:
+        """Abort overdue connections periodically until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            self.abort_overdue()
+
+    def abort_overdue(self) -> None:
+        """Abort connections that keep the service waiting too long."""
+        now_s = time.monotonic()
+        for connection in list(self._connections.values()):
+            if self._is_overdue(connection, now_s):
+                connection.abort()
+
+    def _is_overdue(self, connection: _GuardedConnection, now_s: float) -> bool:
+        if now_s - (connection.paused_since_s or now_s) > READ_TIMEOUT_S:
+            return True
+        if connection.is_closing:
+            # A TLS connection would go on reading until the client closes its side.
+            patience_s = READ_TIMEOUT_S if connection.has_unread else CHECK_INTERVAL_S
+            return connection.closing_for_s(now_s) > patience_s
+        if connection.idle_since_s is None:
+            return False
+        patience_s = HEADER_TIMEOUT_S + (KEEP_ALIVE_S if connection.requests else 0.0)
+        if self._stopping:
+            patience_s = CHECK_INTERVAL_S
+        return now_s - connection.idle_since_s > patience_s
+
+    def stop(self) -> None:
+        """From now on abort connections without a request in progress."""
+        self._stopping = True
+
+
+class _RunningRequest:
+    """Context of a request in progress."""
+
+    def __init__(self, connection: _GuardedConnection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.requests += 1
+        self._connection.idle_since_s = None
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.idle_since_s = time.monotonic()
+
+
+class _GuardedConnection(asyncio.Protocol):
+    """Connection that passes everything on to another protocol once it is admitted.
+
+    Attributes:
+        peer: address and port of the client.
+        group: the part of the address that limits apply to.
+        requests: number of requests so far.
+        idle_since_s: when it began to wait for a request; None during a request.
+        paused_since_s: since when the client reads too slowly; None if it reads.
+        running: context of a request in progress.
+    """
+
+    def __init__(self, protocol: asyncio.Protocol, guard: ConnectionGuard) -> None:
+        self._protocol = protocol
+        self._guard = guard
+        self._transport: asyncio.Transport | None = None
+        self._admitted = False
+        self.peer: _Peer = ("", 0)
+        self.group = ""
+        self.requests = 0
+        self.idle_since_s: float | None = time.monotonic()
+        self.paused_since_s: float | None = None
+        self.running = _RunningRequest(self)
+        self._closing_since_s: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Pass an admitted connection on; refuse and close any other."""
+        self._transport = transport
+        self.peer = tuple((transport.get_extra_info("peername") or ("", 0))[:2])
+        self._admitted = self._guard.admit(self)
+        if self._admitted:
+            self._protocol.connection_made(transport)
+            return
+        transport.write(_REFUSAL)
+        transport.close()
+        # A client that does not close its side of TLS would keep the connection open.
+        asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._guard.discard(self)
+        if self._admitted:
+            self._protocol.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass data on."""
+        if self._admitted:
+            self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Pass the end of the client's data on."""
+        return self._protocol.eof_received() if self._admitted else None
+
+    def pause_writing(self) -> None:
+        """Note that the client reads more slowly than the service writes."""
+        self.paused_since_s = time.monotonic()
+        if self._admitted:
+            self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Note that the client has read."""
+        self.paused_since_s = None
+        if self._admitted:
+            self._protocol.resume_writing()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the service has closed its side."""
+        return self._transport is not None and self._transport.is_closing()
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether some of a response was not sent yet."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
+    def closing_for_s(self, now_s: float) -> float:
+        """Return the seconds since this was first called."""
+        if self._closing_since_s is None:
+            self._closing_since_s = now_s
+        return now_s - self._closing_since_s
+
+    def abort(self) -> None:
+        """Close the connection at once, without waiting for the client."""
+        if self._transport is not None:
+            with suppress(RuntimeError):  # It is closed already.
+                self._transport.abort()
