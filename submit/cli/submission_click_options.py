@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,12 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
         metavar="TIME",
         help="How long each job waits for the results service [default: 60s].",
     )
+    @click.option(
+        "--authorities",
+        type=click.Path(path_type=Path, exists=True, resolve_path=True),
+        help="Certificate authorities to send with jobs through HTCondor: a PEM file, or a folder "
+        "with hashed names [default: those of the nodes].",
+    )
     @credential_options
     @functools.wraps(function)
     def wrapper(
@@ -93,6 +100,7 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
         replica_timeout: str | None,
         service: bool,
         service_timeout: str | None,
+        authorities: Path | None,
         credentials: JobCredentials,
         **kwargs: Any,
     ) -> Any:
@@ -103,6 +111,7 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
             else DEFAULT_WAIT_S
         )
         pace = _parse_pace(in_flight, spread, ramp)
+        credentials = replace(credentials, authorities=authorities)
         options = SubmissionOptions(
             pace, BreakerThreshold.parse(breaker), credentials, wait_s, service, patience_s
         )

@@ -1,4 +1,4 @@
-"""Storage credentials of grid jobs, and checks of their lifetime.
+"""Storage credentials and authorities of grid jobs, and checks of their lifetime.
 
 Credential files travel with the job.  Neither their paths nor their content appear in arguments,
 records or logs.
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from treehammer.collectors.tls_context import BUNDLE_VARIABLES
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
@@ -23,6 +24,8 @@ SANDBOX_NAMES: Mapping[str, str] = {
     PROXY_VARIABLE: "x509-proxy.pem",
     TOKEN_FILE_VARIABLE: "storage-token",
 }
+#: Name of the authorities' bundle in a job's sandbox, and the variable that names it.
+BUNDLE_NAME, BUNDLE_VARIABLE = "authorities.pem", BUNDLE_VARIABLES[0]
 _OPTIONS = {PROXY_VARIABLE: "--proxy", TOKEN_FILE_VARIABLE: "--token-file"}
 _RENEWAL_HINTS = {
     PROXY_VARIABLE: "Renew it, e.g. voms-proxy-init -valid 96:00",
@@ -32,10 +35,14 @@ _RENEWAL_HINTS = {
 
 @dataclass(frozen=True)
 class JobCredentials:
-    """Files with an x509 proxy and a bearer token, each optional."""
+    """Files with an x509 proxy and a bearer token, each optional.
+
+    ``authorities`` is a bundle, or a folder with hashed names, of the authorities of doors.
+    """
 
     proxy: Path | None = None
     token: Path | None = None
+    authorities: Path | None = None
 
     def __bool__(self) -> bool:
         return bool(self.file_by_variable)
@@ -52,7 +59,8 @@ class JobCredentials:
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables that name the files in the sandbox."""
-        return {name: SANDBOX_NAMES[name] for name in self.file_by_variable}
+        bundle = {BUNDLE_VARIABLE: BUNDLE_NAME} if self.authorities else {}
+        return {name: SANDBOX_NAMES[name] for name in self.file_by_variable} | bundle
 
     def check_validity(self, now_s: float, until_s: float | None) -> None:
         """Check that each credential is usable and valid until the expected end of the campaign.

@@ -9,6 +9,7 @@ from functools import cache
 
 from treehammer.collectors.job_spec import PAIRED, RETRY_EXIT_CODE
 from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
+from treehammer.collectors.tls_context import CERT_DIR_VARIABLE
 from treehammer.submit.batch.htcondor import job_policy
 from treehammer.submit.batch.htcondor.known_commands import check_description, check_site_commands
 from treehammer.submit.planning.job_clusters import JobCluster
@@ -52,6 +53,8 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
     site = cluster.site
     check_site_commands(site.submit, f"site {site.name}: submit")
     environment = JOB_ENVIRONMENT | plan.options.credentials.environment()
+    if site.cert_dir:
+        environment[CERT_DIR_VARIABLE] = site.cert_dir
     if site.cvmfs:
         environment[CVMFS_VARIABLE] = site.cvmfs
     values = {

@@ -17,9 +17,11 @@ from treehammer.errors import SourceError
 from treehammer.hctests.matrix.definition import PinnedTest
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.planning.job_clusters import plan_clusters
+from treehammer.submit.planning.job_credentials import BUNDLE_NAME
 from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, PlannedJob
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.rendering import cluster_description
+from treehammer.submit.rendering.authority_bundle import write_bundle
 from treehammer.submit.reporting import job_reporting
 from treehammer.submit.reporting.job_reporting import JobReporting
 from treehammer.submit.reporting.token_lifetime import TokenDeadlines
@@ -44,6 +46,8 @@ PASSED_VARIABLES = (
     "ROOTSYS",
     CVMFS_VARIABLE,
     "BEARER_TOKEN_FILE",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
     "KRB5CCNAME",
 )
 PASSED_PREFIXES = ("LC_", "XRD_", "X509_", "ROOT_", "CLING_")
@@ -91,6 +95,10 @@ def render_jobs(
     if service is not None:
         shared |= service.write_shared_files(folder)
         environment |= job_reporting.proxy_environment(environ)
+    sandbox = plan.options.credentials.sandbox_inputs()
+    if plan.options.credentials.authorities:
+        bundle = write_bundle(plan.options.credentials.authorities, folder / BUNDLE_NAME)
+        sandbox[BUNDLE_NAME] = bundle
     deadlines = TokenDeadlines(plan, slots)
 
     def tokens(job: PlannedJob) -> dict[str, Path]:
@@ -107,7 +115,7 @@ def render_jobs(
         text = cluster_description.render_cluster_description(plan, cluster)
         texts.update({(cluster.site.name, lane): text for lane in cluster.lanes})
     return (
-        _render_job(plan, job, folder, shared | tokens(job), texts, environment)
+        _render_job(plan, job, folder, shared | tokens(job), sandbox, texts, environment)
         for job in (plan.jobs if jobs is None else jobs)
     )
 
@@ -117,6 +125,7 @@ def _render_job(
     job: PlannedJob,
     folder: Path,
     shared: Mapping[str, Path],
+    sandbox: Mapping[str, Path],
     texts: Mapping[tuple[str, Lane], str],
     environment: Mapping[str, str],
 ) -> JobDescription:
@@ -127,7 +136,7 @@ def _render_job(
     if text is None:
         text = _render_local_description(plan, job, sorted(inputs), environment)
     else:
-        inputs |= plan.options.credentials.sandbox_inputs()
+        inputs |= sandbox
     together = job.spec.load.participants if job.spec.load and job.spec.load.barrier else 0
     return JobDescription(job.spec.job_id, text, inputs, together)
 

@@ -100,6 +100,8 @@ class Site:
         templates: folder with the site's own templates, None for the shipped ones.
         submit: additional submit commands, e.g. ``{"accounting_group": "group_io"}``.
         labels: words by which ``--sites`` selects it.
+        cert_dir: folder of certificate authorities on its nodes, '' for what clients use by
+            themselves.
     """
 
     name: str
@@ -115,6 +117,7 @@ class Site:
     templates: Path | None = None
     submit: Mapping[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    cert_dir: str = ""
 
     @property
     def is_local(self) -> bool:

@@ -189,6 +189,7 @@ def _build_site(name: str, table: SiteTable, base: Path) -> Site:
         grid_resource=table.grid_resource,
         software=table.software,
         cvmfs=table.cvmfs or "",
+        cert_dir=table.cert_dir or "",
         python=table.python,
         templates=_resolve_path(table.templates, base),
         submit=table.submit,

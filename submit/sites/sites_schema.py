@@ -130,6 +130,11 @@ class SiteTable(StrictModel):
     cvmfs: _NodePath | None = Field(
         None, description="Mount point of CVMFS on its nodes; /cvmfs by default."
     )
+    cert_dir: _NodePath | None = Field(
+        None,
+        description="Folder of certificate authorities on its nodes, with hashed names (X509_CERT_DIR); "
+        "by default what clients use by themselves, mostly /etc/grid-security/certificates.",
+    )
     python: _NodePath = Field(
         "/usr/bin/python3", description="Python interpreter that starts the worker on its nodes."
     )

@@ -33,7 +33,7 @@ _FORBIDDEN = re.compile(
 #: Messages of a client that does not trust the server.
 _UNTRUSTED = re.compile(
     r"certificate.?verify.?failed|certificate is not trusted|unable to verify .*certificate"
-    r"|self.signed certificate|unable to get local issuer|\[FATAL\] TLS error",
+    r"|disallowed for non-TLS connections|self.signed certificate|unable to get local issuer|\[FATAL\] TLS error",
     re.IGNORECASE,
 )
 #: Failures that a refusal may hide behind: class, or class and kind.
@@ -71,7 +71,9 @@ def classify_refusal(
         return failure
     if failure.kind == NOT_SUPPORTED:
         return failure
-    kind = _find_kind(f"{failure.message}\n{excerpt if hidden else ''}", env)
+    kind = _find_kind(failure.message, env) or (_find_kind(excerpt, env) if hidden else "")
+    if kind and _UNTRUSTED.search(excerpt):
+        kind = "untrusted"
     if not kind:
         return failure
     limit = find_limit(READ, remote[0], software, has_credential=True)

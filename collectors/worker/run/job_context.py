@@ -6,7 +6,7 @@ import os
 from typing import Optional
 
 from ...job_spec import JOB_MARK_VARIABLE, JobSpec
-from ..probes import credential_checks, node_facts
+from ..probes import authority_folder, credential_checks, node_facts
 from ..probes.cgroup import Cgroup
 from ..start.common_start import CommonStart
 from ..stop_signals import StopSignals
@@ -52,5 +52,10 @@ class JobContext:
             if name == JOB_MARK_VARIABLE or not name.startswith("TREEHAMMER_")
         }
         credential_checks.resolve_credentials(self.base_env, os.path.abspath(job_folder))
+        authority_folder.unpack_authorities(
+            self.base_env,
+            os.path.abspath(job_folder),
+            os.path.join(os.path.abspath(output), "work", "authorities"),
+        )
         for name in ("work", "logs", "records"):
             os.makedirs(os.path.join(output, name), exist_ok=True)

@@ -101,3 +101,8 @@ def test_other_failures_are_kept(message: str, valid: dict[str, str]) -> None:
 def test_local_files_need_no_credential(valid: dict[str, str]) -> None:
     given = Failure("open", "file", "open", "403 forbidden")
     assert classify_refusal(given, valid, ["/data/a.root"], ROOT_640) == given
+
+
+def test_server_without_trust_is_not_a_refusal(valid: dict[str, str]) -> None:
+    excerpt = "security protocol 'ztn' disallowed for non-TLS connections."
+    assert classify(NO_PROTOCOL, valid, excerpt=excerpt).kind == "untrusted"
