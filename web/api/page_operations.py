@@ -337,6 +337,7 @@ OPERATIONS = (
         "A site compared with the median of similar sites, and its changes",
         {
             "series": "the site and the median of similar sites, by day or week",
+            "parts": "parts of the site's difference by variant, door, host and CPU model",
             "time": _TIME_TABLE,
             "state": "doors, releases and nodes",
             "changes": "changes of doors, releases and nodes, by day",
@@ -352,7 +353,7 @@ OPERATIONS = (
             Parameter("protocol", "Only doors of this protocol.", _TEXT),
             *_window_parameters((14, 30, 90, 180)),
         ),
-        ("explanation",),
+        ("standing", "explanation"),
     ),
     PageOperation(
         "/comparisons",

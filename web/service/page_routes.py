@@ -20,8 +20,6 @@ from treehammer.web.views import (
     error_pages,
     overview_page,
     root_file_page,
-    site_list_page,
-    site_page,
 )
 from treehammer.web.views.campaign import campaign_list_page, campaign_page, job_page
 from treehammer.web.views.compare import compare_page
@@ -30,6 +28,7 @@ from treehammer.web.views.load import load_page
 from treehammer.web.views.shared.page_context import PageContext
 from treehammer.web.views.shared.static_assets import StaticAssets
 from treehammer.web.views.sign_in import sign_in_page
+from treehammer.web.views.site import site_list_page, site_page
 
 STATIC_DIR = Path(__file__).parents[1] / "static"
 

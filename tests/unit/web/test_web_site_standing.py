@@ -1,0 +1,160 @@
+"""Standing of a site: its place among the others, and the parts of its difference."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from measurement_factory import make_measurement, variant_values
+from service_thread import ServiceThread, run_service
+
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.descriptive.site_standing import (
+    find_peer_medians,
+    rank_site,
+    split_difference,
+)
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.read.figure_query import Moments
+from treehammer.sql.write.store import Store
+
+TODAY = datetime.now(UTC).date()
+#: Efficiency of each site; that of SLOW on its second host.
+EFFICIENCIES = {"BEST": 0.9, "MIDDLE": 0.8, "SLOW": 0.8}
+SLOW_HOST = 0.6
+
+
+def measure() -> Iterator[Measurement]:
+    for site, usual in EFFICIENCIES.items():
+        for number in range(8):
+            slow = site == "SLOW" and number % 2
+            values: dict[str, Any] = {
+                "site": site,
+                "host": f"node{number % 2}.{site}",
+                "cpu_model": "old" if slow else "new",
+                "door": "near" if number < 4 else "far",
+                "door_protocol": "root",
+                "day": TODAY.year * 10000 + TODAY.month * 100 + TODAY.day,
+                **variant_values(f"branches={(2, 100)[number // 2 % 2]}% root=6.40.00"),
+                "axis_root": "6.40.00",
+                "test_name": "ttree-read",
+                "dataset_hash": "d",
+                "eff_job": SLOW_HOST if slow else usual,
+                "cpu_per_event_s": 1.0 if slow else 0.5,
+                "plausible": True,
+            }
+            yield make_measurement(f"{site}-{number}", **values)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    folder = tmp_path_factory.mktemp("standing")
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        store.add(measure())
+    with run_service(folder, reading_open=True) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "site, query, sentence",
+    [
+        (
+            "SLOW",
+            "",
+            "CPU efficiency 17.6 % below the median of the same work; 3rd of 3 sites. "
+            "Mainly host node1.SLOW: 29.4 % below.",
+        ),
+        ("BEST", "", "CPU efficiency 20.0 % above the median of the same work; 1st of 3 sites."),
+        (
+            "SLOW",
+            "?metric=cpu_per_event_s",
+            "CPU time per event 50.0 % above the median of the same work; 3rd of 3 sites. "
+            "Mainly host node1.SLOW: 100.0 % above.",
+        ),
+        (
+            "MIDDLE",
+            "?metric=loop_wall_s",
+            "",
+        ),
+    ],
+)
+def test_page_begins_with_standing(
+    service: ServiceThread, site: str, query: str, sentence: str
+) -> None:
+    page = html.unescape(service.load_page(f"/sites/{site}{query}"))
+    after = page.split("</h1>")[1].lstrip()
+    assert after.startswith(f'<p class="headline">{sentence}</p>' if sentence else "<nav")
+    told = service.client.get(f"/api/v1/sites/{site}{query}").json()
+    assert told["about"]["standing"] == sentence
+
+
+def test_parts_add_up_and_name_the_slow_host(service: ServiceThread) -> None:
+    rows = service.load_tables("/sites/SLOW")["parts"]
+    kinds = {row["kind"] for row in rows}
+    assert kinds == {"variant", "door", "host", "cpu_model"}
+    for kind in kinds:
+        shares = [row["share"] for row in rows if row["kind"] == kind]
+        assert math.fsum(shares) == pytest.approx(0.7 / 0.85 - 1)
+    (worst, other) = [row for row in rows if row["kind"] == "host"]
+    assert (worst["name"], worst["measurements"]) == ("node1.SLOW", 4)
+    assert worst["difference"] == pytest.approx(0.6 / 0.85 - 1)
+    assert other["difference"] == pytest.approx(0.8 / 0.85 - 1)
+
+
+def test_page_shows_few_parts_and_files_all(
+    service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treehammer.web.views.site.site_page.MAX_PARTS", 1)
+    page = service.load_page("/sites/SLOW")
+    assert "node1.SLOW" in page
+    assert "node0.SLOW" not in page
+    assert "4 smaller parts are in CSV and JSON." in page
+    assert len(service.load_tables("/sites/SLOW")["parts"]) == 8
+
+
+def test_filter_applies_to_parts(service: ServiceThread) -> None:
+    (work, *_) = service.load_tables("/sites/SLOW")["work"]
+    query = urlencode({"variant": work["variant"]})
+    found = service.load_tables(f"/sites/SLOW?{query}")["parts"]
+    assert {row["kind"] for row in found} == {"door", "host", "cpu_model"}
+    assert sum(row["measurements"] for row in found if row["kind"] == "host") == 4
+
+
+def test_too_many_measurements_are_not_read(
+    service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treehammer.web.views.site.site_standing_view.MAX_READ", 3)
+    kinds = {row["kind"] for row in service.load_tables("/sites/SLOW")["parts"]}
+    assert kinds == {"variant", "door"}
+
+
+def compared(difference: float | None) -> PeerComparison:
+    own = None if difference is None else 1 + difference
+    return PeerComparison(0, 1, 1.0, 1, own, 0.0, None, 1.0, 2)
+
+
+def test_rank_follows_the_better_direction() -> None:
+    sites = {"A": compared(0.1), "B": compared(-0.1), "C": compared(None)}
+    places = [rank_site(sites, "A", better) for better in ("higher", "lower", None)]
+    assert [one and (one.place, one.sites) for one in places] == [(1, 2), (2, 2), (None, 2)]
+    assert rank_site(sites, "C", "higher") is None
+
+
+def test_work_without_peers_is_left_out() -> None:
+    sums = [
+        ("own", ("w",), Moments(2, 6.0, 20.0)),
+        ("a", ("w",), Moments(1, 2.0, 4.0)),
+        ("b", ("w",), Moments(1, 4.0, 16.0)),
+        ("own", ("alone",), Moments(1, 9.0, 81.0)),
+    ]
+    medians = find_peer_medians(sums, "own")
+    assert medians == {("w",): 3.0}
+    (part,) = split_difference(
+        [("host", work, moments) for site, work, moments in sums if site == "own"], medians
+    )
+    assert (part.count, part.own_mean, part.share) == (2, 3.0, 0.0)
