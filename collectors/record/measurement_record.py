@@ -21,6 +21,8 @@ from .value_checks import Check, is_number, make_check
 
 #: Names of metrics that a test defines; they become names of branches and columns.
 EXTRA_NAME = "^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+#: Maximum number of metrics that a test defines.
+MAX_EXTRAS = 256
 _EXTRA_NAME = re.compile(EXTRA_NAME[:-1] + r"\Z")
 
 #: Columns from which the identity is derived.
@@ -131,6 +133,8 @@ def _find_field_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -
             if reason:
                 problems.append(f"{name} {reason}")
     problems += [f"{name} is missing" for name in _REQUIRED if values.get(name) is None]
+    if len(extras) > MAX_EXTRAS:
+        return [*problems, f"{len(extras)} extras; at most {MAX_EXTRAS} are possible"]
     for name, value in extras.items():
         if not isinstance(name, str) or not _EXTRA_NAME.match(name):
             problems.append(f"extra {name!r} is not a name")
@@ -181,6 +185,7 @@ def build_record_schema() -> Dict[str, Any]:
             },
             "extras": {
                 "type": "object",
+                "maxProperties": MAX_EXTRAS,
                 "propertyNames": {"pattern": EXTRA_NAME},
                 "additionalProperties": {"type": "number"},
             },

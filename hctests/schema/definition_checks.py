@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from treehammer.collectors.job_spec import PAIRED, THREADS_AXIS
+from treehammer.collectors.record.measurement_record import MAX_EXTRAS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
@@ -247,7 +248,9 @@ def check_twins(
 
 
 def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
-    """Check the names of a test's own metrics, which the catalogue must not use."""
+    """Check the number and names of a test's own metrics, which the catalogue must not use."""
+    if len(names) > MAX_EXTRAS:
+        yield DocumentProblem(("metrics",), f"{len(names)} metrics (expected at most {MAX_EXTRAS})")
     for name in names:
         if name in METRICS_BY_NAME:
             yield DocumentProblem(

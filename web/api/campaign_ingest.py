@@ -18,7 +18,13 @@ from treehammer.web.api.campaign_document import (
 )
 from treehammer.web.api.response_models import CampaignStored
 from treehammer.web.core.auth import AccessControl, make_sender
-from treehammer.web.core.request_bodies import BodyBudget, RequestLimits, parse_json, read_body
+from treehammer.web.core.request_bodies import (
+    BodyBudget,
+    RequestLimits,
+    list_shares,
+    parse_json,
+    read_body,
+)
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     RequestRefusedError,
@@ -57,7 +63,7 @@ class CampaignIngest:
         grant = await self._access_control.require_submitter(request)
         if grant.job_id is not None:
             raise RequestRefusedError(403, "the token of a job permits only its measurements")
-        with self._budget.open_lease() as lease:
+        with self._budget.open_lease(list_shares(grant)) as lease:
             body = await read_body(request, self._limits, lease)
             try:
                 async with asyncio.timeout(self._limits.response_s), self._one_at_a_time:

@@ -17,14 +17,22 @@ from treehammer.sql.write.quality_flags import require_unflagged
 from treehammer.sql.write.recording import AddResult
 from treehammer.web.api.response_models import MeasurementsStored
 from treehammer.web.core.auth import AccessControl, make_sender
+from treehammer.web.core.client_limits import too_many_requests
 from treehammer.web.core.measurement_writer import (
+    KeyShareFullError,
     MeasurementWriter,
     UnwritableError,
     WriteFailedError,
     WriterClosedError,
     WriterFullError,
 )
-from treehammer.web.core.request_bodies import BodyBudget, RequestLimits, parse_json, read_body
+from treehammer.web.core.request_bodies import (
+    BodyBudget,
+    RequestLimits,
+    list_shares,
+    parse_json,
+    read_body,
+)
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     RequestRefusedError,
@@ -79,7 +87,7 @@ class MeasurementIngest:
         """Store uploaded measurements and respond with the outcome."""
         grant = await self._access_control.require_submitter(request)
         sender = make_sender(request, grant)
-        with self._budget.open_lease() as lease:
+        with self._budget.open_lease(list_shares(grant)) as lease:
             body = await read_body(request, self._limits, lease)
             measurements = await self._parse_body(body, grant)
             request.state.note = f"{len(measurements)} measurements from {grant.name}"
@@ -108,6 +116,10 @@ class MeasurementIngest:
             reason = f"the database cannot store it: {error}"[:MAX_REASON_CHARS] + suspect
             raise _invalid_measurements(
                 [{"index": i, "reasons": [reason]} for i in range(len(measurements))]
+            ) from None
+        except KeyShareFullError:
+            raise too_many_requests(
+                "too many measurements of this key are waiting to be written; try again later"
             ) from None
         except tuple(kind for kind, _, _ in _UNAVAILABLE) as error:
             known = (texts for kind, *texts in _UNAVAILABLE if isinstance(error, kind))
@@ -142,6 +154,10 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
             errors.append({"index": index, "reasons": reasons})
     if errors:
         raise _invalid_measurements(errors[:MAX_ERRORS])
+    if (extras := sum(len(one.extras) for one in measurements)) > limits.extras:
+        raise RequestRefusedError(
+            413, f"{extras} extras in one request; send at most {limits.extras} at a time"
+        )
     return measurements
 
 

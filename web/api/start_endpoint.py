@@ -14,7 +14,13 @@ from treehammer.errors import StoreError
 from treehammer.sql.auth.tokens import AccessGrant
 from treehammer.web.api.response_models import StartAnswer, StartRequest
 from treehammer.web.core.auth import AccessControl
-from treehammer.web.core.request_bodies import BodyBudget, RequestLimits, parse_json, read_body
+from treehammer.web.core.request_bodies import (
+    BodyBudget,
+    RequestLimits,
+    list_shares,
+    parse_json,
+    read_body,
+)
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     RequestRefusedError,
@@ -53,7 +59,7 @@ class CommonStartEndpoint:
         self._find_owner = find_owner
         self._owned: set[tuple[str, str]] = set()
         self._access_control = access_control
-        self._limits = RequestLimits(_BODY_BYTES, _BODY_BYTES, body_s=limits.body_s)
+        self._limits = RequestLimits(_BODY_BYTES, _BODY_BYTES)
         self._budget = BodyBudget(_WAITING_BYTES)
         self._registry = StartRegistry()
 
@@ -62,7 +68,7 @@ class CommonStartEndpoint:
         grant = await self._access_control.require_submitter(request)
         if grant.job_id is None or grant.campaign_id is None:
             raise RequestRefusedError(403, "only the token of a job permits a common start")
-        with self._budget.open_lease() as lease:
+        with self._budget.open_lease(list_shares(grant)) as lease:
             body = await read_body(request, self._limits, lease)
         wanted = _parse_request(body)
         await self._require_owner(grant.campaign_id, grant.owner)

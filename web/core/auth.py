@@ -16,6 +16,7 @@ from treehammer.sql.auth.access_keys import ADMIN
 from treehammer.sql.auth.read_sessions import verify_session
 from treehammer.sql.auth.tokens import AccessGrant, AccessList, verify_token
 from treehammer.sql.write.ownership import Sender
+from treehammer.web.core.client_limits import UploadQuota
 from treehammer.web.core.responses import KEY_ID, RequestRefusedError, service_unavailable
 
 _LOG = logging.getLogger("treehammer.service")
@@ -43,6 +44,7 @@ class AccessControl:
         reading_open: whether reading requires no token.
         user_header: header with the user's name, set by a trusted proxy, '' for none. A request with
             it may read; clients must not be able to send it themselves.
+        upload_quota: of keys and jobs; None for no limit.
         now_us: returns the time in microseconds since 1970 UTC.
     """
 
@@ -53,10 +55,12 @@ class AccessControl:
         *,
         reading_open: bool = False,
         user_header: str = "",
+        upload_quota: UploadQuota | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.reading_open = reading_open
         self._user_header = user_header
+        self._upload_quota = upload_quota
         self._load_access = load_access
         self._master = master
         self._now_us = now_us
@@ -209,6 +213,8 @@ class AccessControl:
         grant = await self.authenticate(request)
         if not grant.may_submit:
             raise RequestRefusedError(403, f"a token of the role '{grant.role}' may not upload")
+        if self._upload_quota is not None:
+            self._upload_quota.count_upload(grant.key_id, grant.job_id)
         return grant
 
     async def require_reader(self, request: Request) -> AccessGrant | None:

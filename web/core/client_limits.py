@@ -14,6 +14,8 @@ from treehammer.web.core.responses import RequestRefusedError
 
 _LOG = logging.getLogger("treehammer.service")
 
+#: Part of a key's rate for the token of one job.
+JOB_DIVISOR = 10
 #: Seconds of the permitted rate that a client may use at once.
 BURST_S = 10
 #: Open files that are kept for databases, figures and certificates.
@@ -172,6 +174,33 @@ class ClientQuota:
         sentence = f"{reason} from this {self._name}"
         self._log.warn(sentence, f"{self._name} {client}", self._setting)
         raise too_many_requests(f"{sentence}; try again later", seconds)
+
+
+class UploadQuota:
+    """Quota of uploads per second of each key, and of a tenth for each job's token.
+
+    Args:
+        limits: of keys.
+    """
+
+    def __init__(self, limits: ClientLimits) -> None:
+        setting, running = "serve_requests_per_second", 1_000_000
+        self._keys = ClientQuota(limits.requests_per_s, running, name="key", setting=setting)
+        self._jobs = ClientQuota(
+            limits.requests_per_s / JOB_DIVISOR, running, name="job", setting=setting
+        )
+
+    def count_upload(self, key_id: str, job_id: str | None) -> None:
+        """Count an upload.
+
+        Raises:
+            RequestRefusedError: the key or the job has used up its quota.
+        """
+        if job_id is not None:
+            with self._jobs.open_request(f"{key_id}/{job_id}"):
+                pass
+        with self._keys.open_request(key_id):
+            pass
 
 
 def too_many_requests(sentence: str, seconds: float = 5.0) -> RequestRefusedError:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -41,6 +41,10 @@ class WriterFullError(Exception):
     """The queue is full."""
 
 
+class KeyShareFullError(WriterFullError):
+    """The share of a key in the queue is full."""
+
+
 class WriterClosedError(WriterFullError):
     """The service is stopping."""
 
@@ -58,6 +62,7 @@ class _WriteRequest:
     measurements: Sequence[Measurement]
     deliveries: Sequence[Delivery]
     ids: frozenset[str]
+    key_id: str
     result: asyncio.Future[AddResult]
 
 
@@ -83,6 +88,7 @@ class MeasurementWriter:
         self.max_waiting = max_waiting
         self._queue: deque[_WriteRequest] = deque()
         self._waiting = 0
+        self._waiting_by_key: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._closing = False
         self._check_due = mark_bad_replicas is not None
@@ -112,13 +118,17 @@ class MeasurementWriter:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def close(self) -> None:
-        """Write the queue, accept nothing more, and end the thread; may be called twice."""
+    def close(self, patience_s: float | None = None) -> None:
+        """Write the queue, accept nothing more, and end the thread; may be called twice.
+
+        Args:
+            patience_s: seconds to wait for the thread; None for any time.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(patience_s)
 
     def submit(
         self, measurements: Sequence[Measurement], sender: Sender
@@ -131,6 +141,7 @@ class MeasurementWriter:
 
         Raises:
             WriterFullError: the queue is full.
+            KeyShareFullError: half of it is full of measurements with the sender's key.
             WriterClosedError: the service is stopping.
         """
         result: asyncio.Future[AddResult] = asyncio.get_running_loop().create_future()
@@ -143,7 +154,11 @@ class MeasurementWriter:
                 raise WriterClosedError
             if self._queue and self._waiting + len(measurements) > self.max_waiting:
                 raise WriterFullError
-            self._queue.append(_WriteRequest(measurements, deliveries, ids, result))
+            mine = self._waiting_by_key[sender.key_id]
+            if mine and mine + len(measurements) > self.max_waiting // 2:
+                raise KeyShareFullError
+            self._queue.append(_WriteRequest(measurements, deliveries, ids, sender.key_id, result))
+            self._waiting_by_key[sender.key_id] += len(measurements)
             self._waiting += len(measurements)
             self._changed.notify()
         return result
@@ -180,6 +195,9 @@ class MeasurementWriter:
             ids |= following.ids
             batch.append(self._queue.popleft())
             self._waiting -= len(following.measurements)
+            self._waiting_by_key[following.key_id] -= len(following.measurements)
+            if not self._waiting_by_key[following.key_id]:
+                del self._waiting_by_key[following.key_id]
         return batch
 
     def _write_batch(self, requests: Sequence[_WriteRequest]) -> None:
@@ -222,6 +240,7 @@ class MeasurementWriter:
             requests = [*requests, *self._queue]
             self._queue.clear()
             self._waiting = 0
+            self._waiting_by_key.clear()
         self._resolve([(request, outcome) for request in requests])
 
     def _resolve(self, outcomes: Sequence[tuple[_WriteRequest, AddResult | Exception]]) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
+from treehammer.sql.auth.tokens import AccessGrant
+from treehammer.web.core.client_limits import too_many_requests
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
 _GZIP = 16 + zlib.MAX_WBITS
@@ -28,7 +30,7 @@ class RequestLimits:
         json_marks: commas, colons and brackets of a body. They bound the number of values before the
             body is parsed; each value takes up to 120 bytes in memory.
         waiting_bytes: of all decompressed bodies without a response yet.
-        body_s: seconds for a body to arrive.
+        extras: metrics that tests define, of all measurements of a request.
         response_s: seconds until the response, whether or not the rows are written.
     """
 
@@ -37,49 +39,85 @@ class RequestLimits:
     measurements: int = 500
     json_marks: int = 1_000_000
     waiting_bytes: int = 128_000_000
-    body_s: float = 60.0
+    extras: int = 10_000
     response_s: float = 40.0
 
 
+@dataclass(frozen=True)
+class BudgetShare:
+    """Part of the budget that one client may use.
+
+    Attributes:
+        client: identifies the client.
+        divisor: the share is the whole budget divided by it.
+        name: of the client, for messages.
+    """
+
+    client: str
+    divisor: int
+    name: str
+
+
+def list_shares(grant: AccessGrant) -> list[BudgetShare]:
+    """List the shares of a token's key and job: half of the budget, and a quarter."""
+    shares = [BudgetShare(f"key {grant.key_id}", 2, "key")]
+    if grant.job_id is not None:
+        shares.append(BudgetShare(f"job {grant.key_id} {grant.job_id}", 4, "job"))
+    return shares
+
+
 class BodyBudget:
-    """Budget of bytes for all bodies in progress."""
+    """Budget of bytes for all bodies in progress, with shares of clients."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
+        self._used_by_client: Counter[str] = Counter()
 
     @contextmanager
-    def open_lease(self) -> Iterator[BodyLease]:
-        """Yield a lease for one body, returned to the budget at the end."""
-        lease = BodyLease(self)
+    def open_lease(self, shares: Sequence[BudgetShare] = ()) -> Iterator[BodyLease]:
+        """Yield a lease for one body within shares, returned to the budget at the end."""
+        lease = BodyLease(self, shares)
         try:
             yield lease
         finally:
             self._used -= lease.used
+            for share in shares:
+                self._used_by_client[share.client] -= lease.used
+                if self._used_by_client[share.client] <= 0:
+                    del self._used_by_client[share.client]
 
-    def reserve(self, count: int) -> None:
+    def reserve(self, count: int, shares: Sequence[BudgetShare]) -> None:
         """Reserve bytes.
 
         Raises:
-            RequestRefusedError: fewer bytes are left.
+            RequestRefusedError: fewer bytes are left, in all or in a share.
         """
+        for share in shares:
+            if self._used_by_client[share.client] + count > self._limit // share.divisor:
+                raise too_many_requests(
+                    f"too many bytes are in progress with this {share.name}; try again later"
+                )
         if self._used + count > self._limit:
             raise service_unavailable(
                 "the service's memory for requests is full; try again later", "memory full"
             )
         self._used += count
+        for share in shares:
+            self._used_by_client[share.client] += count
 
 
 class BodyLease:
     """Bytes of a :class:`BodyBudget` reserved for one body."""
 
-    def __init__(self, budget: BodyBudget) -> None:
+    def __init__(self, budget: BodyBudget, shares: Sequence[BudgetShare]) -> None:
         self._budget = budget
+        self._shares = shares
         self.used = 0
 
     def reserve(self, count: int) -> None:
         """Reserve more bytes; see :meth:`BodyBudget.reserve`."""
-        self._budget.reserve(count)
+        self._budget.reserve(count, self._shares)
         self.used += count
 
 
@@ -87,7 +125,7 @@ async def read_body(request: Request, limits: RequestLimits, lease: BodyLease) -
     """Read and decompress the body of a request.
 
     Raises:
-        RequestRefusedError: the body has the wrong type, is too large, damaged or too slow.
+        RequestRefusedError: the body has the wrong type, is too large or damaged.
     """
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
@@ -105,12 +143,7 @@ async def read_body(request: Request, limits: RequestLimits, lease: BodyLease) -
         raise _body_too_large(f"{limits.packed_bytes} bytes")
     unpacker = _GzipUnpacker() if coding == "gzip" else None
     try:
-        async with asyncio.timeout(limits.body_s):
-            return await _read_chunks(request, limits, lease, unpacker)
-    except TimeoutError:
-        raise RequestRefusedError(
-            408, f"the body did not arrive within {limits.body_s:.0f} s"
-        ) from None
+        return await _read_chunks(request, limits, lease, unpacker)
     except ClientDisconnect:
         raise RequestRefusedError(
             400, "the connection closed before the body was complete"

@@ -56,6 +56,8 @@ from treehammer.web.service.request_guard import RequestGuard
 from treehammer.web.service.request_metrics import RequestMetrics
 from treehammer.web.service.systemd_notify import SystemdNotifier
 
+#: Seconds for the last measurements to be written when the service stops.
+WRITER_CLOSE_TIMEOUT_S = 5.0
 #: Maximum length of a measurement's identity.
 MAX_ID = 128
 
@@ -222,7 +224,7 @@ async def _run_lifespan(
     try:
         yield
     finally:
-        await asyncio.to_thread(writer.close)
+        await asyncio.to_thread(writer.close, WRITER_CLOSE_TIMEOUT_S)
         await journal.flush()
         for task in tasks:
             task.cancel()

@@ -30,7 +30,7 @@ from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl
-from treehammer.web.core.client_limits import ClientLimits
+from treehammer.web.core.client_limits import ClientLimits, UploadQuota
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.service.app import create_app
 from treehammer.web.service.connection_guard import KEEP_ALIVE_S, ConnectionGuard
@@ -162,6 +162,7 @@ def open_service_app(
             master,
             reading_open=settings.serve_read_access == PUBLIC,
             user_header=settings.serve_user_header,
+            upload_quota=UploadQuota(client_limits or ClientLimits()),
         )
         yield create_app(
             writing,

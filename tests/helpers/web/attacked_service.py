@@ -19,6 +19,9 @@ from typing import Any
 
 import psutil
 
+from treehammer.sql.auth.access_keys import AccessKey
+from treehammer.sql.auth.keyring import Keyring, load_master_key
+from treehammer.sql.core.database_setup import open_engine
 from treehammer.testbed.network.free_ports import find_free_ports
 
 PATIENCE_S = 60.0
@@ -34,6 +37,7 @@ class AttackedService:
     port: int
     log: Path
     folder: Path
+    database: str
 
     def connect(self, source: str = ATTACKER) -> socket.socket:
         """Open a connection from an address."""
@@ -74,6 +78,24 @@ class AttackedService:
             return answer.status, dict(answer.getheaders()), json.loads(text) if text else None
         finally:
             connection.close()
+
+    def make_key(self, name: str) -> AccessKey:
+        """Create a key with the role submit."""
+        engine = open_engine(self.database, create=True)
+        master = load_master_key(self.folder / "service.key")
+        key = Keyring(engine).create_key(master, "submit", name, now_us=1)
+        engine.dispose()
+        return key
+
+    def post(self, body: bytes, token: str) -> tuple[int, Mapping[str, str], Any]:
+        """Upload a body of measurements."""
+        return self.request(
+            "POST",
+            "/api/v1/measurements",
+            body,
+            Authorization=f"Bearer {token}",
+            Content_Type="application/json",
+        )
 
     def read_memory(self) -> int:
         """Return the resident memory in bytes."""
@@ -116,7 +138,8 @@ def run_attacked_service(
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
-        yield AttackedService(process, port, log, folder)
+        url = database or f"sqlite:///{folder / 'results.db'}"
+        yield AttackedService(process, port, log, folder, url)
     finally:
         process.kill()
         process.wait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from attacked_service import PATIENCE_S, VICTIM, AttackedService, run_attacked_service
+from service_thread import make_body, make_sent_measurement
+
+from treehammer.sql.auth.tokens import mint_job_token
 
 HEALTH = "/api/v1/health"
 OPEN_SIGN_IN = (
@@ -98,6 +103,57 @@ def open_slow_reader(service: AttackedService, request: bytes) -> socket.socket:
     reader.sendall(request)
     assert reader.recv(100).startswith(b"HTTP/1.1 200")
     return reader
+
+
+def test_one_job_leaves_memory_for_other_keys(tmp_path: Path, clients: ExitStack) -> None:
+    with run_attacked_service(tmp_path) as service:
+        attacker, victim = service.make_key("mallory"), service.make_key("alice")
+        job = mint_job_token(attacker, "campaign", "job", time.time_ns() // 1000 + 10**9)
+        bomb = gzip.compress(b" " * 31_000_000)
+        request = (
+            f"POST /api/v1/measurements HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {job}\r\n"
+            f"Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
+            f"Content-Length: {len(bomb) + 1}\r\n\r\n"
+        ).encode()
+        waiting = service.open_with(request + bomb, 5)
+        close_later(clients, waiting)
+        refused = [one.recv(1000) for one in waiting[1:]]
+        assert all(b" 429 " in answer for answer in refused)
+        body = json.dumps(make_body([make_sent_measurement("hers")])).encode()
+        status, _, document = service.post(body, victim.text)
+        assert (status, document["new"]) == (200, 1)
+
+
+def test_uploads_per_key_are_limited(tmp_path: Path) -> None:
+    with run_attacked_service(tmp_path, serve_requests_per_second=4) as service:
+        attacker, victim = service.make_key("mallory"), service.make_key("alice")
+        job = mint_job_token(attacker, "campaign", "job", time.time_ns() // 1000 + 10**9)
+        empty = b'{"measurements": []}'
+        statuses = [service.post(empty, job)[0] for _ in range(20)]
+        assert statuses.count(429) >= 5
+        assert service.post(empty, victim.text)[0] == 200
+        assert service.post(empty, attacker.text)[0] == 200, "one job does not use up the key"
+
+
+def test_extras_are_bounded(tmp_path: Path) -> None:
+    with run_attacked_service(tmp_path) as service:
+        key = service.make_key("mallory").text
+        many = make_sent_measurement(extras={f"e{n}": 1.0 for n in range(256)})
+        document = make_body([many])
+        document["measurements"][0]["extras"] = {f"e{n}": 1.0 for n in range(200_000)}
+        status, _, answer = service.post(json.dumps(document).encode(), key)
+        assert status == 422
+        assert "200000 extras; at most 256" in answer["errors"][0]["reasons"][0]
+        packed = json.dumps(
+            make_body(
+                [make_sent_measurement(position=p, extras=many.extras) for p in range(1, 501)]
+            )
+        ).encode()
+        status, _, answer = service.post(packed, key)
+        assert (status, "send at most 10000" in answer["error"]) == (413, True)
+        start = time.monotonic()
+        assert service.post(json.dumps(make_body([many])).encode(), key)[0] == 200
+        assert time.monotonic() - start < VICTIM_PATIENCE_S
 
 
 def test_requests_per_address_are_limited(tmp_path: Path) -> None:

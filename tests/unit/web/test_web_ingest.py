@@ -19,6 +19,7 @@ from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web.core import auth
 from treehammer.web.core.request_bodies import RequestLimits
+from treehammer.web.service import request_guard
 
 DAY_US = 86400 * 1_000_000
 
@@ -243,8 +244,9 @@ def test_too_large_bodies_are_refused(start_service: StartService) -> None:
         assert "at most 3" in answer.json()["error"]
 
 
-def test_slow_body_is_refused(start_service: StartService) -> None:
-    with start_service(limits=RequestLimits(body_s=0.1)) as service:
+def test_slow_body_is_refused(start_service: StartService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_guard, "BODY_PAUSE_S", 0.1)
+    with start_service() as service:
         key = service.make_key("submit").text
         service.post_document(b"{}", key)
 
@@ -278,7 +280,8 @@ def test_memory_budget_refuses_body(start_service: StartService) -> None:
     with start_service(limits=RequestLimits(waiting_bytes=len(GOOD) - 1)) as service:
         key = service.make_key("submit").text
         answer = service.post_document(GOOD, key)
-        assert answer.status_code == 503
+        assert answer.status_code == 429
+        assert "in progress with this key" in answer.json()["error"]
         assert int(answer.headers["Retry-After"]) > 0
         assert service.post_document(b'{"measurements": []}', key).status_code == 200
 

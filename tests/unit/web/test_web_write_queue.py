@@ -21,6 +21,7 @@ from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web.core import measurement_writer
 from treehammer.web.core.measurement_writer import (
+    KeyShareFullError,
     MeasurementWriter,
     UnwritableError,
     WriteFailedError,
@@ -29,6 +30,11 @@ from treehammer.web.core.measurement_writer import (
 )
 
 SENDER = Sender("0123456789ab", "alice", "127.0.0.1", 1)
+
+
+def sender_of(number: int) -> Sender:
+    """Return a sender with a key of its own."""
+    return Sender(f"{number:012x}", "alice", "127.0.0.1", 1)
 
 
 class GatedStore:
@@ -137,7 +143,7 @@ async def test_store_failure_fails_whole_queue_at_once() -> None:
     store = GatedStore()
     store.errors = {"x": StoreError("no answer")}
     async with start_writer(store) as writer:
-        requests = [writer.submit(make_batch(400, str(n)), SENDER) for n in range(8)]
+        requests = [writer.submit(make_batch(400, str(n)), sender_of(n)) for n in range(8)]
         store.open.set()
         answers = await asyncio.gather(*requests, return_exceptions=True)
         assert {type(answer) for answer in answers} == {WriteFailedError}
@@ -205,12 +211,27 @@ async def test_full_queue_refuses_request() -> None:
     async with start_writer(store, max_waiting=1000) as writer:
         requests = [writer.submit(make_batch(1, "plug"), SENDER)]
         await asyncio.sleep(0.05)
-        requests += [writer.submit(make_batch(500, str(n)), SENDER) for n in range(2)]
+        requests += [writer.submit(make_batch(500, str(n)), sender_of(n)) for n in range(2)]
         with pytest.raises(WriterFullError):
             writer.submit(make_batch(1, "more"), SENDER)
         store.open.set()
         await asyncio.gather(*requests)
         assert await writer.submit(make_batch(1, "more"), SENDER) == AddResult(1, 0)
+
+
+@run_async
+async def test_one_key_leaves_half_of_the_queue() -> None:
+    store = GatedStore()
+    async with start_writer(store, max_waiting=1000) as writer:
+        requests = [writer.submit(make_batch(1, "plug"), SENDER)]
+        await asyncio.sleep(0.05)
+        requests.append(writer.submit(make_batch(400, "his"), sender_of(1)))
+        with pytest.raises(KeyShareFullError):
+            writer.submit(make_batch(200, "more"), sender_of(1))
+        requests.append(writer.submit(make_batch(500, "hers"), sender_of(2)))
+        store.open.set()
+        await asyncio.gather(*requests)
+        assert await writer.submit(make_batch(200, "more"), sender_of(1)) == AddResult(200, 0)
 
 
 @run_async
