@@ -1,0 +1,206 @@
+"""First sentence of a site's page, and the table of what its difference is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from treehammer.analysis.descriptive import peer_comparison, site_standing
+from treehammer.analysis.descriptive.site_standing import SiteStanding, WorkKey
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.read import figure_values, site_history
+from treehammer.sql.read.figure_query import FigureQuery, Moments
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, DailySums
+from treehammer.sql.write.store import Store
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.display_units import DisplayUnit, aligned_format, format_per_cent
+from treehammer.web.display.metric_titles import title_column
+from treehammer.web.display.variant_labels import label_variants
+
+#: Measurements up to which a site's hosts and CPU models are read.
+MAX_READ = 30_000
+#: Parts shown of each kind; CSV and JSON hold all.
+MAX_PARTS = 5
+#: Difference below which a site equals the median, and share of a main part.
+_EQUAL, _MAIN_SHARE = 5e-4, 0.5
+#: Kinds of parts: those of the roll-ups, and those that only measurements know.
+_ROLLED, _MEASURED = ("door",), ("host", "cpu_model")
+
+
+@dataclass(frozen=True)
+class SiteQuestion:
+    """A site, a metric, and the days and work that are compared.
+
+    Attributes:
+        site: the site.
+        metric: of the roll-ups.
+        days: first and last day (YYYYMMDD).
+        filters: workload column -> its only value, as in a workload key.
+    """
+
+    site: str
+    metric: str
+    days: tuple[int, int]
+    filters: dict[str, str]
+
+    def accepts(self, work: WorkKey) -> bool:
+        """Whether a work passes the filters."""
+        return all(work[WORKLOAD_COLUMNS.index(name)] == one for name, one in self.filters.items())
+
+
+@dataclass(frozen=True)
+class StandingView:
+    """Answer to "how is this site?".
+
+    Attributes:
+        title: of the metric.
+        sentence: difference and place; '' where no other site did the same work.
+        rows: parts of the difference by kind, the largest first.
+    """
+
+    title: str
+    sentence: str
+    rows: Sequence[Row]
+
+    def build_table(self, limit: int | None) -> DataTable:
+        """Build the table of the parts, with at most so many of each kind."""
+        shown = [row for row in self.rows if limit is None or row["place"] < limit]
+        write = aligned_format(
+            (row[name] for row in shown for name in ("own", "median")), DisplayUnit("")
+        )
+        columns = (
+            TableColumn("kind", "by", title_column),
+            TableColumn("name", "name", is_long=True),
+            TableColumn("share", "part of the difference", format_per_cent, is_number=True),
+            TableColumn("difference", "own difference", format_per_cent, is_number=True),
+            TableColumn("own", "mean", write, is_number=True),
+            TableColumn("median", "median of the same work", write, is_number=True),
+            TableColumn("measurements", "measurements", is_number=True),
+            TableColumn("place", hidden=True),
+        )
+        caption = f"Parts of the difference in {self.title}"
+        hidden = len(self.rows) - len(shown)
+        note = f"{hidden} smaller parts are in CSV and JSON." if hidden else ""
+        return DataTable("parts", caption, columns, shown, "Nothing to split.", note)
+
+
+def describe_standing(
+    store: Store, question: SiteQuestion, dailies: Sequence[DailySums]
+) -> StandingView:
+    """Compare a site with all others over the whole period.
+
+    Args:
+        store: the database.
+        question: what is asked.
+        dailies: sums of all sites in these days that pass the filters.
+    """
+    sums = [(one.site, one.workload, Moments(*one[3:])) for one in dailies]
+    comparisons = peer_comparison.compare_sites(sums)
+    standing = site_standing.rank_site(
+        comparisons, question.site, METRICS_BY_NAME[question.metric].better
+    )
+    title = title_column(question.metric)
+    if not standing:
+        return StandingView(title, "", [])
+    rows = _list_parts(store, question, sums)
+    sentences = [_describe_place(question, standing)]
+    if abs(standing.difference) >= _EQUAL:
+        sentences += _describe_main_part(standing, rows)
+    return StandingView(title, " ".join(sentences), rows)
+
+
+def _describe_main_part(standing: SiteStanding, rows: Sequence[Row]) -> Iterator[str]:
+    """Name the first part if it makes up most of the difference and stands apart from the others."""
+    others = [row["difference"] or 0.0 for row in rows[1:] if row["kind"] == rows[0]["kind"]]
+    if not others or rows[0]["share"] / standing.difference < _MAIN_SHARE:
+        return
+    if abs(rows[0]["difference"]) > 2 * max(map(abs, others)):
+        size = _describe_difference(rows[0]["difference"])
+        yield f"Mainly {title_column(rows[0]['kind'])} {rows[0]['name']}: {size}."
+
+
+def _describe_difference(difference: float) -> str:
+    return f"{100 * abs(difference):.1f} % {'below' if difference < 0 else 'above'}"
+
+
+def _describe_place(question: SiteQuestion, standing: SiteStanding) -> str:
+    title = title_column(question.metric)
+    is_equal = abs(standing.difference) < _EQUAL
+    where = "equal to" if is_equal else _describe_difference(standing.difference)
+    text = f"{title} {where} the median of the same work"
+    if standing.place is None:
+        return f"{text}, of {standing.sites} sites."
+    return f"{text}; {_ordinal(standing.place)} of {standing.sites} sites."
+
+
+def _ordinal(number: int) -> str:
+    is_teen = number % 100 in (11, 12, 13)
+    ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _list_parts(
+    store: Store, question: SiteQuestion, sums: Sequence[tuple[str, WorkKey, Moments]]
+) -> list[Row]:
+    """List the parts of each kind; the kind whose parts differ most from each other comes first."""
+    medians = site_standing.find_peer_medians(sums, question.site)
+    own = [(work, moments) for site, work, moments in sums if site == question.site]
+    names = label_variants({str(work[1]) for work, _ in own}).names
+    variants = ((names.get(str(work[1])) or "default", work, moments) for work, moments in own)
+    kinds = [_part_rows("variant", variants, medians)]
+    kinds += [
+        _part_rows(kind, _load_groups(store, question, kind), medians)
+        for kind in (*_ROLLED, *_MEASURED)
+    ]
+    return [row for rows in sorted(kinds, key=_spread, reverse=True) for row in rows]
+
+
+def _spread(rows: Sequence[Row]) -> float:
+    differences = [row["difference"] or 0.0 for row in rows]
+    return max(differences, default=0.0) - min(differences, default=0.0)
+
+
+def _part_rows(
+    kind: str,
+    groups: Iterable[tuple[str, WorkKey, Moments]],
+    medians: dict[WorkKey, float],
+) -> list[Row]:
+    """Return the parts of one kind; a single one explains nothing."""
+    found = site_standing.split_difference(groups, medians)
+    return [
+        {
+            "kind": kind,
+            "name": one.name,
+            "measurements": one.count,
+            "own": one.own_mean,
+            "median": one.peer_median,
+            "difference": one.difference,
+            "share": one.share,
+            "place": place,
+        }
+        for place, one in enumerate(found)
+        if len(found) > 1
+    ]
+
+
+def _load_groups(
+    store: Store, question: SiteQuestion, kind: str
+) -> Iterator[tuple[str, WorkKey, Moments]]:
+    """Load the site's moments by a column and work; none if too many would be read."""
+    first, last = question.days
+    figure = FigureQuery(
+        (question.metric,),
+        (kind, *WORKLOAD_COLUMNS),
+        Selection(conditions=(Condition("site", "=", question.site),)),
+        first_day=first,
+        last_day=last,
+    )
+    with store.connection() as connection:
+        if kind in _MEASURED:
+            if figure_values.estimate_max_measurements(connection, figure) > MAX_READ:
+                return
+    for group in store.fetch_figure(figure).groups:
+        work = site_history.workload_key(group.by[name] for name in WORKLOAD_COLUMNS)
+        if question.accepts(work):
+            yield str(group.by[kind] or "unknown"), work, group.metrics[question.metric]
