@@ -27,10 +27,21 @@ A complete example::
         --attempt $(treehammer_attempt) --output $(treehammer_output) \
         >$(treehammer_output)/worker.out 2>$(treehammer_output)/worker.err'"
 
+Other batch systems behind the grid universe transfer plain files only and do not expand ``$$(…)``.
+A template that uses
+
+``$(treehammer_start)``
+    script that unpacks the inputs, runs the worker, numbers the start and archives ``output``
+    (:data:`~.submit_description.START_VARIABLE`), to be run by ``/bin/sh`` with the node's Python as
+    argument
+
+makes the job receive the archive ``inputs.tar`` and the script, and return ``output.tar``, which is
+unpacked on arrival.
+
 These keys are set by Treehammer and refused in a description
 (:data:`~.submit_description.RESERVED_KEYS`): ``initialdir``, ``log``, ``transfer_input_files``,
 ``transfer_output_files``, ``transfer_output_remaps``, ``should_transfer_files``,
-``job_ad_information_attrs``, ``treehammer_attempt``, ``treehammer_output``, ``queue``,
+``job_ad_information_attrs``, ``treehammer_attempt``, ``treehammer_output``, ``treehammer_start``, ``queue``,
 ``My.TreehammerCampaign``, ``My.TreehammerSubmission``, ``My.TreehammerJob`` and
 ``My.TreehammerAttempt``.  All others belong to the template: ``max_materialize`` (dropped for a pool
 with ``spool``, which HTCondor cannot combine), ``when_to_transfer_output``, ``requirements``,
@@ -53,6 +64,7 @@ Files
           events.log             HTCondor's event log
           event_log_state.json   state read from it so far; only a cache
           shared/                inputs that all jobs share
+          packed/                their archive, and the start script, if the template uses it
           jobs/JOBID/job.json    inputs of one job
           jobs/JOBID/output/attempt-N/  output of its start number N
 

@@ -435,6 +435,7 @@ def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int
     if not isinstance(last, GuessedAttemptStatus):
         return status
     number = max(submission.sandboxes(proc), default=last.number)
+    earlier = [attempt for attempt in earlier if attempt.number < number]
     if number > last.number:
         reason = "the other pool restarted it"
         earlier.append(

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -17,12 +18,20 @@ from pathlib import Path
 
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.errors import BatchError
+from treehammer.submit.batch.archives import (
+    INPUT_ARCHIVE,
+    OUTPUT_ARCHIVE,
+    pack_inputs,
+    unpack_output,
+)
 from treehammer.submit.batch.htcondor.submit_description import (
     ATTEMPT_PREFIX,
     EVENT_LOG_NAME,
     OUTPUT_FOLDER,
+    START_SCRIPT,
     SUBMISSION_ATTRIBUTE,
     build_description,
+    uses_archives,
 )
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.staging import (
@@ -36,6 +45,8 @@ _INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
 _INCOMING = ".incoming"
 _LOCKS = ".locks"
+#: Folder of the archive and the start script of jobs that receive plain files only.
+_PACKED = "packed"
 
 
 @dataclass(frozen=True)
@@ -132,7 +143,7 @@ class Submission:
             files |= {
                 item.name: item
                 for item in folder.iterdir()
-                if item.name not in (OUTPUT_FOLDER, EVENT_LOG_NAME)
+                if item.name not in (OUTPUT_FOLDER, OUTPUT_ARCHIVE, EVENT_LOG_NAME)
             }
         return files
 
@@ -176,10 +187,17 @@ class Submission:
         return self.path / "jobs" / self.job_ids[proc]
 
     def sandboxes(self, proc: int) -> dict[int, Path]:
-        """Return attempt -> output folder, as far as the output has arrived."""
+        """Return attempt -> output folder, as far as the output has arrived.
+
+        An archive with the output is unpacked; one that is damaged, or not complete yet, stays.
+        """
         folders = {}
+        job_folder = self.job_folder(proc)
+        if (job_folder / OUTPUT_ARCHIVE).exists():
+            with suppress(BatchError):
+                unpack_output(job_folder / OUTPUT_ARCHIVE, OUTPUT_FOLDER)
         try:
-            with os.scandir(self.job_folder(proc) / OUTPUT_FOLDER) as entries:
+            with os.scandir(job_folder / OUTPUT_FOLDER) as entries:
                 for entry in entries:
                     number = entry.name.removeprefix(ATTEMPT_PREFIX)
                     if number.isdigit() and entry.is_dir(follow_symlinks=False):
@@ -221,7 +239,10 @@ class Submission:
         """
         shared = _shared_inputs(jobs)
         # HTCondor names a file in the sandbox by the last part of its path.
-        inputs = [f"../../shared/{name}" for name in (*shared, OUTPUT_FOLDER)]
+        if uses_archives(text):
+            inputs = [f"../../{_PACKED}/{name}" for name in (INPUT_ARCHIVE, START_SCRIPT)]
+        else:
+            inputs = [f"../../shared/{name}" for name in (*shared, OUTPUT_FOLDER)]
         inputs += [name for name in jobs[0].inputs if name not in shared]
         return build_description(
             text,
@@ -240,6 +261,10 @@ class Submission:
         (folder / "shared" / OUTPUT_FOLDER).mkdir(parents=True)
         for name, source in shared.items():
             copy_input(source, folder / "shared" / name)
+        if uses_archives(text):
+            (folder / _PACKED).mkdir()
+            pack_inputs(shared, folder / _PACKED / INPUT_ARCHIVE)
+            shutil.copy(Path(__file__).with_name("start.sh"), folder / _PACKED / START_SCRIPT)
         (folder / "jobs").mkdir()
         own = [name for name in jobs[0].inputs if name not in shared]
         for job in jobs:

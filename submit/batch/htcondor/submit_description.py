@@ -6,11 +6,16 @@ import re
 from collections.abc import Iterator, Sequence
 
 from treehammer.errors import BatchError
+from treehammer.submit.batch.archives import OUTPUT_ARCHIVE
 
 #: Placeholder in a template: number of this start of the job.
 ATTEMPT_VARIABLE = "$(treehammer_attempt)"
 #: Placeholder in a template: sandbox folder for the output of this start.
 OUTPUT_VARIABLE = "$(treehammer_output)"
+#: Placeholder in a template: the start script and its first argument, for jobs of plain files.
+START_VARIABLE = "$(treehammer_start)"
+#: Name of the start script in the job's sandbox.
+START_SCRIPT = "treehammer-start.sh"
 #: Sandbox folder that is transferred back, with a folder for every start.
 OUTPUT_FOLDER = "output"
 #: HTCondor's event log of a submission, or of a spooled job.
@@ -43,6 +48,7 @@ RESERVED_KEYS = frozenset(
         "job_ad_information_attrs",
         "treehammer_attempt",
         "treehammer_output",
+        "treehammer_start",
         "queue",
         *(
             prefix + name.lower()
@@ -59,6 +65,7 @@ RESERVED_KEYS = frozenset(
 #: Keys of late materialization, which HTCondor cannot combine with spooling.
 _MATERIALIZATION_KEYS = frozenset({"max_materialize", "max_idle", "materialize_max_idle"})
 
+_PREVIOUS_ATTEMPTS = re.compile(rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = (\d+)$", re.MULTILINE)
 _KEY_PATTERN = re.compile(r"\s*([+\w.]+)")
 
 
@@ -102,18 +109,35 @@ def build_description(
             f"log = {EVENT_LOG_NAME}" if spool else f"log = {folder}/{EVENT_LOG_NAME}",
             "should_transfer_files = YES",
             f"transfer_input_files = {','.join(inputs)}",
-            f"transfer_output_files = {OUTPUT_FOLDER}",
-            f"treehammer_attempt = {_ATTEMPT_VALUE}",
-            f"treehammer_output = {OUTPUT_FOLDER}/{ATTEMPT_PREFIX}{ATTEMPT_VARIABLE}",
+            *_output_statements(text),
             f'My.{CAMPAIGN_ATTRIBUTE} = "{campaign}"',
             f'My.{SUBMISSION_ATTRIBUTE} = "{submission}"',
             f'My.{JOB_ATTRIBUTE} = "$(job_id)"',
-            f'My.{ATTEMPT_ATTRIBUTE} = "{ATTEMPT_VARIABLE}"',
-            # Adds the number of the start to each event.
-            f"job_ad_information_attrs = {ATTEMPT_ATTRIBUTE}",
             "",
         ]
     )
+
+
+def uses_archives(text: str) -> bool:
+    """Whether the jobs of a template receive and return plain files only."""
+    return START_VARIABLE in text
+
+
+def _output_statements(text: str) -> Iterator[str]:
+    """Yield the statements that number the starts and return their output."""
+    # Adds the number of the start to each event.
+    yield f"job_ad_information_attrs = {ATTEMPT_ATTRIBUTE}"
+    if uses_archives(text):
+        # The other batch system counts the starts; their output shows the number.
+        yield f'My.{ATTEMPT_ATTRIBUTE} = "unknown"'
+        found = _PREVIOUS_ATTEMPTS.search(text)
+        yield f"transfer_output_files = {OUTPUT_ARCHIVE}"
+        yield f"treehammer_start = {START_SCRIPT} {found[1] if found else 0}"
+        return
+    yield f"transfer_output_files = {OUTPUT_FOLDER}"
+    yield f"treehammer_attempt = {_ATTEMPT_VALUE}"
+    yield f"treehammer_output = {OUTPUT_FOLDER}/{ATTEMPT_PREFIX}{ATTEMPT_VARIABLE}"
+    yield f'My.{ATTEMPT_ATTRIBUTE} = "{ATTEMPT_VARIABLE}"'
 
 
 def _split_statements(text: str) -> Iterator[tuple[str, str]]:

@@ -114,12 +114,14 @@ def test_transient_failures_are_retried_within_budget(user: GridUser, tmp_path: 
     folder.mkdir()
     (folder / "htcondor.sub.j2").write_text(
         '{% extends "shipped/htcondor.sub.j2" %}\n'
-        "{% block worker %}\n{{ super() }}\n"
+        "{% block worker %}\n{{ super() }}\n{% if site.grid_resource %}\n"
+        "arguments = \"-c 'grep -q ^NumShadowStarts.=.2 $_CONDOR_JOB_AD || { : >output.tar; exit 75; }; "
+        "exec /bin/sh $(treehammer_start) {{ site.python }}'\"\n{% else %}\n"
         "arguments = \"-c 'mkdir $(treehammer_output); "
         "test $(treehammer_attempt) -eq 2 -a {{ site.name }} != {{ bad }} || exit 75; "
         "exec {{ site.python }} worker.pyz run job.json --attempt $(treehammer_attempt) "
         "--output $(treehammer_output) >$(treehammer_output)/worker.out 2>&1'\"\n"
-        "{% endblock %}\n".replace("{{ bad }}", user.grid.box.sites[1])
+        "{% endif %}\n{% endblock %}\n".replace("{{ bad }}", user.grid.box.sites[1])
     )
     good, bad = user.grid.box.sites[:2]
     user.write_sites_file(**{site: {"templates": folder} for site in (good, bad, "FAR")})
@@ -179,7 +181,8 @@ def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
         "condor_history", "-name", user.grid.pool.schedd_name, "-l"
     ) + user.run_in_shell("status", campaign)
     assert not [secret for secret in secrets if secret in told]
-    allowed = {"x509-proxy.pem", "storage-token"}
+    # The archive holds the credentials of jobs in the grid universe.
+    allowed = {"x509-proxy.pem", "storage-token", "inputs.tar"}
     for folder in (user.grid.box.folder, user.settings.data_dir):
         found = subprocess.run(
             ["grep", "-rlE", "|".join(secrets), str(folder)],
@@ -188,6 +191,7 @@ def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
             check=False,
         ).stdout.split()
         assert {Path(path).name for path in found} <= allowed, found
+        assert {Path(path).stat().st_mode & 0o077 for path in found} <= {0}, found
 
     late = write_proxy(tmp_path / "late", time.time() - 1)
     refused = user.invoke_command("submit", str(user.test), "--sites", sites, "--proxy", str(late))

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Runs the worker of a job that receives plain files only: inputs.tar in, output.tar out.
+# Arguments: number of attempts before this submission; Python interpreter of the node.
+previous=$1 python=$2
+
+# HTCondor counts the starts of the job in its ad; other batch systems start it once.
+starts=$(sed -n 's/^NumShadowStarts = \([0-9]*\)$/\1/p' "${_CONDOR_JOB_AD:-/dev/null}")
+number=$((previous + ${starts:-1}))
+output=output/attempt-$number
+
+tar -xf inputs.tar || exit
+if [ -s output.tar ]; then # the output of an earlier start
+  tar -xf output.tar
+fi
+mkdir -p "$output" || exit
+"$python" worker.pyz run job.json --attempt "$number" --output "$output" \
+  >"$output/worker.out" 2>"$output/worker.err" &
+worker=$!
+trap 'kill -TERM "$worker"' HUP INT TERM
+
+wait "$worker"
+code=$?
+while kill -0 "$worker" 2>/dev/null; do # a signal ended the wait, not the worker
+  wait "$worker"
+  code=$?
+done
+tar -cf output.tar output
+if [ "$code" -gt 128 ]; then # a signal ended the worker: end by it, too
+  trap - HUP INT TERM
+  kill "-$((code - 128))" "$$"
+fi
+exit "$code"
