@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -37,6 +38,8 @@ from treehammer.testbed.network.site_profiles import LONG_DISTANCE
 
 TINY = Path(__file__).parents[1] / "datasets" / "tiny.toml"
 FILE = "tiny.root"
+#: ROOT's setting for LZMA on its lowest level.
+LZMA = 201
 #: Runs as a job: reads one file through each door with each release.
 READ = """
 import json, subprocess, sys
@@ -308,7 +311,17 @@ def test_jobs_read_through_all_doors_and_releases(placed: Grid) -> None:
 def test_paired_campaign_reads_same_data_over_http_and_root(
     placed: Grid, catalogue: FolderCatalogue, tmp_path: Path
 ) -> None:
-    """Uses 6.38, the last release whose wheel reads HTTP."""
+    """Uses 6.38, the last release whose wheel reads HTTP.
+
+    A launch lasts until each side has collected two seconds of CPU. Opening a file over HTTP takes
+    long but little CPU, so the data are expensive to decompress.
+    """
+    tiny = load_generated_spec(TINY)
+    software = root_process.prepare_dataset_root(
+        "6.40.00", config.load_settings().software_dir, no_progress
+    )
+    catalogue.make(replace(tiny, name="slow", entries=6000, compression=LZMA), software)
+    replica_files.place_dataset("slow", catalogue, placed.box, ["SITE_B"])
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache/datasets").symlink_to(catalogue.root)
     axes = ("root=6.38.00", "door=http,root", "bundle=door", "branches=1.0", "cache_mb=30")
@@ -316,7 +329,7 @@ def test_paired_campaign_reads_same_data_over_http_and_root(
         [
             *(sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path)),
             *("--sites-file", str(placed.sites_file), "submit", "ttree-read"),
-            *("--sites", "SITE_B", "--wait", "-S", "dataset=tiny"),
+            *("--sites", "SITE_B", "--wait", "-S", "dataset=slow"),
             *("-S", "mode=paired", "-S", "repeats=1", "-S", "rounds=1"),
             *(word for axis in axes for word in ("-P", axis)),
         ],
