@@ -69,7 +69,7 @@ class SoftwareLimit:
         schemes: schemes of URLs, without aliases.
         provider: provider of the ROOT.
         series: series of its releases, e.g. ``6.40``; empty for all.
-        reason: the missing feature, after the name of the release.
+        reason: the missing feature, in words after the name of the release.
         with_credential: whether it concerns only doors that require a credential.
     """
 
@@ -84,17 +84,17 @@ class SoftwareLimit:
 #: Every build is asked on the node after a failure; these are known before.  ROOT's wheels are built
 #: without davix and curl.
 LIMITS: Tuple[SoftwareLimit, ...] = (
-    SoftwareLimit(READ, ("http", "https"), "wheel", ("6.40",), "has no class that reads HTTP"),
+    SoftwareLimit(READ, ("http", "https"), "wheel", ("6.40",), "no class that reads HTTP"),
     SoftwareLimit(
         READ,
         ("https",),
         "wheel",
         ("6.37", "6.38", "6.39"),
-        "presents no token or proxy over HTTPS and does not verify certificates",
+        "no token or proxy over HTTPS, and no verification of certificates",
         with_credential=True,
     ),
-    SoftwareLimit(STAGE, ("root", "roots"), "none", (), "has no XRootD client"),
-    SoftwareLimit(STAGE, ("root", "roots"), "xrootd", (), "has no ROOT, which copies the files"),
+    SoftwareLimit(STAGE, ("root", "roots"), "none", (), "no XRootD client"),
+    SoftwareLimit(STAGE, ("root", "roots"), "xrootd", (), "no ROOT, which copies the files"),
 )
 
 _REMEDIES = {
@@ -137,7 +137,7 @@ def find_limit(operation: str, url: str, software: SoftwareRequest, *, has_crede
             and (not limit.series or software.version.rpartition(".")[0] in limit.series)
             and (has_credential or not limit.with_credential)
         ):
-            return f"{_name_software(software)} {limit.reason}. {_REMEDIES[operation]}"
+            return f"{_name_software(software)}: {limit.reason}. {_REMEDIES[operation]}"
     return ""
 
 
@@ -153,5 +153,5 @@ def describe_read_limits(url: str) -> str:
     limits = [x for x in LIMITS if scheme and x.operation == READ and scheme.name in x.schemes]
     if not limits:
         return ""
-    parts = "; ".join(f"{' and '.join(x.series)} {x.reason}" for x in limits)
+    parts = "; ".join(f"{', '.join(x.series)}: {x.reason}" for x in limits)
     return f"ROOT from PyPI: {parts}. {_REMEDIES[READ]}"

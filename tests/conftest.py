@@ -34,13 +34,14 @@ EXPENSIVE_FIXTURES = (
     "rucio_grid",
     "grid",
     "demo_run",
+    "secure",
     "warm_root",
     "exported",
     "tiny_catalogue",
 )
 
 pytest.register_assert_rewrite("store_helpers")
-pytest_plugins = ["grid_fixtures"]
+pytest_plugins = ["grid_fixtures", "secure_fixtures"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import time
+from pathlib import Path
 
 import click
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.terminal import OutputColumn, on_interrupt, output_options, print_rows, progress_bar
 from treehammer.testbed.components import replica_files
@@ -17,6 +19,11 @@ from treehammer.testbed.components.component_list import (
     read_database_url,
     rucio_client_configs,
     sites_file_path,
+)
+from treehammer.testbed.components.secure_storage import (
+    READ_SCOPE,
+    certificate_folder,
+    load_issuer,
 )
 from treehammer.testbed.core import lifecycle
 from treehammer.testbed.core.component import Workspace
@@ -86,6 +93,12 @@ def testbed() -> None:
     is_flag=True,
     help="Add a PostgreSQL server with a results database, over TLS.",
 )
+@click.option(
+    "--secure-sites",
+    type=click.IntRange(0, MAX_SITES),
+    default=0,
+    help="The first so many sites have only doors with TLS that require tokens or x509 proxies.",
+)
 @click.option("--keep", is_flag=True, help="Keep a testbed that fails to start, for inspection.")
 @click.pass_obj
 def up(
@@ -97,6 +110,7 @@ def up(
     releases: str,
     rucio: bool,
     database: bool,
+    secure_sites: int,
     keep: bool,
 ) -> None:
     """Start a testbed and print its sites file.
@@ -117,6 +131,7 @@ def up(
         releases=wanted,
         rucio=rucio,
         database=database,
+        secure_sites=secure_sites,
     )
     began = time.monotonic()
     with on_interrupt("treehammer testbed down removes it" if keep else "nothing of it is left"):
@@ -128,7 +143,30 @@ def up(
         click.echo(f"Rucio as {account}: export RUCIO_CONFIG={config}")
     if url := read_database_url(box):
         click.echo(f"results database: export TREEHAMMER_DATABASE={shlex.quote(url)}")
+    if secure_sites:
+        folder = certificate_folder(box)
+        click.echo(f"authorities: export X509_CERT_DIR={shlex.quote(str(folder))}")
     click.echo(f"next: treehammer --sites-file {sites_file_path(box)} sites check")
+
+
+@testbed.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, writable=True))
+@testbed_name_option
+@click.option("--scope", default=READ_SCOPE, show_default=True, help="Permitted operations.")
+@click.option(
+    "--lifetime", metavar="TIME", default="24h", show_default=True, help="Validity from now on."
+)
+@click.pass_obj
+def token(settings: Settings, file: Path, name: str, scope: str, lifetime: str) -> None:
+    """Write a token for the doors of secure sites to FILE.
+
+    \b
+    Example: treehammer testbed token /tmp/storage-token
+             treehammer submit ttree-read --token-file /tmp/storage-token
+    """
+    box, _ = _load_testbed(name, settings)
+    load_issuer(box).write_token(file, scope, parse_duration(lifetime, "--lifetime"))
+    click.echo(f"token for {scope}: export BEARER_TOKEN_FILE={shlex.quote(str(file.absolute()))}")
 
 
 @testbed.command()
@@ -236,5 +274,6 @@ def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceSt
             releases=state.releases,
             rucio=state.rucio,
             database=state.database,
+            secure_sites=state.secure_sites,
         )
     return box, state

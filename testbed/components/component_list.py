@@ -12,6 +12,7 @@ from treehammer.testbed.components import (
     sites_file_writer,
 )
 from treehammer.testbed.components.cvmfs_mount import CvmfsMount
+from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core.component import Component, VisibleFolder, Workspace
 
@@ -24,8 +25,15 @@ def build_components(box: Workspace) -> list[Component]:
         parts.append(server := database_server.DatabaseServer(box, lambda: storage.all_ports))
         if box.rucio:
             parts.append(rucio_server.RucioServer(box, storage, server))
+    secure = None
+    if box.secure_sites:
+        parts.append(secure := SecureStorage(box, box.sites[: box.secure_sites]))
     seen = [view for part in parts for view in part.visible_folders()]
-    return [*parts, *build_pools(box, seen), sites_file_writer.SitesFileWriter(box, storage)]
+    return [
+        *parts,
+        *build_pools(box, seen),
+        sites_file_writer.SitesFileWriter(box, storage, secure),
+    ]
 
 
 def build_pools(box: Workspace, views: Sequence[VisibleFolder] = ()) -> list[Component]:

@@ -12,6 +12,7 @@ from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import site_model, sites_file
 from treehammer.testbed.components import condor_pool
 from treehammer.testbed.components.cvmfs_mount import AXIS_VALUE, client_folder, cvmfs_folder
+from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
 
@@ -32,12 +33,16 @@ class SitesFileWriter:
     Args:
         box: the testbed.
         storage: of its sites.
+        secure: secure doors, which replace those of their sites; None without any.
     """
 
     name = "sites file"
 
-    def __init__(self, box: Workspace, storage: XrootdStorage) -> None:
+    def __init__(
+        self, box: Workspace, storage: XrootdStorage, secure: SecureStorage | None = None
+    ) -> None:
         self.box = box
+        self.secure = secure
         self.storage = storage
 
     def install(self, say: ProgressCallback) -> None:
@@ -90,15 +95,15 @@ class SitesFileWriter:
         found = [
             self._site_table(
                 name,
-                self.storage.doors(name),
-                self.storage.labels(name),
+                self._doors(name),
+                self._labels(name),
                 requirements=f'TARGET.GLIDEIN_Site == "{name}"',
             )
             for name in self.box.sites
         ]
         if self.box.second_pool:
             # It has no storage of its own and reads its neighbor's.
-            doors = self.storage.doors(self.box.sites[0])
+            doors = self._doors(self.box.sites[0])
             resource = condor_pool.grid_resource_of(self.box)
             found.append(
                 self._site_table(
@@ -106,6 +111,17 @@ class SitesFileWriter:
                 )
             )
         return found
+
+    def _is_secure(self, site: str) -> bool:
+        return self.secure is not None and site in self.secure.sites
+
+    def _doors(self, site: str) -> tuple[site_model.Door, ...]:
+        if self.secure is not None and site in self.secure.sites:
+            return self.secure.doors(site)
+        return self.storage.doors(site)
+
+    def _labels(self, site: str) -> tuple[str, ...]:
+        return (*self.storage.labels(site), *(("secure",) if self._is_secure(site) else ()))
 
     def _site_table(
         self,
@@ -130,4 +146,5 @@ class SitesFileWriter:
             cvmfs=str(cvmfs_folder(self.box)),
             python=NODE_PYTHON,
             labels=labels,
+            cert_dir="" if self.secure is None else str(self.secure.certificates),
         )

@@ -40,7 +40,7 @@ LIBRARIES = (
     "libxml2",
     "zlib1g",
 )
-_XROOTD_LIBRARIES = (
+XROOTD_LIBRARIES = (
     "libxrdapputils2t64",
     "libxrdcl3t64",
     "libxrdcrypto2t64",
@@ -108,7 +108,7 @@ class XrootdStorage:
             TestbedError: a package cannot be fetched, or there is no C compiler.
         """
         root = debian_packages.unpack_packages(
-            "xrootd", LIBRARIES, SUITE, self.box.cache, say, alone=PACKAGES + _XROOTD_LIBRARIES
+            "xrootd", LIBRARIES, SUITE, self.box.cache, say, alone=PACKAGES + XROOTD_LIBRARIES
         )
         self._programs = root / "usr" / "bin"
         self._wanlink = native_programs.build_wanlink(self.box.cache, say)
@@ -245,7 +245,7 @@ class XrootdStorage:
             return lacking
         for site in (one.site for one in self.profiles if one.site not in self._known_sites):
             for door in self._doors_below(site, DATASET_FOLDER):
-                if not _is_listening(door.prefix):
+                if not is_listening(door.prefix):
                     return f"nothing listens at {door.prefix}"
             if not self._redirector_knows(site):
                 return f"the redirector does not know {site}"
@@ -353,7 +353,8 @@ def rse_name(site: str) -> str:
     return f"{site}_DATA"
 
 
-def _is_listening(prefix: str) -> bool:
+def is_listening(prefix: str) -> bool:
+    """Whether something listens at the address of a door."""
     host, _, port = prefix.split("/")[2].rpartition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S):
         return True

@@ -44,6 +44,7 @@ class Workspace:
         rucio: whether Rucio runs.
         database: whether a results database runs.
         slots: jobs that each site runs at once.
+        secure_sites: number of sites, the first ones, whose doors require TLS and credentials.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Workspace:
     rucio: bool = False
     database: bool = False
     slots: int = 1
+    secure_sites: int = 0
 
     def make_folder(self, path: Path, mode: int = 0o755) -> Path:
         """Create a folder and its parents for the testbed's user; return the path."""

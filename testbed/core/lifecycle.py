@@ -91,6 +91,7 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
     if state.configuration != configuration_of(box):
         more = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
         more += [", a database"] * state.database
+        more += [f", {state.secure_sites} of them secure"] * bool(state.secure_sites)
         raise TestbedError(
             f"is up already, with {len(state.sites)} sites of "
             f"{pluralize(state.slots, 'slot')}{''.join(more)} and ROOT "
@@ -117,6 +118,7 @@ def _start_components(box: Workspace, parts: Sequence[Component], say: ProgressC
         rucio=box.rucio,
         database=box.database,
         slots=box.slots,
+        secure_sites=box.secure_sites,
     )
     for path in (box.folder, box.folder / "logs", *box.hidden_folders):
         path.mkdir(parents=True, exist_ok=True)

@@ -67,6 +67,7 @@ class WorkspaceState:
     rucio: bool = False
     database: bool = False
     slots: int = 1
+    secure_sites: int = 0
 
     @property
     def configuration(self) -> tuple[object, ...]:
@@ -78,12 +79,21 @@ class WorkspaceState:
             self.releases,
             self.rucio,
             self.database,
+            self.secure_sites,
         )
 
 
 def configuration_of(box: Workspace) -> tuple[object, ...]:
     """Return the :attr:`WorkspaceState.configuration` that this testbed would have."""
-    return (box.sites, box.slots, box.second_pool, box.releases, box.rucio, box.database)
+    return (
+        box.sites,
+        box.slots,
+        box.second_pool,
+        box.releases,
+        box.rucio,
+        box.database,
+        box.secure_sites,
+    )
 
 
 def workspaces_folder() -> Path:
@@ -117,6 +127,7 @@ def define_workspace(
     releases: Sequence[str] = DEFAULT_RELEASES,
     rucio: bool = False,
     database: bool = False,
+    secure_sites: int = 0,
 ) -> Workspace:
     """Describe the testbed of that name; creates nothing.
 
@@ -131,6 +142,10 @@ def define_workspace(
         )
     if not 1 <= sites <= MAX_SITES:
         raise ConfigError(f"there can be 1 to {MAX_SITES} sites, not {sites}", where="--sites")
+    if not 0 <= secure_sites <= sites:
+        raise ConfigError(
+            f"there can be 0 to {sites} secure sites, not {secure_sites}", where="--secure-sites"
+        )
     if not 1 <= slots <= MAX_SLOTS:
         raise ConfigError(f"there can be 1 to {MAX_SLOTS} slots, not {slots}", where="--slots")
     for release in releases:
@@ -160,6 +175,7 @@ def define_workspace(
         rucio=rucio,
         database=database,
         slots=slots,
+        secure_sites=secure_sites,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 _DAY = datetime.timedelta(days=1)
@@ -54,9 +54,18 @@ class CertificateAuthority:
         signed = made.sign(self._key, hashes.SHA256())
         self.ca.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
-    def issue_server_certificate(self, name: str = "127.0.0.1") -> tuple[Path, Path]:
-        """Issue a certificate for a server's name or address; return certificate and key."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def issue_server_certificate(
+        self, name: str = "127.0.0.1", *, use_rsa: bool = False
+    ) -> tuple[Path, Path]:
+        """Issue a certificate for a server's name or address; return certificate and key.
+
+        XRootD's x509 authentication requires an RSA key.
+        """
+        key = (
+            rsa.generate_private_key(65537, 2048)
+            if use_rsa
+            else ec.generate_private_key(ec.SECP256R1())
+        )
         names = x509.SubjectAlternativeName([_subject_alternative_name(name)])
         made = self._certificate_builder(
             x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key
@@ -80,14 +89,23 @@ class CertificateAuthority:
         )
         return certificate, private
 
+    def issue_user_certificate(self, name: x509.Name, key: rsa.RSAPublicKey) -> x509.Certificate:
+        """Issue a certificate for a person."""
+        return self._builder_for(name, key).sign(self._key, hashes.SHA256())
+
     def _certificate_builder(
-        self, name: x509.Name, key: ec.EllipticCurvePrivateKey
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+    ) -> x509.CertificateBuilder:
+        return self._builder_for(name, key.public_key())
+
+    def _builder_for(
+        self, name: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return x509.CertificateBuilder(
             issuer_name=self._name,
             subject_name=name,
-            public_key=key.public_key(),
+            public_key=key,
             serial_number=x509.random_serial_number(),
             not_valid_before=now - _DAY,
             not_valid_after=now - _DAY + self._valid,

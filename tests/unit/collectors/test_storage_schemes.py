@@ -79,4 +79,4 @@ def test_staging_by_xrootd_needs_root() -> None:
 def test_limits_of_a_door_name_all_releases() -> None:
     assert not describe_read_limits("roots://se.example//a")
     assert "6.38" in describe_read_limits("https://se.example/a")
-    assert "6.40 has no class" in describe_read_limits("http://se.example/a")
+    assert "6.40: no class" in describe_read_limits("http://se.example/a")

@@ -1,0 +1,245 @@
+"""Storage doors with TLS: WLCG tokens of the testbed's own issuer, and x509 proxies.
+
+One more XRootD server for each secure site and kind of credential exports the site's storage. They
+trust the testbed's own authority only, and verify tokens with keys that the issuer serves over
+https.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from treehammer.errors import TestbedError
+from treehammer.submit.sites.site_model import Door
+from treehammer.testbed.components import xrootd_storage
+from treehammer.testbed.core import mount_namespace
+from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
+from treehammer.testbed.install import debian_packages
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.install.token_issuer import ANY_AUDIENCE, TokenIssuer
+from treehammer.testbed.network.free_ports import find_free_ports
+
+PACKAGES = ("xrootd-scitokens-plugins", "xrootd-voms-plugins")
+LIBRARIES = ("libscitokens0t64", "libvomsapi1t64", "openssl")
+#: Name in the certificate of all servers.
+HOST = "localhost"
+#: Scopes that permit reading a dataset, and also writing; paths are relative to ``/store``.
+READ_SCOPE = "storage.read:/treehammer"
+WRITE_SCOPE = f"{READ_SCOPE} storage.modify:/treehammer"
+#: Bundle that libscitokens uses; the testbed's replaces it for the daemons alone.
+_SYSTEM_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+class SecureStorage:
+    """Component for the secure doors of sites.
+
+    Args:
+        box: the testbed.
+        sites: names of the sites.
+        x509: whether there are doors for x509 proxies as well.
+    """
+
+    name = "secure storage"
+
+    def __init__(self, box: Workspace, sites: Sequence[str], *, x509: bool = True) -> None:
+        self.box = box
+        self.sites = tuple(sites)
+        self.folder = secure_folder(box)
+        self.certificates = certificate_folder(box)
+        self._x509 = x509
+        self._programs = Path()
+
+    # --- before it starts
+
+    def install(self, say: ProgressCallback) -> None:
+        """Install XRootD with its plug-ins for tokens.
+
+        Raises:
+            TestbedError: a package cannot be fetched, or this machine has no openssl.
+        """
+        if shutil.which("openssl") is None:
+            raise TestbedError("there is no program openssl", hint="Install the package openssl.")
+        root = debian_packages.unpack_packages(
+            "xrootd-secure",
+            (*xrootd_storage.LIBRARIES, *LIBRARIES),
+            xrootd_storage.SUITE,
+            self.box.cache,
+            say,
+            alone=(*xrootd_storage.PACKAGES, *xrootd_storage.XROOTD_LIBRARIES, *PACKAGES),
+        )
+        self._programs = root / "usr" / "bin"
+
+    def visible_folders(self) -> Sequence[VisibleFolder]:
+        """Return the authorities, which jobs need."""
+        return [VisibleFolder(self.certificates, self.certificates)]
+
+    def configure(self) -> None:
+        """Make authority, certificates, issuer and configurations."""
+        for folder in (self.folder, self.certificates, self.folder / "issuer"):
+            self.box.make_folder(folder)
+        self.authority = CertificateAuthority(self.folder / "authority", "Treehammer testbed")
+        self._certificate, self._key = self.authority.issue_server_certificate(HOST, use_rsa=True)
+        for path in (self.authority.folder, self._certificate, self._key):
+            self.box.change_owner(path)
+        self._add_authority()
+        free = find_free_ports(1 + 3 * len(self.sites))
+        self.issuer = TokenIssuer(f"https://{HOST}:{free.pop()}", self.folder)
+        self.box.write_file(self.folder / "issuer.url", self.issuer.url)
+        self.issuer.publish_documents(self.folder / "issuer")
+        self.ports = {site: (free.pop(), free.pop(), free.pop()) for site in self.sites}
+        self._write_bundle_script()
+        for site, (root, http, x509) in self.ports.items():
+            self._configure_server(f"{site}-tokens", site, root, http)
+            if self._x509:
+                self._configure_server(f"{site}-x509", site, x509, 0)
+
+    def _add_authority(self) -> None:
+        command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(self.authority.ca)]
+        name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        text = self.authority.ca.read_text(encoding="ascii")
+        self.box.write_file(self.certificates / f"{name}.0", text)
+
+    def _write_bundle_script(self) -> None:
+        """Write the script that starts a server with the testbed's authorities for libscitokens."""
+        folder, user = _SYSTEM_BUNDLE.parent, self.box.user
+        again = ["unshare", "--user"]
+        if user is not None:
+            again += [f"--map-user={user[0]}", f"--map-group={user[1]}"]
+        lines = [
+            "#!/bin/sh",
+            "set -eu",
+            f"mount -t tmpfs none {folder}",
+            f"cp {shlex.quote(str(self.authority.ca))} {_SYSTEM_BUNDLE}",
+            f"exec {shlex.join(again)} -- {mount_namespace.SHELL_ARGUMENTS}",
+        ]
+        self.box.write_file(
+            self.folder / "with-authorities.sh", "\n".join([*lines, ""]), mode=0o755
+        )
+
+    def _configure_server(self, name: str, site: str, port: int, http_port: int) -> None:
+        folder = self.box.make_folder(self.folder / name)
+        self.box.make_folder(folder / "adm", 0o700)
+        self.box.make_folder(folder / "home", 0o700)
+        storage = xrootd_storage.storage_folder(self.box, site)
+        export = storage / xrootd_storage.DATASET_FOLDER.lstrip("/")
+        for path in (storage.parent, storage, export.parent, export):
+            self.box.make_folder(path)
+        template = jinja2.Template(
+            (_TEMPLATES / "secure.cfg.j2").read_text(encoding="utf-8"),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+        )
+        text = template.render(
+            folder=folder,
+            site=site,
+            port=port,
+            http_port=http_port,
+            storage=storage,
+            export=xrootd_storage.DATASET_FOLDER,
+            certificate=self._certificate,
+            key=self._key,
+            authorities=self.certificates,
+            issuer=self.issuer.url if http_port else "",
+            voms=False,
+        )
+        self.box.write_file(folder / "xrootd.cfg", text)
+        self.box.write_file(folder / "scitokens.cfg", self._render_issuer())
+
+    def _render_issuer(self) -> str:
+        return (
+            f"[Global]\naudience = {ANY_AUDIENCE}\n"
+            f"[Issuer testbed]\nissuer = {self.issuer.url}\nbase_path = /store\n"
+            "map_subject = False\ndefault_user = nobody\n"
+        )
+
+    # --- while it runs
+
+    def daemons(self) -> Sequence[DaemonSpec]:
+        """Return the issuer first, then the servers of each site."""
+        port = self.issuer.url.rpartition(":")[2]
+        serve = [str(self._programs / "openssl"), "s_server", "-WWW", "-quiet"]
+        serve += ["-accept", f"127.0.0.1:{port}"]
+        serve += ["-cert", str(self._certificate), "-key", str(self._key)]
+        found = [
+            DaemonSpec("token-issuer", serve, _environment(self.folder), self.folder / "issuer")
+        ]
+        for site in self.sites:
+            found.append(self._daemon_spec(f"{site}-tokens"))
+            if self._x509:
+                found.append(self._daemon_spec(f"{site}-x509"))
+        return found
+
+    def _daemon_spec(self, name: str) -> DaemonSpec:
+        folder = self.folder / name
+        start = ["unshare", "--user", "--map-root-user", "--mount"]
+        start += ["sh", str(self.folder / "with-authorities.sh")]
+        command = [str(self._programs / "xrootd"), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
+        environment = _environment(folder / "home")
+        return DaemonSpec(f"xrootd-{name}", [*start, *command], environment, folder)
+
+    def describe_missing(self) -> str:
+        """Name a door to which nothing listens."""
+        addresses = [self.issuer.url]
+        addresses += [door.prefix for site in self.sites for door in self.doors(site)]
+        silent = (url for url in addresses if not xrootd_storage.is_listening(url))
+        return next((f"nothing listens at {url}" for url in silent), "")
+
+    def doors(self, site: str) -> tuple[Door, ...]:
+        """Return the secure doors of a site."""
+        root, http, x509 = self.ports[site]
+        export = xrootd_storage.DATASET_FOLDER
+        found = [
+            Door("roots", "root", f"roots://{HOST}:{root}/{export}", "XRootD"),
+            Door("https", "https", f"https://{HOST}:{http}{export}", "XrdHttp"),
+        ]
+        if self._x509:
+            found.append(Door("x509", "root", f"roots://{HOST}:{x509}/{export}", "XRootD"))
+        return tuple(found)
+
+    def finish_setup(self) -> None:
+        """Do nothing."""
+
+    def clean_up(self) -> None:
+        """Do nothing: all files are in the testbed's folder."""
+
+
+def secure_folder(box: Workspace) -> Path:
+    """Return the folder of a testbed's authority, issuer and secure servers."""
+    return box.folder / "secure"
+
+
+def certificate_folder(box: Workspace) -> Path:
+    """Return the folder of the authorities of a testbed's secure doors."""
+    return secure_folder(box) / "certificates"
+
+
+def load_issuer(box: Workspace) -> TokenIssuer:
+    """Load the token issuer of a running testbed.
+
+    Raises:
+        TestbedError: the testbed has none.
+    """
+    try:
+        url = (secure_folder(box) / "issuer.url").read_text(encoding="utf-8")
+    except OSError:
+        raise TestbedError(
+            "has no token issuer",
+            where=f"testbed {box.name}",
+            hint="Start it with treehammer testbed up --secure-sites 2.",
+        ) from None
+    return TokenIssuer(url, secure_folder(box))
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home),
+    }

@@ -1,0 +1,64 @@
+"""User certificates and x509 proxies (RFC 3820) of a private authority."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID, ObjectIdentifier
+
+from treehammer.testbed.core.component import write_secret
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+
+#: The extension of a proxy that has all rights of its user, without a limit on further proxies.
+_PROXY_CERT_INFO = x509.UnrecognizedExtension(
+    ObjectIdentifier("1.3.6.1.5.5.7.1.14"),
+    bytes.fromhex("300c300a06082b06010505071501"),
+)
+#: Key size of users and proxies, which XRootD's x509 authentication expects to be RSA.
+_KEY_BITS = 2048
+
+
+def write_proxy(
+    authority: CertificateAuthority, path: Path, lifetime_s: float, user: str = "alice"
+) -> Path:
+    """Write the proxy of a new user certificate; a negative lifetime makes an expired one."""
+    user_key, proxy_key = (rsa.generate_private_key(65537, _KEY_BITS) for _ in range(2))
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user)])
+    certificate = authority.issue_user_certificate(name, user_key.public_key())
+    serial = x509.random_serial_number() % 10**9
+    end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=lifetime_s)
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=True,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    proxy = (
+        x509.CertificateBuilder(
+            issuer_name=name,
+            subject_name=x509.Name([*name, x509.NameAttribute(NameOID.COMMON_NAME, str(serial))]),
+            public_key=proxy_key.public_key(),
+            serial_number=serial,
+            not_valid_before=end - datetime.timedelta(days=1),
+            not_valid_after=end,
+        )
+        .add_extension(_PROXY_CERT_INFO, critical=True)
+        .add_extension(usage, critical=True)
+        .sign(user_key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    key = proxy_key.private_bytes(
+        pem, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    parts = (proxy.public_bytes(pem), key, certificate.public_bytes(pem))
+    write_secret(path, b"".join(parts).decode("ascii"))
+    return path

@@ -1,0 +1,88 @@
+"""Probes, verification and writing through doors with TLS, tokens and proxies."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+from secure_fixtures import SITE, SecureDoors
+
+from treehammer import config
+from treehammer.datasets import doors
+from treehammer.datasets.doors import ProbeTarget
+from treehammer.datasets.model.manifest import RAW_LAYOUT, ManifestFile
+from treehammer.submit.replicas.replica_verification import ExpectedReplica, check_by_stat
+from treehammer.submit.sites.site_model import Site
+from treehammer.submit.sites.site_probes import probe_sites
+from treehammer.testbed.components.secure_storage import READ_SCOPE, WRITE_SCOPE
+from treehammer.testbed.install.proxy_certificate import write_proxy
+
+CONTENT = b"seven b" * 1000
+ADLER32 = f"{zlib.adler32(CONTENT):08x}"
+TOKEN_DOORS = ("roots", "https")
+
+
+@pytest.fixture(autouse=True)
+def _user(secure: SecureDoors, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Trust the testbed's authority, and hold a read token and a proxy."""
+    secure.put_file("set/data.bin", CONTENT)
+    for name in ("BEARER_TOKEN", "BEARER_TOKEN_FILE", "X509_USER_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in secure.environment(secure.write_token(tmp_path / "token")).items():
+        monkeypatch.setenv(name, value)
+    proxy = write_proxy(secure.part.authority, tmp_path / "proxy", 900)
+    monkeypatch.setenv("X509_USER_PROXY", str(proxy))
+
+
+def test_every_door_is_ok_for_check_and_verification(secure: SecureDoors) -> None:
+    site = Site(SITE, "local", tuple(secure.doors.values()))
+    target = ProbeTarget("set/data.bin", len(CONTENT))
+    results = probe_sites([site], target, config.load_settings())
+    assert {(one.check, one.result) for one in results} == {
+        (f"door {name}", "ok") for name in ("roots", "https", "x509")
+    }
+    remedies = {one.check: one.remedy for one in results}
+    assert not remedies["door roots"]
+    assert "Stage the files" in remedies["door https"]
+    file = ManifestFile("data.bin", len(CONTENT), ADLER32, "0" * 64, RAW_LAYOUT)
+    for door in site.doors:
+        url = door.file_url("set", "data.bin")
+        assert check_by_stat(ExpectedReplica(SITE, door.name, file, url)).is_good, url
+        seen = doors.read_file(url)
+        assert (seen.size, seen.adler32) == (len(CONTENT), ADLER32)
+
+
+def test_davs_is_https(secure: SecureDoors) -> None:
+    url = secure.doors["https"].file_url("set", "data.bin").replace("https://", "davs://")
+    assert doors.stat_file(url).adler32 == ADLER32
+
+
+@pytest.mark.parametrize("door", TOKEN_DOORS)
+@pytest.mark.parametrize(
+    ("scope", "lifetime_s"), [("storage.read:/other", 900.0), (READ_SCOPE, -60.0)]
+)
+def test_refused_token_is_reported_with_a_remedy(
+    secure: SecureDoors, tmp_path: Path, door: str, scope: str, lifetime_s: float
+) -> None:
+    secure.write_token(tmp_path / "token", scope, lifetime_s)
+    url = secure.doors[door].file_url("set", "data.bin")
+    assert doors.stat_file(url).failure == "refused"
+    chosen = secure.doors[door]
+    probe = doors.probe_door(
+        chosen.protocol, chosen.prefix, ProbeTarget("set/data.bin", 1), here=True
+    )
+    assert "BEARER_TOKEN_FILE" in probe.remedy
+
+
+@pytest.mark.parametrize("door", TOKEN_DOORS)
+def test_writing_needs_its_scope(secure: SecureDoors, tmp_path: Path, door: str) -> None:
+    url = secure.doors[door].file_url("set", f"new-{door}.bin")
+    assert doors.probe_writing(url).failure == "refused"
+    secure.write_token(tmp_path / "token", WRITE_SCOPE)
+    source = tmp_path / "new.bin"
+    source.write_bytes(CONTENT)
+    written = doors.write_file(source, url)
+    assert (written.size, written.failure) == (len(CONTENT), ""), written.message
+    assert doors.stat_file(url).adler32 == ADLER32
+    assert not doors.remove_file(url).failure
