@@ -34,7 +34,7 @@ from benchmarks.harness.filled_databases import DURABLE_SETTINGS, run_postgres
 from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
 from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.auth.access_keys import SUBMIT
+from treehammer.sql.auth.access_keys import SUBMIT, MasterKeys
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.write.database_check import check_database
@@ -205,7 +205,7 @@ def _wait_for_service(port: int) -> None:
 def _serve_process(url: str, listening: int, kind: str) -> None:
     logging.getLogger("treehammer").setLevel(logging.WARNING)
     database = LiveDatabase(url)
-    access_control = AccessControl(database.load_access, MASTER_KEY)
+    access_control = AccessControl(database.load_access, MasterKeys(MASTER_KEY))
     store = _NullStore() if kind == STORE_OFF else database
     app = create_app(
         store,

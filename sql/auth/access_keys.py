@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,36 @@ class AccessKeyRow:
     revoked_us: int | None
     master_key_fingerprint: str
     owner: str
+
+
+class MasterKeys:
+    """The service's master key, and previous ones whose keys stay valid until the rotation ends.
+
+    Args:
+        current: from which new keys are derived.
+        previous: from which older keys were derived.
+    """
+
+    def __init__(self, current: bytes, previous: Sequence[bytes] = ()) -> None:
+        self.current = current
+        self.previous = tuple(previous)
+        self._by_fingerprint = {
+            fingerprint_master_key(master): master for master in (*previous, current)
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MasterKeys) and self._by_fingerprint == other._by_fingerprint
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._by_fingerprint))
+
+    def find(self, fingerprint: str) -> bytes | None:
+        """Return the master key with this fingerprint; None if it is not one of these."""
+        return self._by_fingerprint.get(fingerprint)
+
+    def is_previous(self, fingerprint: str) -> bool:
+        """Return whether a master key with this fingerprint was replaced by the current one."""
+        return self.find(fingerprint) in self.previous
 
 
 def parse_key(text: str) -> AccessKey:

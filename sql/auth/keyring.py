@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import stat
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -15,7 +12,6 @@ from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError
-from treehammer.private_files import create_private_file
 from treehammer.sql.auth.access_keys import (
     ROLES,
     AccessKey,
@@ -23,13 +19,13 @@ from treehammer.sql.auth.access_keys import (
     derive_key,
     fingerprint_master_key,
 )
+from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.session_table import end_sessions_of_key, load_sessions
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB, AccessList
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.schema import access_key, access_revocation, campaign, job, measurement
 from treehammer.sql.write import audit_trail
 
-_MASTER_BYTES = 32
 _KEY_COLUMNS = [access_key.c[field.name] for field in fields(AccessKeyRow)]
 
 # Columns that hold identities of campaigns and jobs.
@@ -141,6 +137,21 @@ class Keyring:
                 _record(connection, audit_trail.REVOKE_KEY, f"key {key_id}", now_us)
             return done
 
+    def revoke_keys_of(self, masters: Sequence[bytes], *, now_us: int) -> Sequence[str]:
+        """Revoke all valid keys derived from these master keys, and return their identities."""
+        fingerprints = {fingerprint_master_key(master) for master in masters}
+        keys = [
+            row.key_id
+            for row in self.list_keys()
+            if row.revoked_us is None and row.master_key_fingerprint in fingerprints
+        ]
+        return [key_id for key_id in keys if self.revoke_key(key_id, now_us=now_us)]
+
+    def record_rotation(self, subject: str, *, now_us: int) -> None:
+        """Add a rotation of the master key to the audit trail."""
+        with write_transaction(self._engine) as connection:
+            _record(connection, audit_trail.ROTATE, subject, now_us)
+
     def list_revocations(self) -> Sequence[Revocation]:
         """List campaigns and jobs whose tokens were revoked, by time."""
         table = access_revocation
@@ -188,49 +199,5 @@ def _record(connection: Connection, action: str, subject: str, now_us: int) -> N
 
 
 def load_master_key(path: Path) -> bytes:
-    """Load the service's master key; create it if the file does not exist.
-
-    Raises:
-        ConfigError: it cannot be read or created, other users can read it, or the file is invalid.
-    """
-    where = f"service_key_file {path}"
-    try:
-        if not path.exists():
-            _create_master_key(path)
-        with path.open(encoding="ascii") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
-            text = stream.read(1000).strip()
-    except OSError as error:
-        raise ConfigError(f"cannot be read or created ({error.strerror})", where=where) from error
-    except UnicodeDecodeError:
-        text = ""
-    if stat.S_IMODE(mode) & 0o077:
-        raise ConfigError(
-            "other users can read the master key", where=where, hint=f"Run: chmod 600 {path}"
-        )
-    try:
-        master = bytes.fromhex(text)
-    except ValueError:
-        master = b""
-    if len(master) != _MASTER_BYTES:
-        raise ConfigError(
-            "this is not a master key",
-            where=where,
-            hint="Restore it from a backup; a new one would invalidate every key.",
-        )
-    return master
-
-
-def _create_master_key(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Linking a complete file is atomic: if two processes do this, one wins and both read its key.
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with os.fdopen(create_private_file(temporary), "w", encoding="ascii") as stream:
-            stream.write(secrets.token_bytes(_MASTER_BYTES).hex() + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        with suppress(FileExistsError):
-            path.hardlink_to(temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Load the master key for new keys; see :func:`~.master_key_file.load_master_keys`."""
+    return load_master_keys(path).current

@@ -13,6 +13,7 @@ import secrets
 from dataclasses import dataclass
 
 from treehammer.errors import TokenError
+from treehammer.sql.auth.access_keys import MasterKeys
 from treehammer.sql.auth.tokens import (
     AccessGrant,
     AccessList,
@@ -46,7 +47,7 @@ def hash_session_token(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def verify_session(token: str, access: AccessList, master: bytes, now_us: int) -> AccessGrant:
+def verify_session(token: str, access: AccessList, masters: MasterKeys, now_us: int) -> AccessGrant:
     """Verify the token of a session and return its permissions.
 
     Raises:
@@ -61,7 +62,7 @@ def verify_session(token: str, access: AccessList, master: bytes, now_us: int) -
         raise TokenError("the session has expired: sign in again")
     if session.key_id is None:
         return AccessGrant(session.role, "", session.name, "", session.expires_us)
-    key = require_valid_key(session.key_id, access, master)
+    key = require_valid_key(session.key_id, access, masters)
     require_unexpired(key.expires_us, now_us, "the key")
     return AccessGrant(key.role, key.key_id, key.name, key.owner, session.expires_us)
 

@@ -19,8 +19,8 @@ from treehammer.sql.auth.access_keys import (
     SUBMIT,
     AccessKey,
     AccessKeyRow,
+    MasterKeys,
     derive_key,
-    fingerprint_master_key,
 )
 
 #: Kinds of subjects whose tokens can be revoked without revoking their key.
@@ -107,7 +107,7 @@ def mint_job_token(key: AccessKey, campaign_id: str, job_id: str, expires_us: in
     return jwt.encode(claims, key.secret, algorithm=_ALGORITHM, headers={"kid": key.key_id})
 
 
-def verify_token(token: str, access: AccessList, master: bytes, now_us: int) -> AccessGrant:
+def verify_token(token: str, access: AccessList, masters: MasterKeys, now_us: int) -> AccessGrant:
     """Verify a key or a job's token and return its permissions.
 
     Raises:
@@ -117,23 +117,25 @@ def verify_token(token: str, access: AccessList, master: bytes, now_us: int) -> 
         raise TokenError("the token is too long")
     match = KEY_PATTERN.fullmatch(token)
     if match is None:
-        return _verify_job_token(token, access, master, now_us)
-    row = require_valid_key(match[1], access, master)
-    if not hmac.compare_digest(derive_key(master, row.key_id).secret, match[2]):
+        return _verify_job_token(token, access, masters, now_us)
+    row = require_valid_key(match[1], access, masters)
+    if not hmac.compare_digest(_derive_key(masters, row).secret, match[2]):
         raise TokenError("the service did not issue this key")
     require_unexpired(row.expires_us, now_us, "the key")
     return AccessGrant(row.role, row.key_id, row.name, row.owner, row.expires_us)
 
 
-def _verify_job_token(token: str, access: AccessList, master: bytes, now_us: int) -> AccessGrant:
+def _verify_job_token(
+    token: str, access: AccessList, masters: MasterKeys, now_us: int
+) -> AccessGrant:
     import jwt
 
     try:
-        row = require_valid_key(str(jwt.get_unverified_header(token).get("kid")), access, master)
+        row = require_valid_key(str(jwt.get_unverified_header(token).get("kid")), access, masters)
         # Times are checked below, by the clock of the caller and with clearer messages.
         claims = jwt.decode(
             token,
-            derive_key(master, row.key_id).secret,
+            _derive_key(masters, row).secret,
             algorithms=[_ALGORITHM],
             options={"verify_exp": False, "verify_iat": False, "verify_nbf": False},
         )
@@ -164,7 +166,7 @@ def _parse_claims(claims: Mapping[str, Any]) -> tuple[str, str, int]:
     return campaign_id, job_id, expires_s * _US_PER_S
 
 
-def require_valid_key(key_id: str, access: AccessList, master: bytes) -> AccessKeyRow:
+def require_valid_key(key_id: str, access: AccessList, masters: MasterKeys) -> AccessKeyRow:
     """Return the key with this identity.
 
     Raises:
@@ -175,9 +177,18 @@ def require_valid_key(key_id: str, access: AccessList, master: bytes) -> AccessK
         raise TokenError("the service has no such key", may_be_new=True)
     if row.revoked_us is not None:
         raise TokenError(f"key {key_id} was revoked at {_format_time(row.revoked_us)}")
-    if row.master_key_fingerprint != fingerprint_master_key(master):
-        raise TokenError(f"key {key_id} was derived from another master key than the service's")
+    if masters.find(row.master_key_fingerprint) is None:
+        # The service may not have noticed a rotation yet.
+        raise TokenError(
+            f"key {key_id} was derived from another master key than the service's", may_be_new=True
+        )
     return row
+
+
+def _derive_key(masters: MasterKeys, row: AccessKeyRow) -> AccessKey:
+    master = masters.find(row.master_key_fingerprint)
+    assert master is not None, "checked by require_valid_key"
+    return derive_key(master, row.key_id)
 
 
 def require_unexpired(expires_us: int | None, now_us: int, subject: str) -> None:

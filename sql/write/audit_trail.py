@@ -18,6 +18,7 @@ from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.core.schema import audit_entry
 
 CREATE_KEY, REVOKE_KEY, REVOKE_TOKENS = "create key", "revoke key", "revoke tokens"
+ROTATE = "rotate master key"
 SIGN_IN, SIGN_OUT, END_SESSIONS = "sign in", "sign out", "end sessions"
 REFUSE = "refuse"
 #: Maximum characters of a text, each of which may take several bytes.

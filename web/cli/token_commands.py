@@ -23,15 +23,17 @@ from treehammer.sql.auth.access_keys import (
     ROLES,
     AccessKey,
     AccessKeyRow,
-    fingerprint_master_key,
+    MasterKeys,
     parse_key,
 )
-from treehammer.sql.auth.keyring import Keyring, Revocation, load_master_key
+from treehammer.sql.auth.keyring import Keyring, Revocation
+from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize
+from treehammer.web.cli.master_key_command import rotate_master_command
 from treehammer.web.cli.session_commands import end_session, end_sessions_of, sessions_command
 
 MICROSECONDS = 1_000_000
@@ -81,10 +83,12 @@ def create_command(
     end_us = now_us + parse_duration(expires, "--expires") * MICROSECONDS if expires else None
     if output is not None and output.exists():
         raise ConfigError("exists already", where=str(output), hint="Give another file name.")
-    master = load_master_key(settings.master_key_file)
+    masters = load_master_keys(settings.master_key_file)
     with _open_keyring(settings) as keyring:
-        _warn_of_foreign_keys(settings, keyring.list_keys(), master)
-        key = keyring.create_key(master, role, name, now_us=now_us, expires_us=end_us, owner=owner)
+        _warn_of_foreign_keys(settings, keyring.list_keys(), masters)
+        key = keyring.create_key(
+            masters.current, role, name, now_us=now_us, expires_us=end_us, owner=owner
+        )
     until = f"until {format_time(end_us / MICROSECONDS)}" if end_us else "until it is revoked"
     click.echo(f"key {key.key_id} for {name}, role {role}, valid {until}", err=True)
     if output is None:
@@ -95,8 +99,14 @@ def create_command(
     click.echo(f"{output}: key written; give this file as service_token_file", err=True)
 
 
-def _warn_of_foreign_keys(settings: Settings, rows: Sequence[AccessKeyRow], master: bytes) -> None:
-    foreign = [row for row in rows if row.revoked_us is None and not _has_master_key(row, master)]
+def _warn_of_foreign_keys(
+    settings: Settings, rows: Sequence[AccessKeyRow], masters: MasterKeys
+) -> None:
+    foreign = [
+        row
+        for row in rows
+        if row.revoked_us is None and masters.find(row.master_key_fingerprint) is None
+    ]
     if foreign:
         click.echo(
             f"warning: {pluralize(len(foreign), 'key')} in this database created with another master "
@@ -104,10 +114,6 @@ def _warn_of_foreign_keys(settings: Settings, rows: Sequence[AccessKeyRow], mast
             "Create keys as the service's user, with its configuration (service_key_file).",
             err=True,
         )
-
-
-def _has_master_key(row: AccessKeyRow, master: bytes) -> bool:
-    return row.master_key_fingerprint == fingerprint_master_key(master)
 
 
 def _write_key(path: Path, key: AccessKey) -> None:
@@ -134,10 +140,10 @@ def list_command(settings: Settings, revoked: bool, form: str) -> None:
     path = settings.master_key_file
     with _open_keyring(settings, create=False) as keyring:
         # Listing must not create a master key.
-        master = load_master_key(path) if path.exists() else None
-        rows = [_key_row(row, master) for row in keyring.list_keys()]
+        masters = load_master_keys(path) if path.exists() else None
+        rows = [_key_row(row, masters) for row in keyring.list_keys()]
         revocations = keyring.list_revocations()
-    if rows and master is None:
+    if rows and masters is None:
         click.echo(
             f"warning: {path} is missing, so that no key is valid: restore it from a backup, or give "
             "its path (service_key_file)",
@@ -170,16 +176,18 @@ def _list_revocations(revocations: Sequence[Revocation], form: str) -> None:
     print_rows([asdict(one) for one in revocations], columns, form=form)
 
 
-def _key_row(row: AccessKeyRow, master: bytes | None) -> dict[str, Any]:
+def _key_row(row: AccessKeyRow, masters: MasterKeys | None) -> dict[str, Any]:
     state = "active"
     if row.revoked_us is not None:
         state = f"revoked {_format_day(row.revoked_us)}"
-    elif master is None:
+    elif masters is None:
         state = "master key missing"
-    elif not _has_master_key(row, master):
+    elif masters.find(row.master_key_fingerprint) is None:
         state = "other master key"
     elif row.expires_us is not None and row.expires_us < _now_us():
         state = "expired"
+    elif masters.is_previous(row.master_key_fingerprint):
+        state = "active, previous master key"
     return {
         "key_id": row.key_id,
         "role": row.role,
@@ -270,6 +278,7 @@ def _resolve_identity(settings: Settings, keyring: Keyring, scope: str, text: st
 
 
 token.add_command(sessions_command)
+token.add_command(rotate_master_command)
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from dataclasses import replace
 from starlette.requests import Request
 
 from treehammer.collectors.record.metric_catalogue import MAX_WORD
-from treehammer.errors import StoreError, TokenError
-from treehammer.sql.auth.access_keys import ADMIN
+from treehammer.errors import ConfigError, StoreError, TokenError
+from treehammer.sql.auth.access_keys import ADMIN, MasterKeys
 from treehammer.sql.auth.read_sessions import verify_session
 from treehammer.sql.auth.tokens import AccessGrant, AccessList, verify_token
 from treehammer.sql.write.ownership import Sender
@@ -40,29 +40,32 @@ class AccessControl:
 
     Args:
         load_access: reads keys and revocations from the database; called in a thread.
-        master: the service's master key.
+        masters: the service's master keys.
         reading_open: whether reading requires no token.
         user_header: header with the user's name, set by a trusted proxy, '' for none. A request with
             it may read; clients must not be able to send it themselves.
         upload_quota: of keys and jobs; None for no limit.
+        load_masters: reads the master keys again; called in a thread.
         now_us: returns the time in microseconds since 1970 UTC.
     """
 
     def __init__(
         self,
         load_access: Callable[[], AccessList],
-        master: bytes,
+        masters: MasterKeys,
         *,
         reading_open: bool = False,
         user_header: str = "",
         upload_quota: UploadQuota | None = None,
+        load_masters: Callable[[], MasterKeys] | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.reading_open = reading_open
         self._user_header = user_header
         self._upload_quota = upload_quota
         self._load_access = load_access
-        self._master = master
+        self._masters = masters
+        self._load_masters = load_masters
         self._now_us = now_us
         self._access = AccessList({})
         # A job sends the same token many times, so that its signature is verified only once.
@@ -70,6 +73,7 @@ class AccessControl:
         self._refreshed_s = -MAX_AGE_S
         self._tried_s = -MAX_AGE_S
         self._failure: StoreError | None = None
+        self._masters_failure = ""
         self._refreshing = asyncio.Lock()
 
     def now_us(self) -> int:
@@ -123,10 +127,25 @@ class AccessControl:
         except StoreError as error:
             self._failure = error
             return
-        if replace(access, sessions={}) != replace(self._access, sessions={}):
+        masters = await asyncio.to_thread(self._reload_masters)
+        changed = replace(access, sessions={}) != replace(self._access, sessions={})
+        if changed or masters != self._masters:
             self._verified.clear()
+        self._masters = masters
         self._access = access
         self._refreshed_s, self._failure = self._tried_s, None
+
+    def _reload_masters(self) -> MasterKeys:
+        """Read the master keys again, so that a rotation needs no restart."""
+        try:
+            masters = self._load_masters() if self._load_masters else self._masters
+            failure = ""
+        except ConfigError as error:
+            masters, failure = self._masters, str(error)
+        if failure != self._masters_failure:
+            _LOG.warning("keeping the master key in use: %s", failure or "it can be read again")
+        self._masters_failure = failure
+        return masters
 
     async def authenticate(
         self, request: Request, *, accept_stale_keys: bool = False
@@ -173,7 +192,7 @@ class AccessControl:
             RequestRefusedError: the session has ended, or sessions cannot be read now.
         """
         return await self._verify_refreshing(
-            lambda: verify_session(token, self._access, self._master, self._now_us())
+            lambda: verify_session(token, self._access, self._masters, self._now_us())
         )
 
     async def _verify_refreshing(self, verify: Callable[[], AccessGrant]) -> AccessGrant:
@@ -198,7 +217,7 @@ class AccessControl:
         known = self._verified.get(token)
         if known is not None and (known.expires_us is None or now_us <= known.expires_us):
             return known
-        grant = verify_token(token, self._access, self._master, now_us)
+        grant = verify_token(token, self._access, self._masters, now_us)
         if len(self._verified) >= MAX_VERIFIED_TOKENS:
             self._verified.clear()
         self._verified[token] = grant

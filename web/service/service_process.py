@@ -23,8 +23,7 @@ from starlette.types import ASGIApp
 from treehammer.config import PUBLIC, Settings, is_loopback
 from treehammer.errors import ConfigError
 from treehammer.private_files import is_private
-from treehammer.sql.auth.access_keys import fingerprint_master_key
-from treehammer.sql.auth.keyring import load_master_key
+from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.core.database_engine import parse_url
 from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.write.store import Store
@@ -141,16 +140,14 @@ def open_service_app(
         ConfigError: the master key cannot be used.
         StoreError: the database cannot be used or has another version.
     """
-    master = load_master_key(settings.master_key_file)
+    masters = load_master_keys(settings.master_key_file)
     Store.open(settings.database).close()
     _warn_of_readable_database(settings)
     # Two engines, so that reads do not wait for writes.
     writing, reading = LiveDatabase(settings.database), LiveDatabase(settings.database)
     try:
         keys = reading.load_access().keys.values()
-        foreign = [
-            key for key in keys if key.master_key_fingerprint != fingerprint_master_key(master)
-        ]
+        foreign = [key for key in keys if masters.find(key.master_key_fingerprint) is None]
         if foreign:
             _LOG.warning(
                 "refusing %s created with another master key than %s",
@@ -159,7 +156,8 @@ def open_service_app(
             )
         access_control = AccessControl(
             reading.load_access,
-            master,
+            masters,
+            load_masters=lambda: load_master_keys(settings.master_key_file, create=False),
             reading_open=settings.serve_read_access == PUBLIC,
             user_header=settings.serve_user_header,
             upload_quota=UploadQuota(client_limits or ClientLimits()),

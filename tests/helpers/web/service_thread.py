@@ -22,7 +22,7 @@ from page_database import fill_database
 from starlette.applications import Starlette
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.auth.access_keys import AccessKey
+from treehammer.sql.auth.access_keys import AccessKey, MasterKeys
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.core.database_setup import open_engine
 from treehammer.web.core.auth import AccessControl
@@ -152,7 +152,7 @@ def run_service(
     database = LiveDatabase(url)
     access_control = AccessControl(
         database.load_access,
-        MASTER_KEY,
+        MasterKeys(MASTER_KEY),
         reading_open=reading_open,
         user_header=user_header,
         now_us=lambda: clock[0],

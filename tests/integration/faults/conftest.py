@@ -1,4 +1,4 @@
-"""A user of the command line: output, exit code and stored measurements."""
+"""A user of the command line, and services on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres_fixture import SharedPostgresServer, postgresql  # noqa: F401 - a fixture
+from service_load import ServiceForker
 from spool_harness import SpoolHarness
 
 from treehammer import config
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 FAILURE_COLUMNS = (
     "failure_class",
@@ -73,3 +76,26 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLineUser]:
     bench = SpoolHarness(user.folder / "bench", spool=user.settings.spool_dir)
     bench.kill_runner()
     assert not any(bench.end_processes().values()), "processes are left"
+
+
+@pytest.fixture(scope="module")
+def forker() -> Iterator[ServiceForker]:
+    process = ServiceForker()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'results.db'}"
+        return
+    server: SharedPostgresServer = request.getfixturevalue("postgresql")
+    name = server.make_database()
+    yield server.url(name)
+    server.drop_database(name)

@@ -7,10 +7,9 @@ import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from polling import wait_until
 from postgres_fixture import SharedPostgresServer, postgresql, require_programs  # noqa: F401 - a fixture
 from service_load import (
@@ -26,29 +25,6 @@ from treehammer.sql.auth.tokens import mint_job_token
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 KILLS = 20
-
-
-@pytest.fixture(scope="module")
-def forker() -> Iterator[ServiceForker]:
-    process = ServiceForker()
-    yield process
-    process.close()
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'results.db'}"
-        return
-    server: SharedPostgresServer = request.getfixturevalue("postgresql")
-    name = server.make_database()
-    yield server.url(name)
-    server.drop_database(name)
 
 
 def test_service_survives_repeated_kills(

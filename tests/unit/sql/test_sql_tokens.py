@@ -25,6 +25,7 @@ from treehammer.sql.auth.access_keys import (
     TOKEN_VARIABLE,
     AccessKey,
     AccessKeyRow,
+    MasterKeys,
     derive_key,
     fingerprint_master_key,
     load_user_key,
@@ -66,7 +67,7 @@ TOKEN = mint_job_token(KEY, "c1", "j1", NOW_US + DAY)
 
 def refused(token: str, known: AccessList, now_us: int = NOW_US, master: bytes = MASTER) -> str:
     with pytest.raises(TokenError) as caught:
-        verify_token(token, known, master, now_us)
+        verify_token(token, known, MasterKeys(master), now_us)
     assert KEY.secret not in str(caught.value)
     return caught.value.message
 
@@ -82,11 +83,11 @@ def test_key_is_one_line_and_hides_its_secret() -> None:
 
 
 def test_job_token_is_limited_to_its_job() -> None:
-    grant = verify_token(TOKEN, access(row()), MASTER, NOW_US)
+    grant = verify_token(TOKEN, access(row()), MasterKeys(MASTER), NOW_US)
     assert grant == AccessGrant("submit", KEY.key_id, "alice", "cms", NOW_US + DAY, "c1", "j1")
     assert grant.may_submit
     assert not grant.may_read
-    admin = verify_token(TOKEN, access(row(role="admin")), MASTER, NOW_US)
+    admin = verify_token(TOKEN, access(row(role="admin")), MasterKeys(MASTER), NOW_US)
     assert not admin.may_read, "a job of an administrator is a job"
 
 
@@ -94,7 +95,7 @@ def test_job_token_is_limited_to_its_job() -> None:
     ("role", "may"), [("read", (True, False)), ("submit", (False, True)), ("admin", (True, True))]
 )
 def test_key_permissions_follow_role(role: str, may: tuple[bool, ...]) -> None:
-    grant = verify_token(KEY.text, access(row(role=role)), MASTER, NOW_US)
+    grant = verify_token(KEY.text, access(row(role=role)), MasterKeys(MASTER), NOW_US)
     assert (grant.may_read, grant.may_submit) == may
     assert grant.job_id is None
 
@@ -106,12 +107,12 @@ def test_revoked_keys_and_tokens_are_refused() -> None:
     assert "this campaign" in refused(TOKEN, access(row(), campaigns=frozenset({"c1"})))
     assert "this job" in refused(TOKEN, access(row(), jobs=frozenset({"j1"})))
     others = access(row(), campaigns=frozenset({"c2"}), jobs=frozenset({"j2"}))
-    assert verify_token(TOKEN, others, MASTER, NOW_US)
+    assert verify_token(TOKEN, others, MasterKeys(MASTER), NOW_US)
 
 
 def test_expiry_tolerates_clock_skew() -> None:
     end = NOW_US + DAY
-    assert verify_token(TOKEN, access(row()), MASTER, end + CLOCK_SKEW_S * SECOND)
+    assert verify_token(TOKEN, access(row()), MasterKeys(MASTER), end + CLOCK_SKEW_S * SECOND)
     said = refused(TOKEN, access(row()), end + CLOCK_SKEW_S * SECOND + 1)
     assert (
         "expired at 2027-01-16 08:00:00 UTC; the service's clock is at 2027-01-16 08:02:00" in said
@@ -121,9 +122,9 @@ def test_expiry_tolerates_clock_skew() -> None:
 
 def test_job_token_outlives_its_key_for_limited_time() -> None:
     expired = access(row(expires_us=NOW_US - DAY))
-    assert verify_token(TOKEN, expired, MASTER, NOW_US)
+    assert verify_token(TOKEN, expired, MasterKeys(MASTER), NOW_US)
     endless = mint_job_token(KEY, "c1", "j1", NOW_US + 3650 * DAY)
-    grant = verify_token(endless, expired, MASTER, NOW_US)
+    grant = verify_token(endless, expired, MasterKeys(MASTER), NOW_US)
     assert grant.expires_us == NOW_US + (OUTLIVE_DAYS - 1) * DAY
     assert "expired" in refused(endless, expired, NOW_US + OUTLIVE_DAYS * DAY)
 
@@ -134,7 +135,7 @@ def test_forged_tokens_are_refused() -> None:
     claims = {"campaign": "c1", "job": "j1", "exp": NOW_US // SECOND + 60}
     head = {"kid": KEY.key_id}
     right = jwt.encode(claims, KEY.secret, "HS256", head)
-    assert verify_token(right, known, MASTER, NOW_US)
+    assert verify_token(right, known, MasterKeys(MASTER), NOW_US)
     header, body, signature = right.split(".")
     more = base64.urlsafe_b64encode(json.dumps({**claims, "job": "j2"}).encode()).decode()
     wrong = {
@@ -171,7 +172,7 @@ def test_forged_tokens_are_refused() -> None:
         for token in tokens_:
             assert reason in refused(token, known)
     huge = jwt.encode({**claims, "exp": 10**30}, KEY.secret, "HS256", head)
-    assert verify_token(huge, known, MASTER, NOW_US)
+    assert verify_token(huge, known, MasterKeys(MASTER), NOW_US)
     old = jwt.encode({**claims, "exp": -(10**30)}, KEY.secret, "HS256", head)
     assert "beyond the calendar" in refused(old, known)
 
@@ -187,7 +188,7 @@ def test_deeply_nested_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 @given(st.text(max_size=300) | st.from_regex(r"th1\.[0-9a-f]{12}\.[A-Za-z0-9_-]{43}"))
 def test_random_text_is_refused(text: str) -> None:
     with pytest.raises(TokenError):
-        verify_token(text, access(row()), MASTER, NOW_US)
+        verify_token(text, access(row()), MasterKeys(MASTER), NOW_US)
 
 
 def test_other_master_key_invalidates_keys() -> None:
@@ -270,9 +271,11 @@ def test_keyring_stores_keys_and_revocations(url: str) -> None:
         key = ring.create_key(MASTER, "submit", "alice", now_us=NOW_US, expires_us=NOW_US + DAY)
         second = ring.create_key(MASTER, "read", "böb", now_us=NOW_US + 1)
         assert [item.name for item in ring.list_keys()] == ["alice", "böb"]
-        assert verify_token(key.text, ring.load_access(), MASTER, NOW_US).name == "alice"
+        assert (
+            verify_token(key.text, ring.load_access(), MasterKeys(MASTER), NOW_US).name == "alice"
+        )
         token = mint_job_token(key, "c", "j", NOW_US + DAY)
-        assert verify_token(token, ring.load_access(), MASTER, NOW_US).job_id == "j"
+        assert verify_token(token, ring.load_access(), MasterKeys(MASTER), NOW_US).job_id == "j"
         assert ring.revoke_tokens(tokens.JOB, "j", now_us=NOW_US)
         assert not ring.revoke_tokens(tokens.JOB, "j", now_us=NOW_US + 5)
         assert ring.revoke_tokens(tokens.CAMPAIGN, "j", now_us=NOW_US)

@@ -57,7 +57,9 @@ def granted(token: str) -> tokens.AccessGrant:
         KEY.key_id, "submit", "x", 1, None, None, access_keys.fingerprint_master_key(MASTER), "x"
     )
     access = tokens.AccessList({KEY.key_id: row})
-    return tokens.verify_token(token, access, MASTER, time.time_ns() // 1000)
+    return tokens.verify_token(
+        token, access, access_keys.MasterKeys(MASTER), time.time_ns() // 1000
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from treehammer.errors import StoreError
+from treehammer.sql.auth.access_keys import MasterKeys
 from treehammer.sql.auth.tokens import AccessList
 from treehammer.web.core.auth import AccessControl
 
@@ -22,7 +23,7 @@ def test_concurrent_refreshes_share_one_query(answers: bool) -> None:
         return AccessList({})
 
     async def work() -> None:
-        access_control = AccessControl(load_access, b"x" * 32)
+        access_control = AccessControl(load_access, MasterKeys(b"x" * 32))
         refreshes = [access_control.refresh() for _ in range(200)]
         outcomes = await asyncio.gather(*refreshes, return_exceptions=True)
         assert {str(one) for one in outcomes} == ({"None"} if answers else {"no answer"})
@@ -46,7 +47,7 @@ def test_refresh_after_failure_queries_again() -> None:
         return answer
 
     async def work() -> None:
-        access_control = AccessControl(load_access, b"x" * 32)
+        access_control = AccessControl(load_access, MasterKeys(b"x" * 32))
         with pytest.raises(StoreError):
             await access_control.refresh()
         await access_control.refresh()

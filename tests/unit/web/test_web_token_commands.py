@@ -169,3 +169,23 @@ def test_token_wrong_usage_exits_with_2(
     settings: config.Settings, arguments: tuple[str, ...]
 ) -> None:
     assert token(settings, *arguments).exit_code == 2
+
+
+def test_token_rotate_master_keeps_keys_until_finished(settings: config.Settings) -> None:
+    token(settings, "create", "--role", "read", "--name", "a")
+    file = settings.master_key_file
+    assert "no rotation is in progress" in str(
+        token(settings, "rotate-master", "--finish").exception
+    )
+    for _ in range(3):
+        assert token(settings, "rotate-master").exit_code == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not list(file.parent.glob("*.tmp"))
+    assert "rotate-master --finish" in str(token(settings, "rotate-master").exception)
+    created = token(settings, "create", "--role", "read", "--name", "b")
+    assert "warning" not in created.stderr
+    assert [row["state"] for row in listed(settings)] == ["active, previous master key", "active"]
+    done = token(settings, "rotate-master", "--finish")
+    assert done.stdout == "1 key revoked; 3 previous master keys removed\n"
+    assert [row["state"].split()[0] for row in listed(settings)] == ["revoked", "active"]
+    assert len(file.read_text().split()) == 1

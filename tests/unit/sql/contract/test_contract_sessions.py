@@ -6,6 +6,7 @@ import pytest
 
 from treehammer.errors import TokenError
 from treehammer.sql.auth import session_table
+from treehammer.sql.auth.access_keys import MasterKeys
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.read_sessions import SessionHolder, session_id, verify_session
 from treehammer.sql.auth.session_table import SessionTable
@@ -22,14 +23,14 @@ def test_session_is_kept_until_it_ends(store: Store) -> None:
     assert (row.name, row.identity, row.key_id) == ("Älice", PERSON.identity, None)
     assert token not in repr(row)
     assert len(session_id(row)) == 12
-    grant = verify_session(token, keyring.load_access(), MASTER, 20)
+    grant = verify_session(token, keyring.load_access(), MasterKeys(MASTER), 20)
     assert (grant.may_read, grant.may_submit, grant.name) == (True, False, "Älice")
     with pytest.raises(TokenError, match="expired"):
-        verify_session(token, keyring.load_access(), MASTER, 21)
+        verify_session(token, keyring.load_access(), MasterKeys(MASTER), 21)
     assert table.list_sessions(now_us=21) == []
     assert table.end_sessions([row.token_hash, row.token_hash]) == 1
     with pytest.raises(TokenError, match="ended"):
-        verify_session(token, keyring.load_access(), MASTER, 20)
+        verify_session(token, keyring.load_access(), MasterKeys(MASTER), 20)
 
 
 def test_revoked_key_has_no_sessions(store: Store) -> None:
@@ -45,11 +46,11 @@ def test_revoked_key_has_no_sessions(store: Store) -> None:
     keyring.revoke_key(key.key_id, now_us=2)
     access = keyring.load_access()
     assert [one.key_id for one in access.sessions.values()] == [other.key_id]
-    assert verify_session(tokens[1], access, MASTER, 3).key_id == other.key_id
+    assert verify_session(tokens[1], access, MasterKeys(MASTER), 3).key_id == other.key_id
     # A session that another process still knows ends by its key.
     mixed = type(before)(access.keys, sessions=before.sessions)
     with pytest.raises(TokenError, match="revoked"):
-        verify_session(tokens[0], mixed, MASTER, 3)
+        verify_session(tokens[0], mixed, MasterKeys(MASTER), 3)
 
 
 def test_oldest_sessions_of_a_holder_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
