@@ -16,7 +16,15 @@ from benchmarks.analysis import (
 from benchmarks.harness import filled_databases
 from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, update_summary
 from benchmarks.peers import peer_comparison
-from benchmarks.service import export_cost, import_cost, ingest_cost, page_cost, query_cost, scaling
+from benchmarks.service import (
+    export_cost,
+    import_cost,
+    ingest_cost,
+    page_cost,
+    query_cost,
+    scaling,
+    sizing,
+)
 from benchmarks.worker import (
     byte_account,
     condor_cost,
@@ -46,6 +54,7 @@ CONFIGURABLE_BENCHMARKS = {
     "scale": scaling.measure,
     "queries": query_cost.measure,
     "pages": page_cost.measure,
+    "sizing": sizing.measure,
     "import": import_cost.measure,
     "condor": condor_cost.measure,
     "ingest": ingest_cost.measure,
@@ -68,6 +77,7 @@ def main() -> int:
     aa_jobs.add_options(parser)
     paired_campaigns.add_options(parser)
     scaling.add_options(parser)
+    sizing.add_options(parser)
     filled_databases.add_options(parser)
     import_cost.add_options(parser)
     condor_cost.add_options(parser)

@@ -71,8 +71,12 @@ class SyntheticCampaigns:
     def __iter__(self) -> Iterator[Measurement]:
         """Yield the measurements, day by day and job by job."""
         for day in range(self.days):
-            for job in range(self.jobs_on_day(day)):
-                yield from self._job_measurements(day, job)
+            yield from self.iterate_day(day)
+
+    def iterate_day(self, day: int) -> Iterator[Measurement]:
+        """Yield the measurements of a day, job by job."""
+        for job in range(self.jobs_on_day(day)):
+            yield from self._job_measurements(day, job)
 
     def jobs_on_day(self, day: int) -> int:
         """Return the number of jobs on a day."""

@@ -117,7 +117,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
         with filled_database(kind, options.rows, options.keep) as found:
             with Store.open(found.url, create=False) as store:
                 synthetic_jobs.add_missing_records(store, seed_rows(options.rows))
-            with _run_service(found.url) as (port, process):
+            with run_service(found.url) as (port, process):
                 shown = {page.name: _count_shown_rows(port, page) for page in build_page_requests()}
                 asked = _request_all_pages(port, process, build_page_requests())
         rows += [
@@ -132,7 +132,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
 def build_page_requests() -> list[PageRequest]:
     """Build the pages for the last day of :mod:`benchmarks.harness.synthetic_measurements`."""
     last = synthetic_measurements.DAYS - 1
-    until, week, first = (_iso_day(day) for day in (last, last - 6, 0))
+    until, week, first = (iso_day(day) for day in (last, last - 6, 0))
     site, campaign, job = (
         synthetic_measurements.SITE_NAMES[0],
         synthetic_measurements.campaign_id(last),
@@ -264,14 +264,14 @@ def build_page_requests() -> list[PageRequest]:
     ]
 
 
-def _iso_day(day: int) -> str:
+def iso_day(day: int) -> str:
     return (
         datetime.strptime(str(synthetic_measurements.day_number(day)), "%Y%m%d").date().isoformat()
     )
 
 
 @contextmanager
-def _run_service(url: str) -> Iterator[tuple[int, int]]:
+def run_service(url: str) -> Iterator[tuple[int, int]]:
     """Run the service in its own process; yield its port and pid."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -324,7 +324,7 @@ def _request_all_pages(
             if sum(answers.seconds) >= TIMEOUT_S:
                 continue
             cpu, waited = _cpu_and_queue_s(process)
-            seconds, answers.size = _request_page(port, page)
+            seconds, answers.size = request_page(port, page)
             if round_ >= 0:
                 now, waited_now = _cpu_and_queue_s(process)
                 answers.seconds.append(seconds)
@@ -345,7 +345,7 @@ def _cpu_and_queue_s(process: int) -> tuple[float, float]:
     return cpu / 1e9, waited / 1e9
 
 
-def _request_page(port: int, page: PageRequest) -> tuple[float, int]:
+def request_page(port: int, page: PageRequest) -> tuple[float, int]:
     """Return seconds until the service responds, and bytes of the body."""
     connection = HTTPConnection("127.0.0.1", port, timeout=600)
     try:
