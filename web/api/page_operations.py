@@ -426,6 +426,14 @@ OPERATIONS = (
         filters=_FILTERS,
     ),
     PageOperation(
+        "/search",
+        "searchNames",
+        "search",
+        "Sites, campaigns, jobs, hosts, ROOT releases and tests by name",
+        {"hits": "names that were found, at most 20 of each kind"},
+        (Parameter("q", "Part of a name, or beginning of an identity.", _TEXT),),
+    ),
+    PageOperation(
         "/figures/s0",
         "getFigureS0",
         "s0",

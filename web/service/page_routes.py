@@ -20,6 +20,7 @@ from treehammer.web.views import (
     error_pages,
     overview_page,
     root_file_page,
+    search_page,
 )
 from treehammer.web.views.campaign import campaign_list_page, campaign_page, job_page
 from treehammer.web.views.compare import compare_page
@@ -74,6 +75,7 @@ class PageRoutes:
             *site_page.routes(self._context),
             *day_page.routes(self._context),
             *prometheus.routes(self._context),
+            *search_page.routes(self._context),
             *root_file_page.routes(self._context, exports),
             *sign_in_page.routes(self._context),
             *operation_stream.routes(self._context),
