@@ -16,6 +16,7 @@ from treehammer.sql.core import database_errors
 from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.backends.generic import ACCESS_OPTION
 from treehammer.sql.core.database_errors import translate_errors
+from treehammer.sql.core.query_limits import make_cancellable
 
 
 def parse_url(text: str) -> URL:
@@ -48,11 +49,13 @@ def make_engine(url: URL) -> Engine:
     """
     try:
         with explain_missing_extra():
-            return backend_of(url).create_engine(url)
+            engine = backend_of(url).create_engine(url)
     except ImportError as error:
         raise ConfigError(
             f"the driver for {url.drivername} is not installed ({error})", where="database"
         ) from error
+    make_cancellable(engine)
+    return engine
 
 
 def require_usable_server(engine: Engine) -> None:

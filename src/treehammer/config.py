@@ -256,6 +256,9 @@ class Settings:
         "may come at once",
         300,
     )
+    serve_query_seconds: int = _setting(
+        _integer(86_400), "serve: seconds after which the queries of a page are cancelled", 60
+    )
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property

@@ -19,6 +19,7 @@ from treehammer.sql.auth.tokens import AccessList
 from treehammer.sql.core.database_engine import measure_database, parse_url
 from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.core.query_limits import is_cancelled
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.operation_queries import restore_operation
@@ -140,6 +141,8 @@ class LiveDatabase:
         except _REQUEST_ERRORS:
             raise
         except BaseException:
+            if is_cancelled():
+                raise  # The database is well.
             with self._lock:
                 if self._engine is engine:
                     self._dispose_engine()

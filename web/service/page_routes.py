@@ -62,7 +62,14 @@ class PageRoutes:
         settings = settings or load_settings()
         exports = RootExports.in_cache(settings.cache_dir, settings.software_dir)
         assets = StaticAssets(STATIC_DIR)
-        self._context = PageContext(database, access_control, build_environment(), assets, MENU)
+        self._context = PageContext(
+            database,
+            access_control,
+            build_environment(),
+            assets,
+            MENU,
+            query_seconds=settings.serve_query_seconds,
+        )
         self.routes: list[BaseRoute] = [
             *overview_page.routes(self._context),
             *explore_page.routes(self._context),

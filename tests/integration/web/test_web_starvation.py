@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,39 @@ def test_extras_are_bounded(tmp_path: Path) -> None:
         start = time.monotonic()
         assert service.post(json.dumps(make_body([many])).encode(), key)[0] == 200
         assert time.monotonic() - start < VICTIM_PATIENCE_S
+
+
+def make_query_endless(service: AttackedService) -> None:
+    """Replace the table of campaigns by a view whose rows never end."""
+    with closing(sqlite3.connect(service.folder / "results.db")) as connection:
+        connection.execute("PRAGMA legacy_alter_table=ON")
+        connection.execute("ALTER TABLE campaign RENAME TO renamed")
+        connection.execute(
+            "CREATE VIEW campaign AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+            "SELECT renamed.* FROM c LEFT JOIN renamed WHERE c.x < 0"
+        )
+        connection.commit()
+
+
+def test_slow_queries_are_cancelled(tmp_path: Path) -> None:
+    with run_attacked_service(
+        tmp_path, "--read-access", "public", serve_query_seconds=1
+    ) as service:
+        make_query_endless(service)
+        status, _, document = service.request("GET", "/campaigns?format=json")
+        assert (status, "took longer than 1 s" in document["error"]) == (503, True)
+
+
+def test_queries_of_readers_who_left_are_cancelled(tmp_path: Path, clients: ExitStack) -> None:
+    with run_attacked_service(tmp_path, "--read-access", "public") as service:
+        make_query_endless(service)
+        request = b"GET /campaigns?format=json HTTP/1.1\r\nHost: x\r\n\r\n"
+        for one in service.open_with(request, 12):
+            one.close()
+        status, _, _ = service.request("GET", "/sites?format=json", timeout_s=VICTIM_PATIENCE_S)
+        assert status == 200
+        close_later(clients, service.open_with(request, 12))
+        assert service.terminate() < 30
 
 
 def test_requests_per_address_are_limited(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from treehammer.errors import ConfigError, NothingToDoError, StoreError, Treeham
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.core.auth import AccessControl, session_token
+from treehammer.web.core.cancellable_queries import run_queries
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.local_addresses import requested_path
 from treehammer.web.core.responses import (
@@ -99,6 +101,7 @@ class PageContext:
         templates: see :func:`treehammer.web.display.template_environment.build_environment`.
         assets: styles and scripts.
         menu: route name -> title of the pages in the menu.
+        query_seconds: seconds for the queries of a page.
         queries: the query of each page by route name, filled by :meth:`page_route`.
     """
 
@@ -108,6 +111,7 @@ class PageContext:
     assets: StaticAssets
     menu: Mapping[str, str]
     queries: dict[str, PageQuery] = field(default_factory=dict)
+    query_seconds: float = 60.0
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
     )
@@ -137,7 +141,8 @@ class PageContext:
             await self.access_control.require_reader(request)
             slots = self._limiter if pool is None or pool.is_quick(request) else pool.limiter
             async with _acquire_slot(slots):
-                return await anyio.to_thread.run_sync(self._respond, query_page, request)
+                work = functools.partial(self._respond, query_page, request)
+                return await run_queries(work, request, self.query_seconds)
 
         middleware = [Middleware(GZipMiddleware, compresslevel=GZIP_LEVEL)] if compress else []
         return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
