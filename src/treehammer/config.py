@@ -127,6 +127,19 @@ def _parse_service_url(raw: _RawValue) -> str:
     return str(raw.value).rstrip("/")
 
 
+def _parse_public_url(raw: _RawValue) -> str:
+    url = _parse_service_url(raw)
+    if url and urlsplit(url).path:
+        raise raw.error("https://HOST:PORT without a path")
+    return url
+
+
+def is_allowed_address(address: Any) -> bool:
+    """Whether secrets may be sent to a URL: over TLS, or on this machine."""
+    parts = _split_server_url(address)
+    return parts is not None and (parts.scheme == "https" or is_loopback(str(parts.hostname)))
+
+
 def _split_server_url(value: Any) -> SplitResult | None:
     """Split an HTTP URL; None where it is none, or names no host or port 0."""
     try:
@@ -241,6 +254,37 @@ class Settings:
         _parse_networks,
         "serve: addresses or networks of trusted proxies, comma separated",
         "127.0.0.1,::1",
+    )
+    serve_url: str = _setting(
+        _parse_public_url,
+        "serve: public address of the pages, https://HOST:PORT, which sign-in by OpenID needs "
+        "[default: none]",
+        "",
+    )
+    serve_oidc_issuer: str = _setting(
+        _parse_service_url, "serve: OpenID provider that people sign in with [default: none]", ""
+    )
+    serve_oidc_client_id: str = _setting(
+        _text_of(" -~", "printable ASCII"), "serve: this service's client id at the provider", ""
+    )
+    serve_oidc_client_secret_file: Path | None = _setting(
+        _parse_path, "serve: file with the client secret [default: none, a public client]"
+    )
+    serve_oidc_scopes: str = _setting(
+        _text_of(" -~", "printable ASCII"),
+        "serve: scopes requested from the provider",
+        "openid profile email",
+    )
+    serve_oidc_group_claim: str = _setting(
+        _text_of(" -~", "printable ASCII"), "serve: claim with a person's groups", "groups"
+    )
+    serve_oidc_roles: str = _setting(
+        _text_of(" -~", "printable ASCII"),
+        "serve: roles of the provider's groups, GROUP=ROLE, comma separated; * is everybody",
+        "",
+    )
+    serve_oidc_ca_file: Path | None = _setting(
+        _parse_path, "serve: CA certificates for the provider [default: the system's]"
     )
     serve_max_connections: int = _setting(
         _integer(1_000_000), "serve: open connections of all clients", 2000

@@ -23,6 +23,10 @@ EXTRA_OF_MODULE = {
     "httptools": "service",
     "psycopg": "service",
     "adbc_driver_postgresql": "service",
+    "authlib": "oidc",
+    "httpx2": "oidc",
+    "itsdangerous": "oidc",
+    "joserfc": "oidc",
     "oracledb": "oracle",
     "cryptography": "testbed",
 }

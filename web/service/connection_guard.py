@@ -30,6 +30,7 @@ CHECK_INTERVAL_S = 1.0
 _BODY = json.dumps({"error": "too many connections from this address; try again later"}).encode()
 _REFUSAL = (
     b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 10\r\n"
+    b"X-Content-Type-Options: nosniff\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_BODY), _BODY)
 )
 

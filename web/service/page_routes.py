@@ -28,7 +28,8 @@ from treehammer.web.views.explore import explore_page
 from treehammer.web.views.load import load_page
 from treehammer.web.views.shared.page_context import PageContext
 from treehammer.web.views.shared.static_assets import StaticAssets
-from treehammer.web.views.sign_in import sign_in_page
+from treehammer.web.views.sign_in import openid_sign_in, sign_in_page
+from treehammer.web.views.sign_in.openid_settings import OpenIdSettings
 from treehammer.web.views.site import site_list_page, site_page
 
 STATIC_DIR = Path(__file__).parents[1] / "static"
@@ -62,6 +63,7 @@ class PageRoutes:
         settings = settings or load_settings()
         exports = RootExports.in_cache(settings.cache_dir, settings.software_dir)
         assets = StaticAssets(STATIC_DIR)
+        openid = OpenIdSettings.from_settings(settings)
         self._context = PageContext(
             database,
             access_control,
@@ -69,6 +71,7 @@ class PageRoutes:
             assets,
             MENU,
             query_seconds=settings.serve_query_seconds,
+            provider_name=openid.issuer if openid else "",
         )
         self.routes: list[BaseRoute] = [
             *overview_page.routes(self._context),
@@ -85,6 +88,7 @@ class PageRoutes:
             *search_page.routes(self._context),
             *root_file_page.routes(self._context, exports),
             *sign_in_page.routes(self._context),
+            *openid_sign_in.routes(self._context, openid),
             *operation_stream.routes(self._context),
             *page_data.routes(self._context, self._context.queries),
             Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),

@@ -19,9 +19,10 @@ import pytest
 import uvicorn
 from measurement_factory import make_measurement
 from page_database import fill_database
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.config import Settings
 from treehammer.sql.auth.access_keys import AccessKey, MasterKeys
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.core.database_setup import open_engine
@@ -34,6 +35,7 @@ from treehammer.web.figures import drawing, drawing_process
 from treehammer.web.service.app import create_app
 from treehammer.web.service.connection_guard import ConnectionGuard
 from treehammer.web.service.page_routes import PageRoutes
+from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
 from treehammer.web.service.security_headers import security_headers
 from treehammer.web.service.service_process import configure_uvicorn
 
@@ -114,7 +116,7 @@ class ServiceThread:
 
 
 @contextmanager
-def _serve_app(app: Starlette) -> Iterator[httpx.Client]:
+def _serve_app(app: ASGIApp) -> Iterator[httpx.Client]:
     guard = ConnectionGuard(ClientLimits(), lambda _address: False)
     headers = security_headers(over_tls=False)
     server = uvicorn.Server(configure_uvicorn(app, guard, headers))
@@ -144,6 +146,8 @@ def run_service(
     user_header: str = "",
     limits: RequestLimits | None = None,
     url: str = "",
+    settings: Settings | None = None,
+    behind_proxy: bool = False,
 ) -> Iterator[ServiceThread]:
     """Run an application on a database, by default in ``folder``; ``store`` replaces its store."""
     url = url or f"sqlite:///{folder / 'results.db'}"
@@ -167,9 +171,10 @@ def run_service(
         measure_size=database.measure_size,
         write_audit=database.write_audit,
         limits=limits,
-        pages=PageRoutes(database, access_control),
+        pages=PageRoutes(database, access_control, settings),
     )
-    with _serve_app(app) as client:
+    trusting = TrustedProxyMiddleware(app, ["127.0.0.1"] if behind_proxy else [], user_header)
+    with _serve_app(trusting if behind_proxy else app) as client:
         yield ServiceThread(url, client, clock)
     database.close()
 

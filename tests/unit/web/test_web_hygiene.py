@@ -116,11 +116,3 @@ def test_every_answer_forbids_guessing_types(filled_service: ServiceThread, addr
         answer = filled_service.client.get(address, headers=headers)
         assert answer.headers.get_list("X-Content-Type-Options") == ["nosniff"], answer.status_code
         assert "Strict-Transport-Security" not in answer.headers
-
-
-def test_unparsable_request_is_answered_with_nosniff(filled_service: ServiceThread) -> None:
-    with raw_connection(filled_service) as connection:
-        connection.sendall(b"GET\r\n\r\n")
-        answer = read_all(connection).lower()
-    assert answer.startswith(b"http/1.1 400 ")
-    assert b"x-content-type-options: nosniff" in answer

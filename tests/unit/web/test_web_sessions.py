@@ -166,13 +166,20 @@ def test_sessions_survive_restart(start_service: StartService) -> None:
         assert can_read(second, cookie)
 
 
-def test_session_cookie_is_bound_to_host_under_tls(service: ServiceThread) -> None:
+def test_session_cookie_is_bound_to_host_under_tls(start_service: StartService) -> None:
     """Attack: a sibling domain sets the cookie of a session of its own over TLS."""
-    cookie = sign_in(service, service.make_key("read").text)
-    proxied = {"Cookie": f"treehammer_session={cookie}", "X-Forwarded-Proto": "https"}
-    assert service.client.get("/", headers=BROWSER | proxied).status_code == 401
-    bound = {"Cookie": f"__Host-treehammer_session={cookie}", "X-Forwarded-Proto": "https"}
-    assert service.client.get("/", headers=BROWSER | bound).status_code == 200
+    tls = {"X-Forwarded-Proto": "https", **BROWSER}
+    with start_service(behind_proxy=True) as service:
+        key = service.make_key("read").text
+        answer = service.client.post("/sign-in", data={"token": key}, headers=tls)
+        name, _, rest = answer.headers["Set-Cookie"].partition("=")
+        assert name == "__Host-treehammer_session"
+        assert {"secure", "path=/", "httponly"} <= set(rest.lower().split("; "))
+        cookie = rest.partition(";")[0]
+        service.client.cookies.clear()
+        for name, status in (("", 401), ("__Host-", 200)):
+            header = {"Cookie": f"{name}treehammer_session={cookie}"}
+            assert service.client.get("/", headers=tls | header).status_code == status
 
 
 def test_database_failure_while_signing_out_is_reported(

@@ -103,6 +103,7 @@ class PageContext:
         menu: route name -> title of the pages in the menu.
         query_seconds: seconds for the queries of a page.
         queries: the query of each page by route name, filled by :meth:`page_route`.
+        provider_name: OpenID provider that people can sign in with; '' for none.
     """
 
     database: LiveDatabase
@@ -112,6 +113,7 @@ class PageContext:
     menu: Mapping[str, str]
     queries: dict[str, PageQuery] = field(default_factory=dict)
     query_seconds: float = 60.0
+    provider_name: str = ""
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -73,9 +73,11 @@ def sign_in_page(
     values = {
         "sentence": sentence,
         "target": target or requested_address(request),
+        "provider": urlsplit(context.provider_name).hostname or "",
         "tried": request.method == "POST" or bool(session_token(request)),
     }
-    view = PageView("sign_in.html.j2", "Reading needs a key", values, status=401)
+    title = "Sign in to read results" if context.provider_name else "Reading needs a key"
+    view = PageView("sign_in.html.j2", title, values, status=401)
     response = context.render_html(view, request)
     response.headers.update(headers)
     browser_sessions.delete_key_cookie(request, response)
