@@ -21,6 +21,7 @@ import httpx
 import uvicorn
 from joserfc import jwt
 from joserfc.jwk import RSAKey
+from local_service import serve_folder
 from npm_packages import fetch_npm_package
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -52,6 +53,25 @@ def run_provider(callback: str) -> Iterator[str]:
     finally:
         process.kill()
         process.communicate()
+
+
+@contextmanager
+def serve_with_provider(folder: Path) -> Iterator[str]:
+    """Serve a folder with sign-in by the provider; the group cms-io may read; yield the address."""
+    (port,) = find_free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    with run_provider(f"{url}/sign-in/openid/callback") as issuer:
+        (folder / "secret").write_text(CLIENT_SECRET)
+        (folder / "treehammer.toml").write_text(
+            f'serve_url = "{url}"\n'
+            f'serve_oidc_issuer = "{issuer}"\n'
+            f'serve_oidc_client_id = "{CLIENT_ID}"\n'
+            'serve_oidc_client_secret_file = "secret"\n'
+            'serve_oidc_scopes = "openid profile groups"\n'
+            'serve_oidc_roles = "cms-io=read"\n'
+        )
+        with serve_folder(folder, "--port", str(port)) as address:
+            yield address
 
 
 def sign_in_at_provider(client: httpx.Client, address: str, person: str) -> httpx.Response:

@@ -7,30 +7,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from local_service import serve_folder
-from openid_provider import CLIENT_ID, CLIENT_SECRET, run_provider, sign_in_at_provider
-
-from treehammer.testbed.network.free_ports import find_free_ports
+from openid_provider import CLIENT_SECRET, serve_with_provider, sign_in_at_provider
 
 BROWSER = {"Accept": "text/html,*/*"}
 
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    (port,) = find_free_ports(1)
-    url = f"http://127.0.0.1:{port}"
-    with run_provider(f"{url}/sign-in/openid/callback") as issuer:
-        (tmp_path / "secret").write_text(CLIENT_SECRET)
-        (tmp_path / "treehammer.toml").write_text(
-            f'serve_url = "{url}"\n'
-            f'serve_oidc_issuer = "{issuer}"\n'
-            f'serve_oidc_client_id = "{CLIENT_ID}"\n'
-            'serve_oidc_client_secret_file = "secret"\n'
-            'serve_oidc_scopes = "openid profile groups"\n'
-            'serve_oidc_roles = "cms-io=read"\n'
-        )
-        with serve_folder(tmp_path, "--port", str(port)) as address:
-            yield address
+    with serve_with_provider(tmp_path) as address:
+        yield address
 
 
 def test_provider_signs_members_of_group_in(address: str, tmp_path: Path) -> None:
