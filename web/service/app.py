@@ -142,6 +142,7 @@ def create_app(
         },
         lifespan=lambda _app: _run_lifespan(access_control, writer, journal),
     )
+    app.state.limits = limits
     SlashRedirects(app.router)
     return app
 

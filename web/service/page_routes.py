@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from treehammer.config import Settings, load_settings
-from treehammer.web.api import operation_stream, page_data, prometheus
+from treehammer.web.api import operation_stream, page_data, prometheus, reference_page
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.root_exports import RootExports
@@ -90,6 +90,7 @@ class PageRoutes:
             *sign_in_page.routes(self._context),
             *openid_sign_in.routes(self._context, openid),
             *operation_stream.routes(self._context),
+            *reference_page.routes(self._context),
             *page_data.routes(self._context, self._context.queries),
             Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
         ]
