@@ -33,6 +33,7 @@ from benchmarks.worker import (
     kit_cost,
     load_rates,
     planted_causes,
+    tls_cost,
     worker_cost,
 )
 from treehammer.errors import TreehammerError
@@ -45,6 +46,7 @@ SIMPLE_BENCHMARKS = {
     "export": export_cost.measure,
     "releases": release_comparison.measure,
     "simulation": verdict_simulation.measure,
+    "tls": tls_cost.measure,
 }
 #: Benchmarks with options of their own.
 CONFIGURABLE_BENCHMARKS = {

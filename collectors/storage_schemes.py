@@ -97,7 +97,8 @@ LIMITS: Tuple[SoftwareLimit, ...] = (
     SoftwareLimit(STAGE, ("root", "roots"), "xrootd", (), "no ROOT, which copies the files"),
 )
 
-_REMEDIES = {
+#: What to do instead of an operation.
+REMEDIES = {
     READ: "Stage the files (access = 'staged'), or read through a root:// or roots:// door.",
     STAGE: "Name a ROOT release, or stage through an http:// or https:// door.",
 }
@@ -137,7 +138,7 @@ def find_limit(operation: str, url: str, software: SoftwareRequest, *, has_crede
             and (not limit.series or software.version.rpartition(".")[0] in limit.series)
             and (has_credential or not limit.with_credential)
         ):
-            return f"{_name_software(software)}: {limit.reason}. {_REMEDIES[operation]}"
+            return f"{_name_software(software)}: {limit.reason}. {REMEDIES[operation]}"
     return ""
 
 
@@ -154,4 +155,4 @@ def describe_read_limits(url: str) -> str:
     if not limits:
         return ""
     parts = "; ".join(f"{', '.join(x.series)}: {x.reason}" for x in limits)
-    return f"ROOT from PyPI: {parts}. {_REMEDIES[READ]}"
+    return f"ROOT from PyPI: {parts}. {REMEDIES[READ]}"

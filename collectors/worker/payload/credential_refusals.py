@@ -10,7 +10,7 @@ from typing import List, Mapping, Tuple
 from ...job_spec import SoftwareRequest
 from ...record.failures import CREDENTIAL, NOT_SUPPORTED, Failure
 from ...shared_files import local_path
-from ...storage_schemes import READ, find_limit
+from ...storage_schemes import READ, REMEDIES, find_limit
 from ..probes.credential_checks import (
     CREDENTIAL_NAMES,
     PROXY_VARIABLE,
@@ -36,6 +36,8 @@ _UNTRUSTED = re.compile(
     r"|disallowed for non-TLS connections|self.signed certificate|unable to get local issuer|\[FATAL\] TLS error",
     re.IGNORECASE,
 )
+#: Class of ROOT builds without davix and curl.
+_WITHOUT_CREDENTIALS = "TWebFile"
 #: Failures that a refusal may hide behind: class, or class and kind.
 _CANDIDATES = ("open", "read", "stage-in", "software-setup")
 _PAYLOAD_KINDS = ("exit", "exception")
@@ -76,8 +78,8 @@ def classify_refusal(
         kind = "untrusted"
     if not kind:
         return failure
-    limit = find_limit(READ, remote[0], software, has_credential=True)
-    if limit and failure.failure_class == "open" and kind != "untrusted":
+    limit = _find_missing_feature(failure, remote[0], software)
+    if limit and kind != "untrusted":
         return replace(
             failure,
             failure_class="software-setup",
@@ -87,6 +89,17 @@ def classify_refusal(
         )
     message = f"{_describe_credentials(kind, env)} {_REMEDIES[kind]} ({failure.message})"
     return replace(failure, failure_class=CREDENTIAL, kind=kind, message=message, transient=False)
+
+
+def _find_missing_feature(failure: Failure, url: str, software: SoftwareRequest) -> str:
+    """Describe why this ROOT presented no credential; '' if it may have presented one."""
+    if failure.failure_class != "open":
+        return ""
+    limit = find_limit(READ, url, software, has_credential=True)
+    if not limit and _WITHOUT_CREDENTIALS in failure.message:
+        limit = f"TFile's class for {url.partition(':')[0]} in this ROOT, {_WITHOUT_CREDENTIALS}, "
+        limit += f"presents no token or proxy. {REMEDIES[READ]}"
+    return limit
 
 
 def _find_kind(text: str, env: Mapping[str, str]) -> str:

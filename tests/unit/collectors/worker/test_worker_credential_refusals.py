@@ -77,7 +77,10 @@ def test_refusal_of_a_root_without_tokens_is_not_supported(valid: dict[str, str]
     found = classify(message, valid, HTTPS, root="6.38.00")
     assert (found.failure_class, found.kind) == ("software-setup", "not-supported")
     assert "Stage the files" in found.message
-    assert classify(message, valid, HTTPS, root="path:/opt/root").failure_class == "credential"
+    built = classify(message, valid, HTTPS, root="path:/opt/root")
+    assert (built.failure_class, built.kind) == ("software-setup", "not-supported")
+    davix = message.replace("TWebFile", "TDavixFile")
+    assert classify(davix, valid, HTTPS, root="path:/opt/root").failure_class == "credential"
 
 
 def test_output_explains_an_exit_code(valid: dict[str, str]) -> None:
