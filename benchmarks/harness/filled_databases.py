@@ -34,7 +34,8 @@ from treehammer.sql.core.dimensions import SUBJECT
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import measurement
 from treehammer.sql.write import rollups
-from treehammer.sql.write.recording import BATCH_MEASUREMENTS, insert_dimension_rows
+from treehammer.sql.write.dimension_rows import DimensionWriter
+from treehammer.sql.write.recording import BATCH_MEASUREMENTS
 from treehammer.sql.write.store import Store
 from treehammer.testbed.install.postgres_server import (
     UNSAFE_FAST_SETTINGS,
@@ -278,9 +279,9 @@ def _copy_seed(engine: Engine, copies: int, days: int) -> None:
             _seed_subject_table.create(connection)
             every = [*_insert_subjects().values()]
             for start in range(0, len(every), BATCH_MEASUREMENTS):
-                insert_dimension_rows(
-                    connection, SUBJECT, every[start : start + BATCH_MEASUREMENTS]
-                )
+                some = every[start : start + BATCH_MEASUREMENTS]
+                needed = {(SUBJECT.name, row["id"]): row for row in some}
+                DimensionWriter().insert_missing(connection, needed)
         for copy in range(1, copies):
             with connection.begin():
                 _map_seed(connection, copy * days, days)

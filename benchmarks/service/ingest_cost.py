@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import uvicorn
 
 from benchmarks.harness.filled_databases import DURABLE_SETTINGS, run_postgres
@@ -112,13 +113,13 @@ def _measure_round(
     try:
         key = Keyring(engine).create_key(MASTER_KEY, SUBMIT, "benchmark", now_us=1)
         requests = list(_build_requests(count, size, key.text))
-        with _run_service(url, off) as port:
+        with _run_service(url, off) as (port, process):
             # Some first, so that loading and connecting are not timed.
             before = max(1, len(requests) // 20)
             asyncio.run(_time_requests(port, requests[:before], 2))
-            start = time.monotonic()
+            start, cpu_before = time.monotonic(), _cpu_seconds(process)
             latencies = asyncio.run(_time_requests(port, requests[before:], connections))
-            wall = time.monotonic() - start
+            wall, cpu = time.monotonic() - start, _cpu_seconds(process) - cpu_before
     finally:
         engine.dispose()
     if not off:
@@ -127,6 +128,7 @@ def _measure_round(
             raise RuntimeError(f"{stored} of {expected} measurements are in the database")
     return {
         "rows_per_s": size * len(latencies) / wall,
+        "cpu_s_per_row": cpu / (size * len(latencies)),
         "p50_s": float(np.percentile(latencies, 50)),
         "p99_s": float(np.percentile(latencies, 99)),
         "load": os.getloadavg()[0],
@@ -175,19 +177,30 @@ async def _time_requests(port: int, requests: Sequence[bytes], connections: int)
 
 
 @contextmanager
-def _run_service(url: str, off: bool) -> Iterator[int]:
-    """Run the service in its own process; yield its port."""
+def _run_service(url: str, off: bool) -> Iterator[tuple[int, psutil.Process]]:
+    """Run the service in its own process; yield its port and process."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
-        command = [sys.executable, "-m", "benchmarks.ingest_cost", url, str(listening.fileno())]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.service.ingest_cost",
+            url,
+            str(listening.fileno()),
+        ]
         process = subprocess.Popen(
             [*command, STORE_OFF if off else "on"], pass_fds=[listening.fileno()]
         )
         try:
             _wait_for_service(listening.getsockname()[1])
-            yield listening.getsockname()[1]
+            yield listening.getsockname()[1], psutil.Process(process.pid)
         finally:
             process.terminate()
             process.wait()
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    spent = process.cpu_times()
+    return float(spent.user + spent.system)
 
 
 def _wait_for_service(port: int) -> None:
@@ -230,6 +243,13 @@ def _build_figures(rows: list[dict[str, Any]]) -> list[RatioFigure]:
             figures.append(
                 median_ratio(
                     what, column("rows_per_s", store, size), column("rows_per_s", STORE_OFF, size)
+                )
+            )
+            figures.append(
+                median_ratio(
+                    f"service CPU, {size} a request, {STORE_OFF} / {store}",
+                    column("cpu_s_per_row", STORE_OFF, size),
+                    column("cpu_s_per_row", store, size),
                 )
             )
             points[f"{store}, {size} a request"] = [

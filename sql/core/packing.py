@@ -44,6 +44,8 @@ PACKED_COLUMNS = (
     "segment_wall_ns",
 )
 _UNKNOWN_LENGTH = -1
+#: Size up to which a window of 1 kB compresses as well.
+_SMALL_BYTES = 1024
 _DAMAGED_PASSES = "no packed passes"
 
 
@@ -62,7 +64,15 @@ def pack_lists(lists: Mapping[str, object]) -> bytes | None:
     lengths = [len(one) if isinstance(one, list) else _UNKNOWN_LENGTH for one in found]
     numbers = [number for one in found if isinstance(one, list) for number in one]
     head = struct.pack(f"<{1 + len(PACKED_COLUMNS)}i", len(PACKED_COLUMNS), *lengths)
-    return FORMAT_VERSION + zlib.compress(head + struct.pack(f"<{len(numbers)}d", *numbers))
+    return FORMAT_VERSION + _compress(head + struct.pack(f"<{len(numbers)}d", *numbers))
+
+
+def _compress(body: bytes) -> bytes:
+    if len(body) > _SMALL_BYTES:
+        return zlib.compress(body)
+    # Most values are small: to fill zlib's usual tables would take longer than to compress.
+    small = zlib.compressobj(level=1, wbits=10, memLevel=4)
+    return small.compress(body) + small.flush()
 
 
 def unpack_lists(packed: bytes | None) -> dict[str, list[float] | None]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.rows import (
     AttemptRow,
     AuditRow,
@@ -74,6 +75,13 @@ def split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
     """Split distinct identities into lists that an IN list may hold."""
     distinct = list(dict.fromkeys(ids))
     return (distinct[start : start + CHUNK_ROWS] for start in range(0, len(distinct), CHUNK_ROWS))
+
+
+def insert_new_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:
+    """Insert rows whose keys are known to be missing."""
+    waiting = iter(rows)
+    while some := [vars(row) for row in islice(waiting, CHUNK_ROWS)]:
+        backend_of(connection.engine).insert_rows(connection, table, some)
 
 
 def insert_missing_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:

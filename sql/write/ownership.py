@@ -6,14 +6,17 @@ under which it was first sent. Both stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.errors import ForeignCampaignError
-from treehammer.sql.core.row_mapping import insert_missing_rows, split_ids
+from treehammer.sql.core.outcomes import literal_text
+from treehammer.sql.core.row_mapping import insert_new_rows, split_ids
 from treehammer.sql.core.rows import CampaignOwnerRow, ReceiptRow
 from treehammer.sql.core.schema import campaign_owner, job, receipt
 
@@ -65,8 +68,92 @@ def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) ->
         ForeignCampaignError: a campaign belongs to another group, or a job to another campaign.
     """
     deliveries = list(deliveries)
-    owners = _fetch_owners(connection, [one.campaign_id for one in deliveries])
-    claimed: list[CampaignOwnerRow] = []
+    stored = _fetch_stored(connection, deliveries)
+    _require_own_campaigns(deliveries, stored.owners)
+    _require_own_jobs(deliveries, stored.campaigns)
+    claims: dict[str, CampaignOwnerRow] = {}
+    receipts: dict[tuple[str, ...], ReceiptRow] = {}
+    for one in deliveries:
+        sender, id_ = one.sender, one.campaign_id
+        if id_ not in stored.owners:
+            claims.setdefault(id_, CampaignOwnerRow(id_, sender.owner, sender.received_us))
+        for subject in one.subjects:
+            key = (subject, one.kind, sender.key_id, sender.address)
+            if key not in stored.receipts and key not in receipts:
+                receipts[key] = sender.make_receipt(one.kind, subject, id_)
+    insert_new_rows(connection, campaign_owner, claims.values())
+    insert_new_rows(connection, receipt, receipts.values())
+
+
+def fetch_owner(connection: Connection, campaign_id: str) -> str | None:
+    """Return the group that a campaign belongs to; None if nothing of it was sent."""
+    column = campaign_owner.c
+    return connection.scalar(sa.select(column.owner).where(column.campaign_id == campaign_id))
+
+
+@dataclass
+class _StoredDeliveries:
+    """What is stored of the campaigns and subjects of some deliveries.
+
+    Attributes:
+        owners: group of each campaign.
+        campaigns: campaign of each job that was sent or uploaded.
+        receipts: keys of the receipts.
+    """
+
+    owners: dict[str, str] = field(default_factory=dict)
+    campaigns: dict[str, str] = field(default_factory=dict)
+    receipts: set[tuple[str, ...]] = field(default_factory=set)
+
+
+def _select_stored() -> sa.CompoundSelect[Any]:
+    """Select owners, receipts and uploaded jobs by one statement, because each one costs a round trip."""
+
+    def wanted(column: sa.Column[str], name: str) -> sa.ColumnElement[bool]:
+        return column.in_(sa.bindparam(name, expanding=True))
+
+    owner, sent, uploaded = campaign_owner.c, receipt.c, job.c
+    sent_columns = (sent.subject, sent.campaign_id, sent.kind, sent.key_id, sent.address)
+    nothing = (sa.null(), sa.null(), sa.null())
+    return sa.union_all(
+        sa.select(literal_text(_RECEIPT), *sent_columns).where(wanted(sent.subject, "subjects")),
+        sa.select(literal_text(_OWNER), owner.campaign_id, owner.owner, *nothing).where(
+            wanted(owner.campaign_id, "campaigns")
+        ),
+        sa.select(literal_text(_JOB), uploaded.id, uploaded.campaign_id, *nothing).where(
+            wanted(uploaded.id, "jobs")
+        ),
+    )
+
+
+_RECEIPT, _OWNER, _JOB = "receipt", "owner", "job"
+_SELECT_STORED = _select_stored()
+
+
+def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _StoredDeliveries:
+    campaigns = split_ids(one.campaign_id for one in deliveries)
+    subjects = split_ids(subject for one in deliveries for subject in one.subjects)
+    jobs = split_ids(
+        subject for one in deliveries if one.kind == MEASUREMENTS for subject in one.subjects
+    )
+    found = _StoredDeliveries()
+    nothing: list[str] = []
+    for some in zip_longest(campaigns, subjects, jobs, fillvalue=nothing):
+        ids = dict(zip(("campaigns", "subjects", "jobs"), some, strict=True))
+        for source, id_, of, *receipt_key in connection.execute(_SELECT_STORED, ids):
+            if source == _OWNER:
+                found.owners[id_] = of
+                continue
+            if source == _RECEIPT:
+                found.receipts.add((id_, *receipt_key))
+            if source == _JOB or receipt_key[0] == MEASUREMENTS:
+                found.campaigns[id_] = of
+    return found
+
+
+def _require_own_campaigns(deliveries: Iterable[Delivery], owners: Mapping[str, str]) -> None:
+    """Refuse campaigns of other groups; the first to send something of a new one becomes its owner."""
+    owners = dict(owners)
     for one in deliveries:
         sender = one.sender
         owner = owners.setdefault(one.campaign_id, sender.owner)
@@ -74,49 +161,16 @@ def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) ->
             raise ForeignCampaignError(
                 f"campaign {one.campaign_id} belongs to another group than key {sender.key_id}"
             )
-        claimed.append(CampaignOwnerRow(one.campaign_id, owner, sender.received_us))
-    _require_own_jobs(connection, [one for one in deliveries if one.kind == MEASUREMENTS])
-    insert_missing_rows(connection, campaign_owner, claimed)
-    insert_missing_rows(
-        connection,
-        receipt,
-        (
-            one.sender.make_receipt(one.kind, subject, one.campaign_id)
-            for one in deliveries
-            for subject in one.subjects
-        ),
-    )
 
 
-def fetch_owner(connection: Connection, campaign_id: str) -> str | None:
-    """Return the group that a campaign belongs to; None if nothing of it was sent."""
-    return _fetch_owners(connection, [campaign_id]).get(campaign_id)
-
-
-def _fetch_owners(connection: Connection, campaign_ids: Iterable[str]) -> dict[str, str]:
-    columns = campaign_owner.c
-    owners: dict[str, str] = {}
-    for ids in split_ids(campaign_ids):
-        query = sa.select(columns.campaign_id, columns.owner).where(columns.campaign_id.in_(ids))
-        owners.update((row.campaign_id, row.owner) for row in connection.execute(query))
-    return owners
-
-
-def _require_own_jobs(connection: Connection, deliveries: Sequence[Delivery]) -> None:
+def _require_own_jobs(deliveries: Iterable[Delivery], campaigns: Mapping[str, str]) -> None:
     """Refuse jobs that were sent or uploaded under another campaign.
 
     A measurement's identity follows from its job: under another campaign it would take the place of
     the real one.
     """
-    campaigns: dict[str, str] = {}
-    for ids in split_ids(subject for one in deliveries for subject in one.subjects):
-        uploaded = sa.select(job.c.id, job.c.campaign_id).where(job.c.id.in_(ids))
-        sent = sa.select(receipt.c.subject, receipt.c.campaign_id).where(
-            receipt.c.subject.in_(ids), receipt.c.kind == MEASUREMENTS
-        )
-        for query in (sent, uploaded):
-            campaigns.update(tuple(row) for row in connection.execute(query))
+    campaigns = dict(campaigns)
     for one in deliveries:
-        for job_id in one.subjects:
+        for job_id in one.subjects if one.kind == MEASUREMENTS else ():
             if campaigns.setdefault(job_id, one.campaign_id) != one.campaign_id:
                 raise ForeignCampaignError(f"job {job_id} is one of another campaign")

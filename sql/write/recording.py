@@ -12,12 +12,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRIC_TYPES, Value
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, Value
 from treehammer.sql.core import measurement_view
+from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.column_names import ALL_COLUMNS, PASSES_COLUMN
-from treehammer.sql.core.dimensions import DIMENSIONS, SUBJECT, Dimension
+from treehammer.sql.core.dimensions import SUBJECT
 from treehammer.sql.core.packing import pack_lists, unpack_lists
-from treehammer.sql.core.schema import dimension_tables, extra, measurement
+from treehammer.sql.core.schema import extra, measurement
 from treehammer.sql.read.operation_queries import OperationRow, fetch_operations_of
 from treehammer.sql.write import (
     operation_pruning,
@@ -26,15 +27,19 @@ from treehammer.sql.write import (
     quality_flags,
     rollups,
 )
+from treehammer.sql.write.dimension_rows import DimensionWriter
 from treehammer.sql.write.retention import PRUNED_COLUMNS
 
 #: Measurements per transaction; an IN list may hold 1000 on Oracle.
 BATCH_MEASUREMENTS = 500
 
 _UNKNOWN_VALUES: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE), None)
-#: Catalogue columns of the measurement table itself.
-OWN_COLUMNS = tuple(name for name in ALL_COLUMNS if name in measurement.c)
-_NAMES_BY_TYPE = {kind: [m.name for m in CATALOGUE if m.type == kind] for kind in METRIC_TYPES}
+_FLOAT_COLUMNS = frozenset(metric.name for metric in CATALOGUE if metric.type == "float")
+_FLOAT_LIST_COLUMNS = frozenset(metric.name for metric in CATALOGUE if metric.type == "floats")
+
+_SELECT_IDS = sa.select(measurement.c.measurement_id).where(
+    measurement.c.measurement_id.in_(sa.bindparam("ids", expanding=True))
+)
 
 #: Bytes per hash in a fingerprint, and the placeholder of a missing column.
 _HASH_BYTES = 8
@@ -78,11 +83,11 @@ class _MeasurementContent:
 
 
 def add_batch(
-    connection: Connection, batch: Sequence[Measurement], *, write: bool = True
+    connection: Connection, batch: Sequence[Measurement], dimensions: DimensionWriter | None
 ) -> AddResult:
     """Write one batch of measurements inside the transaction of ``connection``.
 
-    Without ``write`` the result is only predicted.
+    Without ``dimensions`` the result is only predicted.
     """
     seen = _fetch_recorded(connection, [item.id for item in batch])
     new: dict[str, _MeasurementContent] = {}
@@ -101,8 +106,8 @@ def add_batch(
                 marked[item.id] = str(content.values["implausible_reasons"])
         else:
             conflicting.append(item.id)
-    if write:
-        _insert_measurements(connection, new)
+    if dimensions is not None:
+        _insert_measurements(connection, new, dimensions)
         quality_flags.copy_flags(connection, marked)
     return AddResult(len(new), len(known), tuple(conflicting), tuple(known))
 
@@ -157,15 +162,15 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
     Records from before the storage site was recorded read that of their own site.
     """
     kept: dict[str, Value] = {**_UNKNOWN_VALUES, **item.values}
-    for name in _NAMES_BY_TYPE["text"]:
-        kept[name] = kept[name] or None
+    for name, value in item.values.items():
+        if value == "":
+            kept[name] = None
+        elif type(value) is int:
+            if name in _FLOAT_COLUMNS:
+                kept[name] = float(value)
+        elif type(value) is list and name in _FLOAT_LIST_COLUMNS and int in map(type, value):
+            kept[name] = list(map(float, value))
     kept["storage_site"] = kept["storage_site"] or kept["site"]
-    for name in _NAMES_BY_TYPE["float"]:
-        if isinstance(number := kept[name], int):
-            kept[name] = float(number)
-    for name in _NAMES_BY_TYPE["floats"]:
-        if isinstance(numbers := kept[name], list) and int in map(type, numbers):
-            kept[name] = list(map(float, numbers))
     extras = {name: float(value) for name, value in item.extras.items()}
     operations = [operation_recording.normalize_operation(row) for row in item.operations]
     return _MeasurementContent(kept, extras, operations)
@@ -174,7 +179,7 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
 def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
     id_ = measurement.c.measurement_id
     # Most are new, which the key's index alone shows.
-    known = list(connection.scalars(sa.select(id_).where(id_.in_(set(ids)))))
+    known = list(connection.scalars(_SELECT_IDS, {"ids": list(set(ids))}))
     if not known:
         return {}
     extras: dict[str, dict[str, float]] = {}
@@ -217,13 +222,15 @@ def _without_later_flags(content: _MeasurementContent) -> _MeasurementContent:
     return replace(content, values=unmarked)
 
 
-def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:
+def _insert_measurements(
+    connection: Connection, new: Mapping[str, _MeasurementContent], dimensions: DimensionWriter
+) -> None:
     if not new:
         return
     contents = [content.values for content in new.values()]
-    rows = [_own_values(values) for values in contents]
-    _insert_dimensions(connection, rows, contents)
-    connection.execute(sa.insert(measurement), rows)
+    rows: list[dict[str, Any]] = [{**one, PASSES_COLUMN: pack_lists(one)} for one in contents]
+    dimensions.set_keys(connection, rows, contents)
+    backend_of(connection.engine).insert_rows(connection, measurement, rows)
     subjects = [row[SUBJECT.key] for row in rows]
     rollups.add_to_rollups(connection, zip(subjects, contents, strict=True))
     _insert_extras(connection, new)
@@ -237,20 +244,6 @@ def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementC
         )
 
 
-def _insert_dimensions(
-    connection: Connection,
-    rows: Sequence[dict[str, Any]],
-    contents: Sequence[Mapping[str, Value]],
-) -> None:
-    """Insert missing rows of the dimensions, and set their keys in the measurements' rows."""
-    for dimension in DIMENSIONS:
-        ids = [dimension.find_id(values) for values in contents]
-        for row, id_ in zip(rows, ids, strict=True):
-            row[dimension.key] = id_
-        distinct = dict(zip(ids, contents, strict=True)).values()
-        insert_dimension_rows(connection, dimension, map(dimension.extract_row, distinct))
-
-
 def _insert_extras(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:
     extras = [
         {"measurement_id": id_, "name": name, "value": value}
@@ -258,23 +251,4 @@ def _insert_extras(connection: Connection, new: Mapping[str, _MeasurementContent
         for name, value in content.extras.items()
     ]
     if extras:
-        connection.execute(sa.insert(extra), extras)
-
-
-def _own_values(values: Mapping[str, Value]) -> dict[str, Any]:
-    """Select the values of the measurement table, without those of dimensions."""
-    own: dict[str, Any] = {name: values[name] for name in OWN_COLUMNS}
-    own[PASSES_COLUMN] = pack_lists(values)
-    return own
-
-
-def insert_dimension_rows(
-    connection: Connection, dimension: Dimension, rows: Iterable[Mapping[str, Any]]
-) -> None:
-    """Insert the missing rows of a dimension, at most one batch of distinct ones."""
-    by_id = {row["id"]: row for row in rows}
-    table = dimension_tables[dimension.name]
-    there = set(connection.scalars(sa.select(table.c.id).where(table.c.id.in_(by_id))))
-    missing = [row for id_, row in by_id.items() if id_ not in there]
-    if missing:
-        connection.execute(sa.insert(table), missing)
+        backend_of(connection.engine).insert_rows(connection, extra, extras)

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.collectors.record.outcome import label_outcome
+from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.metric_sums import (
     HISTOGRAM_COLUMN,
     MAX_CREDIBLE,
@@ -65,21 +66,22 @@ class _RollupSums:
     """Sums over many measurements of one key."""
 
     def __init__(self) -> None:
-        self.values: dict[str, float] = dict.fromkeys(_ADDED_COLUMNS, 0)
+        self.sums: list[float] = [0] * len(_ADDED_COLUMNS)
         self.reads = [0] * LATENCY_BINS
 
     def add(self, values: Mapping[str, Any]) -> None:
-        mine = self.values
-        mine["measurements"] += 1
-        for number, total, squares, name in _METRIC_COLUMNS:
+        mine = self.sums
+        mine[0] += 1
+        for place, name in _METRIC_PLACES:
             value = values[name]
             if value is not None and -MAX_CREDIBLE <= value <= MAX_CREDIBLE:
                 real = float(value)
-                mine[number] += 1
-                mine[total] += real
-                mine[squares] += real * real
-        for place, reads in filled_bins(values[HISTOGRAM_COLUMN] or ()):
-            self.reads[place] += reads
+                mine[place] += 1
+                mine[place + 1] += real
+                mine[place + 2] += real * real
+        if histogram := values[HISTOGRAM_COLUMN]:
+            for place, reads in filled_bins(histogram):
+                self.reads[place] += reads
 
     def add_histogram(self, histogram: Sequence[int]) -> None:
         """Add the histogram of an existing row."""
@@ -95,6 +97,9 @@ class _RollupSums:
 
 _METRIC_COLUMNS = tuple((*rollup_column_names(name), name) for name in ROLLUP_METRICS)
 _ADDED_COLUMNS = ("measurements", *(name for *three, _ in _METRIC_COLUMNS for name in three))
+#: Place of a metric's first column among the added ones, and its name.
+_METRIC_PLACES = tuple((1 + 3 * number, name) for number, name in enumerate(ROLLUP_METRICS))
+_MORE_NAMES = tuple(f"more_{name}" for name in _ADDED_COLUMNS)
 
 
 _KEY_COLUMNS = tuple(rollup_day.c[name] for name in RollupKey._fields)
@@ -131,14 +136,16 @@ def add_to_rollups(
     for key, one in sums.items():
         if key in known:
             one.add_histogram(known[key])
-            more = {f"more_{name}": value for name, value in one.values.items()}
+            more = dict(zip(_MORE_NAMES, one.sums, strict=True))
             old.append({**key_parameters(key._asdict()), **more, "reads": one.histogram})
         else:
-            new.append({**key._asdict(), **one.values, HISTOGRAM_COLUMN: one.histogram})
+            first = dict(zip(_ADDED_COLUMNS, one.sums, strict=True))
+            new.append({**key._asdict(), **first, HISTOGRAM_COLUMN: one.histogram})
+    backend = backend_of(connection.engine)
     if old:
-        connection.execute(_ADD_SUMS, old)
+        backend.execute_rows(connection, _ADD_SUMS, old)
     if new:
-        connection.execute(sa.insert(rollup_day), new)
+        backend.insert_rows(connection, rollup_day, new)
 
 
 def _fetch_histograms(

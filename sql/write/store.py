@@ -9,9 +9,11 @@ from itertools import islice
 from typing import Self
 
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
+from treehammer.errors import UnstorableContentError
 from treehammer.sql.core import schema
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.database_setup import open_engine
@@ -32,6 +34,7 @@ from treehammer.sql.core.rows import (
 )
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write import audit_trail, quality_flags, retention, rollups
+from treehammer.sql.write.dimension_rows import DimensionCache, DimensionWriter, cache_of
 from treehammer.sql.write.ownership import Delivery, Sender, fetch_owner, record_deliveries
 from treehammer.sql.write.quarantine import (
     Change,
@@ -87,12 +90,31 @@ class Store(ResultsReader):
         left = tuple(deliveries)
         results: list[AddResult] = []
         for batch in _split_batches(measurements):
-            with write_transaction(self._engine) as connection:
-                if left:
-                    record_deliveries(connection, left)
-                results.append(add_batch(connection, batch))
+            results.append(self._add_batch(batch, left))
             left = ()
         return sum_results(results)
+
+    def _add_batch(self, batch: Sequence[Measurement], deliveries: Sequence[Delivery]) -> AddResult:
+        cache = cache_of(self._engine)
+        try:
+            return self._write_batch(batch, deliveries, cache)
+        except UnstorableContentError as error:
+            if not cache or not isinstance(error.__cause__, IntegrityError):
+                raise
+            # Somebody may have deleted rows of dimensions that the cache says are stored.
+            cache.clear()
+            return self._write_batch(batch, deliveries, cache)
+
+    def _write_batch(
+        self, batch: Sequence[Measurement], deliveries: Sequence[Delivery], cache: DimensionCache
+    ) -> AddResult:
+        dimensions = DimensionWriter(cache)
+        with write_transaction(self._engine) as connection:
+            if deliveries:
+                record_deliveries(connection, deliveries)
+            added = add_batch(connection, batch, dimensions)
+        cache.update(dimensions.found)
+        return added
 
     def preview_add(self, measurements: Iterable[Measurement]) -> AddResult:
         """Predict the result of :meth:`add` without writing or locking.
@@ -102,7 +124,7 @@ class Store(ResultsReader):
         """
         with read_transaction(self._engine) as connection:
             return sum_results(
-                add_batch(connection, batch, write=False) for batch in _split_batches(measurements)
+                add_batch(connection, batch, None) for batch in _split_batches(measurements)
             )
 
     # Campaigns, jobs, attempts

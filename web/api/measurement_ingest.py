@@ -19,12 +19,9 @@ from treehammer.web.api.response_models import MeasurementsStored
 from treehammer.web.core.auth import AccessControl, make_sender
 from treehammer.web.core.client_limits import too_many_requests
 from treehammer.web.core.measurement_writer import (
-    KeyShareFullError,
     MeasurementWriter,
     UnwritableError,
     WriteFailedError,
-    WriterClosedError,
-    WriterFullError,
 )
 from treehammer.web.core.request_bodies import (
     BodyBudget,
@@ -37,6 +34,11 @@ from treehammer.web.core.responses import (
     AsciiJSONResponse,
     RequestRefusedError,
     service_unavailable,
+)
+from treehammer.web.core.write_queue import (
+    KeyShareFullError,
+    WriterClosedError,
+    WriterFullError,
 )
 
 #: Bodies above this size are parsed in a thread, one at a time, to keep the event loop free.
@@ -89,7 +91,8 @@ class MeasurementIngest:
         sender = make_sender(request, grant)
         with self._budget.open_lease(list_shares(grant)) as lease:
             body = await read_body(request, self._limits, lease)
-            measurements = await self._parse_body(body, grant)
+            with self._writer.announce():
+                measurements = await self._parse_body(body, grant)
             request.state.note = f"{len(measurements)} measurements from {grant.name}"
             added = await self._write(measurements, sender) if measurements else AddResult(0, 0)
         stored = MeasurementsStored(

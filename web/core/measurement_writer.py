@@ -6,15 +6,15 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
 from treehammer.sql.write.ownership import MEASUREMENTS, Delivery, Sender
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
+from treehammer.web.core.write_queue import WriteQueue, WriteRequest
 
 _LOG = logging.getLogger("treehammer.service")
 
@@ -37,33 +37,12 @@ class MeasurementSink(Protocol):
         ...
 
 
-class WriterFullError(Exception):
-    """The queue is full."""
-
-
-class KeyShareFullError(WriterFullError):
-    """The share of a key in the queue is full."""
-
-
-class WriterClosedError(WriterFullError):
-    """The service is stopping."""
-
-
 class WriteFailedError(Exception):
     """The database failed; nothing of the request was written."""
 
 
 class UnwritableError(Exception):
     """The database cannot store a measurement of the request; nothing of it was written."""
-
-
-@dataclass(frozen=True)
-class _WriteRequest:
-    measurements: Sequence[Measurement]
-    deliveries: Sequence[Delivery]
-    ids: frozenset[str]
-    key_id: str
-    result: asyncio.Future[AddResult]
 
 
 class MeasurementWriter:
@@ -85,12 +64,7 @@ class MeasurementWriter:
     ) -> None:
         self._store = store
         self._mark_bad_replicas = mark_bad_replicas
-        self.max_waiting = max_waiting
-        self._queue: deque[_WriteRequest] = deque()
-        self._waiting = 0
-        self._waiting_by_key: Counter[str] = Counter()
-        self._changed = threading.Condition()
-        self._closing = False
+        self._queue = WriteQueue(max_waiting)
         self._check_due = mark_bad_replicas is not None
         self._checked_s = -CHECK_INTERVAL_S
         # Measurements of a failed request. Writing them proves that the database works again, which
@@ -111,7 +85,12 @@ class MeasurementWriter:
     @property
     def waiting(self) -> int:
         """The number of measurements in the queue."""
-        return self._waiting
+        return self._queue.waiting
+
+    @property
+    def max_waiting(self) -> int:
+        """The maximum number of measurements in the queue."""
+        return self._queue.max_waiting
 
     def start(self) -> None:
         """Start the thread; call it from the event loop."""
@@ -124,11 +103,13 @@ class MeasurementWriter:
         Args:
             patience_s: seconds to wait for the thread; None for any time.
         """
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._queue.close()
         if self._thread.is_alive():
             self._thread.join(patience_s)
+
+    def announce(self) -> AbstractContextManager[None]:
+        """Let waiting requests share the transaction of one that is being parsed."""
+        return self._queue.announce()
 
     def submit(
         self, measurements: Sequence[Measurement], sender: Sender
@@ -149,58 +130,22 @@ class MeasurementWriter:
         result.add_done_callback(_retrieve_exception)
         ids = frozenset(item.id for item in measurements)
         deliveries = list_deliveries(measurements, sender)
-        with self._changed:
-            if self._closing:
-                raise WriterClosedError
-            if self._queue and self._waiting + len(measurements) > self.max_waiting:
-                raise WriterFullError
-            mine = self._waiting_by_key[sender.key_id]
-            if mine and mine + len(measurements) > self.max_waiting // 2:
-                raise KeyShareFullError
-            self._queue.append(_WriteRequest(measurements, deliveries, ids, sender.key_id, result))
-            self._waiting_by_key[sender.key_id] += len(measurements)
-            self._waiting += len(measurements)
-            self._changed.notify()
+        self._queue.put(WriteRequest(measurements, deliveries, ids, sender.key_id, result))
         return result
 
     # Methods of the thread
 
     def _write_forever(self) -> None:
         while True:
-            with self._changed:
-                while not self._queue and not self._closing:
-                    if not self._changed.wait(self._seconds_until_check()):
-                        break
-                requests = self._take_batch()
-                closing = self._closing
+            requests = self._queue.take(self._seconds_until_check())
             if requests:
                 self._write_batch(requests)
-            self._check_periodically(closing and not requests)
-            if closing and not requests:
+            at_last = self._queue.closed and not requests
+            self._check_periodically(at_last)
+            if at_last:
                 return
 
-    def _take_batch(self) -> list[_WriteRequest]:
-        """Take the next requests, as many as fit into one transaction.
-
-        A request waits if the batch has one of its measurements, so that each gets its own outcome.
-        """
-        batch: list[_WriteRequest] = []
-        ids: set[str] = set()
-        count = 0
-        while self._queue:
-            following = self._queue[0]
-            count += len(following.measurements)
-            if batch and (count > BATCH_MEASUREMENTS or not ids.isdisjoint(following.ids)):
-                break
-            ids |= following.ids
-            batch.append(self._queue.popleft())
-            self._waiting -= len(following.measurements)
-            self._waiting_by_key[following.key_id] -= len(following.measurements)
-            if not self._waiting_by_key[following.key_id]:
-                del self._waiting_by_key[following.key_id]
-        return batch
-
-    def _write_batch(self, requests: Sequence[_WriteRequest]) -> None:
+    def _write_batch(self, requests: Sequence[WriteRequest]) -> None:
         try:
             added = self._store.add(
                 [measurement for request in requests for measurement in request.measurements],
@@ -221,7 +166,7 @@ class MeasurementWriter:
             self._check_due |= self._mark_bad_replicas is not None and added.new > 0
             self._resolve([(request, _result_of(request, added)) for request in requests])
 
-    def _write_one_by_one(self, requests: Sequence[_WriteRequest], error: Exception) -> None:
+    def _write_one_by_one(self, requests: Sequence[WriteRequest], error: Exception) -> None:
         """Write each request alone, so that one bad request does not fail the others."""
         if len(requests) > 1:
             for request in requests:
@@ -234,16 +179,12 @@ class MeasurementWriter:
         else:
             self._resolve([(requests[0], error)])
 
-    def _resolve_all(self, requests: Sequence[_WriteRequest], outcome: Exception) -> None:
+    def _resolve_all(self, requests: Sequence[WriteRequest], outcome: Exception) -> None:
         # Queued requests would fail the same way, and their clients repeat them.
-        with self._changed:
-            requests = [*requests, *self._queue]
-            self._queue.clear()
-            self._waiting = 0
-            self._waiting_by_key.clear()
+        requests = [*requests, *self._queue.take_all()]
         self._resolve([(request, outcome) for request in requests])
 
-    def _resolve(self, outcomes: Sequence[tuple[_WriteRequest, AddResult | Exception]]) -> None:
+    def _resolve(self, outcomes: Sequence[tuple[WriteRequest, AddResult | Exception]]) -> None:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(_set_results, outcomes)
@@ -298,7 +239,7 @@ class MeasurementWriter:
             raise
 
 
-def _result_of(request: _WriteRequest, added: AddResult) -> AddResult:
+def _result_of(request: WriteRequest, added: AddResult) -> AddResult:
     """Select the outcome of a request's own measurements."""
     known = tuple(id_ for id_ in added.known_ids if id_ in request.ids)
     conflicting = tuple(id_ for id_ in added.conflicting if id_ in request.ids)
@@ -306,7 +247,7 @@ def _result_of(request: _WriteRequest, added: AddResult) -> AddResult:
     return AddResult(new, len(known), conflicting, known)
 
 
-def _set_results(outcomes: Sequence[tuple[_WriteRequest, AddResult | Exception]]) -> None:
+def _set_results(outcomes: Sequence[tuple[WriteRequest, AddResult | Exception]]) -> None:
     for request, outcome in outcomes:
         if request.result.done():
             continue

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
+
+from treehammer.sql.core.compiled_statements import Row, compile_statement, insert_into
 
 #: Connection execution option with the purpose of its transactions.
 ACCESS_OPTION = "treehammer_access"
@@ -41,6 +43,9 @@ class Backend:
     auxiliary_tables: ClassVar[frozenset[str]] = frozenset()
     #: True if a rollback also undoes changes of tables.
     transactional_ddl: ClassVar[bool] = True
+    #: Driver and its positional parameter style, for which statements are compiled once; None if
+    #: SQLAlchemy has to pass each value.
+    positional_driver: ClassVar[tuple[str, str] | None] = None
 
     def with_driver(self, url: URL) -> URL:
         """Return the URL with its default driver filled in."""
@@ -77,6 +82,25 @@ class Backend:
     def altering(self, plain: Connection) -> Iterator[Connection]:
         """Prepare a connection, outside of a transaction, for changes of tables."""
         yield plain.execution_options(**{ACCESS_OPTION: "alter", **self.writing_options})
+
+    def insert_rows(self, connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+        """Insert rows that hold a value, or None, for every column; other entries are ignored."""
+        self.execute_rows(connection, insert_into(table), rows)
+
+    def execute_rows(
+        self, connection: Connection, statement: sa.Insert | sa.Update, rows: Sequence[Row]
+    ) -> None:
+        """Execute a constant statement for each row; at least one."""
+        driver, style = self.positional_driver or ("", "")
+        if connection.dialect.driver == driver:
+            dialect: Any = type(connection.dialect)
+            compiled = compile_statement(statement, dialect, style)
+            connection.exec_driver_sql(compiled.text, compiled.bind(rows))
+        elif statement.is_insert:
+            names = statement.table.c.keys()
+            connection.execute(statement, [{name: row[name] for name in names} for row in rows])
+        else:
+            connection.execute(statement, rows)
 
     def identity(self, connection: Connection) -> tuple[Any, ...]:
         """Return a unique identity of this database under any address; () if it has none."""

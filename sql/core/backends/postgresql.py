@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import DBAPIError
 
 from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.core import database_errors
 from treehammer.sql.core.backends.generic import CONNECT_TIMEOUT_S, AccessMode, Backend
+from treehammer.sql.core.compiled_statements import Row, compile_statement, insert_into
 from treehammer.sql.core.database_errors import display_url
 
 #: Oldest supported server; docs/databases.md lists the tested versions.
@@ -35,6 +39,7 @@ class PostgreSQLBackend(Backend):
     reading_options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     # Under a stricter level a writer would see the state from before it waited for the lock.
     writing_options = {"isolation_level": "READ COMMITTED"}
+    positional_driver = ("psycopg", "format")
 
     def with_driver(self, url: URL) -> URL:
         """Return the URL with psycopg as its default driver."""
@@ -59,6 +64,26 @@ class PostgreSQLBackend(Backend):
                 f"SET LOCAL lock_timeout = {database_errors.BUSY_SECONDS * 1000:.0f}; {_REQUIRE_DURABLE_COMMIT}; "
                 f"SELECT pg_advisory_xact_lock({_WRITER_LOCK_ID})"
             )
+
+    def insert_rows(self, connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+        """Insert rows by COPY, which costs the server half as much as an INSERT of each row."""
+        if connection.dialect.driver != "psycopg":
+            super().insert_rows(connection, table, rows)
+            return
+        dialect: Any = type(connection.dialect)
+        compiled = compile_statement(insert_into(table), dialect, "format")
+        preparer = connection.dialect.identifier_preparer
+        columns = ", ".join(preparer.format_column(column) for column in table.c)
+        statement = f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN"
+        driver: Any = connection.connection.driver_connection
+        errors: Any = connection.dialect.loaded_dbapi
+        try:
+            with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                for row in compiled.bind(rows):
+                    copy.write_row(row)
+        except errors.Error as error:
+            # As SQLAlchemy raises the errors of its own statements.
+            raise DBAPIError.instance(statement, None, error, errors.Error) from error
 
     def identity(self, connection: Connection) -> tuple[Any, ...]:
         """Return the server's start time (µs), the database and its measurement table."""

@@ -19,6 +19,8 @@ from treehammer.sql.core.database_errors import display_url, sqlite_path
 class SQLiteBackend(Backend):
     """Backend for an SQLite file, or for a database in memory."""
 
+    positional_driver = ("pysqlite", "qmark")
+
     def create_engine(self, url: URL) -> Engine:
         """Create an engine whose transactions begin by :meth:`begin` instead of implicitly."""
         engine = super().create_engine(url)
