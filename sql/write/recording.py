@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -163,13 +163,14 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
     """
     kept: dict[str, Value] = {**_UNKNOWN_VALUES, **item.values}
     for name, value in item.values.items():
-        if value == "":
-            kept[name] = None
-        elif type(value) is int:
+        kind = type(value)
+        if kind is str:
+            kept[name] = value or None
+        elif kind is int:
             if name in _FLOAT_COLUMNS:
-                kept[name] = float(value)
-        elif type(value) is list and name in _FLOAT_LIST_COLUMNS and int in map(type, value):
-            kept[name] = list(map(float, value))
+                kept[name] = float(cast("int", value))
+        elif kind is list and name in _FLOAT_LIST_COLUMNS:
+            kept[name] = list(map(float, cast("list[float]", value)))
     kept["storage_site"] = kept["storage_site"] or kept["site"]
     extras = {name: float(value) for name, value in item.extras.items()}
     operations = [operation_recording.normalize_operation(row) for row in item.operations]
