@@ -120,7 +120,7 @@ async def test_request_waits_for_announced_one(monkeypatch: pytest.MonkeyPatch) 
             await asyncio.sleep(0.05)
             assert not store.batches
         late = writer.submit(make_batch(1, "late"), SENDER)
-        assert await asyncio.gather(early, late) == [AddResult(1, 0)] * 2
+        assert (await early, await late) == (AddResult(1, 0), AddResult(1, 0))
         assert store.batches == [2]
 
 
