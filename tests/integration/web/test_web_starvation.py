@@ -190,6 +190,23 @@ def test_queries_of_readers_who_left_are_cancelled(tmp_path: Path, clients: Exit
         assert service.terminate() < 30
 
 
+def test_locked_database_does_not_delay_the_end(tmp_path: Path, clients: ExitStack) -> None:
+    with run_attacked_service(tmp_path) as service:
+        key = service.make_key("alice").text
+        body = json.dumps(make_body([make_sent_measurement()])).encode()
+        request = (
+            f"POST /api/v1/measurements HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        ).encode()
+        with closing(sqlite3.connect(service.folder / "results.db")) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            (waiting,) = service.open_with(request + body, 1)
+            close_later(clients, [waiting])
+            require_service(service, 1)
+            assert service.terminate() < 30
+            assert b" 503 " in waiting.recv(1000), "it was not stored, and the client knows"
+
+
 def test_requests_per_address_are_limited(tmp_path: Path) -> None:
     with run_attacked_service(tmp_path, serve_requests_per_second=2) as service:
         statuses = [service.request("GET", HEALTH, source=VICTIM)[0] for _ in range(30)]
