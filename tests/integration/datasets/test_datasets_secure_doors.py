@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import cast
 
 import pytest
 from secure_fixtures import SITE, SecureDoors
@@ -12,6 +13,9 @@ from treehammer import config
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.datasets.model.manifest import RAW_LAYOUT, ManifestFile
+from treehammer.datasets.rucio import rucio_upload
+from treehammer.datasets.rucio.rucio_client import RucioClient
+from treehammer.datasets.rucio.rucio_conversions import DidFile
 from treehammer.submit.replicas.replica_verification import ExpectedReplica, check_by_stat
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.site_probes import probe_sites
@@ -86,3 +90,29 @@ def test_writing_needs_its_scope(secure: SecureDoors, tmp_path: Path, door: str)
     assert (written.size, written.failure) == (len(CONTENT), ""), written.message
     assert doors.stat_file(url).adler32 == ADLER32
     assert not doors.remove_file(url).failure
+
+
+@pytest.mark.parametrize(("door", "scheme"), [("roots", "roots"), ("https", "davs")])
+def test_placement_writes_through_what_an_rse_offers(
+    secure: SecureDoors, tmp_path: Path, door: str, scheme: str
+) -> None:
+    """Upload with a scripted Rucio, whose storage has neither ``root://`` nor ``https://``."""
+    url = secure.doors[door].file_url("set", f"placed-by-{door}.bin")
+    registered = []
+
+    class Rucio:
+        def list_upload_urls(self, rse: str, name: str, asked: str) -> tuple[str, ...]:
+            return (f"{scheme}{url[url.index(':') :]}",) if asked == scheme else ()
+
+        def register_replica(self, rse: str, file: DidFile) -> None:
+            registered.append((rse, file))
+
+    secure.write_token(tmp_path / "token", WRITE_SCOPE)
+    source = tmp_path / "new.bin"
+    source.write_bytes(CONTENT)
+    file = DidFile("set.new.bin", len(CONTENT), ADLER32)
+    sent: list[int] = []
+    rucio_upload._upload_file(file, source, "A_DATA", cast(RucioClient, Rucio()), sent.append)
+    assert registered == [("A_DATA", file)]
+    assert sum(sent) == len(CONTENT)
+    assert doors.stat_file(url).adler32 == ADLER32
