@@ -11,8 +11,12 @@ from treehammer.sql.write.store import Store
 
 
 @pytest.fixture
-def url(postgresql: SharedPostgresServer) -> Iterator[str]:  # noqa: F811
-    name = postgresql.make_database()
+def url(
+    postgresql: SharedPostgresServer,  # noqa: F811
+    request: pytest.FixtureRequest,
+) -> Iterator[str]:
+    has_store = "store" in request.fixturenames
+    name = postgresql.make_store_database() if has_store else postgresql.make_database()
     yield postgresql.url(name)
     postgresql.drop_database(name)
 

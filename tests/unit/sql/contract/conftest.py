@@ -26,13 +26,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Create a database, drop it after the test, and provide its URL."""
+    """Create a database, drop it after the test, and provide its URL.
+
+    It is empty, except that tests of a store on PostgreSQL start from a copy with the tables.
+    """
     if backend == "sqlite":
         yield f"sqlite:///{tmp_path / 'results.db'}"
         return
     if backend == "postgresql":
         server = request.getfixturevalue("postgresql")
-        name = server.make_database()
+        has_store = "store" in request.fixturenames
+        name = server.make_store_database() if has_store else server.make_database()
     else:
         server = request.getfixturevalue("h2_server")
         name = f"contract_{next(_oracle_numbers)}"
