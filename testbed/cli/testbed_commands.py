@@ -99,6 +99,9 @@ def testbed() -> None:
     default=0,
     help="The first so many sites have only doors with TLS that require tokens or x509 proxies.",
 )
+@click.option(
+    "--with-arc", "arc", is_flag=True, help="Add an ARC computing element with a site, as root."
+)
 @click.option("--keep", is_flag=True, help="Keep a testbed that fails to start, for inspection.")
 @click.pass_obj
 def up(
@@ -111,6 +114,7 @@ def up(
     rucio: bool,
     database: bool,
     secure_sites: int,
+    arc: bool,
     keep: bool,
 ) -> None:
     """Start a testbed and print its sites file.
@@ -132,6 +136,7 @@ def up(
         rucio=rucio,
         database=database,
         secure_sites=secure_sites,
+        arc=arc,
     )
     began = time.monotonic()
     with on_interrupt("treehammer testbed down removes it" if keep else "nothing of it is left"):
@@ -275,5 +280,6 @@ def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceSt
             rucio=state.rucio,
             database=state.database,
             secure_sites=state.secure_sites,
+            arc=state.arc,
         )
     return box, state

@@ -11,6 +11,7 @@ from treehammer.testbed.components import (
     rucio_server,
     sites_file_writer,
 )
+from treehammer.testbed.components.arc_element import ArcElement
 from treehammer.testbed.components.cvmfs_mount import CvmfsMount
 from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
@@ -29,10 +30,12 @@ def build_components(box: Workspace) -> list[Component]:
     if box.secure_sites:
         parts.append(secure := SecureStorage(box, box.sites[: box.secure_sites]))
     seen = [view for part in parts for view in part.visible_folders()]
+    arc = ArcElement(box) if box.arc else None
     return [
         *parts,
         *build_pools(box, seen),
-        sites_file_writer.SitesFileWriter(box, storage, secure),
+        *([arc] if arc else []),
+        sites_file_writer.SitesFileWriter(box, storage, secure, arc),
     ]
 
 

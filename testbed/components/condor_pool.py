@@ -13,6 +13,7 @@ from pathlib import Path
 import jinja2
 
 from treehammer.errors import TestbedError
+from treehammer.testbed.components import arc_element
 from treehammer.testbed.core import mount_namespace
 from treehammer.testbed.core.component import (
     ENVIRONMENT_MARK,
@@ -162,6 +163,9 @@ class PoolLayout:
     def daemon_env(self) -> dict[str, str]:
         """Environment of the daemons, in the local time zone."""
         kept = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
+        authorities = arc_element.authorities_folder(self.workspace)
+        if authorities.exists():
+            kept["X509_CERT_DIR"] = str(authorities)
         return {
             **kept,
             "PATH": PATH,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from treehammer.collectors.software.wheel_releases import XROOTD
@@ -11,6 +12,7 @@ from treehammer.errors import TestbedError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import site_model, sites_file
 from treehammer.testbed.components import condor_pool
+from treehammer.testbed.components.arc_element import ARC_SITE, ArcElement, proxy_file
 from treehammer.testbed.components.cvmfs_mount import AXIS_VALUE, client_folder, cvmfs_folder
 from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
@@ -34,15 +36,21 @@ class SitesFileWriter:
         box: the testbed.
         storage: of its sites.
         secure: secure doors, which replace those of their sites; None without any.
+        arc: computing element with a site of its own; None without one.
     """
 
     name = "sites file"
 
     def __init__(
-        self, box: Workspace, storage: XrootdStorage, secure: SecureStorage | None = None
+        self,
+        box: Workspace,
+        storage: XrootdStorage,
+        secure: SecureStorage | None = None,
+        arc: ArcElement | None = None,
     ) -> None:
         self.box = box
         self.secure = secure
+        self.arc = arc
         self.storage = storage
 
     def install(self, say: ProgressCallback) -> None:
@@ -110,6 +118,16 @@ class SitesFileWriter:
                     condor_pool.SECOND_SITE, doors, GRID_LABELS, grid_resource=resource
                 )
             )
+        if self.arc is not None:
+            table = self._site_table(
+                ARC_SITE,
+                self._doors(self.box.sites[0]),
+                GRID_LABELS,
+                grid_resource=self.arc.grid_resource,
+            )
+            # Its nodes are a Debian system whose Python the releases on CVMFS were not made for.
+            submit = {"x509userproxy": str(proxy_file(self.box))}
+            found.append(replace(table, software={}, cvmfs="", submit=submit))
         return found
 
     def _is_secure(self, site: str) -> bool:

@@ -45,6 +45,7 @@ class Workspace:
         database: whether a results database runs.
         slots: jobs that each site runs at once.
         secure_sites: number of sites, the first ones, whose doors require TLS and credentials.
+        arc: whether an ARC computing element runs.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Workspace:
     database: bool = False
     slots: int = 1
     secure_sites: int = 0
+    arc: bool = False
 
     def make_folder(self, path: Path, mode: int = 0o755) -> Path:
         """Create a folder and its parents for the testbed's user; return the path."""

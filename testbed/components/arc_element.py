@@ -1,0 +1,173 @@
+"""An ARC computing element: A-REX in a root folder of its own, which runs its jobs by itself."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import jinja2
+
+from treehammer.errors import TestbedError
+from treehammer.testbed.core.component import (
+    DaemonSpec,
+    ProgressCallback,
+    VisibleFolder,
+    Workspace,
+    write_secret,
+)
+from treehammer.testbed.install import debian_packages, system_root
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.install.proxy_certificate import write_proxy
+from treehammer.testbed.network.free_ports import find_free_ports
+
+SUITE = "trixie"
+PACKAGES = ("nordugrid-arc-arex", "nordugrid-arc-arcctl", "nordugrid-arc-plugins-needed", "tar")
+#: Path of ARC's REST interface below its server.
+REST_PATH = "/arex/rest/1.0"
+#: Site behind the computing element.
+ARC_SITE = "ARC_SITE"
+PROXY_LIFETIME_S = 24 * 3600.0
+_TIMEOUT_S = 2.0
+
+
+def arc_folder(box: Workspace) -> Path:
+    """Folder of the computing element's files."""
+    return box.folder / "arc"
+
+
+def authorities_folder(box: Workspace) -> Path:
+    """Folder of the authorities that the computing element and its clients trust."""
+    return arc_folder(box) / "etc/grid-security/certificates"
+
+
+def proxy_file(box: Workspace) -> Path:
+    """Proxy of a user who may submit; belongs to the testbed's user, as HTCondor requires."""
+    return box.folder / "client/x509-proxy.pem"
+
+
+class ArcElement:
+    """Component for an ARC computing element; it needs root, for chroot and other users' jobs.
+
+    Args:
+        box: the testbed.
+        views: folders that jobs see.
+    """
+
+    name = "arc"
+
+    def __init__(self, box: Workspace, views: Sequence[VisibleFolder] = ()) -> None:
+        self.box = box
+        self.views = views
+
+    @property
+    def grid_resource(self) -> str:
+        """Grid resource of HTCondor that leads to it."""
+        return f"arc https://localhost:{self._port}{REST_PATH}"
+
+    def install(self, say: ProgressCallback) -> None:
+        """Unpack Debian's ARC with the system that it needs.
+
+        Raises:
+            TestbedError: the user is not root, or packages cannot be fetched.
+        """
+        if os.geteuid() != 0:
+            raise TestbedError(
+                "an ARC computing element needs root: it runs in a root folder of its own",
+                hint="Run the testbed as root, or leave ARC out.",
+            )
+        self._unpack(say)
+
+    def _unpack(self, say: ProgressCallback) -> Path:
+        return system_root.unpack_system("arc", PACKAGES, SUITE, self.box.cache, say)
+
+    def visible_folders(self) -> Sequence[VisibleFolder]:
+        """Return nothing: its jobs have a root folder of their own."""
+        return ()
+
+    @cached_property
+    def _port(self) -> int:
+        try:
+            return int((arc_folder(self.box) / "port").read_text(encoding="ascii"))
+        except OSError:
+            return find_free_ports(1)[0]
+
+    def configure(self) -> None:
+        """Write certificates, a proxy, and configuration."""
+        folder = arc_folder(self.box)
+        system = self._unpack(lambda _: None)
+        (folder / "root").mkdir(parents=True)
+        # Relative links and owners matter in /etc and /var.
+        system_root.copy_folders(system, folder, ("etc", "var"))
+        (folder / "home").mkdir()
+        (folder / "port").write_text(str(self._port), encoding="ascii")
+        self._write_certificates()
+        (folder / "etc/arc.conf").write_text(self._render("arc.conf.j2"), encoding="utf-8")
+        (folder / "run.sh").write_text(
+            self._render(
+                "arc.sh.j2",
+                folder=str(folder),
+                mount=str(folder / "root"),
+                system=str(system),
+                views=self.views,
+            ),
+            encoding="utf-8",
+        )
+
+    def _write_certificates(self) -> None:
+        folder = arc_folder(self.box)
+        authority = CertificateAuthority(folder / "authority", "Treehammer testbed ARC")
+        trusted = authorities_folder(self.box)
+        trusted.mkdir(parents=True)
+        shutil.copy(authority.ca, trusted / "testbed.pem")
+        command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(authority.ca)]
+        link = debian_packages.run_command(command).strip()
+        (trusted / f"{link}.0").symlink_to("testbed.pem")
+        certificate, key = authority.issue_server_certificate("localhost", use_rsa=True)
+        shutil.copy(certificate, trusted.parent / "hostcert.pem")
+        write_secret(trusted.parent / "hostkey.pem", key.read_text(encoding="ascii"))
+        write_proxy(authority, proxy_file(self.box), PROXY_LIFETIME_S)
+        self.box.change_owner(proxy_file(self.box))
+
+    def _render(self, template: str, **values: object) -> str:
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+            undefined=jinja2.StrictUndefined,
+            autoescape=False,  # noqa: S701 - configuration, not HTML
+            trim_blocks=True,
+            keep_trailing_newline=True,
+        )
+        environment.filters["quote"] = shlex.quote
+        return environment.get_template(template).render(port=self._port, **values)
+
+    def daemons(self) -> Sequence[DaemonSpec]:
+        """Return A-REX and its web server, as one."""
+        folder = arc_folder(self.box)
+        command = ["unshare", "--mount", "--propagation", "private", "bash", str(folder / "run.sh")]
+        env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+        return [DaemonSpec(self.name, command, env, folder, privileged=True)]
+
+    def describe_missing(self) -> str:
+        """Check that the REST interface answers."""
+        trusted = ssl.create_default_context(capath=str(authorities_folder(self.box)))
+        trusted.load_cert_chain(proxy_file(self.box))
+        url = f"https://localhost:{self._port}{REST_PATH}/jobs"
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=trusted):
+                return ""
+        except urllib.error.HTTPError as error:
+            return f"REST interface: {error}"
+        except OSError:
+            return "REST interface"
+
+    def finish_setup(self) -> None:
+        """Do nothing: its address is known from the start."""
+
+    def clean_up(self) -> None:
+        """Do nothing: all files are in the testbed's folder, and mounts end with its processes."""
