@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from functools import cache
 
 from treehammer.sql.read.figure_query import Moments
-from treehammer.sql.read.site_history import DailySums
+from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, DailySums
 
 #: Definition of similar sites, for people.
 SIMILAR_SITES_TEXT = (
     "Similar sites are those that did the same work at the same time: the same test, variant, "
     "ROOT release and dataset, read through a door of the same protocol. "
     "Of each work the median of their means is taken, and weighted as this site's measurements are, "
-    "so that both lines stand for the same mix. Work that nobody else did has no part in the comparison."
+    "so that both lines stand for the same mix. Work that nobody else did has no part in the comparison. "
+    f"Of more than {MAX_DAILY_PEERS} similar sites, {MAX_DAILY_PEERS} are in the chart, evenly by name."
 )
 
 _WorkKey = tuple[object, ...]

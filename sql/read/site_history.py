@@ -6,22 +6,19 @@ Queries read only a site's entries in one index, and one row per variant and day
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
 from treehammer.collectors.job_spec import PAIRED, TIMED
-from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
-    rollup_column_names,
     rollup_day,
 )
-from treehammer.sql.read.figure_sql import FIGURE_FETCH_ROWS
 from treehammer.sql.read.reader import ResultsReader
 
 _SUBJECT = dimension_tables["subject"].c
@@ -55,21 +52,6 @@ def workload_key(values: Iterable[object]) -> tuple[str, ...]:
     """
     test, variant, *others = (str(value or "") for value in values)
     return test, drop_release_axis(variant), *others
-
-
-class DailySums(NamedTuple):
-    """A metric of a site's good measurements of one workload on one day (YYYYMMDD).
-
-    The workload has the values of :data:`WORKLOAD_COLUMNS`. The sums are those of
-    :class:`.figure_query.Moments`, as plain numbers, since half a year has some ten thousand.
-    """
-
-    day: int
-    site: str
-    workload: tuple[str, ...]
-    value_count: int
-    total: float
-    squares: float
 
 
 @dataclass(frozen=True, order=True)
@@ -163,40 +145,6 @@ def list_newest_solo(
     )
     with store.connection() as connection:
         return list(connection.scalars(query))
-
-
-def fetch_daily_sums(
-    store: ResultsReader, metric: str, first: int, last: int, only: Mapping[str, str]
-) -> Iterator[DailySums]:
-    """Fetch the roll-ups of timed measurements of every site: some thousand for a month.
-
-    Args:
-        store: the database.
-        metric: one of :data:`~treehammer.sql.core.schema.ROLLUP_METRICS`.
-        first: the first day (YYYYMMDD).
-        last: the last one.
-        only: column of :data:`WORKLOAD_COLUMNS` -> the value that it must have in :func:`workload_key`.
-    """
-    table = rollup_day.c
-    sums = [table[name] for name in rollup_column_names(metric)]
-    wanted = [(WORKLOAD_COLUMNS.index(name), value) for name, value in only.items()]
-    subjects = sa.select(_SUBJECT.id, _SUBJECT.site, *(_SUBJECT[name] for name in WORKLOAD_COLUMNS))
-    query = sa.select(table.day, table.subject_id, *sums).where(
-        table.day.between(first, last), table.kind == "timed", table.outcome == Outcome.GOOD.value
-    )
-    with store.connection() as connection:
-        known: dict[int, tuple[str, tuple[str, ...]]] = {}
-        works: dict[tuple[str, ...], tuple[str, ...]] = {}
-        for id_, site, *texts in connection.execute(subjects):
-            done = workload_key(texts)
-            if all(done[place] == value for place, value in wanted):
-                # Equal tuples share one object, which compares faster.
-                known[id_] = site or "", works.setdefault(done, done)
-        for day, subject, number, total, squares in connection.execute(
-            query.execution_options(yield_per=FIGURE_FETCH_ROWS)
-        ):
-            if subject in known:
-                yield DailySums(day, *known[subject], int(number), total, squares)
 
 
 def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:

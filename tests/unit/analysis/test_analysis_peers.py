@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison, compare_over_time
-from treehammer.sql.read.site_history import DailySums
+from treehammer.sql.read.peer_sums import DailySums
 
 
 def group(site: str, day: int, work: str, *values: float) -> DailySums:

@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -131,6 +132,27 @@ def test_too_many_measurements_are_not_read(
     monkeypatch.setattr("treehammer.web.views.site.site_standing_view.MAX_READ", 3)
     kinds = {row["kind"] for row in service.load_tables("/sites/SLOW")["parts"]}
     assert kinds == {"variant", "door"}
+
+
+def test_chart_takes_some_of_many_sites_and_the_place_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treehammer.sql.read.peer_sums.MAX_DAILY_PEERS", 4)
+    day = TODAY.year * 10000 + TODAY.month * 100 + TODAY.day
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add(
+            make_measurement(f"job-{number}", site=f"S{number}", day=day, eff_job=0.9 - number / 20)
+            for number in range(10)
+        )
+        store.add(
+            [make_measurement("other", site="OTHER", day=day, test_name="other", eff_job=1.0)]
+        )
+    with run_service(tmp_path, reading_open=True) as running:
+        told = running.client.get("/api/v1/sites/S9").json()
+    (point,) = told["tables"]["series"]
+    assert point["sites"] == 4
+    assert point["median"] == pytest.approx((0.8 + 0.7) / 2), "of S0, S2, S4 and S6"
+    assert told["about"]["standing"].endswith("; 10th of 10 sites.")
 
 
 def compared(difference: float | None) -> PeerComparison:

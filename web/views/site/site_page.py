@@ -18,11 +18,11 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
-from treehammer.sql.read import overview_queries, site_history
+from treehammer.sql.read import overview_queries, peer_sums, site_history
 from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
 from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.peer_sums import DailySums
 from treehammer.sql.read.site_history import (
-    DailySums,
     Workload,
 )
 from treehammer.sql.write.store import Store
@@ -81,11 +81,12 @@ def site_view(store: Store, request: Request) -> PageView | Response:
             return RedirectResponse(link_to(request, "sites"))
         raise overview_queries.build_unknown_site_error(store, site)
     query = parse_site_query(request, site, works)
-    dailies = _load_dailies(store, query)
-    points = _compare_over_time(dailies, query)
-    standing = describe_standing(
-        store, SiteQuestion(site, query.metric, query.day_numbers, query.work_filters), dailies
+    question = SiteQuestion(site, query.metric, query.day_numbers, query.work_filters)
+    sums = peer_sums.fetch_peer_sums(
+        store, site, query.metric, query.day_numbers, query.work_filters
     )
+    points = _compare_over_time(sums.dailies, query)
+    standing = describe_standing(store, question, sums.totals)
     parts = standing.build_table(MAX_PARTS if requested_format(request) == HTML else None)
     history = site_history.fetch_history(store, site, *query.day_numbers)
     series = _series_table(points, query)
@@ -132,13 +133,6 @@ def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
         f"The newest {MAX_EXPLAINED} at most, from {first} to {query.last}, whatever the filters."
     )
     return explain_efficiency(query.site or "Work without a site", rows, note)
-
-
-def _load_dailies(store: Store, query: SiteQuery) -> list[DailySums]:
-    """Load the sums of all sites in the days and work shown."""
-    return list(
-        site_history.fetch_daily_sums(store, query.metric, *query.day_numbers, query.work_filters)
-    )
 
 
 def _compare_over_time(dailies: Sequence[DailySums], query: SiteQuery) -> list[PeerComparison]:

@@ -11,7 +11,7 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read import figure_values, site_history
 from treehammer.sql.read.figure_query import FigureQuery, Moments
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, DailySums
+from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, format_per_cent
@@ -86,16 +86,15 @@ class StandingView:
 
 
 def describe_standing(
-    store: Store, question: SiteQuestion, dailies: Sequence[DailySums]
+    store: Store, question: SiteQuestion, sums: Sequence[tuple[str, WorkKey, Moments]]
 ) -> StandingView:
     """Compare a site with all others over the whole period.
 
     Args:
         store: the database.
         question: what is asked.
-        dailies: sums of all sites in these days that pass the filters.
+        sums: site, work and moments in these days, of all sites that did the site's work.
     """
-    sums = [(one.site, one.workload, Moments(*one[3:])) for one in dailies]
     comparisons = peer_comparison.compare_sites(sums)
     standing = site_standing.rank_site(
         comparisons, question.site, METRICS_BY_NAME[question.metric].better
