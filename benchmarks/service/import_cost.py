@@ -29,9 +29,9 @@ from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_poi
 from treehammer.progress import no_progress
 from treehammer.sql.core.backends.postgresql import libpq_connection_string
 from treehammer.sql.core.database_engine import parse_url
-from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.core.schema import dimension_tables, measurement
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.transfer.importer import collect_files, import_files
 from treehammer.sql.write.store import Store

@@ -37,7 +37,7 @@ from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.access_keys import SUBMIT, MasterKeys
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.ownership import Delivery
 from treehammer.sql.write.recording import AddResult

@@ -23,7 +23,7 @@ from benchmarks.harness.synthetic_measurements import MEASUREMENTS_PER_JOB, Synt
 from benchmarks.service.page_cost import PageRequest, iso_day, request_page, run_service
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.database_engine import measure_database
-from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.store import Store
 
 #: Numbers of sites, and jobs of each site a day.

@@ -11,8 +11,8 @@ from sqlalchemy.engine import make_url
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
 from treehammer.sql.cli.quarantine_commands import add_quarantine_commands
-from treehammer.sql.core import schema_upgrade
-from treehammer.sql.core.database_setup import upgrade_database
+from treehammer.sql.setup import schema_upgrade
+from treehammer.sql.setup.database_setup import upgrade_database
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.retention import first_kept_day
 from treehammer.sql.write.store import Store

@@ -17,7 +17,6 @@ from treehammer.sql.core import schema
 from treehammer.sql.core.column_names import ALL_COLUMNS
 from treehammer.sql.core.database_engine import read_transaction
 from treehammer.sql.core.database_errors import display_url
-from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.core.row_mapping import Row, fetch_rows, select_comparison_rows
 from treehammer.sql.core.rows import (
     AttemptRow,
@@ -33,6 +32,7 @@ from treehammer.sql.core.rows import (
 from treehammer.sql.read.figure_query import FigureQuery, FigureResult
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.setup.database_setup import open_engine
 
 #: Longest IN list that every database accepts (Oracle's limit).
 MAX_IN_LIST = 1000

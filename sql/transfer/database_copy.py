@@ -15,9 +15,9 @@ from treehammer.progress import ProgressCallback, ProgressFactory
 from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.database_engine import parse_url, read_transaction, write_transaction
 from treehammer.sql.core.database_errors import display_url, sqlite_path, translate_errors
-from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
+from treehammer.sql.setup.database_setup import open_engine
 
 #: Rows that are written at once.
 CHUNK = 500

@@ -8,8 +8,8 @@ from treehammer.errors import StoreError
 from treehammer.sql.core import schema
 from treehammer.sql.core.database_engine import require_integrity
 from treehammer.sql.core.database_errors import display_url
-from treehammer.sql.core.schema_check import require_complete_schema
 from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.setup.schema_check import require_complete_schema
 from treehammer.sql.write import rollups
 from treehammer.sql.write.damage_check import require_undamaged_values
 

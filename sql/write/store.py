@@ -16,7 +16,6 @@ from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.errors import UnstorableContentError
 from treehammer.sql.core import schema
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
-from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.core.row_mapping import (
     insert_missing_rows,
     replace_comparison_rows,
@@ -33,6 +32,7 @@ from treehammer.sql.core.rows import (
     VerdictRow,
 )
 from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write import audit_trail, quality_flags, retention, rollups
 from treehammer.sql.write.dimension_rows import DimensionCache, DimensionWriter, cache_of
 from treehammer.sql.write.ownership import Delivery, Sender, fetch_owner, record_deliveries

@@ -15,7 +15,7 @@ from treehammer.sql.auth.master_key_file import (
     load_master_keys,
     rotate_master_key,
 )
-from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.text_formatting import pluralize
 
 

@@ -15,7 +15,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.auth.read_sessions import session_id
 from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.auth.tokens import ReadSession
-from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write import audit_trail
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize

@@ -29,7 +29,7 @@ from treehammer.sql.auth.access_keys import (
 from treehammer.sql.auth.keyring import Keyring, Revocation
 from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB
-from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.sql.core import schema_upgrade
 from treehammer.sql.core.database_engine import alter_transaction, make_engine, parse_url
+from treehammer.sql.setup import schema_upgrade
 
 NEXT_REVISION = f"""
 import sqlalchemy as sa

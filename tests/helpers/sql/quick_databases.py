@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.util import LRUCache
 
-from treehammer.sql.core import schema_upgrade
 from treehammer.sql.core.backends.sqlite import SQLiteBackend
+from treehammer.sql.setup import schema_upgrade
 
 _MAX_STATEMENTS = 2000
 

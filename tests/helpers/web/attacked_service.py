@@ -21,7 +21,7 @@ import psutil
 
 from treehammer.sql.auth.access_keys import AccessKey
 from treehammer.sql.auth.keyring import Keyring, load_master_key
-from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.testbed.network.free_ports import find_free_ports
 
 PATIENCE_S = 60.0

@@ -28,8 +28,8 @@ from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.access_keys import AccessKey
 from treehammer.sql.auth.keyring import Keyring, load_master_key
-from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority

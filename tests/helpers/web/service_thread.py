@@ -25,7 +25,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.sql.auth.access_keys import AccessKey, MasterKeys
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.live_database import LiveDatabase

@@ -21,7 +21,7 @@ from service_thread import make_sent_measurement
 from treehammer.sql.auth.access_keys import parse_key
 from treehammer.sql.auth.keyring import Keyring, load_master_key
 from treehammer.sql.auth.tokens import mint_job_token
-from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 from treehammer.testbed.network.free_ports import find_free_ports

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from benchmark_modules import SHORT_ROWS, import_short_benchmarks
 
 from treehammer.errors import NothingToDoError
-from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.core.schema import dimension_tables, measurement
+from treehammer.sql.setup.database_setup import open_engine
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from treehammer.collectors.record.failures import ExecutionError, Failure
 from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, NothingToDoError, SoftwareError, StoreError
 from treehammer.sql.arrow import arrow_schema
-from treehammer.sql.core import schema_upgrade
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.setup import schema_upgrade
 from treehammer.sql.write.store import Store
 
 

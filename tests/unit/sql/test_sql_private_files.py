@@ -16,7 +16,7 @@ from next_revision import next_revision  # noqa: F401 - a fixture
 from treehammer import config
 from treehammer.progress import no_progress
 from treehammer.sql.auth.keyring import load_master_key
-from treehammer.sql.core.database_setup import upgrade_database
+from treehammer.sql.setup.database_setup import upgrade_database
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write.store import Store
 

@@ -18,7 +18,7 @@ from service_thread import ServiceThread, run_service
 from treehammer import config
 from treehammer.errors import ConfigError
 from treehammer.sql.auth.session_table import SessionTable
-from treehammer.sql.core.database_setup import open_engine
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.web.views.sign_in.openid_settings import OpenIdSettings, parse_roles
 
 BROWSER = {"Accept": "text/html,*/*"}

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from service_thread import ServiceThread, StartService
 
 from treehammer import config
-from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.core.schema import read_session
+from treehammer.sql.setup.database_setup import open_engine
 
 BROWSER = {"Accept": "text/html,*/*"}
 DAY_US = 86400 * 1_000_000

@@ -15,8 +15,8 @@ from next_revision import next_revision, run_migrations  # noqa: F401 - a fixtur
 from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.core.backends.oracle import is_already_applied
 from treehammer.sql.core.database_engine import make_engine, parse_url
-from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.setup.database_setup import upgrade_database
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
 

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from treehammer.errors import StoreError
 from treehammer.sql.core.database_engine import read_transaction
-from treehammer.sql.core.database_setup import open_engine
 from treehammer.sql.core.query_limits import QueryGroup, is_cancelled
+from treehammer.sql.setup.database_setup import open_engine
 
 pytestmark = pytest.mark.backends("sqlite", "postgresql")
 

@@ -36,10 +36,10 @@ from treehammer.sql.core.database_engine import (
     parse_url,
     write_transaction,
 )
-from treehammer.sql.core.database_setup import upgrade_database
 from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, ReplicaRow
-from treehammer.sql.core.schema_upgrade import REVISION
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.setup.database_setup import upgrade_database
+from treehammer.sql.setup.schema_upgrade import REVISION
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.ownership import Sender
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult

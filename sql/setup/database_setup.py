@@ -9,7 +9,6 @@ from sqlalchemy.engine import URL, Engine
 
 from treehammer.errors import NothingToDoError, StoreError
 from treehammer.private_files import create_private_file
-from treehammer.sql.core import schema_upgrade
 from treehammer.sql.core.database_engine import (
     enable_wal,
     make_engine,
@@ -17,6 +16,7 @@ from treehammer.sql.core.database_engine import (
     require_usable_server,
 )
 from treehammer.sql.core.database_errors import display_url, sqlite_path
+from treehammer.sql.setup import schema_upgrade
 
 
 def open_engine(url: str, *, create: bool) -> Engine:
@@ -41,7 +41,7 @@ def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
 
     Args:
         url: URL of the database.
-        backed_up: confirms a backup; see :func:`treehammer.sql.core.schema_upgrade.upgrade_schema`.
+        backed_up: confirms a backup; see :func:`treehammer.sql.setup.schema_upgrade.upgrade_schema`.
 
     Raises:
         ConfigError: Oracle's changes cannot be undone, and ``backed_up`` is not set.

@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that :mod:`treehammer.sql.core.schema_upgrade` hands over."""
+"""Runs migrations on the connection that :mod:`treehammer.sql.setup.schema_upgrade` hands over."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.database_engine import alter_transaction, read_transaction
 from treehammer.sql.core.database_errors import display_url, sqlite_path, translate_errors
 from treehammer.sql.core.schema import metadata
-from treehammer.sql.core.schema_check import (
+from treehammer.sql.setup.schema_check import (
     create_missing_indexes,
     find_missing_indexes,
     require_complete_schema,

@@ -1,0 +1,1 @@
+"""Creation and upgrade of databases: migrations, and the check of the schema at opening."""
