@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -86,13 +87,24 @@ def compare_over_time(
             sums = found[when, work]
             number_before, total_before = sums.get(of_site, (0, 0.0))
             sums[of_site] = (number_before + number, total_before + total)
-    others = {
-        (when, work): {name: total / number for name, (number, total) in found[when, work].items()}
-        for when, works in own.items()
-        for work in works
-        if (when, work) in found
+    return [
+        _compare_with_peers(
+            when, works, *_summarize_peers({work: found[when, work] for work in works})
+        )
+        for when, works in sorted(own.items())
+    ]
+
+
+def _summarize_peers(
+    sums: Mapping[_WorkKey, Mapping[str, tuple[int, float]]],
+) -> tuple[dict[_WorkKey, float], int]:
+    """Return the median over sites of each work that any did, and the number of these sites."""
+    medians = {
+        work: statistics.median(total / number for number, total in sites.values())
+        for work, sites in sums.items()
+        if sites
     }
-    return [_compare_with_peers(when, works, others) for when, works in sorted(own.items())]
+    return medians, len(set(itertools.chain.from_iterable(sums.values())))
 
 
 def compare_sites(sums: Iterable[tuple[str, _WorkKey, Moments]]) -> dict[str, PeerComparison]:
@@ -102,44 +114,73 @@ def compare_sites(sums: Iterable[tuple[str, _WorkKey, Moments]]) -> dict[str, Pe
         sums: site, work, and a metric of some of its good measurements.
     """
     own: dict[str, dict[_WorkKey, Moments]] = defaultdict(dict)
-    means: dict[_WorkKey, dict[str, float]] = defaultdict(dict)
     for site, work, moments in sums:
-        if moments.mean is not None:
+        if moments.value_count:
             mine = own[site]
-            mine[work] = whole = mine[work] + moments if work in mine else moments
-            assert whole.mean is not None
-            means[work][site] = whole.mean
+            mine[work] = mine[work] + moments if work in mine else moments
+    means: dict[_WorkKey, dict[str, float]] = defaultdict(dict)
+    for site, works in own.items():
+        for work, moments in works.items():
+            means[work][site] = moments.total / moments.value_count
+    sites_of = {work: _SitesOfWork(of_sites) for work, of_sites in means.items()}
+    counts = _PeerCounts(sites_of)
     return {
         site: _compare_with_peers(
             0,
             works,
             {
-                (0, work): {name: mean for name, mean in means[work].items() if name != site}
+                work: sites_of[work].find_median_without(site)
                 for work in works
                 if len(means[work]) > 1
             },
+            counts.count(works),
         )
         for site, works in own.items()
     }
 
 
+class _SitesOfWork:
+    """Means of all sites that did a work, sorted once for the medians of all sites."""
+
+    def __init__(self, means: Mapping[str, float]) -> None:
+        ordered = sorted(means, key=means.__getitem__)
+        self.sites = frozenset(means)
+        self._values = [means[site] for site in ordered]
+        self._places = {site: place for place, site in enumerate(ordered)}
+
+    def find_median_without(self, site: str) -> float:
+        """Return the median of the other sites' means, of which there is at least one."""
+        left_out, count = self._places[site], len(self._values) - 1
+        middle = [(count - 1) // 2, count // 2]
+        return statistics.fmean(self._values[place + (place >= left_out)] for place in middle)
+
+
+class _PeerCounts:
+    """Numbers of other sites; sites that did the same works share one count."""
+
+    def __init__(self, sites_of: Mapping[_WorkKey, _SitesOfWork]) -> None:
+        self._sites_of = sites_of
+        self._known: dict[frozenset[_WorkKey], int] = {}
+
+    def count(self, works: Iterable[_WorkKey]) -> int:
+        """Count the other sites that did any of a site's works."""
+        key = frozenset(works)
+        if key not in self._known:
+            self._known[key] = len(frozenset().union(*(self._sites_of[w].sites for w in key))) - 1
+        return self._known[key]
+
+
 def _compare_with_peers(
-    when: int,
-    works: Mapping[_WorkKey, Moments],
-    others: Mapping[tuple[int, _WorkKey], Mapping[str, float]],
+    when: int, works: Mapping[_WorkKey, Moments], medians: Mapping[_WorkKey, float], peers: int
 ) -> PeerComparison:
     everything = _sum_moments(works.values())
-    peers = {work: others[when, work] for work in works if (when, work) in others}
-    compared = _sum_moments(works[work] for work in peers)
+    compared = _sum_moments(works[work] for work in medians)
     median = None
-    if peers:
-        weighed = (
-            works[work].value_count * statistics.median(means.values())
-            for work, means in peers.items()
-        )
+    if medians:
+        weighed = (works[work].value_count * one for work, one in medians.items())
         median = math.fsum(weighed) / compared.value_count
     assert everything.mean is not None
-    rms, error = _pooled_scatter([works[work] for work in peers] or list(works.values()))
+    rms, error = _pooled_scatter([works[work] for work in medians] or list(works.values()))
     return PeerComparison(
         time=when,
         count=everything.value_count,
@@ -149,13 +190,8 @@ def _compare_with_peers(
         rms=rms,
         standard_error=error,
         peer_median=median,
-        peer_count=len(set(_iter_site_names(peers.values()))),
+        peer_count=peers,
     )
-
-
-def _iter_site_names(found: Iterable[Mapping[str, float]]) -> Iterator[str]:
-    for means in found:
-        yield from means
 
 
 def _sum_moments(found: Iterable[Moments]) -> Moments:
