@@ -15,11 +15,14 @@ from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 
 #: More failures than this for each good measurement are a warning.
 TOLERATED_FAILURE_RATIO = 0.06
+#: Shares of measurements that are not good from which a warning is more severe.
+SEVERITY_STEPS = (0.25, 0.5)
 #: The rule in words.
 STATUS_RULE_TEXT = (
     "Failing: no measurement of that day is good. "
     f"Warning: failed and implausible ones are more than {TOLERATED_FAILURE_RATIO:.0%} of the good ones. "
-    "Good: fewer. No data: nothing was measured. "
+    f"Good: fewer. Darker warnings: from {SEVERITY_STEPS[0]:.0%} and from {SEVERITY_STEPS[1]:.0%} not good. "
+    "No data: nothing was measured. "
     "What a release does not support at all counts for neither side."
 )
 
@@ -82,6 +85,14 @@ class DayOutcomes:
     def letter(self) -> str:
         """Letter of the status."""
         return self.status.letter
+
+    @property
+    def severity(self) -> int:
+        """Severity of a warning, from 1 to 3 by the share that is not good; 0 without a warning."""
+        if self.status is not DayStatus.WARNING:
+            return 0
+        share = (self.failed + self.implausible) / self.assessed
+        return 1 + sum(share >= step for step in SEVERITY_STEPS)
 
     def __str__(self) -> str:
         parts = [f"{self.good} of {self.assessed} good"] if self.assessed else []

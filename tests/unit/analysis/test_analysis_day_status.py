@@ -33,3 +33,11 @@ def test_day_status_follows_outcomes(
     judged = DayOutcomes.from_outcomes(outcomes)
     assert (judged.status, str(judged)) == (status, said)
     assert judged.total == sum(outcomes.values())
+
+
+@pytest.mark.parametrize(
+    "good, failed, severity",
+    [(100, 6, 0), (93, 7, 1), (75, 25, 2), (51, 49, 2), (50, 50, 3), (1, 99, 3), (0, 9, 0)],
+)
+def test_warnings_are_graded_by_share(good: int, failed: int, severity: int) -> None:
+    assert DayOutcomes(good, failed, 0).severity == severity
