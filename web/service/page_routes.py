@@ -18,7 +18,6 @@ from treehammer.web.display.template_environment import build_environment
 from treehammer.web.views import (
     day_page,
     error_pages,
-    overview_page,
     root_file_page,
     search_page,
 )
@@ -26,6 +25,7 @@ from treehammer.web.views.campaign import campaign_list_page, campaign_page, job
 from treehammer.web.views.compare import compare_page
 from treehammer.web.views.explore import explore_page
 from treehammer.web.views.load import load_page
+from treehammer.web.views.overview import overview_page
 from treehammer.web.views.shared.page_context import PageContext
 from treehammer.web.views.shared.static_assets import StaticAssets
 from treehammer.web.views.sign_in import openid_sign_in, sign_in_page

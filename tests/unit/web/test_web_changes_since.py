@@ -15,7 +15,7 @@ from service_thread import ServiceThread, StartService
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
-from treehammer.web.views import changes_since
+from treehammer.web.views.overview import changes_since
 
 NOW_US = time.time_ns() // 1000
 DAY_US = 86_400_000_000

@@ -29,8 +29,14 @@ from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.template_environment import format_time
-from treehammer.web.views import changes_since
 from treehammer.web.views.compare import comparison_columns
+from treehammer.web.views.overview import changes_since
+from treehammer.web.views.overview.overview_tiles import (
+    Tile,
+    build_tiles,
+    sort_worst_first,
+    tile_of_comparison,
+)
 from treehammer.web.views.shared.campaign_table import campaign_table
 from treehammer.web.views.shared.common_columns import format_counts, outcome_counts
 from treehammer.web.views.shared.page_context import (
@@ -80,7 +86,8 @@ def overview_view(store: Store, request: Request) -> PageView:
         overview_queries.list_active_campaigns(store, _OPEN_STATES),
         request,
     )
-    verdicts = _verdict_table(store, request)
+    latest = overview_queries.list_latest_comparisons(store, MAX_COMPARISONS)
+    verdicts = _verdict_table(store, request, latest)
     people = requested_format(request) == HTML
     recent = _load_recent_days(store, shown, lines, today)
     quiet = sorted({*overview_queries.list_sites(store, by)} - {line.site for line in lines})
@@ -95,7 +102,8 @@ def overview_view(store: Store, request: Request) -> PageView:
         "verdicts": verdicts,
         "days": shown,
         "months": [(text, len(list(group))) for text, group in _month_headers(shown)],
-        "lines": lines,
+        "lines": sort_worst_first(lines),
+        "tiles": build_tiles(lines, len(running.rows), _tile_of_latest(request, verdicts, latest)),
         "count": count,
         "choices": CHOICES,
         "last": last,
@@ -210,9 +218,20 @@ def _storage_day_table(lines: Sequence[SiteRow[StorageDay]]) -> DataTable:
     return DataTable("storage_days", "Storages under load by day", columns, rows)
 
 
-def _verdict_table(store: Store, request: Request) -> DataTable:
-    """Latest comparisons: one row per comparison and metric, with the largest certain effect."""
-    latest = overview_queries.list_latest_comparisons(store, MAX_COMPARISONS)
+def _tile_of_latest(
+    request: Request, verdicts: DataTable, latest: Sequence[ComparisonSummary]
+) -> Tile | None:
+    if not latest:
+        return None
+    row = verdicts.rows[0]
+    address = link_to(request, "comparison", comparison=row["comparison_id"])
+    return tile_of_comparison(latest[0], row["compared"], address)
+
+
+def _verdict_table(
+    store: Store, request: Request, latest: Sequence[ComparisonSummary]
+) -> DataTable:
+    """Build the table of comparisons: one row per metric, with the largest certain effect."""
     names = comparison_columns.load_campaign_names(
         store, (comparison.first_verdict for comparison in latest)
     )

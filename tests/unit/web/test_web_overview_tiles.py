@@ -1,0 +1,78 @@
+"""The tiles of the overview, and the order of its sites."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from measurement_factory import build_verdict, make_measurement
+from service_thread import run_service
+
+from treehammer.sql.write.store import Store
+
+TODAY = datetime.now(UTC).date()
+#: Site -> good and failed measurements of its latest day.
+OUTCOMES = {"A_GOOD": (10, 0), "B_FAILS": (0, 3), "C_WARNS": (9, 1), "D_HALF": (5, 5)}
+
+
+def fill(folder: Path) -> None:
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        for site, counts in OUTCOMES.items():
+            for number in range(sum(counts)):
+                back = 1 if site == "B_FAILS" else 0
+                day = TODAY - timedelta(days=back)
+                failed: dict[str, Any] = {"failure_class": "open"} if number >= counts[0] else {}
+                store.add(
+                    [
+                        make_measurement(
+                            f"{site}-{number}",
+                            site=site,
+                            day=day.year * 10000 + day.month * 100 + day.day,
+                            plausible=True,
+                            **failed,
+                        )
+                    ]
+                )
+        verdicts = [
+            build_verdict("c", label=str(number), verdict=verdict)
+            for number, verdict in enumerate(("slower", "same", "same"))
+        ]
+        store.replace_comparison("c", [], verdicts)
+
+
+def test_tiles_count_latest_days_and_lead_to_evidence(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with run_service(tmp_path, reading_open=True) as service:
+        page = unescape(service.load_page("/"))
+    tiles = re.findall(
+        r'<li><a href="([^"]*)"(?: class="(\w+)")?><strong>(.*?)</strong> (.*?)</a></li>', page
+    )
+    assert [(address, css, number) for address, css, number, _ in tiles] == [
+        ("#days", "failing", "1 of 4"),
+        ("#days", "warning", "2 of 4"),
+        ("/compare/c", "failing", "1 of 3"),
+        ("#running", "", "0"),
+    ]
+    assert tiles[2][3].startswith("variants slower: root 6.40.00 against 6.38.00")
+
+
+def test_worst_sites_come_first_in_the_matrix_only(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with run_service(tmp_path, reading_open=True) as service:
+        page = service.load_page("/")
+        rows = service.load_tables("/")["site_days"]
+    shown = re.findall(r'<tr><th scope="row"><a href="/sites/(\w+)"', page)
+    assert shown == ["B_FAILS", "D_HALF", "C_WARNS", "A_GOOD"]
+    assert list(dict.fromkeys(str(row["site"]) for row in rows)) == sorted(OUTCOMES)
+    (half,) = re.findall(r'<td class="([^"]*)"><a [^>]*title="D_HALF', page)
+    assert half == "warning severity-3"
+
+
+def test_empty_service_shows_no_tiles_of_sites(tmp_path: Path) -> None:
+    with run_service(tmp_path, reading_open=True) as service:
+        tiles = service.load_page("/").split('<ul class="tiles">')[1].split("</ul>")[0]
+    assert "sites" not in tiles
+    assert "campaigns running" in tiles
