@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.analysis.paired_campaigns import QUIET_LOAD, append_rows, read_rows
 from benchmarks.analysis.verdict_shares import VerdictShare
 from benchmarks.harness.ratio_figures import RESULTS_FOLDER, RatioFigure, plot_points
-from benchmarks.peers.peer_environment import SCENARIOS, PeerEnvironment, Scenario
+from benchmarks.peers.peer_environment import SCENARIOS, PeerEnvironment, PeerScenario
 from benchmarks.peers.peer_tools import TOOLS, ToolResult
 from treehammer.analysis.statistics.verdict import Verdict
 
@@ -113,14 +113,14 @@ def choose_tool(spent: Mapping[str, Sequence[float]], seconds_left: float) -> st
     return min(fitting, key=fitting.__getitem__)
 
 
-def choose_scenario(rows: Iterable[PeerVerdict], tool: str, label: str) -> Scenario:
+def choose_scenario(rows: Iterable[PeerVerdict], tool: str, label: str) -> PeerScenario:
     """Choose the scenario that the tool has judged least often."""
     done = Counter(row.scenario for row in rows if (row.tool, row.label) == (tool, label))
     return min(SCENARIOS, key=lambda scenario: done[scenario.name])
 
 
 def _compare(
-    environment: PeerEnvironment, tool: str, scenario: Scenario, label: str
+    environment: PeerEnvironment, tool: str, scenario: PeerScenario, label: str
 ) -> list[PeerVerdict]:
     started, load = datetime.now(UTC), os.getloadavg()[0]
     start = time.monotonic()
@@ -166,7 +166,7 @@ def build_figures(rows: Sequence[PeerVerdict]) -> Iterator[RatioFigure]:
         yield RatioFigure(f"{label}: {tool}: seconds per verdict", value, pairs=len(seconds))
 
 
-def _share_figure(title: str, scenario: Scenario, rows: Sequence[PeerVerdict]) -> RatioFigure:
+def _share_figure(title: str, scenario: PeerScenario, rows: Sequence[PeerVerdict]) -> RatioFigure:
     if not scenario.planted:
         count = sum(row.is_alarm for row in rows)
         return VerdictShare(f"{title}: false alarms", count, len(rows)).to_figure()

@@ -31,7 +31,7 @@ EXTRA_COUNT = 100
 
 
 @dataclass(frozen=True)
-class Scenario:
+class PeerScenario:
     """One comparison: side A reads with ``release_a``, side B with ``release_b``.
 
     ``planted`` is the intended additional CPU time of side B; NaN where the truth is unknown.
@@ -44,10 +44,10 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("A/A", BASE_RELEASE, BASE_RELEASE, 0.0),
-    Scenario("planted 2 %", BASE_RELEASE, BASE_RELEASE, 0.02),
-    Scenario("planted 5 %", BASE_RELEASE, BASE_RELEASE, 0.05),
-    Scenario("releases", OTHER_RELEASE, BASE_RELEASE, math.nan),
+    PeerScenario("A/A", BASE_RELEASE, BASE_RELEASE, 0.0),
+    PeerScenario("planted 2 %", BASE_RELEASE, BASE_RELEASE, 0.02),
+    PeerScenario("planted 5 %", BASE_RELEASE, BASE_RELEASE, 0.05),
+    PeerScenario("releases", OTHER_RELEASE, BASE_RELEASE, math.nan),
 )
 
 

@@ -17,7 +17,7 @@ from benchmarks.harness.worker_runs import REPOSITORY, TREEHAMMER
 from benchmarks.peers.peer_environment import (
     PEERS_FOLDER,
     PeerEnvironment,
-    Scenario,
+    PeerScenario,
     parse_readspeed,
     run_command,
 )
@@ -39,7 +39,7 @@ CAMPAIGN_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Judgement:
+class PeerJudgement:
     """Verdict by one rule; ``effect`` is ln(B/A) as the tool measured it."""
 
     rule: str
@@ -57,12 +57,12 @@ class ToolResult:
         read_bytes: of one pass, as reported by the tool; NaN if it reports none.
     """
 
-    judgements: tuple[Judgement, ...]
+    judgements: tuple[PeerJudgement, ...]
     planted: float
     read_bytes: float = math.nan
 
 
-def compare_by_asv(environment: PeerEnvironment, scenario: Scenario) -> ToolResult:
+def compare_by_asv(environment: PeerEnvironment, scenario: PeerScenario) -> ToolResult:
     """Run ``asv run`` in the environment of each side, then ``asv compare``."""
     folder = _prepare_asv(environment)
     sides = (("HEAD~1", scenario.release_a, 0.0), ("HEAD", scenario.release_b, scenario.planted))
@@ -91,7 +91,7 @@ def compare_by_asv(environment: PeerEnvironment, scenario: Scenario) -> ToolResu
             [environment.tool("asv"), "compare", "--factor", str(factor), "HEAD~1", "HEAD"],
             folder=folder,
         )
-        judgements.append(Judgement(f"factor {factor:g}", math.log(b / a), parse_asv(printed)))
+        judgements.append(PeerJudgement(f"factor {factor:g}", math.log(b / a), parse_asv(printed)))
     return ToolResult(tuple(judgements), scenario.planted)
 
 
@@ -133,14 +133,14 @@ def parse_asv(printed: str) -> str:
     return {"+": SLOWER, "-": FASTER}.get(mark, NO_CHANGE)
 
 
-def compare_by_reframe(environment: PeerEnvironment, scenario: Scenario) -> ToolResult:
+def compare_by_reframe(environment: PeerEnvironment, scenario: PeerScenario) -> ToolResult:
     """Run the performance check on side A; its value is the reference of side B."""
     reference = _run_reframe(environment, scenario.release_a, 0.0, 0.0)
     found = _run_reframe(environment, scenario.release_b, scenario.planted, reference)
     effect = math.log(found / reference)
     return ToolResult(
         tuple(
-            Judgement(
+            PeerJudgement(
                 f"+{tolerance:.0%}", effect, SLOWER if effect > math.log1p(tolerance) else NO_CHANGE
             )
             for tolerance in REFRAME_TOLERANCES
@@ -183,7 +183,7 @@ def _check_reframe_verdict(value: list[Any]) -> None:
         raise SoftwareError(f"unexpected verdict of ReFrame: {value}")
 
 
-def compare_by_hand(environment: PeerEnvironment, scenario: Scenario) -> ToolResult:
+def compare_by_hand(environment: PeerEnvironment, scenario: PeerScenario) -> ToolResult:
     """Run rootreadspeed in turns; a side is slower if each of its runs is."""
     commands = [
         environment.readspeed_command(scenario.release_a, 0),
@@ -199,7 +199,7 @@ def compare_by_hand(environment: PeerEnvironment, scenario: Scenario) -> ToolRes
     for clock in ("cpu", "wall"):
         a, b = ([run[clock] for run in side] for side in sides)
         judgements.append(
-            Judgement(f"5 runs, {clock}", math.log(fmean(b) / fmean(a)), judge_by_eye(a, b))
+            PeerJudgement(f"5 runs, {clock}", math.log(fmean(b) / fmean(a)), judge_by_eye(a, b))
         )
     return ToolResult(
         tuple(judgements),
@@ -215,18 +215,18 @@ def judge_by_eye(a: list[float], b: list[float]) -> str:
     return FASTER if max(b) < min(a) else NO_CHANGE
 
 
-def compare_paired(environment: PeerEnvironment, scenario: Scenario) -> ToolResult:
+def compare_paired(environment: PeerEnvironment, scenario: PeerScenario) -> ToolResult:
     """Submit a campaign in paired mode and compare it."""
     return _compare_by_treehammer("paired", environment, scenario)
 
 
-def compare_solo(environment: PeerEnvironment, scenario: Scenario) -> ToolResult:
+def compare_solo(environment: PeerEnvironment, scenario: PeerScenario) -> ToolResult:
     """Submit a campaign in solo mode and compare it."""
     return _compare_by_treehammer("solo", environment, scenario)
 
 
 def _compare_by_treehammer(
-    mode: str, environment: PeerEnvironment, scenario: Scenario
+    mode: str, environment: PeerEnvironment, scenario: PeerScenario
 ) -> ToolResult:
     base = (TREEHAMMER, "--data-dir", environment.home / "treehammer", "--local-slots", "1")
     axes: tuple[str, ...] = ("branches=1.0", "cache_mb=30", "cache=warm")
@@ -255,9 +255,9 @@ def _compare_by_treehammer(
     )
 
 
-def _read_verdicts(rows: list[Mapping[str, Any]]) -> list[Judgement]:
+def _read_verdicts(rows: list[Mapping[str, Any]]) -> list[PeerJudgement]:
     return [
-        Judgement(
+        PeerJudgement(
             str(row["metric"]).split("_")[0],
             math.nan if row["effect"] is None else float(row["effect"]),
             str(row["verdict"]),
@@ -267,7 +267,7 @@ def _read_verdicts(rows: list[Mapping[str, Any]]) -> list[Judgement]:
     ]
 
 
-TOOLS: dict[str, Callable[[PeerEnvironment, Scenario], ToolResult]] = {
+TOOLS: dict[str, Callable[[PeerEnvironment, PeerScenario], ToolResult]] = {
     "asv": compare_by_asv,
     "ReFrame": compare_by_reframe,
     "rootreadspeed by hand": compare_by_hand,

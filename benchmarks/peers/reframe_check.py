@@ -12,7 +12,7 @@ TOLERANCE = 0.1
 
 
 @rfm.simple_test
-class Reading(rfm.RunOnlyRegressionTest):  # type: ignore[misc]
+class ReadCheck(rfm.RunOnlyRegressionTest):  # type: ignore[misc]
     valid_systems = ["*"]
     valid_prog_environs = ["*"]
     executable = os.environ.get("PEER_PYTHON", "python3")

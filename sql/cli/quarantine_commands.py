@@ -14,7 +14,7 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.cli.audit_command import audit_command, format_time, parse_time
 from treehammer.sql.write import quarantine
 from treehammer.sql.write.audit_trail import local_actor
-from treehammer.sql.write.quarantine import Change, ChangeScope, ScopeCount
+from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange, ScopeCount
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize
@@ -115,7 +115,7 @@ def _change(
             return
         actor = local_actor()
         now_us = time.time_ns() // 1000
-        changed = store.apply_change(Change(action, scope, actor, now_us, reason, title))
+        changed = store.apply_change(DatabaseChange(action, scope, actor, now_us, reason, title))
     click.echo(f"{pluralize(changed, 'measurement')} {done}", err=True)
 
 

@@ -143,7 +143,7 @@ def fetch_groupings(
 ) -> list[list[OperationGroup]]:
     """Merge operations by each of several keys; see :func:`fetch_operations`."""
     needed = dict.fromkeys(("kind", *OUTCOME_COLUMNS, *columns))
-    groupings = [_Grouping(find_key) for find_key in keys]
+    groupings = [_OperationGrouping(find_key) for find_key in keys]
     for row in snapshot.operations(selection, tuple(needed)):
         if row["kind"] != TIMED or classify_outcome(row) is not Outcome.GOOD:
             continue
@@ -156,14 +156,16 @@ def fetch_groupings(
     return [grouping.build_groups() for grouping in groupings]
 
 
-class _Grouping:
+class _OperationGrouping:
     """Sums of operations by key, side and operation."""
 
     def __init__(self, find_key: FindKey) -> None:
         self._find_key = find_key
-        self._sums: defaultdict[tuple[Hashable, str, str], _GroupSums] = defaultdict(_GroupSums)
+        self._sums: defaultdict[tuple[Hashable, str, str], _OperationSums] = defaultdict(
+            _OperationSums
+        )
 
-    def find_group(self, row: Row) -> _GroupSums | None:
+    def find_group(self, row: Row) -> _OperationSums | None:
         """Return the sums that a row belongs to; None if it is left out."""
         key = self._find_key(row)
         return None if key is None else self._sums[key, str(row["side"]), str(row["operation"])]
@@ -173,7 +175,7 @@ class _Grouping:
         return [sums.build(*names) for names, sums in self._sums.items()]
 
 
-class _GroupSums:
+class _OperationSums:
     """Sums over the rows of one group."""
 
     def __init__(self) -> None:

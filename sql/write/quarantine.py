@@ -99,7 +99,7 @@ def count_scope(connection: Connection, scope: ChangeScope) -> list[ScopeCount]:
 
 
 @dataclass(frozen=True)
-class Change:
+class DatabaseChange:
     """What an administrator does to recorded results.
 
     Attributes:
@@ -119,7 +119,7 @@ class Change:
     title: str
 
 
-def apply_change(connection: Connection, change: Change) -> int:
+def apply_change(connection: Connection, change: DatabaseChange) -> int:
     """Change measurements and their roll-ups, and add an entry to the audit trail.
 
     Args:

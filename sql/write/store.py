@@ -37,8 +37,8 @@ from treehammer.sql.write import audit_trail, quality_flags, retention, rollups
 from treehammer.sql.write.dimension_rows import DimensionCache, DimensionWriter, cache_of
 from treehammer.sql.write.ownership import Delivery, Sender, fetch_owner, record_deliveries
 from treehammer.sql.write.quarantine import (
-    Change,
     ChangeScope,
+    DatabaseChange,
     ScopeCount,
     apply_change,
     count_scope,
@@ -190,7 +190,7 @@ class Store(ResultsReader):
         with read_transaction(self._engine) as connection:
             return count_scope(connection, scope)
 
-    def apply_change(self, change: Change) -> int:
+    def apply_change(self, change: DatabaseChange) -> int:
         """Quarantine, restore or delete measurements; return their number."""
         with write_transaction(self._engine) as connection:
             return apply_change(connection, change)

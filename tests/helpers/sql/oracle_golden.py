@@ -40,7 +40,7 @@ from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write import rollups
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.ownership import Delivery, Sender
-from treehammer.sql.write.quarantine import Change, ChangeScope
+from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange
 from treehammer.sql.write.retention import PRUNABLE
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload
@@ -178,8 +178,8 @@ def _run_changes(store: Store) -> None:
     scope = ChangeScope("sent", sender.key_id, 0, 2**60)
     store.count_scope(scope)
     for action in ("quarantine", "restore", "delete checks", "delete"):
-        store.apply_change(Change(action, scope, "me@here", 1, "because", "all"))
-    store.apply_change(Change("delete", ChangeScope("sent"), "me@here", 1, "", "all"))
+        store.apply_change(DatabaseChange(action, scope, "me@here", 1, "because", "all"))
+    store.apply_change(DatabaseChange("delete", ChangeScope("sent"), "me@here", 1, "", "all"))
     store.list_changes()
 
 

@@ -42,7 +42,7 @@ from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
 from treehammer.sql.write import rollups
 from treehammer.sql.write.ownership import Delivery, Sender
-from treehammer.sql.write.quarantine import Change, ChangeScope
+from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
 
 EVERYTHING = Selection()
@@ -91,7 +91,9 @@ def fill_database(url: str) -> None:
             [make_measurement(job="sent")], [Delivery(sender, "measurements", "sent", ["sent"])]
         )
         scope = ChangeScope(campaign_id="campaign", since_us=2**60)
-        store.apply_change(Change("quarantine", scope, "me@here", 1, HOSTILE_TEXTS[2], "all"))
+        store.apply_change(
+            DatabaseChange("quarantine", scope, "me@here", 1, HOSTILE_TEXTS[2], "all")
+        )
         keyring = Keyring(store._engine)
         keyring.create_key(b"master", "read", HOSTILE_TEXTS[2], now_us=1)
         keyring.revoke_tokens("job", "a", now_us=2)

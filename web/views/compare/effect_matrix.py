@@ -77,7 +77,7 @@ LinkFilter = Callable[[str, str], str]
 
 
 @dataclass(frozen=True)
-class _Effect:
+class _CellEffect:
     """Change of a metric of one variant at one site; the site is '' over all sites.
 
     ``tone`` is worse, better, equal, open (undecided) or missing (not comparable).
@@ -119,7 +119,7 @@ def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> EffectMa
     """
     metric = next(iter(verdict_text.list_metrics(rows)), "")
     effects = [
-        _Effect(row.label, row.site, _find_tone(row), row.effect, _describe_row(row))
+        _CellEffect(row.label, row.site, _find_tone(row), row.effect, _describe_row(row))
         for row in rows
         if row.metric == metric
     ]
@@ -129,7 +129,7 @@ def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> EffectMa
 def matrix_of_counters(changes: Sequence[CounterChange], link: LinkFilter) -> EffectMatrix | None:
     """Build the matrix of one exact counter; None for a single cell."""
     effects = [
-        _Effect(
+        _CellEffect(
             one.label,
             one.site,
             _find_counter_tone(one),
@@ -166,8 +166,10 @@ def _describe_row(row: VerdictRow) -> str:
     return " ".join(words)
 
 
-def _build_matrix(metric: str, effects: Sequence[_Effect], link: LinkFilter) -> EffectMatrix | None:
-    cells: dict[tuple[str, str], list[_Effect]] = defaultdict(list)
+def _build_matrix(
+    metric: str, effects: Sequence[_CellEffect], link: LinkFilter
+) -> EffectMatrix | None:
+    cells: dict[tuple[str, str], list[_CellEffect]] = defaultdict(list)
     for one in effects:
         cells[one.label, one.site].append(one)
     if len(cells) < 2:
@@ -187,7 +189,7 @@ def _build_matrix(metric: str, effects: Sequence[_Effect], link: LinkFilter) -> 
     )
 
 
-def _worst_first(effects: Iterable[_Effect]) -> list[str]:
+def _worst_first(effects: Iterable[_CellEffect]) -> list[str]:
     """Sort sites by their mean effect, the slowest first; the column over all sites leads."""
     found: dict[str, list[float]] = defaultdict(list)
     for one in effects:
@@ -195,7 +197,9 @@ def _worst_first(effects: Iterable[_Effect]) -> list[str]:
     return sorted(found, key=lambda site: (bool(site), -fmean(found[site]), site))
 
 
-def _build_cell(label: str, site: str, series: Sequence[_Effect], link: LinkFilter) -> MatrixCell:
+def _build_cell(
+    label: str, site: str, series: Sequence[_CellEffect], link: LinkFilter
+) -> MatrixCell:
     if not series:
         return MatrixCell("", "absent", "", f"{label}, {site or ALL_SITES}: not measured")
     shown = max(series, key=lambda one: one.weight)

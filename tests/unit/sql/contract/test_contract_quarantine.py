@@ -12,7 +12,7 @@ from store_helpers import find_rollup_differences
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.ownership import Delivery, Sender
-from treehammer.sql.write.quarantine import Change, ChangeScope, ScopeCount
+from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange, ScopeCount
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload
 
@@ -59,7 +59,7 @@ def read(store: Store) -> Mapping[tuple[Any, Any], tuple[Any, Any]]:
 
 def change(store: Store, action: str, reason: str = "", **scope: Any) -> int:
     changed = store.apply_change(
-        Change(action, ChangeScope(**scope), "root@here", 7, reason, str(scope))
+        DatabaseChange(action, ChangeScope(**scope), "root@here", 7, reason, str(scope))
     )
     assert not find_rollup_differences(store), "roll-ups follow"
     return changed
