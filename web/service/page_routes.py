@@ -21,7 +21,12 @@ from treehammer.web.views import (
     root_file_page,
     search_page,
 )
-from treehammer.web.views.campaign import campaign_list_page, campaign_page, job_page
+from treehammer.web.views.campaign import (
+    campaign_list_page,
+    campaign_page,
+    job_page,
+    measurement_page,
+)
 from treehammer.web.views.compare import compare_page
 from treehammer.web.views.explore import explore_page
 from treehammer.web.views.load import load_page
@@ -81,6 +86,7 @@ class PageRoutes:
             *load_page.routes(self._context),
             *campaign_page.routes(self._context),
             *job_page.routes(self._context),
+            *measurement_page.routes(self._context),
             *site_list_page.routes(self._context),
             *site_page.routes(self._context),
             *day_page.routes(self._context),

@@ -209,7 +209,7 @@ def test_reason_column_is_shown_for_failures_only(service: ServiceThread) -> Non
     why = ">reason</th>"
     assert why not in service.load_page("/jobs/whole")
     broken = service.load_page("/jobs/broken")
-    assert broken.index(why) < broken.index(">full record</th>") < broken.index(">CPU, ms/event<")
+    assert broken.index(why) < broken.index(">details</th>") < broken.index(">CPU, ms/event<")
 
 
 def test_requested_release_is_shown_without_root_version(tmp_path: Path) -> None:

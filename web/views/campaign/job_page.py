@@ -324,7 +324,7 @@ def _measurement_table(
         ),
         TableColumn("why", "reason", is_long=True, hidden=not any(map(_failure_reason, rows))),
         TableColumn(
-            "all", "full record", link=lambda row: _link_to_record(request, row["measurement_id"])
+            "all", "details", link=lambda row: _link_to_values(request, row["measurement_id"])
         ),
         TableColumn("cpu_per_event_s", "CPU, ms/event", _format_ms, is_number=True),
         TableColumn("wall_per_event_s", "wall, ms/event", _format_ms, is_number=True),
@@ -339,7 +339,7 @@ def _measurement_table(
         TableColumn("started_us", "started", format_time),
     )
     filled = [
-        {**row, "outcome": label_outcome(row), "why": _failure_reason(row), "all": "JSON"}
+        {**row, "outcome": label_outcome(row), "why": _failure_reason(row), "all": "all values"}
         for row in rows
     ]
     empty_text = "This attempt left no measurements."
@@ -351,8 +351,8 @@ def _release_differs(row: Row) -> bool:
     return row["root_version"] not in (None, "", row["axis_root"])
 
 
-def _link_to_record(request: Request, id_: str) -> str:
-    return link_to(request, "measurement", measurement_id=id_)
+def _link_to_values(request: Request, id_: str) -> str:
+    return link_to(request, "measurement-page", measurement_id=id_)
 
 
 def _format_ms(value: float | None) -> str:
