@@ -21,6 +21,7 @@ from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.compare import compare_query, comparison_columns
 from treehammer.web.views.compare.compare_query import CompareQuery
 from treehammer.web.views.compare.comparison_page import ShownComparison, comparison_view
+from treehammer.web.views.compare.release_matrix import load_release_matrices
 from treehammer.web.views.shared.common_columns import format_counts
 from treehammer.web.views.shared.page_context import (
     PageContext,
@@ -135,6 +136,7 @@ def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -
         "pages": count_pages(count, COMPARISONS_PER_PAGE),
         "count": count,
         "error": "",
+        "matrices": load_release_matrices(store, request) if number == 1 else [],
     }
     values |= _form_values(store, query)
     return PageView("compare.html.j2", "Compare", values, (table,))

@@ -1,0 +1,76 @@
+"""Newest stored comparison of each pair of ROOT releases and each test."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from treehammer.sql.core.schema import verdict
+from treehammer.sql.read.reader import ResultsReader
+
+#: Newest comparisons that are searched.
+MAX_SEARCHED = 500
+
+
+@dataclass(frozen=True)
+class ReleaseEffect:
+    """Verdict on CPU time per event of one variant; ``scope`` as in :class:`.rows.VerdictRow`."""
+
+    scope: str
+    verdict: str
+    effect: float | None
+
+
+@dataclass(frozen=True)
+class ReleaseComparison:
+    """A stored comparison of two releases.
+
+    Attributes:
+        comparison_id: its identity.
+        test: name of the compared test; '' for several.
+        a: the base.
+        b: the other release.
+        effects: of all its variants.
+    """
+
+    comparison_id: str
+    test: str
+    a: str
+    b: str
+    effects: Sequence[ReleaseEffect]
+
+
+def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseComparison]:
+    """List the newest comparison of each test and pair of releases.
+
+    Args:
+        store: the database.
+        metric: whose verdicts are fetched.
+    """
+    table = verdict.c
+    first = (
+        sa.select(table.comparison_id, table.a, table.b, table.evidence)
+        .where(table.line == 0, table.axis == "root")
+        .order_by(table.created_us.desc(), table.comparison_id.desc())
+        .limit(MAX_SEARCHED)
+    )
+    with store.connection() as connection:
+        newest: dict[tuple[str, str, str], str] = {}
+        for id_, a, b, evidence in connection.execute(first):
+            newest.setdefault((_find_test(evidence), a, b), id_)
+        effects: dict[str, list[ReleaseEffect]] = defaultdict(list)
+        query = sa.select(table.comparison_id, table.scope, table.verdict, table.effect).where(
+            table.comparison_id.in_(newest.values()), table.metric == metric
+        )
+        for id_, *values in connection.execute(query):
+            effects[id_].append(ReleaseEffect(*values))
+    return [ReleaseComparison(id_, *key, effects[id_]) for key, id_ in newest.items()]
+
+
+def _find_test(evidence: str) -> str:
+    """Return the test that the first series names; '' where it was not recorded."""
+    return str(json.loads(evidence).get("of_a", {}).get("test_name", ""))
