@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import doctest
+import itertools
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from pathlib import Path
 
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Progress lines in normalized text; their number depends on the machine.
-PROGRESS = re.compile(r"^[A-Z][^:]*: 0/0\b")
+PROGRESS = re.compile(r"^[A-Z][^:]*: 0/0\b|^0 0 \w[^:]*: 0 of 0 measured")
 #: End of a row with a verdict in normalized text, and sentences that depend on verdicts.
 VERDICT = re.compile(r"(?<=\(0 launches\)) .*")
 VERDICT_NOTE = re.compile(
@@ -75,7 +76,9 @@ def normalize(text: str) -> str:
     text = re.sub(r"[-─━=]{3,}", "-", text)
     lines = (VERDICT.sub("", " ".join(line.split())) for line in text.splitlines())
     omitted = (PROGRESS.match, VERDICT_NOTE.search)
-    return "\n".join(line for line in lines if line and not any(omit(line) for omit in omitted))
+    shown = (line for line in lines if line and not any(omit(line) for omit in omitted))
+    # The heading stands before the progress and after it.
+    return "\n".join(line for line, _ in itertools.groupby(shown))
 
 
 def agrees(expected: str, printed: str) -> bool:

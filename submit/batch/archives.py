@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from treehammer.errors import BatchError
+from treehammer.private_files import create_private_file, is_private
 
 #: Archive of a job's inputs.
 INPUT_ARCHIVE = "inputs.tar"
@@ -23,11 +24,16 @@ _END_BYTES = 2 * tarfile.BLOCKSIZE
 
 def pack_inputs(inputs: Mapping[str, Path], archive: Path) -> Path:
     """Write files and folders into an archive under their names; return its path."""
-    with tarfile.open(archive, "w") as tar:
+    archive.unlink(missing_ok=True)
+    with (
+        os.fdopen(create_private_file(archive), "wb") as stream,
+        tarfile.open(fileobj=stream, mode="w") as tar,
+    ):
         for name, source in inputs.items():
             tar.add(source, name, filter=_without_owner)
-    is_private = any(path.is_file() and not path.stat().st_mode & 0o077 for path in inputs.values())
-    archive.chmod(0o600 if is_private else 0o644)  # the mode of a credential
+    # It may hold a credential.
+    if not any(path.is_file() and is_private(path) for path in inputs.values()):
+        archive.chmod(0o644)
     return archive
 
 

@@ -33,6 +33,8 @@ from treehammer.errors import StoreError
 from treehammer.progress import no_progress
 from treehammer.sql.arrow import arrow_stream
 from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.read_sessions import SessionHolder
+from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.core.database_engine import read_transaction
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
@@ -97,6 +99,10 @@ def fill_database(url: str) -> None:
         keyring = Keyring(store._engine)
         keyring.create_key(b"master", "read", HOSTILE_TEXTS[2], now_us=1)
         keyring.revoke_tokens("job", "a", now_us=2)
+        holder = SessionHolder("read", HOSTILE_TEXTS[2], identity="me@here")
+        SessionTable(store._engine).open_session(
+            holder, address="127.0.0.1", now_us=1, expires_us=2**60
+        )
 
 
 def read_all_tables(url: str) -> dict[str, list[Any]]:

@@ -14,6 +14,7 @@ from service_process import ServiceProcess
 
 from treehammer.collectors.service_spec import TOKEN_FILE
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.archives import INPUT_ARCHIVE
 from treehammer.submit.tracking.campaign_polling import make_tracker
 
 #: Seconds, longer than the worker's interval between uploads.
@@ -66,8 +67,9 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
     outputs = list(user.grid.submit_dir.glob(f"{campaign}/*/jobs/*/output/*"))
     assert outputs
     for folder in (user.grid.box.folder, user.settings.data_dir):
-        holders = {path.name for path in folder.rglob("*") if _holds(path, secrets)}
-        assert holders <= {TOKEN_FILE}
+        holders = [path for path in folder.rglob("*") if _holds(path, secrets)]
+        assert {path.name for path in holders} <= {TOKEN_FILE, INPUT_ARCHIVE}
+        assert {stat.S_IMODE(path.stat().st_mode) for path in holders} <= {0o600}
     for output in outputs:
         shutil.rmtree(output)
     sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
