@@ -129,7 +129,10 @@ def test_failures_link_to_job_with_log(running: Running, open_tab: Visit) -> Non
     assert "no such file" in log.inner_text()
     assert tab.page.get_by_text("exit code 3").count()
     tab.check_page()
-    tab.page.get_by_role("link", name="JSON", exact=True).last.click()
+    tab.page.get_by_role("link", name="all values", exact=True).last.click()
+    assert "no such file" in tab.page.locator("pre.log").inner_text()
+    tab.check_page()
+    tab.page.get_by_role("link", name="Record as JSON").click()
     assert json.loads(tab.page.locator("body").inner_text())["values"]["failure_class"] == "payload"
 
 
