@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import json
 import random
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -166,6 +168,20 @@ def test_live_comparison_has_matrix_and_filters(compared: tuple[ServiceThread, s
     assert "Jobs and trend" in service.load_page(f"{asked}&site=SLOW&variant=cache_mb%3D0")
     told = service.client.get(f"/api/v1{asked}&site=FAST")
     assert {row["site"] for row in told.json()["tables"]["by_site"]} == {"FAST"}
+
+
+def test_cell_of_a_load_test_has_no_trend(tmp_path: Path) -> None:
+    """Figures know no daily means of a load test's headline metrics."""
+    conditions: dict[str, list[str]] = {
+        name: [] for name in ("campaigns", "where", "where_a", "where_b")
+    }
+    evidence = json.dumps({"of_a": {"site": "A"}, "of_b": {"site": "A"}, **conditions})
+    rows = [build_verdict("load", scope="site", site="A", metric="open_p99_s", evidence=evidence)]
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.replace_comparison("load", [], rows)
+    with run_service(tmp_path, reading_open=True) as service:
+        page = service.load_page("/compare/load?site=A&variant=all")
+    assert "Jobs and trend" not in page
 
 
 def test_several_series_of_a_cell_show_the_most_certain() -> None:

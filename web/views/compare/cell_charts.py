@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from treehammer.analysis.comparison import verdict_text
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import figure_sql
 from treehammer.sql.read.figure_query import DAY, FigureQuery
@@ -59,7 +60,12 @@ def chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
 
 
 def chart_trend(store: Store, row: VerdictRow) -> LineChart | None:
-    """Draw B against A by day, from all campaigns; None if no day has both sides."""
+    """Draw B against A by day, from all campaigns; None if no day has both sides.
+
+    Figures know daily means of the catalogue's metrics only, not of operations.
+    """
+    if row.metric not in METRICS_BY_NAME:
+        return None
     means = [_load_day_means(store, row, side) for side in "ab"]
     shared = sorted(means[0].keys() & means[1].keys())
     if not shared:
