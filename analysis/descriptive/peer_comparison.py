@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from treehammer.sql.read.figure_query import Moments
-from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, DailySums
+from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, DailySums, WorkKey
 
 #: Definition of similar sites, for people.
 SIMILAR_SITES_TEXT = (
@@ -21,8 +21,6 @@ SIMILAR_SITES_TEXT = (
     "so that both lines stand for the same mix. Work that nobody else did has no part in the comparison. "
     f"Of more than {MAX_DAILY_PEERS} similar sites, {MAX_DAILY_PEERS} are in the chart, evenly by name."
 )
-
-_WorkKey = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,8 @@ def compare_over_time(
         site: the site in question.
         time: the day or week that a day (YYYYMMDD) belongs to; None where it is no day.
     """
-    own: dict[int, dict[_WorkKey, Moments]] = defaultdict(lambda: defaultdict(Moments))
-    found: dict[tuple[int, _WorkKey], dict[str, tuple[int, float]]] = defaultdict(dict)
+    own: dict[int, dict[WorkKey, Moments]] = defaultdict(lambda: defaultdict(Moments))
+    found: dict[tuple[int, WorkKey], dict[str, tuple[int, float]]] = defaultdict(dict)
     time_of = cache(time)
     for day, of_site, work, number, total, squares in dailies:
         when = time_of(day)
@@ -96,8 +94,8 @@ def compare_over_time(
 
 
 def _summarize_peers(
-    sums: Mapping[_WorkKey, Mapping[str, tuple[int, float]]],
-) -> tuple[dict[_WorkKey, float], int]:
+    sums: Mapping[WorkKey, Mapping[str, tuple[int, float]]],
+) -> tuple[dict[WorkKey, float], int]:
     """Return the median over sites of each work that any did, and the number of these sites."""
     medians = {
         work: statistics.median(total / number for number, total in sites.values())
@@ -107,18 +105,18 @@ def _summarize_peers(
     return medians, len(set(itertools.chain.from_iterable(sums.values())))
 
 
-def compare_sites(sums: Iterable[tuple[str, _WorkKey, Moments]]) -> dict[str, PeerComparison]:
+def compare_sites(sums: Iterable[tuple[str, WorkKey, Moments]]) -> dict[str, PeerComparison]:
     """Compare every site with the others over the whole period; their ``time`` is 0.
 
     Args:
         sums: site, work, and a metric of some of its good measurements.
     """
-    own: dict[str, dict[_WorkKey, Moments]] = defaultdict(dict)
+    own: dict[str, dict[WorkKey, Moments]] = defaultdict(dict)
     for site, work, moments in sums:
         if moments.value_count:
             mine = own[site]
             mine[work] = mine[work] + moments if work in mine else moments
-    means: dict[_WorkKey, dict[str, float]] = defaultdict(dict)
+    means: dict[WorkKey, dict[str, float]] = defaultdict(dict)
     for site, works in own.items():
         for work, moments in works.items():
             means[work][site] = moments.total / moments.value_count
@@ -158,11 +156,11 @@ class _SitesOfWork:
 class _PeerCounts:
     """Numbers of other sites; sites that did the same works share one count."""
 
-    def __init__(self, sites_of: Mapping[_WorkKey, _SitesOfWork]) -> None:
+    def __init__(self, sites_of: Mapping[WorkKey, _SitesOfWork]) -> None:
         self._sites_of = sites_of
-        self._known: dict[frozenset[_WorkKey], int] = {}
+        self._known: dict[frozenset[WorkKey], int] = {}
 
-    def count(self, works: Iterable[_WorkKey]) -> int:
+    def count(self, works: Iterable[WorkKey]) -> int:
         """Count the other sites that did any of a site's works."""
         key = frozenset(works)
         if key not in self._known:
@@ -171,7 +169,7 @@ class _PeerCounts:
 
 
 def _compare_with_peers(
-    when: int, works: Mapping[_WorkKey, Moments], medians: Mapping[_WorkKey, float], peers: int
+    when: int, works: Mapping[WorkKey, Moments], medians: Mapping[WorkKey, float], peers: int
 ) -> PeerComparison:
     everything = _sum_moments(works.values())
     compared = _sum_moments(works[work] for work in medians)

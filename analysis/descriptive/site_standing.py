@@ -1,4 +1,4 @@
-"""Standing of a site among the others, and what its difference from them is made of."""
+"""Place of a site among the others, and the parts of its difference from them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.sql.read.figure_query import Moments
-
-WorkKey = tuple[object, ...]
+from treehammer.sql.read.peer_sums import WorkKey
 
 
 @dataclass(frozen=True)

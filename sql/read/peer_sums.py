@@ -129,7 +129,9 @@ def _fetch_dailies(
     chosen, sums = _select_sums(metric, days)
     query = chosen.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
     if sites is not None:
-        of_sites = sa.select(_SUBJECT.id).where(_SUBJECT.site.in_(sites))
+        without_site = _SUBJECT.site.is_(None) if "" in sites else sa.false()
+        is_chosen = sa.or_(_SUBJECT.site.in_(sites), without_site)
+        of_sites = sa.select(_SUBJECT.id).where(is_chosen)
         query = query.where(rollup_day.c.subject_id.in_(of_sites))
     for day, subject, number, total, squares in connection.execute(
         query.execution_options(yield_per=FIGURE_FETCH_ROWS)

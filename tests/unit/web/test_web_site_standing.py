@@ -22,6 +22,7 @@ from treehammer.analysis.descriptive.site_standing import (
 )
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.read.figure_query import Moments
+from treehammer.sql.read.peer_sums import fetch_peer_sums
 from treehammer.sql.write.store import Store
 
 TODAY = datetime.now(UTC).date()
@@ -153,6 +154,21 @@ def test_chart_takes_some_of_many_sites_and_the_place_all(
     assert point["sites"] == 4
     assert point["median"] == pytest.approx((0.8 + 0.7) / 2), "of S0, S2, S4 and S6"
     assert told["about"]["standing"].endswith("; 10th of 10 sites.")
+
+
+def test_work_without_a_site_has_a_chart_among_many_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treehammer.sql.read.peer_sums.MAX_DAILY_PEERS", 2)
+    day = TODAY.year * 10000 + TODAY.month * 100 + TODAY.day
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add(
+            make_measurement(f"job-{site}", site=site, day=day, eff_job=0.5)
+            for site in ("", "A", "B", "C")
+        )
+        sums = fetch_peer_sums(store, "", "eff_job", (day, day), {})
+    assert [one.site for one in sums.dailies].count("") == 1
+    assert len(sums.dailies) == 3
 
 
 def compared(difference: float | None) -> PeerComparison:

@@ -53,7 +53,6 @@ from treehammer.web.views.site.site_chart import build_site_chart
 from treehammer.web.views.site.site_query import FILTERS, SiteQuery, parse_site_query
 from treehammer.web.views.site.site_standing_view import (
     MAX_PARTS,
-    SiteQuestion,
     describe_standing,
 )
 
@@ -81,12 +80,11 @@ def site_view(store: Store, request: Request) -> PageView | Response:
             return RedirectResponse(link_to(request, "sites"))
         raise overview_queries.build_unknown_site_error(store, site)
     query = parse_site_query(request, site, works)
-    question = SiteQuestion(site, query.metric, query.day_numbers, query.work_filters)
     sums = peer_sums.fetch_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
     )
     points = _compare_over_time(sums.dailies, query)
-    standing = describe_standing(store, question, sums.totals)
+    standing = describe_standing(store, query, sums.totals)
     parts = standing.build_table(MAX_PARTS if requested_format(request) == HTML else None)
     history = site_history.fetch_history(store, site, *query.day_numbers)
     series = _series_table(points, query)

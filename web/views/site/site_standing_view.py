@@ -1,4 +1,4 @@
-"""First sentence of a site's page, and the table of what its difference is made of."""
+"""First sentence of a site's page, and the table of the parts of its difference."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from treehammer.analysis.descriptive import peer_comparison, site_standing
-from treehammer.analysis.descriptive.site_standing import SiteStanding, WorkKey
+from treehammer.analysis.descriptive.site_standing import SiteStanding
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read import figure_values, site_history
 from treehammer.sql.read.figure_query import FigureQuery, Moments
 from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.peer_sums import WorkKey
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, format_per_cent
 from treehammer.web.display.metric_titles import title_column
 from treehammer.web.display.variant_labels import label_variants
+from treehammer.web.views.site.site_query import SiteQuery
 
 #: Measurements up to which a site's hosts and CPU models are read.
 MAX_READ = 30_000
@@ -26,27 +28,6 @@ MAX_PARTS = 5
 _EQUAL, _MAIN_SHARE = 5e-4, 0.5
 #: Kinds of parts: those of the roll-ups, and those that only measurements know.
 _ROLLED, _MEASURED = ("door",), ("host", "cpu_model")
-
-
-@dataclass(frozen=True)
-class SiteQuestion:
-    """A site, a metric, and the days and work that are compared.
-
-    Attributes:
-        site: the site.
-        metric: of the roll-ups.
-        days: first and last day (YYYYMMDD).
-        filters: workload column -> its only value, as in a workload key.
-    """
-
-    site: str
-    metric: str
-    days: tuple[int, int]
-    filters: dict[str, str]
-
-    def accepts(self, work: WorkKey) -> bool:
-        """Whether a work passes the filters."""
-        return all(work[WORKLOAD_COLUMNS.index(name)] == one for name, one in self.filters.items())
 
 
 @dataclass(frozen=True)
@@ -86,24 +67,24 @@ class StandingView:
 
 
 def describe_standing(
-    store: Store, question: SiteQuestion, sums: Sequence[tuple[str, WorkKey, Moments]]
+    store: Store, query: SiteQuery, sums: Sequence[tuple[str, WorkKey, Moments]]
 ) -> StandingView:
     """Compare a site with all others over the whole period.
 
     Args:
         store: the database.
-        question: what is asked.
+        query: parameters of the page.
         sums: site, work and moments in these days, of all sites that did the site's work.
     """
     comparisons = peer_comparison.compare_sites(sums)
     standing = site_standing.rank_site(
-        comparisons, question.site, METRICS_BY_NAME[question.metric].better
+        comparisons, query.site, METRICS_BY_NAME[query.metric].better
     )
-    title = title_column(question.metric)
+    title = title_column(query.metric)
     if not standing:
         return StandingView(title, "", [])
-    rows = _list_parts(store, question, sums)
-    sentences = [_describe_place(question, standing)]
+    rows = _list_parts(store, query, sums)
+    sentences = [_describe_place(query, standing)]
     if abs(standing.difference) >= _EQUAL:
         sentences += _describe_main_part(standing, rows)
     return StandingView(title, " ".join(sentences), rows)
@@ -123,8 +104,8 @@ def _describe_difference(difference: float) -> str:
     return f"{100 * abs(difference):.1f} % {'below' if difference < 0 else 'above'}"
 
 
-def _describe_place(question: SiteQuestion, standing: SiteStanding) -> str:
-    title = title_column(question.metric)
+def _describe_place(query: SiteQuery, standing: SiteStanding) -> str:
+    title = title_column(query.metric)
     is_equal = abs(standing.difference) < _EQUAL
     where = "equal to" if is_equal else _describe_difference(standing.difference)
     text = f"{title} {where} the median of the same work"
@@ -140,16 +121,16 @@ def _ordinal(number: int) -> str:
 
 
 def _list_parts(
-    store: Store, question: SiteQuestion, sums: Sequence[tuple[str, WorkKey, Moments]]
+    store: Store, query: SiteQuery, sums: Sequence[tuple[str, WorkKey, Moments]]
 ) -> list[Row]:
     """List the parts of each kind; the kind whose parts differ most from each other comes first."""
-    medians = site_standing.find_peer_medians(sums, question.site)
-    own = [(work, moments) for site, work, moments in sums if site == question.site]
+    medians = site_standing.find_peer_medians(sums, query.site)
+    own = [(work, moments) for site, work, moments in sums if site == query.site]
     names = label_variants({str(work[1]) for work, _ in own}).names
     variants = ((names.get(str(work[1])) or "default", work, moments) for work, moments in own)
     kinds = [_part_rows("variant", variants, medians)]
     kinds += [
-        _part_rows(kind, _load_groups(store, question, kind), medians)
+        _part_rows(kind, _load_groups(store, query, kind), medians)
         for kind in (*_ROLLED, *_MEASURED)
     ]
     return [row for rows in sorted(kinds, key=_spread, reverse=True) for row in rows]
@@ -184,14 +165,14 @@ def _part_rows(
 
 
 def _load_groups(
-    store: Store, question: SiteQuestion, kind: str
+    store: Store, query: SiteQuery, kind: str
 ) -> Iterator[tuple[str, WorkKey, Moments]]:
     """Load the site's moments by a column and work; none if too many would be read."""
-    first, last = question.days
+    first, last = query.day_numbers
     figure = FigureQuery(
-        (question.metric,),
+        (query.metric,),
         (kind, *WORKLOAD_COLUMNS),
-        Selection(conditions=(Condition("site", "=", question.site),)),
+        Selection(conditions=(Condition("site", "=", query.site),)),
         first_day=first,
         last_day=last,
     )
@@ -201,5 +182,4 @@ def _load_groups(
                 return
     for group in store.fetch_figure(figure).groups:
         work = site_history.workload_key(group.by[name] for name in WORKLOAD_COLUMNS)
-        if question.accepts(work):
-            yield str(group.by[kind] or "unknown"), work, group.metrics[question.metric]
+        yield str(group.by[kind] or "unknown"), work, group.metrics[query.metric]
