@@ -15,7 +15,7 @@ from treehammer.analysis.comparison.comparability import ChecksumsBySlot, collec
 from treehammer.analysis.comparison.control_evidence import attach_controls
 from treehammer.analysis.comparison.effect_measurement import measure_effect
 from treehammer.analysis.comparison.series_effects import SeriesEffect
-from treehammer.analysis.comparison.series_sides import common_values, split_sides
+from treehammer.analysis.comparison.series_sides import common_values, list_servers, split_sides
 from treehammer.analysis.comparison.site_contrasts import SiteContrasts, contrast_sites
 from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_over_sites
 from treehammer.analysis.samples.control_check import check_controls
@@ -345,6 +345,8 @@ class _RowBuilder:
             left_out=one.left_out,
             hosts_needed=plan.hosts,
             site_shift=self._contrasts.shifts.get((one.metric, one.series.site), ()),
+            servers_a=list_servers(one.series.a),
+            servers_b=list_servers(one.series.b),
             of_a=common_values(one.series.a),
             of_b=common_values(one.series.b),
             **self._asked,

@@ -48,6 +48,7 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
         (row, VerdictEvidence.from_json(row.evidence)) for row in rows if row.scope in SERIES_SCOPES
     ]
     notes = [*_scope_notes(rows), *_build_notes(series), *_exclusion_notes(series)]
+    notes += _server_notes(series)
     notes += _relevance_notes(series)
     notes += _remedy_notes(series)
     notes.append(_data_note({row.comparison_key: one.same_data for row, one in series}))
@@ -155,6 +156,29 @@ def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
     for name, sentence in _BUILD_SENTENCES.items():
         if texts := dict.fromkeys(text for one in series for text in getattr(one, name)):
             yield sentence.format("; ".join(texts))
+
+
+def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+    """Name the versions of the storage servers, which are context and may change within a series."""
+    sides = [
+        tuple(dict.fromkeys(version for _, one in series for version in one.servers_a)),
+        tuple(dict.fromkeys(version for _, one in series for version in one.servers_b)),
+    ]
+    if not any(sides):
+        return
+    if sides[0] == sides[1]:
+        yield f"Storage servers of both sides: {', '.join(sides[0])}."
+    else:
+        texts = (
+            f"{side} {', '.join(versions) or 'unknown'}"
+            for side, versions in zip((series[0][0].a, series[0][0].b), sides, strict=True)
+        )
+        yield f"Storage servers: {'; '.join(texts)}."
+    if any(len(side) > 1 for _, one in series for side in (one.servers_a, one.servers_b)):
+        yield (
+            "Servers changed within series, so effects mix their versions; choose one with --where "
+            "'server_version=…', or compare the versions with --axis server_version."
+        )
 
 
 def _describe_times(first: VerdictRow, one: VerdictEvidence) -> str:

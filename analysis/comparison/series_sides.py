@@ -125,3 +125,9 @@ def common_values(side: Iterable[Sample]) -> dict[str, str | int]:
     if common.get("storage_site") == common.get("site"):
         common.pop("storage_site", None)
     return common
+
+
+def list_servers(side: Iterable[Sample]) -> tuple[str, ...]:
+    """List the versions that storage servers reported to these executions."""
+    found = {sample.server_version for sample in side} - {""}
+    return tuple(sorted(found, key=natural_sort_key))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -49,6 +51,9 @@ DIAGNOSIS_COLUMNS = (
     "load1_start",
     "cgroup_cpu_limit",
     "cpu_steal_s",
+    "door",
+    "server_version",
+    "started_us",
 )
 
 
@@ -119,7 +124,7 @@ def diagnose_efficiency(rows: Iterable[Row]) -> EfficiencyDiagnosis | None:
     return EfficiencyDiagnosis(
         cause,
         rule.describe(breakdown),
-        [text for text in (find(breakdown, rows) for find in rule.evidence) if text],
+        [text for find in (*rule.evidence, _describe_servers) if (text := find(breakdown, rows))],
         breakdown,
         len({row["job_id"] for row in rows}),
         rule.next_by,
@@ -258,6 +263,24 @@ def _describe_unzip(breakdown: TimeBreakdown, _rows: Sequence[Row]) -> str:
     unzip = breakdown.seconds[TimePart.DECOMPRESSION]
     loop = unzip + breakdown.seconds[TimePart.DESERIALIZATION]
     return f"Decompression takes {unzip / loop:.0%} of the loop's CPU time." if loop else ""
+
+
+def _describe_servers(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
+    """Name the versions of the storage servers by door, with the start of each after the first."""
+    first_us: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in sorted(rows, key=lambda row: row.get("started_us") or 0):
+        if version := row.get("server_version"):
+            first_us[row.get("door") or ""].setdefault(version, row.get("started_us") or 0)
+    texts = []
+    for door, versions in sorted(first_us.items()):
+        first, *later = versions
+        since = [f"{version} from {_format_time(versions[version])} on" for version in later]
+        texts.append(", then ".join([f"door {door}: {first}", *since]))
+    return f"Storage servers: {'; '.join(texts)}." if texts else ""
+
+
+def _format_time(us: int) -> str:
+    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 _RULES = {

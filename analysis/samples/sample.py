@@ -48,6 +48,7 @@ CONTEXT_AXES: Mapping[str, str] = {
     "door": "door",
     "campaign": "campaign_id",
     "dataset": "dataset",
+    "server_version": "server_version",
 }
 
 #: Axis on which two selections are compared; their common properties form the series.
@@ -73,6 +74,7 @@ _TEXT_COLUMNS = (
     "checksum_skipped_leaves",
     "root_version",
     "root_commit",
+    "server_version",
 )
 
 #: The columns a :class:`Sample` is made of, to ask the store for.
@@ -136,6 +138,7 @@ class Sample:
     side: str = ""
     launch_ratios: Mapping[str, float] = field(default_factory=dict)
     storage_site: str = ""
+    server_version: str = ""
     headline: tuple[HeadlineMetric, ...] = DEFAULT_HEADLINE
 
     @classmethod

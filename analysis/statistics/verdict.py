@@ -98,6 +98,7 @@ class VerdictEvidence:
         bundled: libraries that changed with the release because ROOT brings them along.
         repackaged: compilers that differ in the distributor's package alone.
         unknown: build facts that one side did not record.
+        servers_a, servers_b: versions that the storage servers reported to either side.
         left_out: executions that were not used, by reason.
         sites: sites that were pooled, and tau, the spread between them (ln).
         prediction: interval of the effect at one more site, 95 %; from four sites on.
@@ -141,6 +142,8 @@ class VerdictEvidence:
     bundled: tuple[str, ...] = ()
     repackaged: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    servers_a: tuple[str, ...] = ()
+    servers_b: tuple[str, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     sites: tuple[str, ...] = ()
     tau: float | None = None

@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Optional, Tuple
 
 _QUERY_TIMEOUT_S = 3.0
@@ -28,9 +27,11 @@ class ServerIdentity:
     is_data_server: Optional[bool] = None
 
 
-@lru_cache(maxsize=None)
 def query_server(scheme: str, host: str, port: int) -> ServerIdentity:
-    """Ask a server for its identity, once per job; failures and refusals leave fields None."""
+    """Ask a server for its identity; failures and refusals leave fields None.
+
+    Each execution asks again: a server may be upgraded while a job runs.
+    """
     try:
         if scheme in ("http", "https"):
             return _query_http_server(scheme, host, port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -170,3 +171,36 @@ def test_shared_checksum_does_not_cover_other_axes() -> None:
     campaign = SimulatedCampaign(roots=(A,), cache_mb=(0.0, 30.0), checksum={A: "1" * 64})
     found = ask(campaign.samples(), ComparisonQuery("cache_mb", 0.0, 30.0))
     assert evidence(found.verdicts[0]).same_data == "not checked"
+
+
+def test_servers_of_both_sides_are_named() -> None:
+    samples = [
+        replace(s, server_version="XRootD v6.2.0" if is_b(s) else "XRootD v5.5.3")
+        for s in SimulatedCampaign(effect=0.2).samples()
+    ]
+    found = ask(samples)
+    assert f"Storage servers: {A} XRootD v5.5.3; {B} XRootD v6.2.0." in found.notes
+    assert not any("changed within series" in note for note in found.notes)
+    same = ask([replace(s, server_version="XRootD v5.5.3") for s in samples])
+    assert "Storage servers of both sides: XRootD v5.5.3." in same.notes
+
+
+def test_server_upgrade_is_a_step_within_series() -> None:
+    """Both versions are in one series, and can be compared as an axis."""
+    old, new = "XRootD v5.5.3", "XRootD v6.2.0"
+    simulated = SimulatedCampaign(effect=0.0).samples()
+    samples = [replace(s, server_version=old) for s in simulated]
+    samples += [
+        replace(
+            s,
+            job_id=f"{s.job_id}-later",
+            server_version=new,
+            metrics={name: 2 * value for name, value in s.metrics.items()},
+        )
+        for s in simulated
+    ]
+    assert any("Servers changed within series" in note for note in ask(samples).notes)
+    steps = rows(ask(samples, ComparisonQuery("server_version", old, new)))
+    assert steps
+    assert {row.verdict for row in steps} == {Verdict.SLOWER}
+    assert {round(math.exp(row.effect), 3) for row in steps if row.effect} == {2.0}

@@ -160,3 +160,18 @@ def test_parts_add_up_to_the_wall_time(values: dict[str, Any], wall: float) -> N
 )
 def test_unreadable_variant_counts_one_thread(variant: str) -> None:
     assert time_breakdown._count_row_threads({"kind": "timed", "variant": variant}) == 1
+
+
+def test_servers_are_named_by_door_with_their_upgrades() -> None:
+    hour_us = 3_600_000_000
+    served = [("stable", "v5.5.3", 1), ("testing", "v6.2.0", 3), ("testing", "v5.8.1", 2)]
+    rows = [
+        {**BUSY, "job_id": "j", "door": door, "server_version": version, "started_us": n * hour_us}
+        for door, version, n in served
+    ]
+    found = diagnose_efficiency(rows)
+    assert found is not None
+    assert found.evidence[-1] == (
+        "Storage servers: door stable: v5.5.3; "
+        "door testing: v5.8.1, then v6.2.0 from 1970-01-01 03:00 UTC on."
+    )
