@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -25,6 +27,8 @@ from treehammer.testbed.components.secure_storage import (
     certificate_folder,
     load_issuer,
 )
+from treehammer.testbed.components.server_upgrade import upgrade_server
+from treehammer.testbed.components.xrootd_storage import RESERVED_DOORS
 from treehammer.testbed.core import lifecycle
 from treehammer.testbed.core.component import Workspace
 from treehammer.testbed.core.workspace import (
@@ -38,6 +42,7 @@ from treehammer.testbed.core.workspace import (
 from treehammer.text_formatting import pluralize
 
 DEFAULT_SITES = 4
+_CHANNEL_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,19}=[a-z0-9-]+")
 
 STATUS_COLUMNS = (
     OutputColumn("daemon", "daemon"),
@@ -102,6 +107,14 @@ def testbed() -> None:
 @click.option(
     "--with-arc", "arc", is_flag=True, help="Add an ARC computing element with a site, as root."
 )
+@click.option(
+    "--xrootd-channel",
+    "channels",
+    multiple=True,
+    metavar="DOOR=SUITE",
+    help="Add a door to each site, served by XRootD of another suite of Debian, such as testing=sid; "
+    "repeatable.",
+)
 @click.option("--keep", is_flag=True, help="Keep a testbed that fails to start, for inspection.")
 @click.pass_obj
 def up(
@@ -115,15 +128,18 @@ def up(
     database: bool,
     secure_sites: int,
     arc: bool,
+    channels: tuple[str, ...],
     keep: bool,
 ) -> None:
     """Start a testbed and print its sites file.
 
     The first start downloads 100 MB of Debian packages and unpacks them into the cache; nothing is
     installed. Leftovers of a crash are removed first. Rucio adds 120 MB of downloads, a database
-    35 MB, which Rucio includes.
+    35 MB, which Rucio includes, and each further suite of XRootD 25 MB.
 
+    \b
     Example: treehammer testbed up --sites 6
+             treehammer testbed up --xrootd-channel stable=bookworm --xrootd-channel testing=sid
     """
     wanted = [release.strip() for release in releases.split(",") if release.strip()]
     box = define_workspace(
@@ -137,6 +153,7 @@ def up(
         database=database,
         secure_sites=secure_sites,
         arc=arc,
+        channels=parse_channels(channels),
     )
     began = time.monotonic()
     with on_interrupt("treehammer testbed down removes it" if keep else "nothing of it is left"):
@@ -172,6 +189,29 @@ def token(settings: Settings, file: Path, name: str, scope: str, lifetime: str) 
     box, _ = _load_testbed(name, settings)
     load_issuer(box).write_token(file, scope, parse_duration(lifetime, "--lifetime"))
     click.echo(f"token for {scope}: export BEARER_TOKEN_FILE={shlex.quote(str(file.absolute()))}")
+
+
+@testbed.command()
+@click.argument("site")
+@click.argument("door")
+@click.argument("suite")
+@testbed_name_option
+@click.pass_obj
+def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> None:
+    """Restart the server of a site's DOOR with XRootD of another SUITE of Debian.
+
+    Jobs continue, and the next measurement records the new version. DOOR is root, or a door of
+    --xrootd-channel. An older suite downgrades.
+
+    Example: treehammer testbed upgrade SITE_A testing sid
+    """
+    box, state = _load_testbed(name, settings)
+    if state is None or not state.ready:
+        raise NothingToDoError(
+            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
+        )
+    found = upgrade_server(box, site, door, suite, _print_progress)
+    click.echo(f"{site}, door {door}: {found.before or 'no answer'} -> {found.after}")
 
 
 @testbed.command()
@@ -261,6 +301,25 @@ def put(settings: Settings, name: str, datasets: tuple[str, ...], sites: tuple[s
         click.echo(f"{dataset}: {count} copied, verified at {', '.join(copied)}")
 
 
+def parse_channels(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Parse doors and suites from DOOR=SUITE.
+
+    Raises:
+        ConfigError: one is malformed, or a door is taken.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        door, _, suite = text.partition("=")
+        if not _CHANNEL_PATTERN.fullmatch(text) or door in (*RESERVED_DOORS, *found):
+            raise ConfigError(
+                f"{text!r} is not DOOR=SUITE with a new door",
+                where="--xrootd-channel",
+                hint=f"Such as testing=sid; taken: {', '.join([*RESERVED_DOORS, *found])}.",
+            )
+        found[door] = suite
+    return [*found.items()]
+
+
 def _print_progress(text: str) -> None:
     click.echo(f"testbed: {text}", err=True)
 
@@ -281,5 +340,6 @@ def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceSt
             database=state.database,
             secure_sites=state.secure_sites,
             arc=state.arc,
+            channels=state.channels,
         )
     return box, state

@@ -25,8 +25,7 @@ from treehammer.testbed.install.certificate_authority import CertificateAuthorit
 from treehammer.testbed.install.token_issuer import ANY_AUDIENCE, TokenIssuer
 from treehammer.testbed.network.free_ports import find_free_ports
 
-PACKAGES = ("xrootd-scitokens-plugins", "xrootd-voms-plugins")
-LIBRARIES = ("libscitokens0t64", "libvomsapi1t64", "openssl")
+PACKAGES = ("xrootd-scitokens-plugins", "xrootd-voms-plugins", "openssl")
 #: Name in the certificate of all servers.
 HOST = "localhost"
 #: Scopes that permit reading a dataset, and also writing; paths are relative to ``/store``.
@@ -67,12 +66,12 @@ class SecureStorage:
         if shutil.which("openssl") is None:
             raise TestbedError("there is no program openssl", hint="Install the package openssl.")
         root = debian_packages.unpack_packages(
-            "xrootd-secure",
-            (*xrootd_storage.LIBRARIES, *LIBRARIES),
+            "xrootd-credentials",
+            (),
             xrootd_storage.SUITE,
             self.box.cache,
             say,
-            alone=(*xrootd_storage.PACKAGES, *xrootd_storage.XROOTD_LIBRARIES, *PACKAGES),
+            programs=(*xrootd_storage.PACKAGES, *PACKAGES),
         )
         self._programs = root / "usr" / "bin"
 

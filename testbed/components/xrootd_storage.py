@@ -1,20 +1,23 @@
 """Storage of a testbed's sites: one XRootD server each, and a redirector over all of them.
 
 Each site's files have their own folder. A site may also serve HTTP (XrdHttp), have a caching proxy
-(XCache) as a second door, and be distant (:mod:`~treehammer.testbed.network.distance_links`).
+(XCache) as a second door, servers of other suites of Debian as further doors, and be distant
+(:mod:`~treehammer.testbed.network.distance_links`).
 """
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import jinja2
 
+from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door, LoadPermission
 from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
 from treehammer.testbed.install import debian_packages, native_programs
@@ -23,35 +26,9 @@ from treehammer.testbed.network.distance_links import DistanceLinks, NetworkLoca
 from treehammer.testbed.network.free_ports import find_free_ports
 from treehammer.testbed.network.site_profiles import SiteProfile, build_profiles
 
+#: Suite of Debian that all servers come from but those of channels.
 SUITE = "trixie"
 PACKAGES = ("xrootd-server", "xrootd-server-plugins", "xrootd-plugins", "xrootd-client")
-LIBRARIES = (
-    "libcurl4t64",
-    "libisal2",
-    "libjson-c5",
-    "libkrb5-3",
-    "libmacaroons0",
-    "libreadline8t64",
-    "libssl3t64",
-    "libstdc++6",
-    "libsystemd0",
-    "libtinyxml2.6.2v5",
-    "libuuid1",
-    "libxml2",
-    "zlib1g",
-)
-XROOTD_LIBRARIES = (
-    "libxrdapputils2t64",
-    "libxrdcl3t64",
-    "libxrdcrypto2t64",
-    "libxrdcryptolite2t64",
-    "libxrdhttputils2t64",
-    "libxrdposix3t64",
-    "libxrdserver3t64",
-    "libxrdssilib2t64",
-    "libxrdutils3t64",
-    "libxrdxml3t64",
-)
 #: Path that all storages export; datasets are below it.
 DATASET_FOLDER = "/store/treehammer"
 #: Writable path for Rucio's files, exported if Rucio runs.
@@ -65,7 +42,11 @@ SITE_ALIAS_FOLDER = "/store/test/xrootd"
 #: A file on one site only, to check that the redirector knows the site.
 SITE_MARKER_FILE = ".sign-of-{}"
 REDIRECTOR = "redirector"
+#: Names of a site's doors that no channel can have.
+RESERVED_DOORS = ("root", "http", "cache", "pinned", "federation", "rucio")
 _MIDDLEWARE = {"root": "XRootD", "http": "XrdHttp", "cache": "XCache"}
+#: Tree of XRootD's packages in the cache, and the link to its programs in each server's folder.
+TREE, PROGRAMS_LINK = "xrootd-server", "programs"
 _TEMPLATE = Path(__file__).parent / "templates" / "xrootd.cfg.j2"
 _CONNECT_TIMEOUT_S = 2.0
 
@@ -77,6 +58,14 @@ class _SitePorts:
     root: int
     http: int = 0
     cache: int = 0
+    channels: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def used(self) -> list[int]:
+        """All ports of doors."""
+        return [
+            port for port in (self.root, self.http, self.cache, *self.channels.values()) if port
+        ]
 
 
 class XrootdStorage:
@@ -97,7 +86,7 @@ class XrootdStorage:
         self._link_kind = kind
         self._known_sites: set[str] = set()
         self._programs = self._wanlink = self._loopback = Path()
-        self._version = ""
+        self._versions: dict[str, str] = {}
 
     # --- before it starts
 
@@ -107,16 +96,11 @@ class XrootdStorage:
         Raises:
             TestbedError: a package cannot be fetched, or there is no C compiler.
         """
-        root = debian_packages.unpack_packages(
-            "xrootd", LIBRARIES, SUITE, self.box.cache, say, alone=PACKAGES + XROOTD_LIBRARIES
-        )
-        self._programs = root / "usr" / "bin"
+        for suite in dict.fromkeys([SUITE, *(suite for _, suite in self.box.channels)]):
+            self._versions[suite] = read_version(install_servers(suite, self.box.cache, say))
+        self._programs = programs_folder(SUITE, self.box.cache)
         self._wanlink = native_programs.build_wanlink(self.box.cache, say)
         self._loopback = native_programs.build_loopback_library(self.box.cache, say)
-        shown = subprocess.run(
-            [self._programs / "xrootd", "-v"], capture_output=True, text=True, check=False
-        )
-        self._version = (shown.stdout + shown.stderr).strip().removeprefix("v")
         self._link_kind = self._link_kind or distance_links.best_link_kind(self.box, self._wanlink)
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
@@ -130,13 +114,14 @@ class XrootdStorage:
         self.box.make_folder(self.folder)
         self.links = DistanceLinks(self.box, self.profiles, self.folder, self._link_kind)
         self.links.remove_ready_files()
-        free = find_free_ports(2 + 3 * len(self.profiles))
+        free = find_free_ports(2 + (3 + len(self.box.channels)) * len(self.profiles))
         self.redirector_port, self.manager_port = free.pop(), free.pop()
         self.ports = {
             profile.site: _SitePorts(
                 root=free.pop(),
                 http=free.pop() if profile.http else 0,
                 cache=free.pop() if profile.cache else 0,
+                channels={door: free.pop() for door, _ in self.box.channels},
             )
             for profile in self.profiles
         }
@@ -170,6 +155,15 @@ class XrootdStorage:
             self._write_configuration(
                 name, role="cache", site=site, port=ports.cache, origin=origin
             )
+        for door, suite in self.box.channels:
+            self._write_configuration(
+                f"{site}-{door}",
+                suite=suite,
+                role="channel",
+                site=site,
+                port=ports.channels[door],
+                storage=storage,
+            )
 
     def _make_site_alias(self, storage: Path, site: str) -> None:
         """Link a storage below the path that is unique to its site."""
@@ -185,6 +179,8 @@ class XrootdStorage:
     def _write_configuration(self, name: str, **values: object) -> None:
         folder = self.folder / name
         self.box.make_folder(folder)
+        suite = str(values.get("suite", SUITE))
+        select_suite(folder / PROGRAMS_LINK, programs_folder(suite, self.box.cache))
         self.box.make_folder(folder / "adm", 0o700)
         manager = f"{self.links.hub_address}:{self.manager_port}"
         template = jinja2.Template(
@@ -207,9 +203,7 @@ class XrootdStorage:
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return links first, then the redirector, then each site's servers."""
-        doors = {
-            site: [p for p in (o.root, o.http, o.cache) if p] for site, o in self.ports.items()
-        }
+        doors = {site: ports.used for site, ports in self.ports.items()}
         hub = NetworkLocation(
             self.links.hub_address, self.links.hub_address, self.links.command_prefix
         )
@@ -222,6 +216,10 @@ class XrootdStorage:
             ]
             if profile.cache:
                 found.append(self._daemon_spec("xrootd", f"{profile.site}-cache", place))
+            found += [
+                self._daemon_spec("xrootd", f"{profile.site}-{door}", place)
+                for door, _ in self.box.channels
+            ]
         return found
 
     def _daemon_spec(self, program: str, name: str, place: NetworkLocation) -> DaemonSpec:
@@ -229,8 +227,9 @@ class XrootdStorage:
         own = {"LD_PRELOAD": str(self._loopback), "LISTEN_ADDRESS": place.listen_address}
         if place.listen_address:
             own["SOURCE_ADDRESS"] = place.door_address
-        command = [str(self._programs / program), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
-        return DaemonSpec(
+        programs = folder / PROGRAMS_LINK
+        command = [str(programs / program), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
+        spec = DaemonSpec(
             name=f"{program}-{name}",
             # Only for the server: commands in between may use another C library.
             command=["env", *(f"{key}={value}" for key, value in own.items()), *command],
@@ -238,6 +237,8 @@ class XrootdStorage:
             folder=folder,
             command_prefix=place.command_prefix,
         )
+        save_daemon_spec(spec)
+        return spec
 
     def describe_missing(self) -> str:
         """Name a door that does not respond, or a site that the redirector does not know."""
@@ -292,6 +293,9 @@ class XrootdStorage:
             addresses["http"] = f"http://{host}:{ports.http}"
         if ports.cache:
             addresses["cache"] = f"root://{host}:{ports.cache}/"
+        channels = dict(self.box.channels)
+        for name in channels:
+            addresses[name] = f"root://{host}:{ports.channels[name]}/"
         addresses["pinned"] = f"root://{hub}:{self.redirector_port}/{SITE_ALIAS_FOLDER}/{site}"
         addresses["federation"] = f"root://{hub}:{self.redirector_port}/"
         return [
@@ -299,9 +303,9 @@ class XrootdStorage:
                 name,
                 address.partition(":")[0],
                 f"{address}{export}",
-                _MIDDLEWARE.get(name, "XRootD redirector"),
-                self._version,
-                load=_PERMITTED_WITH_WRITES if name in ("root", "http") else _PERMITTED,
+                "XRootD" if name in channels else _MIDDLEWARE.get(name, "XRootD redirector"),
+                self._versions.get(channels.get(name, SUITE), ""),
+                load=_PERMITTED_WITH_WRITES if name in ("root", "http", *channels) else _PERMITTED,
             )
             for name, address in addresses.items()
         ]
@@ -324,7 +328,7 @@ class XrootdStorage:
     @property
     def all_ports(self) -> set[int]:
         """Return all chosen ports."""
-        found = {port for one in self.ports.values() for port in (one.root, one.http, one.cache)}
+        found = {port for ports in self.ports.values() for port in ports.used}
         return found | {self.redirector_port, self.manager_port}
 
     def program_path(self, name: str) -> Path:
@@ -341,6 +345,59 @@ class XrootdStorage:
 
     def clean_up(self) -> None:
         """Do nothing: networks and devices end with their processes."""
+
+
+def install_servers(suite: str, cache: Path, say: ProgressCallback) -> Path:
+    """Unpack XRootD of a suite of Debian; return the folder of its programs.
+
+    Raises:
+        TestbedError: the suite cannot be reached, or has no XRootD.
+    """
+    try:
+        debian_packages.unpack_packages(TREE, (), suite, cache, say, programs=PACKAGES)
+    except TestbedError as error:
+        raise TestbedError(
+            f"XRootD of Debian {suite} is not available: {error}",
+            where=f"suite {suite}",
+            hint=f"Check the name of the suite, and that apt's mirror or ${debian_packages.MIRROR_VARIABLE} "
+            "has it; other suites are not affected.",
+        ) from error
+    return programs_folder(suite, cache)
+
+
+def programs_folder(suite: str, cache: Path) -> Path:
+    """Return the folder of XRootD's programs of a suite."""
+    return cache / f"{TREE}-{suite}" / "root/usr/bin"
+
+
+def read_version(programs: Path) -> str:
+    """Ask XRootD's server program for its version, such as ``5.8.1``."""
+    shown = subprocess.run([programs / "xrootd", "-v"], capture_output=True, text=True, check=False)
+    return (shown.stdout + shown.stderr).strip().removeprefix("v")
+
+
+def select_suite(link: Path, programs: Path) -> None:
+    """Let the server with this link use these programs when it starts next."""
+    part = link.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    part.symlink_to(programs)
+    part.replace(link)
+
+
+def save_daemon_spec(spec: DaemonSpec) -> None:
+    """Save how a server is started, so that other processes can restart it."""
+    path = spec.folder / f"{spec.name}.json"
+    path.write_text(json.dumps(asdict(spec), default=str), encoding="utf-8")
+
+
+def load_daemon_spec(folder: Path, name: str) -> DaemonSpec:
+    """Load what :func:`save_daemon_spec` saved for a server in this folder.
+
+    Raises:
+        OSError: it was not saved.
+    """
+    document = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return DaemonSpec(**{**document, "folder": Path(document["folder"])})
 
 
 def storage_folder(box: Workspace, site: str) -> Path:

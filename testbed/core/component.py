@@ -46,6 +46,7 @@ class Workspace:
         slots: jobs that each site runs at once.
         secure_sites: number of sites, the first ones, whose doors require TLS and credentials.
         arc: whether an ARC computing element runs.
+        channels: further XRootD doors of each site: name, and the suite of Debian that they follow.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Workspace:
     slots: int = 1
     secure_sites: int = 0
     arc: bool = False
+    channels: tuple[tuple[str, str], ...] = ()
 
     def make_folder(self, path: Path, mode: int = 0o755) -> Path:
         """Create a folder and its parents for the testbed's user; return the path."""

@@ -16,7 +16,7 @@ import psutil
 from treehammer.errors import TestbedError
 from treehammer.submit.batch.local.job_processes import start_time
 from treehammer.testbed.core import lifecycle, process_control
-from treehammer.testbed.core.component import Component, Workspace
+from treehammer.testbed.core.component import Component, DaemonSpec, Workspace
 from treehammer.testbed.core.workspace import RunningDaemon, WorkspaceState, read_state, write_state
 
 #: Seconds for a daemon to end, and for its service to be ready again.
@@ -39,25 +39,47 @@ def stop_daemon(
         TestbedError: the daemon is unknown, or does not come back.
     """
     state, running = _find_daemon(box, name)
-    # Its children may outlive it for a moment.
-    family = [(pid, start_time(pid)) for pid in _descendant_pids(running.pid)]
-    family.append((running.pid, running.start_ticks))
-    os.kill(running.pid, how or running.stop_signal)
-    _wait_until(
-        lambda: not any(process_control.is_alive(*one) for one in family), f"{name} does not end"
-    )
+    _end_daemon(running, how or running.stop_signal)
     try:
         yield
     finally:
         again = next(d for part in parts for d in part.daemons() if d.name == name)
-        new = lifecycle.launch_daemon(box, again)
-        write_state(
-            box.folder,
-            replace(state, daemons=tuple(new if d == running else d for d in state.daemons)),
-        )
-        _wait_until(
+        _replace_daemon(box, state, running, again)
+        wait_until(
             lambda: not any(part.describe_missing() for part in parts), f"{name} is not ready again"
         )
+
+
+def restart_daemon(box: Workspace, daemon: DaemonSpec) -> None:
+    """Stop a daemon in order, and start it again as described.
+
+    Raises:
+        TestbedError: the daemon is unknown, does not end, or cannot be started.
+    """
+    state, running = _find_daemon(box, daemon.name)
+    _end_daemon(running, running.stop_signal)
+    _replace_daemon(box, state, running, daemon)
+
+
+def _end_daemon(running: RunningDaemon, how: int) -> None:
+    if not process_control.is_alive(running.pid, running.start_ticks):
+        return
+    # Its children may outlive it for a moment.
+    family = [(pid, start_time(pid)) for pid in _descendant_pids(running.pid)]
+    family.append((running.pid, running.start_ticks))
+    os.kill(running.pid, how)
+    wait_until(
+        lambda: not any(process_control.is_alive(*one) for one in family),
+        f"{running.name} does not end",
+    )
+
+
+def _replace_daemon(
+    box: Workspace, state: WorkspaceState, old: RunningDaemon, again: DaemonSpec
+) -> None:
+    new = lifecycle.launch_daemon(box, again)
+    daemons = tuple(new if daemon == old else daemon for daemon in state.daemons)
+    write_state(box.folder, replace(state, daemons=daemons))
 
 
 @contextmanager
@@ -113,7 +135,16 @@ def _find_daemon(box: Workspace, name: str) -> tuple[WorkspaceState, RunningDaem
     return state, found
 
 
-def _wait_until(true: Callable[[], bool], otherwise: str) -> None:
+def wait_until(true: Callable[[], bool], otherwise: str) -> None:
+    """Wait until something is true.
+
+    Args:
+        true: asked repeatedly.
+        otherwise: what is wrong while it is false.
+
+    Raises:
+        TestbedError: it stays false for :data:`TIMEOUT_S`.
+    """
     end = time.monotonic() + TIMEOUT_S
     while not true():
         if time.monotonic() > end:

@@ -93,6 +93,7 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
         more += [", a database"] * state.database
         more += [f", {state.secure_sites} of them secure"] * bool(state.secure_sites)
         more += [", ARC"] * state.arc
+        more += [f", door {door} of {suite}" for door, suite in state.channels]
         raise TestbedError(
             f"is up already, with {len(state.sites)} sites of "
             f"{pluralize(state.slots, 'slot')}{''.join(more)} and ROOT "
@@ -121,6 +122,7 @@ def _start_components(box: Workspace, parts: Sequence[Component], say: ProgressC
         slots=box.slots,
         secure_sites=box.secure_sites,
         arc=box.arc,
+        channels=box.channels,
     )
     for path in (box.folder, box.folder / "logs", *box.hidden_folders):
         path.mkdir(parents=True, exist_ok=True)

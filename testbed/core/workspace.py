@@ -69,6 +69,7 @@ class WorkspaceState:
     slots: int = 1
     secure_sites: int = 0
     arc: bool = False
+    channels: tuple[tuple[str, str], ...] = ()
 
     @property
     def configuration(self) -> tuple[object, ...]:
@@ -82,6 +83,7 @@ class WorkspaceState:
             self.database,
             self.secure_sites,
             self.arc,
+            self.channels,
         )
 
 
@@ -96,6 +98,7 @@ def configuration_of(box: Workspace) -> tuple[object, ...]:
         box.database,
         box.secure_sites,
         box.arc,
+        box.channels,
     )
 
 
@@ -132,6 +135,7 @@ def define_workspace(
     database: bool = False,
     secure_sites: int = 0,
     arc: bool = False,
+    channels: Sequence[tuple[str, str]] = (),
 ) -> Workspace:
     """Describe the testbed of that name; creates nothing.
 
@@ -181,6 +185,7 @@ def define_workspace(
         slots=slots,
         secure_sites=secure_sites,
         arc=arc,
+        channels=tuple(channels),
     )
 
 
@@ -262,6 +267,7 @@ def read_state(folder: Path) -> WorkspaceState | None:
         document = json.loads(_state_path(folder).read_text(encoding="utf-8"))
         daemons = tuple(RunningDaemon(**daemon) for daemon in document["daemons"])
         names = {key: tuple(document[key]) for key in ("sites", "releases")}
+        names["channels"] = tuple((door, suite) for door, suite in document.get("channels", ()))
         return WorkspaceState(**{**document, **names, "daemons": daemons})
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -35,6 +35,10 @@ COMPLETION_FILE = "complete.json"
 _MIRROR_LINE = re.compile(r"^(?:URIs:|deb\s(?:\[.*?\])?)\s*(\S+/debian)/?(?:\s|$)", re.MULTILINE)
 #: Packages without files that programs need.
 _EXCLUDED_PACKAGES = re.compile(r"debconf.*|gcc-.*-base")
+#: Lines of one dependency in the output of apt-cache.
+_ALTERNATIVES = re.compile(r"(?:^ \|.*\n(?:    .*\n)*)*^  \S.*\n?(?:    .*\n?)*", re.M)
+#: Packages of shared libraries.
+_LIBRARY_PACKAGE = re.compile(r"(lib|zlib)[a-z0-9]")
 #: Folders that no program needs.
 EXCLUDED_FOLDERS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian")
 #: Packages of the C library, whose parts find each other.
@@ -50,6 +54,7 @@ def unpack_packages(
     say: ProgressCallback,
     *,
     alone: Sequence[str] = (),
+    programs: Sequence[str] = (),
 ) -> Path:
     """Unpack Debian packages of a suite; return the root of the tree.
 
@@ -62,12 +67,15 @@ def unpack_packages(
         cache: folder of trees and packages; the tree works only there.
         say: receives progress.
         alone: packages unpacked without their dependencies.
+        programs: packages unpacked with the libraries that they need, but no other packages.
 
     Raises:
         TestbedError: a program is missing, or the packages cannot be fetched.
     """
     tree = cache / f"{name}-{suite}"
     asked = {"format": TREE_FORMAT, "tree": str(tree), "packages": [*packages], "alone": [*alone]}
+    if programs:
+        asked["programs"] = [*programs]
     if is_complete(tree, asked):
         return tree / "root"
     with hold_lock(
@@ -75,7 +83,10 @@ def unpack_packages(
     ):
         if not is_complete(tree, asked):
             check_tools()
-            _build_tree(tree, fetch_archives(name, packages, suite, cache, say, alone=alone), asked)
+            archives = fetch_archives(
+                name, packages, suite, cache, say, alone=alone, programs=programs
+            )
+            _build_tree(tree, archives, asked)
     return tree / "root"
 
 
@@ -87,15 +98,16 @@ def fetch_archives(
     say: ProgressCallback,
     *,
     alone: Sequence[str] = (),
+    programs: Sequence[str] = (),
 ) -> dict[str, Path]:
     """Fetch the archives of packages and return them by name; see :func:`unpack_packages`.
 
     Raises:
         TestbedError: they cannot be fetched.
     """
-    say(f"fetching {name} and its libraries (once)")
+    say(f"fetching {name} of Debian {suite} and its libraries (once)")
     with hold_lock(cache / "debs.lock"):  # trees share packages
-        archives = _download_archives(packages, alone, suite, cache)
+        archives = _download_archives(packages, alone, programs, suite, cache)
     say(f"unpacking {name}: {len(archives)} packages")
     return archives
 
@@ -157,7 +169,11 @@ def _find_mirror() -> str:
 
 
 def _download_archives(
-    packages: Sequence[str], alone: Sequence[str], suite: str, cache: Path
+    packages: Sequence[str],
+    alone: Sequence[str],
+    programs: Sequence[str],
+    suite: str,
+    cache: Path,
 ) -> dict[str, Path]:
     """Download the archives of the packages and their dependencies; return them by name."""
     debs = cache / "debs"
@@ -168,16 +184,49 @@ def _download_archives(
     with tempfile.TemporaryDirectory(dir=cache, prefix="apt-") as folder:
         apt = _apt_options(Path(folder), suite)
         run_command(["apt-get", *apt, "-qq", "update"])
-        kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
-        without = [f"--no-{kind}" for kind in kinds]
-        closure = ["apt-cache", *apt, "depends", "--recurse", *without, *packages]
-        names = re.findall(r"^[a-z0-9].*", run_command(closure), re.M) if packages else []
+        names = {*_find_dependencies(apt, packages), *find_libraries(apt, programs)}
         wanted = sorted({*alone, *(n for n in names if not _EXCLUDED_PACKAGES.fullmatch(n))})
         uris = run_command(["apt-get", *apt, "-qq", "download", "--print-uris", *wanted])
         # apt reuses complete files of that name and resumes incomplete ones.
         run_command(["apt-get", *apt, "-qq", "download", *wanted], folder=debs)
     files = [debs / line.split()[1] for line in uris.splitlines() if line.startswith("'")]
     return {path.name.partition("_")[0]: path for path in files}
+
+
+def _find_dependencies(apt: Sequence[str], packages: Sequence[str]) -> dict[str, set[str]]:
+    """Map packages and all that they depend on to their own dependencies."""
+    if not packages:
+        return {}
+    kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
+    without = [f"--no-{kind}" for kind in kinds]
+    return parse_dependencies(
+        run_command(["apt-cache", *apt, "depends", "--recurse", *without, *packages])
+    )
+
+
+def parse_dependencies(listed: str) -> dict[str, set[str]]:
+    """Parse the output of ``apt-cache depends``: the first of alternatives is a dependency."""
+    found: dict[str, set[str]] = {}
+    for name, block in re.findall(r"^(\S+)\n((?: .*\n?)*)", listed, re.M):
+        groups = [re.findall(r"[^ \n]+$", group, re.M) for group in _ALTERNATIVES.findall(block)]
+        # A virtual package, in <>, is followed by those that provide it.
+        first = [next((n for n in names if n[0] != "<"), "") for names in groups]
+        found[name] = set(first) - {""}
+    return {name: needed for name, needed in found.items() if name[0] != "<"}
+
+
+def find_libraries(apt: Sequence[str], programs: Sequence[str]) -> set[str]:
+    """Find packages with the libraries that they need, and libraries that these need.
+
+    Other dependencies are for an installed system: users, services, scripts.
+    """
+    dependencies = _find_dependencies(apt, programs)
+    found, waiting = set(programs), [*programs]
+    while waiting:
+        needed = {n for n in dependencies.get(waiting.pop(), ()) if _LIBRARY_PACKAGE.match(n)}
+        waiting += needed - found
+        found |= needed
+    return found
 
 
 def _apt_options(folder: Path, suite: str) -> list[str]:
@@ -200,6 +249,8 @@ def _apt_options(folder: Path, suite: str) -> list[str]:
         "Acquire::Languages": "none",
         "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
         "Acquire::Retries": "3",
+        # A mirror that cannot be reached is an error, not a warning.
+        "APT::Update::Error-Mode": "any",
     }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
@@ -214,6 +265,7 @@ def _build_tree(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, An
     root.mkdir(parents=True)
     for archive in archives.values():
         run_command(["dpkg-deb", "-x", str(archive), str(root)])
+    merge_folders(root)
     for needless in EXCLUDED_FOLDERS:
         shutil.rmtree(root / needless, ignore_errors=True)
     _patch_library_paths(root, tree / "root", archives)
@@ -221,6 +273,15 @@ def _build_tree(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, An
     mark = json.dumps({**asked, "versions": versions}, indent=1)
     (part / COMPLETION_FILE).write_text(mark + "\n", encoding="utf-8")
     part.rename(tree)
+
+
+def merge_folders(root: Path) -> None:
+    """Move folders that Debian kept beside /usr until Debian 12 below it."""
+    for name in ("bin", "sbin", "lib", "lib64"):
+        folder = root / name
+        if folder.is_dir():
+            shutil.copytree(folder, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(folder)
 
 
 def _patch_library_paths(root: Path, final: Path, names: Mapping[str, Path]) -> None:

@@ -29,7 +29,7 @@ TIMEOUT_S = 120.0
 @contextmanager
 def rucio_client(grid: Grid, account: str) -> Iterator[Any]:
     """Open Rucio's client for an account of the testbed; only one at a time."""
-    programs = grid.box.cache / f"xrootd-{SUITE}/root/usr/bin"
+    programs = grid.box.cache / f"xrootd-server-{SUITE}/root/usr/bin"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUCIO_CONFIG", str(rucio_server.rucio_client_config(grid.box, account)))
         patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")

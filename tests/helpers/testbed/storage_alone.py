@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -37,10 +37,15 @@ class TracedStorage(XrootdStorage):
 
 
 @contextmanager
-def run_storage(kind: str, storage: type[XrootdStorage] = XrootdStorage) -> Iterator[XrootdStorage]:
+def run_storage(
+    kind: str,
+    storage: type[XrootdStorage] = XrootdStorage,
+    channels: Sequence[tuple[str, str]] = (),
+    sites: int = 2,
+) -> Iterator[XrootdStorage]:
     """Run the storages of two sites and their redirector; the second site is distant."""
     name = f"t{os.getpid()}-{kind}{next(_NUMBERS)}"
-    box = workspace.define_workspace(name, 2, config.load_settings())
+    box = workspace.define_workspace(name, sites, config.load_settings(), channels=channels)
     part = storage(box, kind)
     try:
         part.install(print)

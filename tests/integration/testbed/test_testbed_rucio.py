@@ -71,7 +71,7 @@ def adler32(path: Path) -> int:
 
 def xrdfs(grid: Grid, url: str, *words: str) -> str:
     server, _, path = url.removeprefix("root://").partition("//")
-    program = grid.box.cache / f"xrootd-{SUITE}/root/usr/bin/xrdfs"
+    program = grid.box.cache / f"xrootd-server-{SUITE}/root/usr/bin/xrdfs"
     asked = [str(program), server, *words, f"/{path}"]
     return subprocess.run(asked, env={}, capture_output=True, check=True, text=True).stdout
 
@@ -117,7 +117,7 @@ def test_distant_sites_copy_between_each_other(
     did = {"scope": "hctest", "name": f"{placed.did['name']}/{placed.files[0].name}"}
     (near,) = rucio_users.list_pfns(hammer, did, "SITE_A").values()
     (distant,) = rucio_users.list_pfns(hammer, did, "SITE_C").values()
-    programs = rucio_grid.box.cache / f"xrootd-{SUITE}/root/usr/bin"
+    programs = rucio_grid.box.cache / f"xrootd-server-{SUITE}/root/usr/bin"
     for source, target in ((near, f"{distant}.copy"), (distant, f"{near}.copy")):
         command = [str(programs / "xrdcp"), "--silent", "--tpc", "only", source, target]
         subprocess.run(command, env={}, check=True, timeout=60)

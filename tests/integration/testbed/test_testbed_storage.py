@@ -106,7 +106,11 @@ def xrdfs(grid: Grid, one: Door, *words: str, patience_s: float = 20.0) -> bytes
     host, port = address(one)
     try:
         done = subprocess.run(
-            [grid.box.cache / f"xrootd-{SUITE}/root/usr/bin/xrdfs", f"{host}:{port}", *words],
+            [
+                grid.box.cache / f"xrootd-server-{SUITE}/root/usr/bin/xrdfs",
+                f"{host}:{port}",
+                *words,
+            ],
             env={"XRD_CONNECTIONWINDOW": "2", "XRD_CONNECTIONRETRY": "1"},
             capture_output=True,
             check=False,

@@ -27,6 +27,7 @@ from treehammer.errors import NothingToDoError
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.plan import Plan, make_plan
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
+from treehammer.submit.sites.site_model import Door
 
 
 def test_jobs_are_groups_by_repeats_plus_checksum(tmp_path: Path) -> None:
@@ -360,6 +361,20 @@ def test_job_with_bundled_doors_reads_through_each(tmp_path: Path) -> None:
         assert len({half.identity["series"] for half in job.spec.executions}) == 2
     checked = {job.access.door_label for job in plan.jobs if job.kind == "checksum"}
     assert checked == {"near", "far"}
+
+
+def test_doors_of_one_protocol_are_bundled(tmp_path: Path) -> None:
+    """A site's stable and testing servers differ in version alone."""
+    doors = tuple(
+        Door(name, "root", f"root://{name}.example.org//data", "XRootD", version)
+        for name, version in (("near", "5.8.1"), ("far", "6.2.0"))
+    )
+    plan = make_local_plan(tmp_path, DOORS_TEST, replace(make_site("near"), doors=doors))
+    executions = [e for job in plan.jobs if job.kind == "timed" for e in job.spec.executions]
+    assert {(e.identity["door"], e.identity["door_protocol"], e.door_url) for e in executions} == {
+        (door.name, "root", door.prefix) for door in doors
+    }
+    assert len({e.identity["series"] for e in executions}) == 8
 
 
 def test_launches_run_in_another_order_in_each_job(tmp_path: Path) -> None:

@@ -46,12 +46,21 @@ def remembered(boxes: Path) -> None:
     workspace.write_state(folder, WorkspaceState(("SITE_A",), False, daemons=daemons))
 
 
-@pytest.mark.parametrize("verb", ["status", "down", "logs"])
-def test_commands_without_testbed(boxes: Path, verb: str) -> None:
-    result = run(boxes, verb)
+@pytest.mark.parametrize("command", ["status", "down", "logs", "upgrade SITE_A root sid"])
+def test_commands_without_testbed(boxes: Path, command: str) -> None:
+    result = run(boxes, *command.split())
     assert isinstance(result.exception, TreehammerError)
     assert result.exception.exit_code == ExitCode.NOTHING
     assert not boxes.exists()
+
+
+def test_channels_are_part_of_the_state(boxes: Path) -> None:
+    channels = (("stable", "bookworm"), ("testing", "sid"))
+    assert testbed_commands.parse_channels(["stable=bookworm", "testing=sid"]) == [*channels]
+    (boxes / "testbed").mkdir(parents=True)
+    state = WorkspaceState(("SITE_A",), False, channels=channels)
+    workspace.write_state(boxes / "testbed", state)
+    assert workspace.read_state(boxes / "testbed") == state
 
 
 def test_status_lists_running_daemons(boxes: Path) -> None:
@@ -86,7 +95,18 @@ def test_unknown_log_is_refused(boxes: Path) -> None:
     assert error.exit_code == ExitCode.USAGE
 
 
-@pytest.mark.parametrize("words", [["--sites", "0"], ["--sites", "27"], ["--name", "A"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--sites", "0"],
+        ["--sites", "27"],
+        ["--name", "A"],
+        ["--xrootd-channel", "sid"],
+        ["--xrootd-channel", "http=sid"],
+        ["--xrootd-channel", "testing=../x"],
+        ["--xrootd-channel", "testing=sid", "--xrootd-channel", "testing=trixie"],
+    ],
+)
 def test_invalid_up_options_are_refused(boxes: Path, words: list[str]) -> None:
     result = run(boxes, "up", *words)
     assert result.exit_code != 0

@@ -103,3 +103,52 @@ def test_mirror_comes_from_environment(tmp_path: Path, monkeypatch: pytest.Monke
 def test_failed_command_shows_end_of_output() -> None:
     with pytest.raises(TestbedError, match=r"(?s)sh: failed:.*two\n  three\n  four\n"):
         debian_packages.run_command(["sh", "-c", "printf 'one\ntwo\nthree\nfour\n' >&2; exit 3"])
+
+
+DEPENDENCIES = """\
+server
+  Depends: logrotate
+  Depends: <perl:any>
+    perl
+ |Depends: libsystemd0
+  Depends: libelogind0
+  Depends: libserver3
+libserver3
+  PreDepends: libc6
+ |Depends: <users>
+    adduser
+    sysusers
+  Depends: zlib1g
+<users>
+  libusers
+perl
+  Depends: libperl5
+libperl5
+zlib1g
+"""
+
+
+def test_first_alternative_is_a_dependency() -> None:
+    assert debian_packages.parse_dependencies(DEPENDENCIES) == {
+        "server": {"logrotate", "perl", "libsystemd0", "libserver3"},
+        "libserver3": {"libc6", "adduser"},
+        "perl": {"libperl5"},
+        "libperl5": set(),
+        "zlib1g": set(),
+    }
+
+
+def test_programs_bring_only_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian_packages, "run_command", lambda _: DEPENDENCIES)
+    found = debian_packages.find_libraries([], ["server"])
+    assert found == {"server", "libserver3", "libsystemd0", "libc6"}
+
+
+def test_folders_beside_usr_are_merged(tmp_path: Path) -> None:
+    for name in ("lib/x/libc.so.6", "usr/lib/x/libd.so"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.touch()
+    debian_packages.merge_folders(tmp_path)
+    assert {path.name for path in (tmp_path / "usr/lib/x").iterdir()} == {"libc.so.6", "libd.so"}
+    assert not (tmp_path / "lib").exists()
