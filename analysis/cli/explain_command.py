@@ -24,6 +24,7 @@ from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
+from treehammer.text_formatting import format_share
 
 Row = Mapping[str, Any]
 
@@ -174,17 +175,13 @@ def _make_columns(others: Mapping[TimePart, float]) -> list[OutputColumn]:
     columns = [
         OutputColumn("part", "part of the wall time"),
         OutputColumn("wall_s", "s", lambda value: f"{value:.1f}", align_right=True),
-        OutputColumn("share", "share", _format_share, align_right=True),
+        OutputColumn("share", "share", format_share, align_right=True),
         OutputColumn(
             "without_cpu_s", "without CPU, s", lambda value: f"{value:.1f}", align_right=True
         ),
     ]
     if others:
         columns.append(
-            OutputColumn("other_sites_share", "other sites", _format_share, align_right=True)
+            OutputColumn("other_sites_share", "other sites", format_share, align_right=True)
         )
     return columns
-
-
-def _format_share(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")

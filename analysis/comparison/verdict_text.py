@@ -173,7 +173,8 @@ def format_change_interval(low: float, high: float) -> str:
 def _format_change(effect: float) -> str:
     if effect > MAX_SHOWN_EFFECT:
         return f">+{100 * math.expm1(MAX_SHOWN_EFFECT):.0f}"
-    return f"{100 * math.expm1(effect):+.1f}".replace("-", "−")
+    # Rounded first: −0.04 % is +0.0 %, not −0.0 %.
+    return f"{round(100 * math.expm1(effect), 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def format_milliseconds(seconds: float) -> str:

@@ -18,7 +18,7 @@ from treehammer.analysis.descriptive.time_breakdown import (
 )
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_share, pluralize
 
 Row = Mapping[str, Any]
 
@@ -250,7 +250,7 @@ def _describe_cached(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
     cached = _median(rows, "client_cached_fraction")
     if cached is None:
         return ""
-    return f"{cached:.0%} of the file was in the node's page cache at the start (median)."
+    return f"{format_share(cached)} of the file was in the node's page cache at the start (median)."
 
 
 def _describe_copy(breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
@@ -262,7 +262,9 @@ def _describe_copy(breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:
 def _describe_unzip(breakdown: TimeBreakdown, _rows: Sequence[Row]) -> str:
     unzip = breakdown.seconds[TimePart.DECOMPRESSION]
     loop = unzip + breakdown.seconds[TimePart.DESERIALIZATION]
-    return f"Decompression takes {unzip / loop:.0%} of the loop's CPU time." if loop else ""
+    if not loop:
+        return ""
+    return f"Decompression takes {format_share(unzip / loop)} of the loop's CPU time."
 
 
 def _describe_servers(_breakdown: TimeBreakdown, rows: Sequence[Row]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from treehammer.collectors.job_spec import ALONE, LATE, MAX_START_SPREAD_S
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.hctests.matrix.load_settings import LoadSettings
+from treehammer.text_formatting import format_share
 
 #: Columns of a measurement that :func:`summarize_starts` needs.
 START_COLUMNS = (
@@ -76,7 +77,7 @@ class StartSpread:
         if self.late:
             parts.append(f"{self.late} late, by up to {self.latest_s:.1f} s")
         if self.missing_load > 0.0005:
-            parts.append(f"{self.missing_load:.1%} of the load missing")
+            parts.append(f"{format_share(self.missing_load, 1)} of the load missing")
         return f"{self.judgment}: {'; '.join(parts)}"
 
 

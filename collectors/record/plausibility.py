@@ -173,7 +173,7 @@ def check_cold_start(values: Values) -> str:
     """Check that a cold execution started with its file outside of the node's page cache."""
     fraction = values.get("client_cached_fraction")
     if values.get("axis_cache") == "cold" and fraction is not None and fraction > MAX_COLD_CACHED:
-        return f"cold was asked for, but {fraction:.0%} of the file was cached"
+        return f"cold was asked for, but {100 * fraction:.0f} % of the file was cached"
     return ""
 
 

@@ -17,6 +17,11 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
+def format_share(share: float, decimals: int = 0) -> str:
+    """Format a share in per cent: ``6 %``, or ``5.9 %`` with one decimal."""
+    return f"{100 * share:.{decimals}f} %"
+
+
 def format_size(size: float) -> str:
     """Format a number of bytes: ``950 B``, ``1.25 MB``."""
     return f"{size / MEGABYTE:.2f} MB" if size >= MEGABYTE / 100 else f"{size:.0f} B"

@@ -48,3 +48,33 @@ def test_hostile_site_names_are_escaped(full_service: str, open_tab: Visit) -> N
         tab.page.get_by_role("heading", name=text, level=1).wait_for()
         tab.check_page()
         tab.page.go_back()
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_tables_are_sorted_and_filtered(full_service: str, open_tab: Visit, script: bool) -> None:
+    tab = open_tab(full_service, script=script)
+    tab.open("/sites/SITE_A?days=30")
+    table = tab.page.locator("#table-outcomes")
+    count = table.locator("tbody tr").count()
+    table.locator("#sort-outcomes-good").click()
+    tab.page.wait_for_url("**sort-outcomes=-good*")
+    assert "days=30" in tab.page.url
+    table.locator("th[aria-sort=descending]").wait_for()
+    good = [int(text) for text in table.locator("tbody tr td:nth-child(3)").all_inner_texts()]
+    assert good == sorted(good, reverse=True)
+    assert len(good) == count
+    day = table.locator("tbody th").first.inner_text()
+    words = table.get_by_label("Filter")
+    words.fill(day)
+    if not script:
+        words.press("Enter")
+    table.get_by_text(f"1 of {count} rows").wait_for()
+    assert table.locator("tbody th").all_inner_texts() == [day]
+    assert "sort-outcomes=-good" in tab.page.url
+    if script:
+        # Typing goes on in the same field.
+        assert tab.page.evaluate("document.activeElement.id") == "find-outcomes"
+        tab.check_page()
+    words.fill("nothing like this")
+    words.press("Enter")
+    table.get_by_text("No row contains").wait_for()

@@ -6,9 +6,9 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 from treehammer.text_formatting import pluralize
 from treehammer.web.display.template_environment import format_cell
@@ -32,6 +32,8 @@ class TableColumn:
         is_long: allow line breaks.
         link: URL of a cell, '' for none.
         css_class: CSS class of a cell, '' for none.
+        detail: second, quiet line of a cell, '' for none.
+        sort_key: key of the value to sort by, if ``key`` holds formatted text.
         hidden: exported but not shown.
     """
 
@@ -43,20 +45,60 @@ class TableColumn:
     is_long: bool = False
     link: Callable[[Row], str] = field(default=lambda _: "")
     css_class: Callable[[Row], str] = field(default=lambda _: "")
+    detail: Callable[[Row], str] = field(default=lambda _: "")
+    sort_key: str = ""
     hidden: bool = False
 
     def cell_text(self, row: Row) -> str:
         """Text of a row's cell."""
         return self.format_row(row) if self.format_row else self.format_value(row[self.key])
 
+    def cell_class(self, row: Row) -> str:
+        """CSS classes of a row's cell."""
+        zero = "zero" if self.is_number and row[self.key] == 0 else ""
+        return " ".join(filter(None, (self.column_class, zero, self.css_class(row))))
+
+    @property
+    def column_class(self) -> str:
+        """CSS classes common to all cells of the column."""
+        return " ".join(["number"] * self.is_number + ["long"] * self.is_long)
+
 
 @dataclass(frozen=True)
 class TableCell:
-    """Text, link and CSS classes of a shown cell."""
+    """Text, link, CSS classes and second line of a shown cell."""
 
     text: str
     link: str
     css_class: str
+    detail: str
+
+
+class LazyRows(Sequence[Row]):
+    """Rows that are built when they are read: pages show few of many.
+
+    Args:
+        items: one for each row.
+        build_row: builds the row of an item.
+    """
+
+    def __init__(self, items: Sequence[Any], build_row: Callable[[Any], Row]) -> None:
+        self._items = items
+        self._build_row = build_row
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return [self._build_row(item) for item in self._items[index]]
+        return self._build_row(self._items[index])
 
 
 @dataclass(frozen=True)
@@ -69,7 +111,11 @@ class DataTable:
         columns: in order; the first is the row heading.
         rows: with a value for every column's key.
         empty_text: sentence shown if the table has no rows.
-        note: shown below, e.g. about truncation.
+        note: shown below.
+        max_rows: rows shown on a page; CSV and JSON hold all.
+        newest: show the last rows instead of the first ones, along a time axis.
+        is_arrangeable: readers can sort and filter; not for one page of a longer list.
+        arranged_from: all rows in the table's own order, if a reader arranged them.
     """
 
     name: str
@@ -78,6 +124,32 @@ class DataTable:
     rows: Sequence[Row]
     empty_text: str = "No entries."
     note: str = ""
+    max_rows: int | None = None
+    newest: bool = False
+    is_arrangeable: bool = True
+    arranged_from: Sequence[Row] | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of rows before a reader's filter."""
+        return len(self.rows if self.arranged_from is None else self.arranged_from)
+
+    @property
+    def shown_rows(self) -> Sequence[Row]:
+        """Rows shown on a page."""
+        if self.max_rows is None or len(self.rows) <= self.max_rows:
+            return self.rows
+        from_end = self.newest and self.arranged_from is None
+        return self.rows[-self.max_rows :] if from_end else self.rows[: self.max_rows]
+
+    @property
+    def shown_note(self) -> str:
+        """Note with the number of rows that are not shown."""
+        if len(self.shown_rows) == len(self.rows):
+            return self.note
+        end = "Last" if self.newest and self.arranged_from is None else "First"
+        of_all = pluralize(len(self.rows), "row")
+        return f"{self.note} {end} {self.max_rows} of {of_all}; CSV and JSON hold all.".strip()
 
     @cached_property
     def shown_columns(self) -> tuple[TableColumn, ...]:
@@ -88,29 +160,10 @@ class DataTable:
         """Shown cells of a row."""
         return [
             TableCell(
-                column.cell_text(row),
-                column.link(row),
-                " ".join(filter(None, (fixed, column.css_class(row)))),
+                column.cell_text(row), column.link(row), column.cell_class(row), column.detail(row)
             )
-            for column, fixed in self._columns_with_classes
-        ]
-
-    @cached_property
-    def _columns_with_classes(self) -> list[tuple[TableColumn, str]]:
-        """Shown columns with the CSS classes common to all their cells."""
-        return [
-            (column, " ".join(["number"] * column.is_number + ["long"] * column.is_long))
             for column in self.shown_columns
         ]
-
-    def truncate(self, most: int, *, newest: bool = False) -> DataTable:
-        """Keep the first or, along a time axis, the last rows, for a page."""
-        if len(self.rows) <= most:
-            return self
-        rows = self.rows[-most:] if newest else self.rows[:most]
-        of_all = pluralize(len(self.rows), "row")
-        note = f"{'Last' if newest else 'First'} {most} of {of_all}; CSV and JSON hold all."
-        return replace(self, rows=rows, note=f"{self.note} {note}".strip())
 
     def plain_rows(self) -> list[dict[str, Any]]:
         """Return rows for export: raw values by key."""

@@ -63,15 +63,22 @@ def _largest_magnitude(values: Iterable[float | None]) -> float:
 
 def format_per_cent(share: float | None) -> str:
     """Format a share as a signed percentage; a dash for None."""
-    return "–" if share is None else f"{share:+.1%}".replace("-", "−").replace("%", " %")
+    if share is None:
+        return "–"
+    # Rounded first: −0.04 % is +0.0 %, not −0.0 %.
+    per_cent = round(100 * share, 1) + 0.0
+    return f"{per_cent:+.1f} %".replace("-", "−")
 
 
 def format_seconds(value: float) -> str:
     """Format seconds in the fitting unit: ``32 µs``, ``1.1 ms``, ``2.1 s``."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size or unit == "µs":
-            return f"{value / size:.3g} {unit}" if value < 1000 else f"{value:.0f} s"
-    raise AssertionError(value)
+    if value >= 999.5:
+        return f"{value:.0f} s"
+    # 999.5 of a unit would round to 1e+03 of it.
+    unit, size = next(
+        (step for step in (("s", 1.0), ("ms", 1e-3)) if value >= 0.9995 * step[1]), ("µs", 1e-6)
+    )
+    return f"{value / size:.3g} {unit}"
 
 
 def format_mean_and_rms(mean: float, rms: float) -> str:

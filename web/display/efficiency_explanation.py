@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treehammer.analysis.descriptive.efficiency_diagnosis import diagnose_efficiency
+from treehammer.text_formatting import format_share
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 
 TIME_TABLE = "time"
@@ -36,7 +37,7 @@ def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> Eff
     columns = (
         TableColumn("part", "part of the wall time"),
         TableColumn("wall_s", "s", _format_seconds, is_number=True),
-        TableColumn("share", "share", lambda share: f"{share:.0%}", is_number=True),
+        TableColumn("share", "share", format_share, is_number=True),
         TableColumn("without_cpu_s", "without CPU, s", _format_seconds, is_number=True),
     )
     text = (

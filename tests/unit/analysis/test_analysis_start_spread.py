@@ -35,7 +35,7 @@ def test_spread_within_the_bound_is_good() -> None:
     assert found.missing_load == pytest.approx(0.3 / 400)
     assert found.describe() == (
         "good: 4 of 4 jobs started together, spread 150 ms (at most 250 ms, clocks within 2.0 ms); "
-        "0.1% of the load missing"
+        "0.1 % of the load missing"
     )
 
 
@@ -52,7 +52,7 @@ def test_late_and_absent_jobs_are_named() -> None:
     assert (found.started, found.late) == (3, 1)
     assert found.missing_load == pytest.approx((20.01 + 100) / 400)
     assert "bad: 3 of 4 jobs" in found.describe()
-    assert "1 late, by up to 20.0 s; 30.0% of the load missing" in found.describe()
+    assert "1 late, by up to 20.0 s; 30.0 % of the load missing" in found.describe()
     failed = [*rows, row(3, None, failure_class="submission", start_state="late")]
     assert summarize_starts(failed, LOAD)[0].missing_load == found.missing_load
 

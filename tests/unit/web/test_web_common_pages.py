@@ -28,7 +28,7 @@ from treehammer.sql.write.store import Store
 from treehammer.web.api.page_operations import OPERATIONS
 from treehammer.web.display import calendar_days
 from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
-from treehammer.web.views.shared.page_context import link_to_same_page
+from treehammer.web.views.shared.page_links import link_to_same_page
 
 BROWSER = {"Accept": "text/html,*/*"}
 #: Paths that require read access, except those of the API.

@@ -162,7 +162,7 @@ def test_read_latencies_are_merged(filled_service: ServiceThread) -> None:
 def test_read_latencies_are_drawn(filled_service: ServiceThread, scale: str) -> None:
     query = f"view=latency&by=site&color=axis_root&scale={scale}&where=site~SITE_*&{ALL}"
     page = filled_service.client.get(f"/explore?{query}", headers=PEOPLE)
-    assert "50% below" in page.text
+    assert "50 % below" in page.text
     assert "reads (%)" in page.text
     assert filled_service.client.get(f"/explore/figure.png?{query}").content.startswith(b"\x89PNG")
     both = filled_service.client.get(f"/explore?view=latency&by=axis_root&{ALL}", headers=PEOPLE)

@@ -22,7 +22,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.web.figures import figure_points
-from treehammer.web.views.compare import compare_page, comparison_page
+from treehammer.web.views.compare import compare_page, effect_tables
 from treehammer.web.views.explore import explore_page
 
 DAY = datetime.now(UTC).date().isoformat()
@@ -160,7 +160,7 @@ def test_long_tables_are_truncated_in_html_only(
     few: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explore_page, "MAX_SHOWN_ROWS", 3)
-    monkeypatch.setattr(comparison_page, "MAX_SHOWN_ROWS", 2)
+    monkeypatch.setattr(effect_tables, "MAX_SHOWN_ROWS", 2)
     page = few.client.get("/explore?by=site&color=")
     assert f"First 3 of {len(SITES)} rows; CSV and JSON hold all." in page.text
     assert len(few.client.get("/explore?by=site&color=&format=csv").text.splitlines()) == 1 + len(

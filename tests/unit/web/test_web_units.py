@@ -6,7 +6,12 @@ import math
 
 import pytest
 
-from treehammer.web.display.display_units import aligned_format, fit_unit
+from treehammer.web.display.display_units import (
+    aligned_format,
+    fit_unit,
+    format_per_cent,
+    format_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,3 +40,24 @@ def test_decimals_are_aligned() -> None:
     values = [10.2, 0.02, 0.021]
     write = aligned_format(values, fit_unit("1", values))
     assert [write(one) for one in values] == ["10.20", "0.020", "0.021"]
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (0.0, "0 µs"),
+        (32e-6, "32 µs"),
+        (0.0009996, "1 ms"),
+        (0.9996, "1 s"),
+        (0.9994, "999 ms"),
+        (999.6, "1000 s"),
+        (3350.0, "3350 s"),
+    ],
+)
+def test_seconds_never_have_exponents(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_small_losses_are_not_minus_zero() -> None:
+    texts = [format_per_cent(share) for share in (-0.0004, 0.0004, -0.0006, 0.05)]
+    assert texts == ["+0.0 %", "+0.0 %", "−0.1 %", "+5.0 %"]

@@ -34,6 +34,10 @@ def campaign_list_view(store: Store, request: Request) -> PageView:
     )
     page_count = count_pages(count, CAMPAIGNS_PER_PAGE)
     table = campaign_table("campaigns", "Campaigns, newest first", campaigns, request)
-    table = replace(table, empty_text=past_last_page_text(number, page_count))
+    table = replace(
+        table,
+        empty_text=past_last_page_text(number, page_count),
+        is_arrangeable=page_count == 1,
+    )
     values = {"page": number, "pages": page_count, "count": count}
     return PageView("campaigns.html.j2", "Campaigns", values, (table,))

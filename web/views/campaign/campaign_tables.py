@@ -238,7 +238,12 @@ def build_job_table(store: Store, campaign: CampaignRow, request: Request) -> tu
     )
     rows = [_job_row(line) for line in lines]
     return DataTable(
-        "jobs", "Selected jobs", columns, rows, empty_text=_empty_jobs_text(request, count)
+        "jobs",
+        "Selected jobs",
+        columns,
+        rows,
+        empty_text=_empty_jobs_text(request, count),
+        is_arrangeable=count <= JOBS_PER_PAGE,
     ), count
 
 

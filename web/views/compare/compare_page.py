@@ -129,6 +129,7 @@ def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -
         "Stored comparisons, newest first",
         columns,
         [_comparison_row(row, names) for row in comparisons],
+        is_arrangeable=count <= COMPARISONS_PER_PAGE,
     )
     values = {
         "stored": table,

@@ -27,7 +27,7 @@ from treehammer.analysis.statistics.verdict import (
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.write.store import Store
-from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable
+from treehammer.web.display.data_tables import DataTable
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.views.compare import cell_charts, comparison_columns, effect_tables
 from treehammer.web.views.compare.effect_bars import find_axis_reach, place_effect_bar
@@ -42,9 +42,9 @@ from treehammer.web.views.shared.page_context import (
     HTML,
     PageView,
     link_to,
-    link_to_same_page,
     requested_format,
 )
+from treehammer.web.views.shared.page_links import link_to_same_page
 
 
 @dataclass(frozen=True)
@@ -126,24 +126,24 @@ class _VerdictRows:
 
 def comparison_view(one: ShownComparison) -> PageView:
     """Collect the data of a comparison's page."""
-    limit = MAX_SHOWN_ROWS if requested_format(one.request) == HTML else None
-    tables = _build_effect_tables(one, limit)
+    is_page = requested_format(one.request) == HTML
+    tables = _build_effect_tables(one)
     counts = instruction_changes.load_counted_work(one.store, one.rows)
     instructions = effect_tables.instruction_table(counts, one.titled)
-    counters = _build_counter_table(one, limit)
-    pairs = [] if one.is_live or limit else [effect_tables.pair_table(one.pairs)]
+    counters = _build_counter_table(one, is_page=is_page)
+    pairs = [] if one.is_live or is_page else [effect_tables.pair_table(one.pairs)]
     values = {
         "tables": tables,
         "instructions": instructions,
         "counters": counters,
-        **_page_values(one, limit),
+        **_page_values(one),
         **(one.values or {}),
     }
     title = comparison_columns.describe_comparison(one.rows[0], one.names)["compared"]
     return PageView("comparison.html.j2", title, values, (*tables, counters, instructions, *pairs))
 
 
-def _page_values(one: ShownComparison, limit: int | None) -> dict[str, Any]:
+def _page_values(one: ShownComparison) -> dict[str, Any]:
     """Collect what is shown beside the tables."""
     first = one.rows[0]
     description = comparison_columns.describe_comparison(first, one.names)
@@ -156,10 +156,7 @@ def _page_values(one: ShownComparison, limit: int | None) -> dict[str, Any]:
         "cell_charts": _draw_cell(one) if one.shown.is_one_cell else [],
         "counter_summary": counter_changes.summarize_counters(one.counters),
         "not_time": instruction_changes.NOT_TIME,
-        "bars": {
-            "pooled": [place_effect_bar(row, reach) for row in one.split.pooled[:limit]],
-            "by_site": [place_effect_bar(row, reach) for row in one.split.by_site[:limit]],
-        },
+        "place_bar": lambda row: place_effect_bar(row, reach),
         "delta": description["delta"] or DEFAULT_DELTA,
         "reach": reach,
         "directions": verdict_text.name_directions(one.rows),
@@ -196,36 +193,22 @@ def _draw_cell(one: ShownComparison) -> list[LineChart]:
     return [chart for chart in charts if chart]
 
 
-def _build_effect_tables(one: ShownComparison, limit: int | None) -> list[DataTable]:
+def _build_effect_tables(one: ShownComparison) -> list[DataTable]:
     """Build the tables over sites, by site, and of series that lack a side."""
-    sections = (
-        (effect_tables.pooled_table, one.split.pooled),
-        (effect_tables.site_table, one.split.by_site),
-        (effect_tables.missing_table, one.split.missing),
-    )
     return [
-        replace(
-            build(one.request, some[:limit], one.titled), note=_truncation_note(limit, len(some))
-        )
-        for build, some in sections
+        effect_tables.pooled_table(one.request, one.split.pooled, one.titled),
+        effect_tables.site_table(one.request, one.split.by_site, one.titled),
+        effect_tables.missing_table(one.request, one.split.missing, one.titled),
     ]
 
 
-def _build_counter_table(one: ShownComparison, limit: int | None) -> DataTable:
-    """Build the table of exact counters; with a limit, of those only that changed."""
+def _build_counter_table(one: ShownComparison, *, is_page: bool) -> DataTable:
+    """Build the table of exact counters; on a page, of those only that changed."""
     is_counter = one.shown.metric in COUNTER_NAMES
     chosen = one.shown.select(one.counters, any_metric=not is_counter)
-    if limit is None:
-        return effect_tables.counter_table(one.request, chosen, one.titled)
-    changed = [change for change in chosen if change.verdict != counter_changes.SAME]
-    table = effect_tables.counter_table(one.request, changed[:limit], one.titled)
-    return replace(table, note=_truncation_note(limit, len(changed)))
-
-
-def _truncation_note(limit: int | None, count: int) -> str:
-    if limit is None or count <= limit:
-        return ""
-    return f"First {limit} of {count:,} rows; CSV and JSON hold all."
+    if is_page:
+        chosen = [change for change in chosen if change.verdict != counter_changes.SAME]
+    return effect_tables.counter_table(one.request, chosen, one.titled)
 
 
 def effect_weight(row: VerdictRow) -> float:

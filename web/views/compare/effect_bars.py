@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.sql.core.rows import VerdictRow
+from treehammer.web.display.data_tables import Row
 
 #: Maximum reach of the drawn axis to either side, in ln.
 _MAX_AXIS_REACH = 2.5
@@ -43,18 +44,19 @@ class EffectBar:
     ends_beyond_axis: bool
 
 
-def place_effect_bar(row: VerdictRow, reach: float) -> EffectBar | None:
-    """Place a row's effect on the axis; None without an interval."""
-    if row.effect is None or row.low is None or row.high is None:
+def place_effect_bar(row: Row, reach: float) -> EffectBar | None:
+    """Place the effect of a table's row on the axis; None without an interval."""
+    effect, low, high = row["effect"], row["low"], row["high"]
+    if effect is None or low is None or high is None:
         return None
 
     def place(value: float) -> float:
         return round(50 + 50 * max(-1.0, min(1.0, value / reach)), 2)
 
     return EffectBar(
-        place(row.low),
-        place(row.high),
-        place(row.effect) if abs(row.effect) <= reach else None,
-        row.low < -reach,
-        row.high > reach,
+        place(low),
+        place(high),
+        place(effect) if abs(effect) <= reach else None,
+        low < -reach,
+        high > reach,
     )

@@ -19,7 +19,13 @@ from treehammer.analysis.comparison.instruction_changes import (
 from treehammer.analysis.samples.sample import SELECTION_AXIS
 from treehammer.collectors.job_spec import TIMED
 from treehammer.sql.core.rows import PairRow, VerdictRow
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.data_tables import (
+    MAX_SHOWN_ROWS,
+    DataTable,
+    LazyRows,
+    Row,
+    TableColumn,
+)
 from treehammer.web.views.compare.side_conditions import side_conditions
 from treehammer.web.views.shared.page_context import link_to
 
@@ -106,7 +112,9 @@ def counter_table(
         {**asdict(one), "change": format_counter_verdict(one), "axis": first.axis}
         for one in changes
     ]
-    return DataTable("counters", "Exact counters that changed", columns, rows)
+    return DataTable(
+        "counters", "Exact counters that changed", columns, rows, max_rows=MAX_SHOWN_ROWS
+    )
 
 
 def _flatten_counts(pair: CountPair) -> dict[str, Any]:
@@ -126,12 +134,20 @@ def _effect_table(
     name: str, caption: str, columns: Sequence[TableColumn], rows: Sequence[VerdictRow], empty: str
 ) -> DataTable:
     """Build a table with the given columns; further evidence is exported only."""
-    flat = [_flatten(row) for row in rows]
     keys = [column.key for column in columns]
     hidden_columns = [
-        TableColumn(key, hidden=True) for key in (flat[0] if flat else {}) if key not in keys
+        TableColumn(key, hidden=True)
+        for key in (_flatten(rows[0]) if rows else {})
+        if key not in keys
     ]
-    return DataTable(name, caption, (*columns, *hidden_columns), flat, empty_text=empty)
+    return DataTable(
+        name,
+        caption,
+        (*columns, *hidden_columns),
+        LazyRows(rows, _flatten),
+        empty_text=empty,
+        max_rows=MAX_SHOWN_ROWS,
+    )
 
 
 def _flatten(row: VerdictRow) -> dict[str, Any]:
@@ -146,12 +162,13 @@ def _flatten(row: VerdictRow) -> dict[str, Any]:
 
 def _effect_columns() -> tuple[TableColumn, ...]:
     return (
-        TableColumn("change", "change", is_number=True),
-        TableColumn("interval", "interval", is_number=True),
+        TableColumn("change", "change", is_number=True, sort_key="effect"),
+        TableColumn("interval", "interval", is_number=True, sort_key="low"),
         TableColumn(
             "shown_verdict",
             "verdict",
             css_class=lambda row: f"{str(row['verdict']).replace(' ', '-')} folded",
+            detail=lambda row: row["why"] or "",
         ),
         TableColumn(
             "holds_for",

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.counter_changes import SAME, CounterChange
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.web.views.shared.page_context import link_to_same_page
+from treehammer.web.views.shared.page_links import link_to_same_page
 
 Filtered = TypeVar("Filtered", VerdictRow, CounterChange)
 

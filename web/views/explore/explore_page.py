@@ -220,7 +220,11 @@ def _page_view(name: str) -> Callable[[Store, Request], PageView]:
             else figure_captions.explain_empty_figure(query, data.points),
             "about": result.about,
             "tables": [
-                table.truncate(MAX_SHOWN_ROWS, newest=query.group_columns[0] in TIME_UNITS)
+                replace(
+                    table,
+                    max_rows=MAX_SHOWN_ROWS,
+                    newest=query.group_columns[0] in TIME_UNITS,
+                )
                 for table in (quantiles, whole)
                 if table.rows
             ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from treehammer.text_formatting import format_share
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.figures import figure_captions
@@ -141,7 +142,7 @@ def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> 
         TableColumn("good", "executions", is_number=True, link=links.jobs_link),
         TableColumn("reads", "reads", is_number=True),
         *(
-            TableColumn(key, f"{share:.0%} below", format_seconds, is_number=True)
+            TableColumn(key, f"{format_share(share)} below", format_seconds, is_number=True)
             for key, share in _QUANTILE_SHARES.items()
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -21,11 +22,12 @@ from treehammer.sql.read.operation_figures import (
 from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.load_starts import read_load, summarize_campaign_starts
+from treehammer.text_formatting import format_share
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable, TableColumn
 from treehammer.web.display.display_units import format_seconds
-from treehammer.web.display.template_environment import format_time
+from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.figures.drawing_process import FigureFiles
 from treehammer.web.views.load.load_charts import LoadChart, draw_levels, draw_steps
 from treehammer.web.views.load.load_details import LoadDetails, level_of, load_details
@@ -114,7 +116,7 @@ def load_view(store: Store, request: Request) -> PageView:
         "starts": _start_table(spreads),
     }
     values = {
-        **{name: table.truncate(MAX_SHOWN_ROWS) for name, table in tables.items()},
+        **{name: replace(table, max_rows=MAX_SHOWN_ROWS) for name, table in tables.items()},
         "campaign": campaign,
         "load_text": load.describe() if load else "",
         **_describe_chosen(details),
@@ -280,7 +282,9 @@ def _start_table(spreads: Sequence[StartSpread]) -> DataTable:
         TableColumn("started", "started", is_number=True),
         TableColumn("late", "late", is_number=True),
         TableColumn("latest_s", "by up to (s)", is_number=True),
-        TableColumn("missing_load", "load missing", "{:.1%}".format, is_number=True),
+        TableColumn(
+            "missing_load", "load missing", lambda share: format_share(share, 1), is_number=True
+        ),
     )
     return DataTable("starts", "Spread of the real starts", columns, rows)
 
@@ -299,7 +303,7 @@ def _figure_columns(*shown: str) -> Iterator[TableColumn]:
         "limited_steps": "left out",
     }
     formats: Mapping[str, Callable[[Any], str]] = {
-        "failed_fraction": lambda value: _dash(value, "{:.2%}".format),
+        "failed_fraction": lambda value: _dash(value, lambda share: format_share(share, 2)),
         "bytes_per_s": lambda value: _dash(value, lambda rate: f"{rate / 1e6:.4g}"),
         "failures": format_counts,
         **{name: lambda value: _dash(value, format_seconds) for name in QUANTILES},
@@ -308,11 +312,10 @@ def _figure_columns(*shown: str) -> Iterator[TableColumn]:
     for name in names:
         if name in shown:
             continue
-        plain = {"format_value": formats[name]} if name in formats else {}
         yield TableColumn(
             name,
             titles.get(name, name),
-            **plain,
+            formats.get(name, format_cell),
             is_number=name != "failures",
             is_long=name == "failures",
             hidden=name not in titles,
