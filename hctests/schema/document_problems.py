@@ -136,6 +136,17 @@ def validate_document(
     return model.model_validate(rest), [_convert_error(detail, tables) for detail in details]
 
 
+def list_problems(
+    model: type[BaseModel], raw: Mapping[str, Any], tables: DocumentTables
+) -> list[DocumentProblem]:
+    """List the problems of shape of a table; paths are relative to it."""
+    try:
+        model.model_validate(raw)
+    except ValidationError as error:
+        return [_convert_error(detail, tables) for detail in error.errors(include_url=False)]
+    return []
+
+
 def _error_path(detail: ErrorDetails) -> KeyPath:
     """Return the path of an error, without pydantic's mark for invalid keys."""
     path = detail["loc"]

@@ -16,11 +16,15 @@ from treehammer.sql.core.rows import (
     AuditRow,
     CampaignOwnerRow,
     CampaignRow,
+    DowntimeRow,
     InstructionRow,
     JobRow,
+    OverrideRow,
     PairRow,
     ReceiptRow,
     ReplicaRow,
+    RuleSetRow,
+    StatusChangeRow,
     VerdictRow,
 )
 
@@ -34,6 +38,10 @@ Row = TypeVar(
     VerdictRow,
     InstructionRow,
     AuditRow,
+    StatusChangeRow,
+    RuleSetRow,
+    DowntimeRow,
+    OverrideRow,
 )
 #: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
@@ -46,6 +54,10 @@ KeyedRow = (
     | CampaignOwnerRow
     | ReceiptRow
     | AuditRow
+    | StatusChangeRow
+    | RuleSetRow
+    | DowntimeRow
+    | OverrideRow
 )
 ComparisonRow = PairRow | VerdictRow
 

@@ -220,6 +220,88 @@ class VerdictRow:
 
 
 @dataclass(frozen=True)
+class StatusChangeRow:
+    """Change of a site's state, with its evidence.
+
+    Attributes:
+        id: identity.
+        subject_kind: ``site`` (of jobs), ``storage_site``, or ``central`` for the mass event of the
+            sites of the kind that ``site`` names.
+        site: name of the site.
+        rule: rule whose own state changed; '' for the state by all rules, downtimes and overrides.
+        state: new state.
+        previous: state before.
+        since_us: time of the change.
+        decided_us: time of the evaluation that found it.
+        cause: deciding rule, or ``downtime``, ``override`` or ``central``.
+        rule_version: content hash of the deciding rule; '' for other causes.
+        reason: a sentence for people.
+        evidence: JSON with counts and identities of campaigns, jobs and measurements.
+        superseded_us: time at which late results contradicted the change; None if it holds.
+    """
+
+    id: str
+    subject_kind: str
+    site: str
+    rule: str
+    state: str
+    previous: str
+    since_us: int
+    decided_us: int
+    cause: str
+    rule_version: str
+    reason: str
+    evidence: str
+    superseded_us: int | None = None
+
+
+@dataclass(frozen=True)
+class RuleSetRow:
+    """Set of status rules by its content hash, with the times of its use."""
+
+    version: str
+    document: str
+    started_us: int
+    evaluated_us: int
+
+
+@dataclass(frozen=True)
+class DowntimeRow:
+    """Announced downtime of a site; ``subject_kind`` is '' if jobs and storage are down.
+
+    ``source`` names the document, and ``withdrawn_us`` is the time since which it lacks the downtime.
+    """
+
+    id: str
+    source: str
+    site: str
+    subject_kind: str
+    starts_us: int
+    ends_us: int
+    severity: str
+    description: str
+    url: str
+    imported_us: int
+    withdrawn_us: int | None = None
+
+
+@dataclass(frozen=True)
+class OverrideRow:
+    """State that a person set for a site until a time; ``subject_kind`` is '' for jobs and storage."""
+
+    id: str
+    site: str
+    subject_kind: str
+    state: str
+    who: str
+    why: str
+    made_us: int
+    until_us: int
+    ended_us: int | None = None
+    ended_by: str = ""
+
+
+@dataclass(frozen=True)
 class InstructionRow:
     """Instructions of one library or function in a count of one variant under callgrind.
 

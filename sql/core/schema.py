@@ -487,3 +487,67 @@ read_session = sa.Table(
     sa.Column("created_us", sa.BigInteger, nullable=False),
     sa.Column("expires_us", sa.BigInteger, nullable=False),
 )
+
+# Changes of the states of sites. ``rule`` is NULL in the changes of the state that all rules, downtimes
+# and overrides give together. A change that late results contradict is superseded, never removed.
+status_change = sa.Table(
+    "status_change",
+    metadata,
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("subject_kind", StoredText(MAX_WORD), nullable=False),
+    sa.Column("site", StoredText(MAX_TEXT)),
+    sa.Column("rule", StoredText(MAX_WORD)),
+    sa.Column("state", StoredText(MAX_WORD), nullable=False),
+    sa.Column("previous", StoredText(MAX_WORD), nullable=False),
+    sa.Column("since_us", sa.BigInteger, nullable=False),
+    sa.Column("decided_us", sa.BigInteger, nullable=False),
+    sa.Column("cause", StoredText(MAX_WORD), nullable=False),
+    sa.Column("rule_version", StoredText(MAX_WORD)),
+    sa.Column("reason", StoredText(MAX_TEXT)),
+    sa.Column("evidence", LongText),
+    sa.Column("superseded_us", sa.BigInteger),
+    sa.Index("ix_status_change_since", "since_us"),
+)
+
+# Rules by which states were evaluated, with their text.
+status_rule_set = sa.Table(
+    "status_rule_set",
+    metadata,
+    sa.Column("version", StoredText(MAX_WORD), primary_key=True),
+    sa.Column("document", LongText),
+    sa.Column("started_us", sa.BigInteger, nullable=False),
+    sa.Column("evaluated_us", sa.BigInteger, nullable=False),
+)
+
+# Announced downtimes of sites; ``subject_kind`` is NULL if jobs and storage are down.
+site_downtime = sa.Table(
+    "site_downtime",
+    metadata,
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("source", StoredText(MAX_TEXT)),
+    sa.Column("site", StoredText(MAX_TEXT)),
+    sa.Column("subject_kind", StoredText(MAX_WORD)),
+    sa.Column("starts_us", sa.BigInteger, nullable=False),
+    sa.Column("ends_us", sa.BigInteger, nullable=False),
+    sa.Column("severity", StoredText(MAX_WORD), nullable=False),
+    sa.Column("description", StoredText(MAX_TEXT)),
+    sa.Column("url", StoredText(MAX_TEXT)),
+    sa.Column("imported_us", sa.BigInteger, nullable=False),
+    sa.Column("withdrawn_us", sa.BigInteger),
+)
+
+# States that people set for a time; ``ended_us`` is the end, if somebody ended it early.
+site_override = sa.Table(
+    "site_override",
+    metadata,
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("site", StoredText(MAX_TEXT)),
+    sa.Column("subject_kind", StoredText(MAX_WORD)),
+    sa.Column("state", StoredText(MAX_WORD), nullable=False),
+    sa.Column("who", StoredText(MAX_TEXT), nullable=False),
+    sa.Column("why", StoredText(MAX_TEXT), nullable=False),
+    sa.Column("made_us", sa.BigInteger, nullable=False),
+    sa.Column("until_us", sa.BigInteger, nullable=False),
+    sa.Column("ended_us", sa.BigInteger),
+    sa.Column("ended_by", StoredText(MAX_TEXT)),
+)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from itertools import islice
 from typing import Self
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from treehammer.collectors.record.measurement_record import Measurement
@@ -69,6 +71,12 @@ class Store(ResultsReader):
             StoreError: the database cannot be opened or has another schema version.
         """
         return cls(open_engine(url, create=create))
+
+    @contextmanager
+    def writing_connection(self) -> Iterator[Connection]:
+        """Open an exclusive write transaction, for the tables of :mod:`treehammer.sql.watch`."""
+        with write_transaction(self._engine) as connection:
+            yield connection
 
     # Measurements
 

@@ -15,6 +15,7 @@ EXTRA_OF_MODULE = {
     "rucio": "grid",
     "XRootD": "grid",
     "jwt": "grid",
+    "icalendar": "grid",
     "uproot": "uproot",
     "awkward": "uproot",
     "prometheus_client": "service",

@@ -102,7 +102,7 @@ def test_unsupported_door_is_not_a_failure_of_the_site(
     expect(tab.page.get_by_text("4 of 4 measurements recorded")).to_be_visible()
     tab.open("/")
     line = tab.page.locator(".matrix tbody tr").filter(has_text=DISTANT_SITE)
-    assert line.locator("td a").last.inner_text().split() == ["G", "good"]
+    assert line.locator("td a").last.inner_text().split() == ["O", "ok"]
     line.locator("td a").last.click()
     expect(tab.page.get_by_text("2 of 2 good, 2 not supported")).to_be_visible()
     tab.check_page()

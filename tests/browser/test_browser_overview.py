@@ -125,7 +125,7 @@ def test_status_cell_links_to_day(
     tab = open_tab(full_service, size=size, scheme=scheme)
     tab.open("/")
     line = tab.page.locator(".matrix tbody tr").filter(has_text=HOSTILE_TEXTS[0])
-    line.locator("td.warning a, td.failing a").last.click()
+    line.locator("td.warning a, td.critical a").last.click()
     tab.page.get_by_role("heading", name=f"{HOSTILE_TEXTS[0]} on").wait_for()
     tab.check_page()
     assert tab.page.get_by_role("region", name="Measurements that are not good").count() == 1

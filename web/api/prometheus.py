@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.descriptive.day_status import DayOutcomes, DayStatus
+from treehammer.analysis.status.day_outcomes import DayOutcomes
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.collectors.job_state import JobState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
@@ -102,7 +103,7 @@ def _status_families(store: Store) -> Metric:
     }
     for site, one in latest.items():
         current = DayOutcomes.from_outcomes(one.outcomes).status
-        for known in DayStatus:
-            if known is not DayStatus.NO_DATA:
+        for known in SiteState:
+            if known is not SiteState.UNKNOWN:
                 status.add_metric([site, known.value], float(known is current))
     return status

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayOutcomes
+from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import ConfigError
 from treehammer.sql.read import overview_queries
@@ -77,7 +77,7 @@ def day_view(store: Store, request: Request) -> PageView:
         "measured": measured,
         "failing": failing,
         "neighbors": list(_neighbor_links(day, site, request)),
-        "rule": STATUS_RULE_TEXT,
+        "rule": describe_daily_rule(),
     }
     title = f"{site or 'No site'} on {calendar_days.format_day(day)}"
     return PageView("day.html.j2", title, values, (measured, failing, jobs))

@@ -25,6 +25,7 @@ from measurement_factory import (
     make_job_row,
     make_measurement,
 )
+from status_story import HOUR_US, STORY_US, make_downtime, make_override
 from store_helpers import fill_database
 
 import treehammer
@@ -33,10 +34,12 @@ from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.read_sessions import SessionHolder
 from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
-from treehammer.sql.core.rows import AttemptRow, ReplicaRow
+from treehammer.sql.core.rows import AttemptRow, ReplicaRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.transfer.database_copy import copy_database
+from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch.run_outcomes import list_run_outcomes
 from treehammer.sql.write import rollups
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.ownership import Delivery, Sender
@@ -111,6 +114,7 @@ def record_statements(server: H2Server) -> str:
         _run_comparison(store)
         _run_key_management(store)
         _run_changes(store)
+        _run_status(store)
         for raw in (False, True):
             store.fetch_figure(
                 FigureQuery(("eff_job",), ("day", "site"), latencies=True, from_measurements=raw)
@@ -209,6 +213,29 @@ def _run_comparison(store: Store) -> None:
     store.verdicts("c")
     store.replace_instruction_count(build_instruction_rows())
     store.instruction_counts(["t"])
+
+
+def _run_status(store: Store) -> None:
+    """Evaluate states, import downtimes and set overrides."""
+    list_run_outcomes(store, STORY_US, STORY_US + 9 * HOUR_US)
+    change = StatusChangeRow("", "site", "A", "", "ok", "unknown", 5, 9, "daily", "v", "fine", "{}")
+    first, second = (RuleSetRow("v", "{}", 0, now_us) for now_us in (9, 10))
+    state_history.record_evaluation(
+        store, before=None, rule_set=first, superseded=(), changes=[change]
+    )
+    [made] = state_history.list_current_states(store)
+    state_history.record_evaluation(
+        store, before=first, rule_set=second, superseded=[made.id], changes=[]
+    )
+    state_history.list_state_changes(store, site="A", superseded=True)
+    state_history.list_states_at(store, 9, site="A")
+    state_history.find_change(store, made.id)
+    state_history.find_rule_set(store, "v")
+    site_exceptions.replace_downtimes(store, "goc", [make_downtime(1, 2)], 1)
+    site_exceptions.replace_downtimes(store, "goc", [], 1)
+    site_exceptions.list_downtimes(store)
+    site_exceptions.add_override(store, make_override(1, 2))
+    site_exceptions.end_overrides(store, "A", now_us=STORY_US + HOUR_US, who="bob")
 
 
 def _run_key_management(store: Store) -> None:

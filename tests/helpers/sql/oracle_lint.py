@@ -39,13 +39,24 @@ RESERVED_WORDS = frozenset(
 )
 #: Functions in use, each verified in Oracle's reference.
 KNOWN_FUNCTIONS = frozenset(
-    ("CAST", "COALESCE", "COUNT", "GETLENGTH", "MAX", "MIN", "NULLIF", "SUBSTR", "SUM")
+    (
+        "CAST",
+        "COALESCE",
+        "COUNT",
+        "GETLENGTH",
+        "MAX",
+        "MIN",
+        "NULLIF",
+        "ROW_NUMBER",
+        "SUBSTR",
+        "SUM",
+    )
 )
 # Words before a bracket that are not functions.
 _BEFORE_BRACKET = frozenset(
     re.findall(
         r"\w+",
-        "AND BY DISTINCT ELSE EXISTS FROM IN INTO JOIN KEY NOT ON OR SELECT SET THEN UNIQUE VALUES "
+        "AND BY DISTINCT ELSE EXISTS FROM IN INTO JOIN KEY NOT ON OR OVER SELECT SET THEN UNIQUE VALUES "
         "WHEN WHERE ALL ADD UNION MINUS INTERSECT",
     )
 )

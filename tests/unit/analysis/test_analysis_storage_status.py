@@ -13,7 +13,7 @@ from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_measurement, make_operation
 
-from treehammer.analysis.descriptive.storage_status import (
+from treehammer.analysis.status.storage_status import (
     StorageDay,
     judge_storage_days,
     load_rule,
@@ -41,17 +41,17 @@ def judge(*rows: OperationDay) -> StorageDay:
 @pytest.mark.parametrize(
     "rows, letter, reason",
     [
-        ([operations("open", 100, 6)], "G", "100 of 106 opens succeeded"),
+        ([operations("open", 100, 6)], "O", "100 of 106 opens succeeded"),
         ([operations("open", 100, 7)], "W", "7 of 107 opens failed"),
-        ([operations("open", 0, 20)], "F", "none of 20 opens succeeded"),
+        ([operations("open", 0, 20)], "C", "none of 20 opens succeeded"),
         ([operations("open", 19)], "N", "too few operations"),
         ([operations("open", 0, 19)], "N", "too few operations"),
-        ([operations("open", 100), operations("read", 0, 30)], "F", "none of 30 reads succeeded"),
-        ([operations("open", 5, 5), operations("read", 20)], "G", "20 of 20 reads succeeded"),
-        ([operations("read", 20, 0, 2.9)], "G", "2.9"),
+        ([operations("open", 100), operations("read", 0, 30)], "C", "none of 30 reads succeeded"),
+        ([operations("open", 5, 5), operations("read", 20)], "O", "20 of 20 reads succeeded"),
+        ([operations("read", 20, 0, 2.9)], "O", "2.9"),
         ([operations("read", 20, 0, 3.1)], "W", "s per block"),
         ([operations("read", 19, 0, 3.1)], "N", "too few"),
-        ([operations("read", 20, 0, 3.1, round_trip_s=0.2)], "G", "2.9"),
+        ([operations("read", 20, 0, 3.1, round_trip_s=0.2)], "O", "2.9"),
         ([operations("vector_read", 20, 2)], "W", "2 of 22 reads failed"),
         ([operations("open", 0, 0, limited_steps=6)], "N", "6 steps left out"),
         ([operations("delete", 100, 100)], "–", "no load test"),
@@ -87,5 +87,5 @@ def test_letters_are_printed(tmp_path: Path) -> None:
     assert (line["opened"], line["open_failed"], line["block_s"]) == (20, 5, None)
     shown = summarize(tmp_path, "--letters").output
     assert "5 of 25 opens failed" in shown
-    assert "Rule 1, after study S1" in shown
+    assert ", after study S1" in shown
     assert summarize(tmp_path, "--letters", "--by", "site").exit_code == 2

@@ -63,7 +63,7 @@ def test_status_is_compared_with_previous_measured_day(service: ServiceThread) -
     add(service, on("A", 9, 0, 2), on("A", 1, 2), on("A", 0, 1, 3))
     _, line = load_changes(service)
     assert line == (
-        f"A: warning (1 of 4 good, 3 failed on {format_day(0)}); good on {format_day(1)}."
+        f"A: warning (1 of 4 good, 3 failed on {format_day(0)}); ok on {format_day(1)}."
     )
     # The days shown on the page do not matter.
     until = calendar_days.today() - timedelta(days=100)
@@ -75,15 +75,15 @@ def test_change_of_yesterday_is_listed(service: ServiceThread) -> None:
     add(service, on("A", 2, 2), on("A", 1, 0, 1), on("A", 0, 0, 2))
     _, line = load_changes(service)
     assert line == (
-        f"A: failing since {format_day(1)} (0 of 2 good, 2 failed on {format_day(0)}); "
-        f"good on {format_day(2)}."
+        f"A: critical since {format_day(1)} (0 of 2 good, 2 failed on {format_day(0)}); "
+        f"ok on {format_day(2)}."
     )
 
 
 def test_recovery_names_previous_status(service: ServiceThread) -> None:
     add(service, on("A", 2, 2), on("A", 1, 0, 2), on("A", 0, 2))
     assert load_changes(service)[1:] == [
-        f"A: good (2 of 2 good on {format_day(0)}); failing on {format_day(1)}."
+        f"A: ok (2 of 2 good on {format_day(0)}); critical on {format_day(1)}."
     ]
 
 

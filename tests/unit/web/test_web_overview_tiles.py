@@ -51,9 +51,9 @@ def test_tiles_count_latest_days_and_lead_to_evidence(tmp_path: Path) -> None:
         r'<li><a href="([^"]*)"(?: class="(\w+)")?><strong>(.*?)</strong> (.*?)</a></li>', page
     )
     assert [(address, css, number) for address, css, number, _ in tiles] == [
-        ("#days", "failing", "1 of 4"),
+        ("#days", "critical", "1 of 4"),
         ("#days", "warning", "2 of 4"),
-        ("/compare/c", "failing", "1 of 3"),
+        ("/compare/c", "critical", "1 of 3"),
         ("#running", "", "0"),
     ]
     assert tiles[2][3].startswith("variants slower: root 6.40.00 against 6.38.00")

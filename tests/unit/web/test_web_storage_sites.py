@@ -53,7 +53,7 @@ def test_letters_of_storages_link_to_their_campaigns(start_service: StartService
                 store.add([make_measurement(job, operations=steps, site="A", storage_site=storage)])
         page = unescape(service.load_page(f"/?to={DAY}"))
         assert re.findall(r'title="(\w, [^"]*opens[^"]*)"', page) == [
-            "B, 1 Mar 2026: good, 30 of 30 opens succeeded",
+            "B, 1 Mar 2026: ok, 30 of 30 opens succeeded",
             "C, 1 Mar 2026: warning, 9 of 39 opens failed",
         ]
         rows = service.load_tables(f"/api/v1/overview?to={DAY}")["storage_days"]

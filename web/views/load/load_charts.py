@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from treehammer.analysis.descriptive.storage_status import StorageRule
+from treehammer.analysis.status.status_rules import OperationsRule
 from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.text_formatting import pluralize
@@ -39,7 +39,7 @@ class LoadChart:
     caption: str
 
 
-def _find_target(rule: StorageRule, operation: str, *, by_bytes: bool) -> float | None:
+def _find_target(rule: OperationsRule, operation: str, *, by_bytes: bool) -> float | None:
     """Return the rate that study S1 expects of a site, in 1/s or MB/s."""
     if by_bytes:
         return rule.target_read_bytes_per_s / 1e6 if operation in rule.blocks else None
@@ -57,7 +57,7 @@ class _LoadPoint(NamedTuple):
 def draw_levels(
     series: Mapping[str, Sequence[OperationGroup]],
     label: Labels,
-    rule: StorageRule,
+    rule: OperationsRule,
     operation: str,
     shown: str,
 ) -> list[LoadChart]:

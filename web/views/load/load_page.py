@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive.start_spread import StartSpread
-from treehammer.analysis.descriptive.storage_status import load_rule
+from treehammer.analysis.status.storage_status import load_rule
 from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.operation_figures import (

@@ -16,8 +16,9 @@ from itertools import pairwise
 from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.descriptive.day_status import DayOutcomes, DayStatus
 from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.analysis.status.day_outcomes import DayOutcomes
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.read.reader import MAX_IN_LIST
@@ -40,7 +41,7 @@ class ChangeSeverity(IntEnum):
     """Severity of a change, most severe first."""
 
     SUMMARY = 0
-    FAILING = 1
+    CRITICAL = 1
     QUIET = 2
     SLOWER = 3
     WORSE = 4
@@ -69,7 +70,7 @@ class Change:
 
     severity: ChangeSeverity
     parts: tuple[TextPart, ...]
-    status: DayStatus | None = None
+    status: SiteState | None = None
     failing_share: float = 0.0
 
     @property
@@ -123,7 +124,7 @@ def _status_change(
     site: SiteRow[DayOutcomes], yesterday: date, request: Request
 ) -> Iterator[Change]:
     """Find the latest change of a site's status since the previous measured day."""
-    measured = [cell for cell in site.cells if cell.judged.status is not DayStatus.NO_DATA]
+    measured = [cell for cell in site.cells if cell.judged.status is not SiteState.UNKNOWN]
     if not measured:
         return
     last = measured[-1]
@@ -148,10 +149,10 @@ def _status_change(
         yield Change(_status_severity(before, judged.status), parts, judged.status, bad)
 
 
-def _status_severity(before: DayCell[DayOutcomes], now: DayStatus) -> ChangeSeverity:
-    if now is DayStatus.FAILING:
-        return ChangeSeverity.FAILING
-    worse = now is DayStatus.WARNING and before.judged.status is DayStatus.GOOD
+def _status_severity(before: DayCell[DayOutcomes], now: SiteState) -> ChangeSeverity:
+    if now is SiteState.CRITICAL:
+        return ChangeSeverity.CRITICAL
+    worse = now is SiteState.WARNING and before.judged.status is SiteState.OK
     return ChangeSeverity.WORSE if worse else ChangeSeverity.BETTER
 
 

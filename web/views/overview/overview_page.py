@@ -13,13 +13,10 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.descriptive.day_status import (
-    STATUS_RULE_TEXT,
-    DayOutcomes,
-    DayStatus,
-)
-from treehammer.analysis.descriptive.storage_status import StorageDay, load_rule
 from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.storage_status import StorageDay, load_rule
 from treehammer.collectors.job_state import JobState
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
@@ -62,6 +59,9 @@ MAX_NAMED_SITES = 10
 
 #: Columns by which days are shown, with the words for them.
 SITE_KINDS = {JOB_SITE: "site of the jobs", STORAGE_SITE: "site of the storage"}
+
+#: States that a day can have.
+_SHOWN_STATES = (SiteState.OK, SiteState.WARNING, SiteState.CRITICAL, SiteState.UNKNOWN)
 
 _OPEN_STATES = [state.value for state in JobState if not state.is_final]
 
@@ -110,11 +110,11 @@ def overview_view(store: Store, request: Request) -> PageView:
         "is_now": last == today,
         "newest": calendar_days.day_from_number(newest) if newest else None,
         "quiet": _name_sites(quiet),
-        "rule": STATUS_RULE_TEXT,
-        "statuses": list(DayStatus),
+        "rule": describe_daily_rule(),
+        "statuses": _SHOWN_STATES,
         "format_day": calendar_days.format_day,
         # Computed once rather than for each of a thousand cells.
-        "css_classes": {status: status.replace(" ", "-") for status in DayStatus},
+        "css_classes": {status: status.value for status in SiteState},
         "cell_address": _make_cell_linker(request, shown, by),
         "storage_days": storage_days,
         "storage_lines": storages,

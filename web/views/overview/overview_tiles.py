@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treehammer.analysis.descriptive.day_status import DayOutcomes, DayStatus
 from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
+from treehammer.analysis.status.day_outcomes import DayOutcomes
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.shared.site_day_matrix import SiteRow
 
 #: Statuses from the worst to the best.
-_WORST_FIRST = (DayStatus.FAILING, DayStatus.WARNING, DayStatus.GOOD, DayStatus.NO_DATA)
+_WORST_FIRST = (SiteState.CRITICAL, SiteState.WARNING, SiteState.OK, SiteState.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Tile:
 def find_latest_day(line: SiteRow[DayOutcomes]) -> DayOutcomes:
     """Return the outcomes of the last shown day on which a site measured anything."""
     for cell in reversed(line.cells):
-        if cell.judged.status is not DayStatus.NO_DATA:
+        if cell.judged.status is not SiteState.UNKNOWN:
             return cell.judged
     return line.cells[-1].judged
 
@@ -48,7 +49,7 @@ def build_tiles(
     running: int,
     latest: Tile | None,
 ) -> list[Tile]:
-    """Build the tiles of failing and warned sites, slower variants and running campaigns.
+    """Build the tiles of critical and warned sites, slower variants and running campaigns.
 
     Args:
         lines: sites by day.
@@ -57,8 +58,8 @@ def build_tiles(
     """
     statuses = [find_latest_day(line).status for line in lines]
     of_sites = [
-        _tile_of_sites(statuses, DayStatus.FAILING, "failing"),
-        _tile_of_sites(statuses, DayStatus.WARNING, "with warnings"),
+        _tile_of_sites(statuses, SiteState.CRITICAL, "critical"),
+        _tile_of_sites(statuses, SiteState.WARNING, "with warnings"),
     ]
     return [
         *(of_sites if statuses else []),
@@ -67,7 +68,7 @@ def build_tiles(
     ]
 
 
-def _tile_of_sites(statuses: Sequence[DayStatus], status: DayStatus, words: str) -> Tile:
+def _tile_of_sites(statuses: Sequence[SiteState], status: SiteState, words: str) -> Tile:
     found = statuses.count(status)
     css_class = status.value if found else ""
     return Tile(
@@ -86,5 +87,5 @@ def tile_of_comparison(latest: ComparisonSummary, title: str, address: str) -> T
         ((one.get(Verdict.SLOWER, 0), sum(one.values())) for one in counts), default=(0, 0)
     )
     return Tile(
-        f"{slower} of {total}", f"variants slower: {title}", address, "failing" if slower else ""
+        f"{slower} of {total}", f"variants slower: {title}", address, "critical" if slower else ""
     )

@@ -8,8 +8,8 @@ from datetime import date
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
-from treehammer.analysis.descriptive.day_status import DayOutcomes
-from treehammer.analysis.descriptive.storage_status import (
+from treehammer.analysis.status.day_outcomes import DayOutcomes
+from treehammer.analysis.status.storage_status import (
     StorageDay,
     judge_storage_days,
     load_rule,

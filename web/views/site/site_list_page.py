@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive import peer_comparison
-from treehammer.analysis.descriptive.day_status import STATUS_RULE_TEXT, DayOutcomes
+from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import FigureQuery
@@ -57,7 +57,7 @@ def site_list_view(store: Store, request: Request) -> PageView:
     table = _site_table(rows, request)
     values = {
         "sites": table,
-        "rule": STATUS_RULE_TEXT,
+        "rule": describe_daily_rule(),
         "similar": peer_comparison.SIMILAR_SITES_TEXT,
         "days": DEFAULT_WINDOW_DAYS,
     }

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive import peer_comparison
-from treehammer.analysis.descriptive.day_status import DayOutcomes
+from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME

@@ -235,12 +235,32 @@ INSERT INTO rollup_operation (day, subject_id, outcome, side, operation, steps, 
     :operation, :steps, :limited_steps, :scheduled, :done, :failed, :late, :bytes, :latency)
 ;
 
+INSERT INTO site_downtime (id, source, site, subject_kind, starts_us, ends_us, severity,
+    description, url, imported_us, withdrawn_us) VALUES (:id, :source, :site, :subject_kind,
+    :starts_us, :ends_us, :severity, :description, :url, :imported_us, :withdrawn_us)
+;
+
+INSERT INTO site_override (id, site, subject_kind, state, who, why, made_us, until_us, ended_us,
+    ended_by) VALUES (:id, :site, :subject_kind, :state, :who, :why, :made_us, :until_us, :ended_us,
+    :ended_by)
+;
+
 INSERT INTO software (id, root_provider, root_version, root_commit, root_platform, root_compiler,
     root_flags, root_cxx_standard, root_features, zlib_version, lzma_version, lz4_version,
     zstd_version, libcore_sha256) VALUES (:id, :root_provider, :root_version, :root_commit,
     :root_platform, :root_compiler, :root_flags, :root_cxx_standard, :root_features, :zlib_version,
     :lzma_version, :lz4_version, :zstd_version, :libcore_sha256)
 ; -- many rows
+
+INSERT INTO status_change (id, subject_kind, site, rule, state, previous, since_us, decided_us,
+    cause, rule_version, reason, evidence, superseded_us) VALUES (:id, :subject_kind, :site, :rule,
+    :state, :previous, :since_us, :decided_us, :cause, :rule_version, :reason, :evidence,
+    :superseded_us)
+;
+
+INSERT INTO status_rule_set (version, document, started_us, evaluated_us) VALUES (:version,
+    :document, :started_us, :evaluated_us)
+;
 
 INSERT INTO storage (id, file_name, file_url, file_size_bytes, file_class, data_server,
     address_family, server_version, client_cache_state, client_cache_method, server_cache_state,
@@ -358,7 +378,23 @@ FROM rollup_operation
 ;
 
 SELECT count(*) AS count_1
+FROM site_downtime
+;
+
+SELECT count(*) AS count_1
+FROM site_override
+;
+
+SELECT count(*) AS count_1
 FROM software
+;
+
+SELECT count(*) AS count_1
+FROM status_change
+;
+
+SELECT count(*) AS count_1
+FROM status_rule_set
 ;
 
 SELECT count(*) AS count_1
@@ -409,4 +445,21 @@ UPDATE measurement SET passes=:passes WHERE measurement.day = :day_1 AND measure
 UPDATE rollup_day SET read_latency_hist=:reads WHERE rollup_day.day = :key_day AND
     rollup_day.subject_id = :key_subject_id AND rollup_day.kind = :key_kind AND rollup_day.outcome =
     :key_outcome
+;
+
+UPDATE site_downtime SET id=:id, source=:source, site=:site, subject_kind=:subject_kind,
+    starts_us=:starts_us, ends_us=:ends_us, severity=:severity, description=:description, url=:url,
+    imported_us=:imported_us, withdrawn_us=:withdrawn_us WHERE site_downtime.id = :key_id
+;
+
+UPDATE site_override SET id=:id, site=:site, subject_kind=:subject_kind, state=:state, who=:who,
+    why=:why, made_us=:made_us, until_us=:until_us, ended_us=:ended_us, ended_by=:ended_by WHERE
+    site_override.id = :key_id
+;
+
+UPDATE status_change SET superseded_us=:superseded_us WHERE status_change.id IN (:id_1_1)
+;
+
+UPDATE status_rule_set SET started_us=:started_us, evaluated_us=:evaluated_us WHERE
+    status_rule_set.version = :version_1
 ;

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from treehammer.analysis.descriptive.day_status import DayOutcomes, DayStatus
+from treehammer.analysis.status.day_outcomes import DayOutcomes
+from treehammer.analysis.status.site_state import SiteState
 
 LACKS = "software-setup: not supported"
 
@@ -14,21 +15,21 @@ LACKS = "software-setup: not supported"
 @pytest.mark.parametrize(
     "outcomes, status, said",
     [
-        ({}, DayStatus.NO_DATA, "nothing was measured"),
-        ({"good": 100, "open": 6}, DayStatus.GOOD, "100 of 106 good, 6 failed"),
+        ({}, SiteState.UNKNOWN, "nothing was measured"),
+        ({"good": 100, "open": 6}, SiteState.OK, "100 of 106 good, 6 failed"),
         (
             {"good": 100, "open": 6, "implausible": 1},
-            DayStatus.WARNING,
+            SiteState.WARNING,
             "100 of 107 good, 6 failed, 1 implausible",
         ),
-        ({"open": 1}, DayStatus.FAILING, "0 of 1 good, 1 failed"),
-        ({"good": 2, LACKS: 2}, DayStatus.GOOD, "2 of 2 good, 2 not supported"),
-        ({"open": 1, LACKS: 2}, DayStatus.FAILING, "0 of 1 good, 1 failed, 2 not supported"),
-        ({LACKS: 2}, DayStatus.NO_DATA, "2 not supported"),
+        ({"open": 1}, SiteState.CRITICAL, "0 of 1 good, 1 failed"),
+        ({"good": 2, LACKS: 2}, SiteState.OK, "2 of 2 good, 2 not supported"),
+        ({"open": 1, LACKS: 2}, SiteState.CRITICAL, "0 of 1 good, 1 failed, 2 not supported"),
+        ({LACKS: 2}, SiteState.UNKNOWN, "2 not supported"),
     ],
 )
 def test_day_status_follows_outcomes(
-    outcomes: Mapping[str, int], status: DayStatus, said: str
+    outcomes: Mapping[str, int], status: SiteState, said: str
 ) -> None:
     judged = DayOutcomes.from_outcomes(outcomes)
     assert (judged.status, str(judged)) == (status, said)

@@ -1,58 +1,24 @@
 """Status of a storage's day by its load tests, after study S1.
 
-Thresholds are in ``storage_rule.toml``.
+Thresholds are in ``status_rules.toml``.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
-from treehammer.analysis.descriptive.day_status import DayStatus
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.status_rules import OperationsRule, load_shipped_rules
 from treehammer.sql.read.load_days import OperationDay
 
-RULE_FILE = Path(__file__).with_name("storage_rule.toml")
 
-
-@dataclass(frozen=True)
-class StorageRule:
-    """Thresholds of the status, and target rates, as in ``storage_rule.toml``."""
-
-    version: int
-    opens: tuple[str, ...]
-    blocks: tuple[str, ...]
-    max_failed_per_success: float
-    max_block_s: float
-    min_opens: int
-    min_blocks: int
-    target_open_hz: float
-    target_read_bytes_per_s: float
-
-    def describe(self) -> str:
-        """Describe the rule in words."""
-        return (
-            "Failing: no open, or no read, succeeded. Warning: failures are more than "
-            f"{self.max_failed_per_success:.0%} of the successes, or a block takes more than "
-            f"{self.max_block_s:g} s on average, without the round trip to the door. "
-            f"N: fewer than {self.min_opens} opens and {self.min_blocks} reads ended. "
-            "Steps in which the load generator was the limit are left out. "
-            f"Rule {self.version}, after study S1."
-        )
-
-
-@cache
-def load_rule() -> StorageRule:
-    """Load the shipped rule."""
-    values: dict[str, Any] = tomllib.loads(RULE_FILE.read_text(encoding="utf-8"))
-    targets = values.pop("targets")
-    values.update({name: tuple(values[name]) for name in ("opens", "blocks")})
-    values.update({f"target_{name}": value for name, value in targets.items()})
-    return StorageRule(**values)
+def load_rule() -> OperationsRule:
+    """Load the shipped rule for load tests."""
+    return load_shipped_rules().operations_rule
 
 
 @dataclass(frozen=True)
@@ -75,10 +41,10 @@ class StorageDay:
     block_failed: int
     block_s: float | None
     limited_steps: int
-    rule: StorageRule
+    rule: OperationsRule
 
     @classmethod
-    def from_operations(cls, rows: Iterable[OperationDay], rule: StorageRule) -> StorageDay:
+    def from_operations(cls, rows: Iterable[OperationDay], rule: OperationsRule) -> StorageDay:
         """Sum up the operations of one storage and day."""
         counts = dict.fromkeys(("opened", "open_failed", "blocks", "block_failed"), 0)
         limited, seconds = 0, 0.0
@@ -101,8 +67,14 @@ class StorageDay:
         """Number of ended operations that the rule knows, and of steps left out."""
         return self.opened + self.open_failed + self.blocks + self.block_failed + self.limited_steps
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of operations, for evidence."""
+        names = ("opened", "open_failed", "blocks", "block_failed", "limited_steps")
+        return {name: getattr(self, name) for name in names}
+
     @cached_property
-    def problems(self) -> tuple[tuple[DayStatus, str], ...]:
+    def problems(self) -> tuple[tuple[SiteState, str], ...]:
         """Exceeded thresholds."""
         rule = self.rule
         found = []
@@ -113,11 +85,11 @@ class StorageDay:
             if not failed or done + failed < least:
                 continue
             if not done:
-                found.append((DayStatus.FAILING, f"none of {failed} {name} succeeded"))
+                found.append((SiteState.CRITICAL, f"none of {failed} {name} succeeded"))
             elif failed > rule.max_failed_per_success * done:
-                found.append((DayStatus.WARNING, f"{failed} of {done + failed} {name} failed"))
+                found.append((SiteState.WARNING, f"{failed} of {done + failed} {name} failed"))
         if self.block_s is not None and self._judges_blocks and self.block_s > rule.max_block_s:
-            found.append((DayStatus.WARNING, f"{self.block_s:.3g} s per block"))
+            found.append((SiteState.WARNING, f"{self.block_s:.3g} s per block"))
         return tuple(found)
 
     @property
@@ -125,20 +97,20 @@ class StorageDay:
         return self.blocks + self.block_failed >= self.rule.min_blocks
 
     @cached_property
-    def status(self) -> DayStatus:
+    def status(self) -> SiteState:
         """Status by the rule."""
-        kinds: Collection[DayStatus] = {status for status, _ in self.problems}
-        if DayStatus.FAILING in kinds:
-            return DayStatus.FAILING
+        kinds: Collection[SiteState] = {status for status, _ in self.problems}
+        if SiteState.CRITICAL in kinds:
+            return SiteState.CRITICAL
         if kinds:
-            return DayStatus.WARNING
+            return SiteState.WARNING
         judged = self._judges_blocks or self.opened + self.open_failed >= self.rule.min_opens
-        return DayStatus.GOOD if judged else DayStatus.NO_DATA
+        return SiteState.OK if judged else SiteState.UNKNOWN
 
     @property
     def letter(self) -> str:
         """Letter of the status; N for too few operations, a dash for none."""
-        return "N" if self.total and self.status is DayStatus.NO_DATA else self.status.letter
+        return "N" if self.total and self.status is SiteState.UNKNOWN else self.status.letter
 
     def as_dict(self) -> dict[str, Any]:
         """Status, reason and figures, for tables and programs."""
@@ -157,7 +129,7 @@ class StorageDay:
 
     def __str__(self) -> str:
         parts = [text for _, text in self.problems]
-        if self.status is DayStatus.GOOD:
+        if self.status is SiteState.OK:
             opens, reads = self.opened + self.open_failed, self.blocks + self.block_failed
             parts += [f"{self.opened} of {opens} opens succeeded"] * bool(opens)
             parts += [f"{self.blocks} of {reads} reads succeeded"] * bool(reads)
@@ -169,7 +141,7 @@ class StorageDay:
 
 
 def judge_storage_days(
-    rows: Iterable[OperationDay], rule: StorageRule
+    rows: Iterable[OperationDay], rule: OperationsRule
 ) -> dict[tuple[str, int], StorageDay]:
     """Judge each storage site and day (YYYYMMDD), in order."""
     groups: defaultdict[tuple[str, int], list[OperationDay]] = defaultdict(list)

@@ -1,0 +1,1 @@
+"""States of sites: rules, their evaluation over time, downtimes, overrides and central events."""

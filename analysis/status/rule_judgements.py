@@ -1,0 +1,251 @@
+"""Judgement of a site's runs in a time window by one rule."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.status_rules import ExclusionRule, ShareRule, duration_us
+from treehammer.collectors.record.outcome import Outcome, sum_outcomes
+from treehammer.sql.watch.run_outcomes import RunOutcome
+from treehammer.sql.watch.state_history import STORAGE_SITE
+from treehammer.text_formatting import pluralize
+
+#: Campaigns, jobs and measurements that evidence names, the newest first.
+MAX_NAMED = 20
+
+
+@dataclass(frozen=True)
+class ChargedRun:
+    """A run as it counts for one site or storage: numbers of good and bad measurements."""
+
+    run: RunOutcome
+    good: int
+    bad: int
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether nothing in it was bad."""
+        return not self.bad
+
+
+@dataclass(frozen=True)
+class RuleMemory:
+    """Previous judgement by a rule, on which hysteresis depends.
+
+    Attributes:
+        state: the state.
+        tests: tests that have to succeed for a recovery.
+        recovered_us: time of the last recovery; None without any.
+    """
+
+    state: SiteState = SiteState.UNKNOWN
+    tests: frozenset[str] = frozenset()
+    recovered_us: int | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """State by a rule at a time, with a sentence and its evidence."""
+
+    state: SiteState
+    reason: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    memory: RuleMemory = RuleMemory()
+
+
+def charge_run(run: RunOutcome, kind: str, storage_failures: Collection[str]) -> ChargedRun | None:
+    """Count a run for its site or for its storage; None if it says nothing about it.
+
+    Failures of the storage count against a job's site only if it read its own storage. A storage
+    is charged for failures of the storage alone.
+    """
+    remote = run.storage_site not in ("", run.site)
+    counted = {
+        label: count
+        for label, count in run.outcomes.items()
+        if not (label in storage_failures and remote and kind != STORAGE_SITE)
+    }
+    if kind == STORAGE_SITE:
+        counted = {
+            label: count
+            for label, count in counted.items()
+            if label in storage_failures or label == Outcome.GOOD.value
+        }
+    sums = sum_outcomes(counted)
+    good, bad = sums[Outcome.GOOD], sums[Outcome.FAILED] + sums[Outcome.IMPLAUSIBLE]
+    return ChargedRun(run, good, bad) if good or bad else None
+
+
+def judge_share(rule: ShareRule, runs: Sequence[ChargedRun], before: RuleMemory) -> Judgement:
+    """Judge the measurements of a window by the ratio of bad to good ones."""
+    good, bad = sum(run.good for run in runs), sum(run.bad for run in runs)
+    counts = {"good": good, "bad": bad}
+    evidence = {"counts": counts, **_name_evidence(runs)}
+    total = good + bad
+    if total < rule.min_measurements:
+        reason = f"{pluralize(total, 'measurement')} in {rule.window}, too few to judge"
+        return Judgement(SiteState.UNKNOWN, reason, evidence)
+    state = classify_share(rule, good, bad, was_bad=before.state in _BAD)
+    reason = f"{bad} of {pluralize(total, 'measurement')} in {rule.window} failed"
+    return Judgement(state, reason, evidence, RuleMemory(state))
+
+
+_BAD = (SiteState.WARNING, SiteState.CRITICAL)
+
+
+def classify_share(rule: ShareRule, good: int, bad: int, *, was_bad: bool = False) -> SiteState:
+    """Return the state by numbers of good and bad measurements, whatever their sum."""
+    if not good + bad:
+        return SiteState.UNKNOWN
+    if not good:
+        return SiteState.CRITICAL
+    limit = min(rule.clear_below, rule.max_failed_per_success) if was_bad else None
+    if limit is not None:
+        return SiteState.WARNING if bad >= limit * good and bad else SiteState.OK
+    return SiteState.WARNING if bad > rule.max_failed_per_success * good else SiteState.OK
+
+
+def judge_tests(
+    rule: ExclusionRule,
+    runs: Sequence[ChargedRun],
+    before: RuleMemory,
+    now_us: int,
+    recent: Sequence[ChargedRun],
+) -> Judgement:
+    """Judge the last runs of each test in a window.
+
+    Args:
+        rule: the rule.
+        runs: the window's runs, by their end.
+        before: the previous judgement.
+        now_us: the time.
+        recent: the runs of the time after which the rule forgets a test.
+    """
+    by_test = _group_by_test(runs)
+    failing = {
+        test: some[-rule.failed_runs :]
+        for test, some in by_test.items()
+        if len(some) >= rule.failed_runs
+        and not any(run.succeeded for run in some[-rule.failed_runs :])
+    }
+    if before.state is SiteState.CRITICAL:
+        return _judge_recovery(rule, by_test, before, now_us, recent)
+    if len(failing) >= rule.failing_tests:
+        return _judge_exclusion(rule, failing, by_test, before, now_us)
+    evidence = {"tests": _count_tests(by_test), **_name_evidence(runs)}
+    memory = replace(before, tests=frozenset())
+    if failing:
+        names = ", ".join(sorted(failing))
+        reason = f"the last {rule.failed_runs} runs of {names} failed"
+        return _judge(SiteState.WARNING, reason, evidence, memory)
+    if all(len(some) < rule.failed_runs for some in by_test.values()):
+        reason = f"fewer than {rule.failed_runs} runs of any test in {rule.window}"
+        return _judge(SiteState.UNKNOWN, reason, evidence, memory)
+    tests = pluralize(len(by_test), "test")
+    reason = f"no test of {tests} failed in its last {rule.failed_runs} runs"
+    return _judge(SiteState.OK, reason, evidence, memory)
+
+
+def _judge(
+    state: SiteState, reason: str, evidence: Mapping[str, Any], memory: RuleMemory
+) -> Judgement:
+    return Judgement(state, reason, evidence, replace(memory, state=state))
+
+
+def _judge_exclusion(
+    rule: ExclusionRule,
+    failing: Mapping[str, Sequence[ChargedRun]],
+    by_test: Mapping[str, Sequence[ChargedRun]],
+    before: RuleMemory,
+    now_us: int,
+) -> Judgement:
+    runs = sorted(
+        (run for some in failing.values() for run in some), key=lambda run: run.run.ended_us
+    )
+    evidence = {
+        "tests": _count_tests(by_test),
+        "failures": dict(_count_failures(runs).most_common()),
+        **_name_evidence(runs),
+    }
+    names = ", ".join(sorted(failing))
+    reason = (
+        f"the last {rule.failed_runs} runs of {pluralize(len(failing), 'test')} failed: {names}"
+    )
+    hold_until_us = (before.recovered_us or 0) + duration_us(rule.hold)
+    if before.recovered_us is not None and now_us < hold_until_us:
+        reason += f"; no second exclusion within {rule.hold} of the last recovery"
+        return _judge(SiteState.WARNING, reason, evidence, before)
+    memory = replace(before, tests=frozenset(by_test))
+    return _judge(SiteState.CRITICAL, reason, evidence, memory)
+
+
+def _judge_recovery(
+    rule: ExclusionRule,
+    by_test: Mapping[str, Sequence[ChargedRun]],
+    before: RuleMemory,
+    now_us: int,
+    recent: Sequence[ChargedRun],
+) -> Judgement:
+    """Judge an excluded site: it recovers when every test succeeded several times in a row."""
+    tests = (before.tests | set(by_test)) & {run.run.test for run in recent}
+    recovered = {
+        test
+        for test in tests
+        if len(by_test.get(test, ())) >= rule.recovery_runs
+        and all(run.succeeded for run in by_test[test][-rule.recovery_runs :])
+    }
+    runs = [run for some in by_test.values() for run in some]
+    evidence = {"tests": _count_tests(by_test), **_name_evidence(runs)}
+    if tests and recovered == tests:
+        of_all = f"all {len(tests)} tests" if len(tests) > 1 else "the only test"
+        reason = f"the last {rule.recovery_runs} runs of {of_all} succeeded"
+        return _judge(SiteState.OK, reason, evidence, RuleMemory(recovered_us=now_us))
+    if not recent:
+        reason = f"no run in {rule.forget}"
+        return _judge(SiteState.UNKNOWN, reason, evidence, RuleMemory())
+    missing = ", ".join(sorted(tests - recovered))
+    reason = f"waits for {rule.recovery_runs} successes in a row of {missing}"
+    return _judge(SiteState.CRITICAL, reason, evidence, replace(before, tests=before.tests | tests))
+
+
+def _group_by_test(runs: Iterable[ChargedRun]) -> dict[str, list[ChargedRun]]:
+    groups: defaultdict[str, list[ChargedRun]] = defaultdict(list)
+    for run in runs:
+        groups[run.run.test].append(run)
+    return dict(groups)
+
+
+def _count_tests(by_test: Mapping[str, Sequence[ChargedRun]]) -> dict[str, dict[str, int]]:
+    return {
+        test: {
+            "succeeded": sum(run.succeeded for run in some),
+            "failed": sum(not run.succeeded for run in some),
+        }
+        for test, some in sorted(by_test.items())
+    }
+
+
+def _count_failures(runs: Iterable[ChargedRun]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for run in runs:
+        for label, count in run.run.outcomes.items():
+            if label != Outcome.GOOD.value:
+                counts[label] += count
+    return counts
+
+
+def _name_evidence(runs: Sequence[ChargedRun]) -> dict[str, Any]:
+    """Name the runs behind a judgement: those with failures if there are any, the newest first."""
+    newest = sorted(runs, key=lambda run: run.run.ended_us, reverse=True)
+    shown = [run.run for run in newest if not run.succeeded] or [run.run for run in newest]
+    named: dict[str, Any] = {
+        "campaigns": list(dict.fromkeys(run.campaign_id for run in shown))[:MAX_NAMED],
+        "jobs": list(dict.fromkeys(run.job_id for run in shown))[:MAX_NAMED],
+        "measurements": [run.measurement_id for run in shown if run.measurement_id][:MAX_NAMED],
+    }
+    failures = dict(_count_failures(runs).most_common())
+    return named | ({"failures": failures} if failures else {})

@@ -1,0 +1,152 @@
+"""States of one site by one rule over time, replayed from its runs.
+
+A replay depends on nothing but the runs, the rule and the state at its beginning: runs that arrive
+late lead to the states that they would have led to in time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.analysis.status.rule_judgements import (
+    ChargedRun,
+    Judgement,
+    RuleMemory,
+    judge_share,
+    judge_tests,
+)
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.status_rules import (
+    ExclusionRule,
+    OperationsRule,
+    ShareRule,
+    StatusRule,
+    duration_us,
+)
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+
+#: Judges a storage's operations of a UTC day (YYYYMMDD).
+JudgeDay = Callable[[int], Judgement]
+
+
+@dataclass(frozen=True)
+class RuleChange:
+    """Change of a site's state by one rule."""
+
+    time_us: int
+    state: SiteState
+    previous: SiteState
+    reason: str
+    evidence: Mapping[str, Any]
+    memory: RuleMemory
+
+
+@dataclass(frozen=True)
+class ReplayWindow:
+    """Time that is replayed, in steps: after ``from_us`` up to ``to_us``."""
+
+    from_us: int
+    to_us: int
+    step_us: int
+
+    def ceil_step(self, time_us: int) -> int:
+        """Return the first step at or after a time."""
+        return -(-time_us // self.step_us) * self.step_us
+
+
+def replay_rule(
+    rule: StatusRule,
+    runs: Sequence[ChargedRun],
+    start: RuleMemory,
+    window: ReplayWindow,
+    judge_day: JudgeDay | None = None,
+) -> list[RuleChange]:
+    """Replay a rule; return the changes of the state, in order.
+
+    Args:
+        rule: the rule.
+        runs: charged runs by their end, from one time window of the rule before the replay.
+        start: memory of the rule at the beginning.
+        window: the time to replay.
+        judge_day: for rules on operations.
+    """
+    if isinstance(rule, OperationsRule):
+        return _replay_days(start, window, judge_day)
+    return _replay_runs(rule, runs, start, window)
+
+
+def _replay_days(
+    start: RuleMemory, window: ReplayWindow, judge_day: JudgeDay | None
+) -> list[RuleChange]:
+    """Judge each day when it has ended."""
+    changes: list[RuleChange] = []
+    memory = start
+    first = window.from_us // DAY_US + 1
+    for day in range(first, window.to_us // DAY_US + 1):
+        number = epoch_day_to_number(day - 1)
+        if judge_day is None or number is None:
+            continue
+        memory = _note_change(changes, memory, judge_day(number), day * DAY_US)
+    return changes
+
+
+def _replay_runs(
+    rule: ShareRule | ExclusionRule,
+    runs: Sequence[ChargedRun],
+    start: RuleMemory,
+    window: ReplayWindow,
+) -> list[RuleChange]:
+    length = duration_us(rule.window)
+    ends = [run.run.ended_us for run in runs]
+    forget = duration_us(rule.forget) if isinstance(rule, ExclusionRule) else length
+    pending = _list_times(ends, (0, length, forget), window)
+    changes: list[RuleChange] = []
+    memory, seen = start, -1
+    while pending:
+        time_us = heapq.heappop(pending)
+        if time_us == seen:
+            continue
+        seen = time_us
+        last = bisect_right(ends, time_us)
+        inside = runs[bisect_right(ends, time_us - length) : last]
+        if isinstance(rule, ShareRule):
+            judgement = judge_share(rule, inside, memory)
+        else:
+            recent = runs[bisect_right(ends, time_us - forget) : last]
+            judgement = judge_tests(rule, inside, memory, time_us, recent)
+            if judgement.memory.recovered_us is not None:
+                end = window.ceil_step(judgement.memory.recovered_us + duration_us(rule.hold))
+                if time_us < end <= window.to_us:
+                    heapq.heappush(pending, end)
+        memory = _note_change(changes, memory, judgement, time_us)
+    return changes
+
+
+def _list_times(ends: Sequence[int], shifts: Sequence[int], window: ReplayWindow) -> list[int]:
+    """List the steps at which runs enter or leave a time window, as a heap."""
+    times = {window.ceil_step(end + shift) for end in ends for shift in shifts}
+    times.add(window.ceil_step(window.from_us + 1))
+    pending = [time for time in times if window.from_us < time <= window.to_us]
+    heapq.heapify(pending)
+    return pending
+
+
+def _note_change(
+    changes: list[RuleChange], before: RuleMemory, judgement: Judgement, time_us: int
+) -> RuleMemory:
+    if judgement.state is not before.state:
+        changes.append(
+            RuleChange(
+                time_us,
+                judgement.state,
+                before.state,
+                judgement.reason,
+                judgement.evidence,
+                judgement.memory,
+            )
+        )
+    return judgement.memory

@@ -1,0 +1,310 @@
+"""States of all sites over time, from their rules, downtimes, overrides and central events."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from treehammer.analysis.status.central_event import CentralEvent
+from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange
+from treehammer.analysis.status.site_state import SiteState, find_worst_state
+from treehammer.analysis.status.status_rules import StatusRules
+from treehammer.sql.core.rows import DowntimeRow, OverrideRow, StatusChangeRow
+from treehammer.sql.watch.state_history import CENTRAL
+
+
+class Subject(NamedTuple):
+    """A site of jobs or a storage site."""
+
+    kind: str
+    site: str
+
+
+#: Causes of states that no rule decided.
+DOWNTIME, OVERRIDE, CENTRAL_CAUSE, NO_RESULTS = "downtime", "override", "central", "no-results"
+#: Severity of downtimes in which a site does not work; others only announce a risk.
+OUTAGE = "outage"
+
+
+@dataclass(frozen=True)
+class SubjectInput:
+    """Recorded states of a subject at the beginning of a replay, and its changes by each rule.
+
+    ``rule_states`` and ``overall`` are the latest changes before; ``changes`` follow them.
+    """
+
+    rule_states: Mapping[str, StatusChangeRow] = field(default_factory=dict)
+    overall: StatusChangeRow | None = None
+    changes: Mapping[str, Sequence[RuleChange]] = field(default_factory=dict)
+
+
+@dataclass
+class _RuleState:
+    """Current state by one rule."""
+
+    state: SiteState
+    since_us: int
+    reason: str
+    evidence: Mapping[str, Any]
+
+
+@dataclass
+class _SubjectState:
+    """Current states of a subject during the replay."""
+
+    rules: dict[str, _RuleState]
+    state: SiteState
+    cause: str
+    downtimes: Sequence[DowntimeRow]
+    overrides: Sequence[OverrideRow]
+
+    @property
+    def by_rules(self) -> SiteState:
+        """Worst state by any rule."""
+        return find_worst_state(one.state for one in self.rules.values())
+
+    @property
+    def critical_since_us(self) -> int | None:
+        """Time since which a rule finds the subject critical; None if none does."""
+        times = [one.since_us for one in self.rules.values() if one.state is SiteState.CRITICAL]
+        return min(times, default=None)
+
+    def find_downtime(self, time_us: int) -> DowntimeRow | None:
+        """Return the downtime at a time; of several the one that ends last."""
+        at = [one for one in self.downtimes if one.starts_us <= time_us < one.ends_us]
+        return max(at, key=lambda one: (one.ends_us, one.id), default=None)
+
+    def find_override(self, time_us: int) -> OverrideRow | None:
+        """Return the override at a time; of several the latest."""
+        at = [one for one in self.overrides if one.made_us <= time_us < override_end(one)]
+        return max(at, key=lambda one: (one.made_us, one.id), default=None)
+
+
+def override_end(override: OverrideRow) -> int:
+    """Return the end of an override, which somebody may have ended early."""
+    return override.until_us if override.ended_us is None else override.ended_us
+
+
+def applies_to(row: DowntimeRow | OverrideRow, subject: Subject) -> bool:
+    """Whether a downtime or override is one of a subject."""
+    return row.site == subject.site and row.subject_kind in ("", subject.kind)
+
+
+def build_timeline(
+    subjects: Mapping[Subject, SubjectInput],
+    downtimes: Iterable[DowntimeRow],
+    overrides: Iterable[OverrideRow],
+    central: Mapping[str, StatusChangeRow],
+    rules: StatusRules,
+    window: ReplayWindow,
+) -> list[StatusChangeRow]:
+    """Build the changes of all subjects' states within a window, in order.
+
+    Args:
+        subjects: their states by each rule.
+        downtimes: outages.
+        overrides: states set by people.
+        central: latest recorded change of the central event before the window, by kind of site.
+        rules: the rules.
+        window: the time; changes are decided at its end.
+    """
+    by_kind: defaultdict[str, dict[Subject, SubjectInput]] = defaultdict(dict)
+    for subject, given in subjects.items():
+        by_kind[subject.kind][subject] = given
+    found: list[StatusChangeRow] = []
+    for kind, some in sorted(by_kind.items()):
+        timeline = _KindTimeline(
+            kind, some, list(downtimes), list(overrides), central.get(kind), rules, window
+        )
+        found += timeline.replay()
+    return sorted(found, key=lambda change: (change.since_us, change.subject_kind, change.site))
+
+
+class _KindTimeline:
+    """Replay of all subjects of one kind."""
+
+    def __init__(
+        self,
+        kind: str,
+        subjects: Mapping[Subject, SubjectInput],
+        downtimes: Sequence[DowntimeRow],
+        overrides: Sequence[OverrideRow],
+        central: StatusChangeRow | None,
+        rules: StatusRules,
+        window: ReplayWindow,
+    ) -> None:
+        self._kind = kind
+        self._inputs = subjects
+        self._rules = rules
+        self._window = window
+        self._states = {
+            subject: _start_subject(subject, given, downtimes, overrides)
+            for subject, given in subjects.items()
+        }
+        members = [
+            subject.site
+            for subject, given in subjects.items()
+            if given.overall is not None and given.overall.cause == CENTRAL_CAUSE
+        ]
+        self._event = CentralEvent.resume(rules.central, central, members)
+        self._found: list[StatusChangeRow] = []
+
+    def replay(self) -> list[StatusChangeRow]:
+        """Return the changes of the states of all subjects, and of the central event."""
+        rule_changes = self._sort_rule_changes()
+        times = set(rule_changes) | set(self._list_edges()) | {self._window.from_us + 1}
+        pending = sorted(times)
+        while pending:
+            time_us = pending.pop(0)
+            dirty = set(self._states) if time_us not in rule_changes else set()
+            for subject, name, change in rule_changes.get(time_us, ()):
+                self._states[subject].rules[name] = _RuleState(
+                    change.state, time_us, change.reason, change.evidence
+                )
+                dirty.add(subject)
+            if self._follow_event(time_us):
+                dirty = set(self._states)
+                end = self._event.grace_end_us
+                if end is not None and time_us < end <= self._window.to_us:
+                    pending = sorted({*pending, end})
+            for subject in sorted(dirty):
+                self._decide(subject, time_us)
+        return self._found
+
+    def _sort_rule_changes(self) -> dict[int, list[tuple[Subject, str, RuleChange]]]:
+        found: defaultdict[int, list[tuple[Subject, str, RuleChange]]] = defaultdict(list)
+        for subject, given in self._inputs.items():
+            for name, changes in given.changes.items():
+                for change in changes:
+                    found[change.time_us].append((subject, name, change))
+        return found
+
+    def _list_edges(self) -> Iterator[int]:
+        """List the times in the window at which a downtime, override or grace begins or ends."""
+        grace = self._event.grace_end_us
+        edges = [] if grace is None else [grace]
+        for state in self._states.values():
+            for downtime in state.downtimes:
+                edges += (downtime.starts_us, downtime.ends_us)
+            for override in state.overrides:
+                edges += (override.made_us, override_end(override))
+        return (time for time in edges if self._window.from_us < time <= self._window.to_us)
+
+    def _follow_event(self, time_us: int) -> bool:
+        """Update the central event; return whether it began or ended."""
+        working = {
+            subject.site: state
+            for subject, state in self._states.items()
+            if state.find_downtime(time_us) is None
+        }
+        judged = {
+            site: state.critical_since_us
+            for site, state in working.items()
+            if state.by_rules is not SiteState.UNKNOWN
+        }
+        was_active = self._event.active
+        self._event.update(time_us, judged)
+        if self._event.active is was_active:
+            return False
+        states = (SiteState.OK, SiteState.CRITICAL)
+        self._found.append(
+            StatusChangeRow(
+                id="",
+                subject_kind=CENTRAL,
+                site=self._kind,
+                rule="",
+                state=states[self._event.active].value,
+                previous=states[was_active].value,
+                since_us=time_us,
+                decided_us=self._window.to_us,
+                cause=CENTRAL_CAUSE,
+                rule_version=self._rules.version,
+                reason=self._event.describe(),
+                evidence=json.dumps({"sites": sorted(self._event.members), "judged": len(judged)}),
+            )
+        )
+        return True
+
+    def _decide(self, subject: Subject, time_us: int) -> None:
+        """Derive a subject's state at a time, and note its change."""
+        current = self._states[subject]
+        state, cause, reason, evidence = self._judge(subject, current, time_us)
+        special = (DOWNTIME, OVERRIDE, CENTRAL_CAUSE)
+        same_cause = cause == current.cause or not {cause, current.cause} & {*special}
+        if state is current.state and same_cause:
+            return
+        rule = self._rules.rules.get(cause)
+        self._found.append(
+            StatusChangeRow(
+                id="",
+                subject_kind=subject.kind,
+                site=subject.site,
+                rule="",
+                state=state.value,
+                previous=current.state.value,
+                since_us=time_us,
+                decided_us=self._window.to_us,
+                cause=cause,
+                rule_version=rule.version if rule else self._rules.version,
+                reason=reason,
+                evidence=json.dumps(evidence),
+            )
+        )
+        current.state, current.cause = state, cause
+
+    def _judge(
+        self, subject: Subject, current: _SubjectState, time_us: int
+    ) -> tuple[SiteState, str, str, Mapping[str, Any]]:
+        """Return state, cause, reason and evidence at a time."""
+        cause, decisive = _find_decisive_rule(current)
+        by_rules = current.by_rules
+        reason = decisive.reason if decisive else "no results"
+        evidence = {
+            "rules": {name: one.state.value for name, one in sorted(current.rules.items())},
+            **(decisive.evidence if decisive else {}),
+        }
+        if (override := current.find_override(time_us)) is not None:
+            reason = f"set by {override.who}: {override.why} (by the rules {by_rules}: {reason})"
+            evidence |= {"override": override.id, "until_us": override.until_us}
+            return SiteState(override.state), OVERRIDE, reason, evidence
+        if (downtime := current.find_downtime(time_us)) is not None:
+            reason = downtime.description or "announced downtime"
+            evidence |= {"downtime": downtime.id, "source": downtime.source, "url": downtime.url}
+            return SiteState.DOWNTIME, DOWNTIME, reason, evidence
+        if by_rules is SiteState.CRITICAL and self._event.covers(subject.site, time_us):
+            reason = f"central: {self._event.describe()}; exclusion suspended ({reason})"
+            evidence |= {"sites": sorted(self._event.members)}
+            return SiteState.WARNING, CENTRAL_CAUSE, reason, evidence
+        return by_rules, cause, reason, evidence
+
+
+def _start_subject(
+    subject: Subject,
+    given: SubjectInput,
+    downtimes: Iterable[DowntimeRow],
+    overrides: Iterable[OverrideRow],
+) -> _SubjectState:
+    return _SubjectState(
+        rules={
+            name: _RuleState(
+                SiteState(row.state), row.since_us, row.reason, json.loads(row.evidence or "{}")
+            )
+            for name, row in given.rule_states.items()
+        },
+        state=SiteState(given.overall.state) if given.overall else SiteState.UNKNOWN,
+        cause=given.overall.cause if given.overall else NO_RESULTS,
+        downtimes=[one for one in downtimes if applies_to(one, subject)],
+        overrides=[one for one in overrides if applies_to(one, subject)],
+    )
+
+
+def _find_decisive_rule(current: _SubjectState) -> tuple[str, _RuleState | None]:
+    """Return the first rule with the worst state."""
+    worst = current.by_rules
+    for name, one in sorted(current.rules.items()):
+        if one.state is worst:
+            return name, one
+    return NO_RESULTS, None

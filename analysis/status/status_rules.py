@@ -1,0 +1,342 @@
+"""Rules for the states of sites: schema of their file, shipped rules and versions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from treehammer.collectors.record.failures import FAILURE_CLASSES
+from treehammer.durations import parse_duration
+from treehammer.errors import ConfigError, InvalidDocumentError
+from treehammer.hctests.schema import document_problems
+from treehammer.hctests.schema.document_problems import (
+    DocumentProblem,
+    DocumentTables,
+    StrictModel,
+)
+from treehammer.hctests.schema.toml_positions import KeyPath
+
+RULES_FILE = Path(__file__).with_name("status_rules.toml")
+
+#: Names that causes other than rules have.
+RESERVED_RULE_NAMES = ("downtime", "override", "central", "no-results")
+
+SubjectKind = Literal["site", "storage_site"]
+SECOND_US = 1_000_000
+
+
+class StatusRulesError(InvalidDocumentError):
+    """The file of status rules is wrong."""
+
+
+def _validate_duration(text: str) -> str:
+    try:
+        parse_duration(text, "")
+    except ConfigError as error:
+        raise PydanticCustomError(
+            "duration", "{text} {hint}", {"text": error.message, "hint": f"({error.hint})"}
+        ) from error
+    return text
+
+
+def _validate_failures(names: list[str]) -> list[str]:
+    for name in names:
+        if name not in FAILURE_CLASSES:
+            raise PydanticCustomError(
+                "failure_class",
+                "unknown failure class {name} (expected some of {known})",
+                {"name": repr(name), "known": ", ".join(FAILURE_CLASSES)},
+            )
+    return names
+
+
+Duration = Annotated[
+    str,
+    AfterValidator(_validate_duration),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*\d{1,7}\s*[smhd]\s*$"}),
+]
+_Failures = Annotated[list[str], AfterValidator(_validate_failures)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def duration_us(text: str) -> int:
+    """Convert a valid duration to microseconds."""
+    return parse_duration(text, "") * SECOND_US
+
+
+def _hash_values(values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class _RuleTable(StrictModel):
+    @cached_property
+    def version(self) -> str:
+        """Hash of the rule's values."""
+        return _hash_values(self.model_dump())
+
+
+class ShareRule(_RuleTable):
+    """State by the ratio of failed to good measurements in a time window."""
+
+    kind: Literal["share"]
+    sites: list[SubjectKind] = Field(
+        ["site", "storage_site"], min_length=1, description="Kinds of sites that are judged."
+    )
+    window: Duration = Field(description="Time window, such as 24h.")
+    min_measurements: int = Field(ge=1, description="Unknown with fewer measurements.")
+    max_failed_per_success: _Share = Field(description="A warning above this ratio.")
+    clear_below: _Share = Field(description="A warning ends below this ratio.")
+    severity_steps: list[_Share] = Field(
+        [0.25, 0.5], description="Shares of failures from which a warning is shown as more severe."
+    )
+
+    def describe(self) -> str:
+        """Describe the rule in words."""
+        return (
+            "Critical: no measurement is good. Warning: failed and implausible ones are more than "
+            f"{self.max_failed_per_success:.0%} of the good ones, until they are fewer than "
+            f"{self.clear_below:.0%}. Over {self.window}, with {self.min_measurements} measurements "
+            f"at least."
+        )
+
+
+class OperationsRule(_RuleTable):
+    """State of a storage by the operations of load tests on a day."""
+
+    kind: Literal["operations"]
+    opens: list[str] = Field(min_length=1, description="Operations that count as opens.")
+    blocks: list[str] = Field(min_length=1, description="Operations that read a block.")
+    max_failed_per_success: _Share = Field(description="A warning above this ratio.")
+    max_block_s: float = Field(
+        gt=0, description="A warning above this mean time of a block, without the round trip."
+    )
+    min_opens: int = Field(ge=1, description="Fewer opens are not judged.")
+    min_blocks: int = Field(ge=1, description="Fewer reads are not judged.")
+    target_open_hz: float = Field(gt=0, description="Expected rate of opens; shown in figures.")
+    target_read_bytes_per_s: float = Field(
+        gt=0, description="Expected rate of reading; shown in figures."
+    )
+
+    @property
+    def sites(self) -> list[SubjectKind]:
+        """Kinds of sites that are judged."""
+        return ["storage_site"]
+
+    def describe(self) -> str:
+        """Describe the rule in words."""
+        return (
+            "Critical: no open, or no read, succeeded. Warning: failures are more than "
+            f"{self.max_failed_per_success:.0%} of the successes, or a block takes more than "
+            f"{self.max_block_s:g} s on average, without the round trip to the door. "
+            f"N: fewer than {self.min_opens} opens and {self.min_blocks} reads ended. "
+            "Steps in which the load generator was the limit are left out. "
+            f"Rule {self.version}, after study S1."
+        )
+
+
+class ExclusionRule(_RuleTable):
+    """State by the last runs of several tests, with recovery by all of them."""
+
+    kind: Literal["tests"]
+    sites: list[SubjectKind] = Field(
+        ["site", "storage_site"], min_length=1, description="Kinds of sites that are judged."
+    )
+    window: Duration = Field(description="Time window, such as 6h.")
+    failed_runs: int = Field(
+        ge=1, description="A test is failing if its last runs, this many, all failed."
+    )
+    failing_tests: int = Field(ge=1, description="Critical if so many tests are failing.")
+    recovery_runs: int = Field(
+        ge=1, description="Over when the last runs of every test, this many, succeeded."
+    )
+    hold: Duration = Field(description="No second exclusion within this time after a recovery.")
+    forget: Duration = Field(
+        description="A recovery does not wait for tests without a run in this time; a site without "
+        "any is unknown."
+    )
+
+    def describe(self) -> str:
+        """Describe the rule in words."""
+        return (
+            f"Critical: of {self.failing_tests} tests the last {self.failed_runs} runs within "
+            f"{self.window} failed; until the last {self.recovery_runs} runs of every test "
+            f"succeeded. Warning: fewer tests are failing, or the last recovery is less than "
+            f"{self.hold} ago."
+        )
+
+
+StatusRule = ShareRule | OperationsRule | ExclusionRule
+
+
+class CentralTable(StrictModel):
+    """Mass events: most sites turn critical at once."""
+
+    share: float = Field(0.5, gt=0, le=1, description="Share of the judged sites.")
+    min_sites: int = Field(3, ge=2, description="Number of sites at least.")
+    within: Duration = Field("3h", description="Time within which they turn critical.")
+    ends_below: _Share = Field(
+        0.5, description="Over when less than this share of its sites is still affected."
+    )
+    grace: Duration = Field(
+        "6h", description="Sites not recovered this long after the end become critical."
+    )
+
+
+class RulesDocument(StrictModel):
+    """File of status rules."""
+
+    step: Duration = Field("5m", description="Results are looked at in steps of this length.")
+    reevaluate: Duration = Field("2d", description="Late results correct the states of this time.")
+    storage_failures: _Failures = Field(
+        ["stage-in", "open", "read", "data-check"],
+        description="Failure classes that count against the storage that was read.",
+    )
+    central: CentralTable = Field(CentralTable.model_validate({}), description="Mass events.")
+    rules: dict[str, dict[str, Any]] = Field(min_length=1, description="Rules by name.")
+
+
+_MODELS: Mapping[str, type[ShareRule | OperationsRule | ExclusionRule]] = {
+    "share": ShareRule,
+    "operations": OperationsRule,
+    "tests": ExclusionRule,
+}
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+_LOCATED = "rule"
+
+
+@dataclass(frozen=True)
+class StatusRules:
+    """A set of rules for the states of sites; ``document`` is its canonical JSON."""
+
+    step_us: int
+    reevaluate_us: int
+    storage_failures: frozenset[str]
+    central: CentralTable
+    rules: Mapping[str, StatusRule]
+    document: str
+
+    @property
+    def version(self) -> str:
+        """Hash of all values."""
+        return hashlib.sha256(self.document.encode()).hexdigest()[:12]
+
+    @property
+    def longest_memory_us(self) -> int:
+        """Longest time for which a run influences a state."""
+        lengths = [0]
+        for rule in self.rules.values():
+            if not isinstance(rule, OperationsRule):
+                lengths.append(duration_us(rule.window))
+            if isinstance(rule, ExclusionRule):
+                lengths.append(duration_us(rule.forget))
+        return max(lengths)
+
+    @property
+    def share_rule(self) -> ShareRule:
+        """The first rule by the share of failures; the shipped one if there is none."""
+        found = (rule for rule in self.rules.values() if isinstance(rule, ShareRule))
+        return next(found, None) or load_shipped_rules().share_rule
+
+    @property
+    def operations_rule(self) -> OperationsRule:
+        """The first rule for load tests; the shipped one if there is none."""
+        found = (rule for rule in self.rules.values() if isinstance(rule, OperationsRule))
+        return next(found, None) or load_shipped_rules().operations_rule
+
+
+@cache
+def load_shipped_rules() -> StatusRules:
+    """Load the rules that come with Treehammer."""
+    return load_status_rules(RULES_FILE)
+
+
+def load_status_rules(path: Path | None = None) -> StatusRules:
+    """Load rules from a file; without one the shipped rules.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        StatusRulesError: it has mistakes; ``problems`` lists all of them.
+    """
+    if path is None:
+        return load_shipped_rules()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}",
+            where=str(path),
+            hint="Check status_rules in treehammer.toml, TREEHAMMER_STATUS_RULES or --status-rules.",
+        ) from error
+    return parse_status_rules(text, str(path))
+
+
+def parse_status_rules(text: str, shown: str) -> StatusRules:
+    """Parse the text of a rules file; messages call it ``shown``.
+
+    Raises:
+        StatusRulesError: the text has mistakes.
+    """
+    raw = document_problems.parse_document(text, shown, StatusRulesError)
+    document, problems = document_problems.validate_document(
+        RulesDocument, raw, _DOCUMENT_TABLES, lambda rest: rest.setdefault("rules", {"-": {}})
+    )
+    rules: dict[str, StatusRule] = {}
+    for name, table in document.rules.items():
+        rule, found = _parse_rule(name, table)
+        problems += found
+        if rule is not None:
+            rules[name] = rule
+    if problems:
+        where = document_problems.make_key_locator(text, shown)
+        raise document_problems.combine_problems(problems, where, shown, StatusRulesError)
+    values = document.model_dump() | {
+        "rules": {name: rule.model_dump() for name, rule in rules.items()}
+    }
+    return StatusRules(
+        step_us=duration_us(document.step),
+        reevaluate_us=duration_us(document.reevaluate),
+        storage_failures=frozenset(document.storage_failures),
+        central=document.central,
+        rules=rules,
+        document=json.dumps(values, sort_keys=True),
+    )
+
+
+def _parse_rule(
+    name: str, table: Mapping[str, Any]
+) -> tuple[StatusRule | None, list[DocumentProblem]]:
+    path: KeyPath = ("rules", name)
+    if name == "-":  # Stands in for a missing table, which is reported already.
+        return None, []
+    if name in RESERVED_RULE_NAMES or not _NAME.fullmatch(name):
+        expected = "a word of lower-case letters, digits and '-' but " + ", ".join(
+            RESERVED_RULE_NAMES
+        )
+        return None, [DocumentProblem(path, f"is no name of a rule (expected {expected})")]
+    model = _MODELS.get(str(table.get("kind", "")))
+    if model is None:
+        kinds = ", ".join(_MODELS)
+        return None, [DocumentProblem((*path, "kind"), f"is missing or unknown (known: {kinds})")]
+    tables = DocumentTables({_LOCATED: tuple(model.model_fields)}, lambda _path: _LOCATED)
+    if found := document_problems.list_problems(model, table, tables):
+        return None, [DocumentProblem((*path, *one.path), one.text) for one in found]
+    return model.model_validate(table), []
+
+
+def _table_of(path: KeyPath) -> str:
+    return "central" if path[0] == "central" and len(path) > 1 else ""
+
+
+_DOCUMENT_TABLES = DocumentTables(
+    {"": tuple(RulesDocument.model_fields), "central": tuple(CentralTable.model_fields)}, _table_of
+)

@@ -1,0 +1,273 @@
+"""Evaluation of the states of sites: from recorded results to recorded changes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from treehammer.analysis.status.rule_judgements import ChargedRun, Judgement, RuleMemory, charge_run
+from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange, replay_rule
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.state_timeline import OUTAGE, Subject, SubjectInput, build_timeline
+from treehammer.analysis.status.status_rules import OperationsRule, StatusRules
+from treehammer.analysis.status.storage_status import judge_storage_days
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.sql.core.rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
+from treehammer.sql.read.load_days import list_operation_days
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch.run_outcomes import RunOutcome, list_run_outcomes
+from treehammer.sql.watch.state_history import CENTRAL, STORAGE_SITE, SUBJECT_KINDS
+from treehammer.sql.write.store import Store
+
+#: Key of the evidence that holds the memory of a rule.
+_MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class StatusUpdate:
+    """Result of an evaluation: changes of sites' states that are new, and that it contradicts.
+
+    Attributes:
+        changes: new changes of states, in order of time; without those of single rules.
+        superseded: earlier changes that late results contradict; without those of single rules.
+        recorded: False if another evaluation was recorded at the same time, or a later one before.
+    """
+
+    changes: tuple[StatusChangeRow, ...]
+    superseded: tuple[StatusChangeRow, ...]
+    recorded: bool = True
+
+
+def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate:
+    """Evaluate the states of all sites up to a time, and record their changes.
+
+    The last ``reevaluate`` of the rules is replayed, so that results that arrived late, downtimes
+    and overrides correct the history: changes that no longer follow are superseded. States from
+    before the first use of these rules stay. Two evaluations at once record one result.
+
+    Args:
+        store: the database.
+        now_us: the time, in microseconds since 1970 UTC.
+        rules: the rules.
+    """
+    before = state_history.find_latest_rule_set(store)
+    if before is not None and now_us <= before.evaluated_us:
+        return StatusUpdate((), (), recorded=False)
+    started_us = _find_start(before, rules, now_us)
+    from_us = max(started_us, now_us - rules.reevaluate_us)
+    window = ReplayWindow(from_us, now_us, rules.step_us)
+    found = _replay(store, rules, window)
+    known = [
+        row
+        for row in state_history.list_state_changes(store, since_us=from_us + 1, rules=True)
+        if row.since_us <= now_us
+    ]
+    new, gone = _compare_changes(known, found)
+    rule_set = RuleSetRow(rules.version, rules.document, started_us, now_us)
+    recorded = state_history.record_evaluation(
+        store,
+        before=before,
+        rule_set=rule_set,
+        superseded=[row.id for row in gone],
+        changes=new,
+    )
+    if not recorded:
+        return StatusUpdate((), (), recorded=False)
+    return StatusUpdate(
+        tuple(row for row in new if not row.rule), tuple(row for row in gone if not row.rule)
+    )
+
+
+def _find_start(before: RuleSetRow | None, rules: StatusRules, now_us: int) -> int:
+    """Return the time since which these rules are in use: what other rules decided, stays."""
+    if before is None:
+        return max(0, now_us - rules.reevaluate_us)
+    return before.started_us if before.version == rules.version else before.evaluated_us
+
+
+def _replay(
+    store: ResultsReader, rules: StatusRules, window: ReplayWindow
+) -> list[StatusChangeRow]:
+    """Replay all rules of all subjects within a window, on one set of data."""
+    states = state_history.list_states_at(store, window.from_us, rules=True)
+    data_us = window.from_us - rules.longest_memory_us
+    announced = site_exceptions.list_downtimes(store, ends_after_us=data_us)
+    downtimes = [one for one in announced if one.severity == OUTAGE]
+    overrides = site_exceptions.list_overrides(store, ends_after_us=window.from_us)
+    overrides = [one for one in overrides if one.made_us <= window.to_us]
+    runs = _charge_runs(
+        list_run_outcomes(store, data_us, window.to_us),
+        rules,
+        downtimes,
+    )
+    days = _judge_days(store, rules, window)
+    inputs: dict[Subject, SubjectInput] = {}
+    for subject in _list_subjects(runs, days, states, overrides):
+        inputs[subject] = _replay_subject(
+            subject, runs.get(subject, ()), days.get(subject.site, {}), states, rules, window
+        )
+    central = {row.site: row for row in states if row.subject_kind == CENTRAL}
+    timeline = build_timeline(inputs, downtimes, overrides, central, rules, window)
+    return [*_rule_rows(inputs, rules, window), *timeline]
+
+
+def _list_subjects(
+    runs: Iterable[Subject],
+    days: Iterable[str],
+    states: Iterable[StatusChangeRow],
+    overrides: Iterable[OverrideRow],
+) -> list[Subject]:
+    """List the subjects that have results, a recorded state or an override."""
+    found = {*runs, *(Subject(STORAGE_SITE, site) for site in days)}
+    found |= {
+        Subject(row.subject_kind, row.site) for row in states if row.subject_kind in SUBJECT_KINDS
+    }
+    for override in overrides:
+        kinds = (override.subject_kind,) if override.subject_kind else SUBJECT_KINDS
+        found |= {Subject(kind, override.site) for kind in kinds}
+    return sorted(found)
+
+
+def _charge_runs(
+    runs: Iterable[RunOutcome], rules: StatusRules, downtimes: Sequence[DowntimeRow]
+) -> dict[Subject, list[ChargedRun]]:
+    """Charge each run to its site and to its storage, unless that was in a downtime."""
+    found: defaultdict[Subject, list[ChargedRun]] = defaultdict(list)
+    down: defaultdict[Subject, list[DowntimeRow]] = defaultdict(list)
+    for one in downtimes:
+        for kind in (one.subject_kind,) if one.subject_kind else SUBJECT_KINDS:
+            down[Subject(kind, one.site)].append(one)
+    for run in runs:
+        for kind, site in zip(SUBJECT_KINDS, (run.site, run.storage_site), strict=True):
+            subject = Subject(kind, site)
+            charged = charge_run(run, kind, rules.storage_failures) if site else None
+            if charged is not None and not _is_down(down.get(subject, ()), run.ended_us):
+                found[subject].append(charged)
+    return found
+
+
+def _is_down(downtimes: Iterable[DowntimeRow], time_us: int) -> bool:
+    return any(one.starts_us <= time_us < one.ends_us for one in downtimes)
+
+
+def _judge_days(
+    store: ResultsReader, rules: StatusRules, window: ReplayWindow
+) -> dict[str, dict[int, Judgement]]:
+    """Judge the load tests of each storage on the days whose end is in the window."""
+    rule = next((one for one in rules.rules.values() if isinstance(one, OperationsRule)), None)
+    first = epoch_day_to_number(window.from_us // DAY_US)
+    last = epoch_day_to_number(window.to_us // DAY_US)
+    if rule is None or first is None or last is None:
+        return {}
+    found: defaultdict[str, dict[int, Judgement]] = defaultdict(dict)
+    for (site, day), one in judge_storage_days(
+        list_operation_days(store, first, last), rule
+    ).items():
+        if site:
+            evidence = {"day": day, "counts": one.counts}
+            memory = RuleMemory(one.status)
+            found[site][day] = Judgement(one.status, f"load tests: {one}", evidence, memory)
+    return dict(found)
+
+
+def _replay_subject(
+    subject: Subject,
+    runs: Sequence[ChargedRun],
+    days: Mapping[int, Judgement],
+    states: Iterable[StatusChangeRow],
+    rules: StatusRules,
+    window: ReplayWindow,
+) -> SubjectInput:
+    mine = [row for row in states if (row.subject_kind, row.site) == subject]
+    rule_states = {row.rule: row for row in mine if row.rule}
+    changes: dict[str, Sequence[RuleChange]] = {}
+    for name, rule in rules.rules.items():
+        if subject.kind in rule.sites:
+            start = _recall_memory(rule_states.get(name))
+            changes[name] = replay_rule(
+                rule, runs, start, window, lambda day: days.get(day, _NO_LOAD_TEST)
+            )
+    for name, row in rule_states.items():
+        if name not in changes and row.state != SiteState.UNKNOWN:
+            changes[name] = [_retire_rule(row, window)]
+    overall = next((row for row in mine if not row.rule), None)
+    return SubjectInput(rule_states, overall, changes)
+
+
+_NO_LOAD_TEST = Judgement(SiteState.UNKNOWN, "no load test on the day before")
+
+
+def _retire_rule(row: StatusChangeRow, window: ReplayWindow) -> RuleChange:
+    """End the state by a rule that is no longer in use."""
+    return RuleChange(
+        window.ceil_step(window.from_us + 1),
+        SiteState.UNKNOWN,
+        SiteState(row.state),
+        f"the rule {row.rule} is no longer in use",
+        {},
+        RuleMemory(),
+    )
+
+
+def _recall_memory(row: StatusChangeRow | None) -> RuleMemory:
+    """Return the memory of a rule from the evidence of its last change."""
+    if row is None:
+        return RuleMemory()
+    memory = json.loads(row.evidence or "{}").get(_MEMORY, {})
+    return RuleMemory(
+        SiteState(row.state), frozenset(memory.get("tests", ())), memory.get("recovered_us")
+    )
+
+
+def _rule_rows(
+    inputs: Mapping[Subject, SubjectInput], rules: StatusRules, window: ReplayWindow
+) -> list[StatusChangeRow]:
+    """Convert the changes by each rule to rows."""
+    return [
+        StatusChangeRow(
+            id="",
+            subject_kind=subject.kind,
+            site=subject.site,
+            rule=name,
+            state=change.state.value,
+            previous=change.previous.value,
+            since_us=change.time_us,
+            decided_us=window.to_us,
+            cause=name,
+            rule_version=rules.rules[name].version if name in rules.rules else rules.version,
+            reason=change.reason,
+            evidence=json.dumps({**change.evidence, _MEMORY: _describe_memory(change.memory)}),
+        )
+        for subject, given in inputs.items()
+        for name, changes in given.changes.items()
+        for change in changes
+    ]
+
+
+def _describe_memory(memory: RuleMemory) -> dict[str, object]:
+    return {"tests": sorted(memory.tests), "recovered_us": memory.recovered_us}
+
+
+def _compare_changes(
+    known: Iterable[StatusChangeRow], found: Iterable[StatusChangeRow]
+) -> tuple[list[StatusChangeRow], list[StatusChangeRow]]:
+    """Return the changes that are new, and the recorded ones that no longer follow."""
+    recorded = {_change_key(row): row for row in known}
+    replayed = {_change_key(row): row for row in found}
+    new = [row for key, row in replayed.items() if key not in recorded]
+    return new, [row for key, row in recorded.items() if key not in replayed]
+
+
+def _change_key(row: StatusChangeRow) -> tuple[str, str, str, int, str, str, str]:
+    return (
+        row.subject_kind,
+        row.site,
+        row.rule,
+        row.since_us,
+        row.state,
+        row.previous,
+        row.cause,
+    )

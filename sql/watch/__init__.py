@@ -1,0 +1,1 @@
+"""Continuous operation: states of sites, downtimes and overrides."""

@@ -1,0 +1,144 @@
+"""Outcomes of runs: each attempt of a job by test and site, from measurements and failed attempts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.collectors.record.outcome import Outcome
+from treehammer.sql.core.outcomes import outcome_column
+from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
+from treehammer.sql.read.reader import ResultsReader
+
+#: Days that an execution may take; measurements are found by the day of their start.
+MAX_EXECUTION_DAYS = 3
+
+_SUBJECT = dimension_tables["subject"].c
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """Outcome of one attempt of a job in one test, at a site that reads from a storage site.
+
+    Attributes:
+        site: site of the job.
+        storage_site: site whose storage was read; '' if the job did not get that far.
+        test: name of the test.
+        campaign_id: its campaign.
+        job_id: the job.
+        attempt: number of the attempt.
+        ended_us: end of its last measurement, or of the attempt.
+        outcomes: number of measurements by outcome label; a failed attempt without any counts as one.
+        measurement_id: a measurement that is not good, else any; '' without one.
+    """
+
+    site: str
+    storage_site: str
+    test: str
+    campaign_id: str
+    job_id: str
+    attempt: int
+    ended_us: int
+    outcomes: Mapping[str, int]
+    measurement_id: str
+
+
+def list_run_outcomes(store: ResultsReader, from_us: int, to_us: int) -> list[RunOutcome]:
+    """List the runs that ended after ``from_us`` and until ``to_us``, by their end."""
+    with store.connection() as connection:
+        measured = list(_measured_runs(connection, from_us, to_us))
+        failed = list(_failed_attempts(connection, from_us, to_us))
+    return sorted(
+        (*measured, *failed), key=lambda run: (run.ended_us, run.job_id, run.attempt, run.test)
+    )
+
+
+def _measured_runs(connection: Connection, from_us: int, to_us: int) -> Iterator[RunOutcome]:
+    table = measurement.c
+    outcome = outcome_column()
+    key = (table.job_id, table.attempt, _SUBJECT.test_name, _SUBJECT.site, _SUBJECT.storage_site)
+    query = (
+        sa.select(
+            *key,
+            table.campaign_id,
+            outcome.label("outcome"),
+            sa.func.count(),
+            sa.func.max(table.ended_us),
+            sa.func.min(table.measurement_id),
+        )
+        .select_from(measurement.join(dimension_tables["subject"]))
+        .where(
+            table.day.between(_day_of(from_us - MAX_EXECUTION_DAYS * DAY_US), _day_of(to_us)),
+            table.ended_us > from_us,
+            table.ended_us <= to_us,
+        )
+        .group_by(*key, table.campaign_id, outcome)
+    )
+    groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for *names, label, count, ended_us, example in connection.execute(query):
+        groups[tuple(names)].append((label, int(count), int(ended_us), example))
+    for (job_id, number, test, site, storage, campaign_id), rows in groups.items():
+        # Labels of outcomes that are not good come first.
+        rows.sort(key=lambda row: (row[0] == Outcome.GOOD.value, row[0]))
+        yield RunOutcome(
+            site=site or "",
+            storage_site=storage or site or "",
+            test=test or "",
+            campaign_id=campaign_id,
+            job_id=job_id,
+            attempt=int(number),
+            ended_us=max(row[2] for row in rows),
+            outcomes={row[0]: row[1] for row in rows},
+            measurement_id=rows[0][3],
+        )
+
+
+def _failed_attempts(connection: Connection, from_us: int, to_us: int) -> Iterator[RunOutcome]:
+    """List failed attempts that returned no measurement."""
+    returned = sa.exists().where(
+        measurement.c.campaign_id == job.c.campaign_id,
+        measurement.c.job_id == attempt.c.job_id,
+        measurement.c.attempt == attempt.c.number,
+    )
+    query = (
+        sa.select(
+            job.c.site,
+            campaign.c.test_name,
+            job.c.campaign_id,
+            attempt.c.job_id,
+            attempt.c.number,
+            attempt.c.ended_us,
+            attempt.c.failure_class,
+        )
+        .select_from(attempt.join(job).join(campaign))
+        .where(
+            attempt.c.ended_us > from_us,
+            attempt.c.ended_us <= to_us,
+            attempt.c.failure_class.is_not(None),
+            sa.not_(returned),
+        )
+    )
+    for site, test, campaign_id, job_id, number, ended_us, failure_class in connection.execute(
+        query
+    ):
+        yield RunOutcome(
+            site=site or "",
+            storage_site="",
+            test=test or "",
+            campaign_id=campaign_id,
+            job_id=job_id,
+            attempt=int(number),
+            ended_us=int(ended_us),
+            outcomes={failure_class: 1},
+            measurement_id="",
+        )
+
+
+def _day_of(time_us: int) -> int:
+    return epoch_day_to_number(max(0, time_us) // DAY_US) or 0

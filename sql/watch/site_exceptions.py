@@ -1,0 +1,108 @@
+"""Exceptions from the rules for the states of sites: announced downtimes, and overrides by people."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, upsert_rows
+from treehammer.sql.core.rows import DowntimeRow, OverrideRow
+from treehammer.sql.core.schema import site_downtime, site_override
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.write.store import Store
+
+
+@dataclass(frozen=True)
+class DowntimeImport:
+    """Number of downtimes that an import found new, changed, unchanged and withdrawn."""
+
+    new: int
+    changed: int
+    unchanged: int
+    withdrawn: int
+
+
+def list_downtimes(store: ResultsReader, *, ends_after_us: int = 0) -> list[DowntimeRow]:
+    """List the downtimes that end after a time, by their start; without withdrawn ones."""
+    table = site_downtime.c
+    query = sa.select(site_downtime).where(
+        table.ends_us > ends_after_us, table.withdrawn_us.is_(None)
+    )
+    with store.connection() as connection:
+        return fetch_rows(connection, DowntimeRow, query.order_by(table.starts_us, table.id))
+
+
+def replace_downtimes(
+    store: Store, source: str, downtimes: Sequence[DowntimeRow], now_us: int
+) -> DowntimeImport:
+    """Write the downtimes of a source; its others that have not ended are withdrawn."""
+    table = site_downtime
+    known_query = sa.select(table).where(table.c.source == source)
+    with store.writing_connection() as connection:
+        known = {row.id: row for row in fetch_rows(connection, DowntimeRow, known_query)}
+        given = {row.id: row for row in downtimes}
+        new = [row for row in given.values() if row.id not in known]
+        changed = [
+            row
+            for row in given.values()
+            if row.id in known and replace(known[row.id], imported_us=row.imported_us) != row
+        ]
+        withdrawn = [
+            replace(row, withdrawn_us=now_us)
+            for row in known.values()
+            if row.id not in given and row.ends_us > now_us and row.withdrawn_us is None
+        ]
+        insert_missing_rows(connection, table, new)
+        upsert_rows(connection, table, [*changed, *withdrawn])
+    return DowntimeImport(
+        len(new), len(changed), len(given) - len(new) - len(changed), len(withdrawn)
+    )
+
+
+def list_overrides(store: ResultsReader, *, ends_after_us: int = 0) -> list[OverrideRow]:
+    """List the overrides that were in force after a time, oldest first."""
+    table = site_override.c
+    end = sa.func.coalesce(table.ended_us, table.until_us)
+    query = sa.select(site_override).where(end > ends_after_us)
+    with store.connection() as connection:
+        return fetch_rows(connection, OverrideRow, query.order_by(table.made_us, table.id))
+
+
+def add_override(store: Store, override: OverrideRow) -> OverrideRow:
+    """Record an override in place of the site's earlier ones, which end; return it with its identity."""
+    added = replace(override, id=secrets.token_hex(8))
+    end_overrides(
+        store, override.site, override.subject_kind, now_us=override.made_us, who=override.who
+    )
+    with store.writing_connection() as connection:
+        insert_missing_rows(connection, site_override, [added])
+    return added
+
+
+def end_overrides(
+    store: Store, site: str, subject_kind: str = "", *, now_us: int, who: str
+) -> list[OverrideRow]:
+    """End the overrides of a site that are in force, and return them.
+
+    Args:
+        store: the database.
+        site: name of the site.
+        subject_kind: end only those for this kind; '' for any.
+        now_us: the time.
+        who: the person who ends them.
+    """
+    ended = [
+        replace(row, ended_us=now_us, ended_by=who)
+        for row in list_overrides(store, ends_after_us=now_us)
+        if row.site == site and (not subject_kind or row.subject_kind == subject_kind)
+    ]
+    _update_overrides(store, ended)
+    return ended
+
+
+def _update_overrides(store: Store, rows: Iterable[OverrideRow]) -> None:
+    with store.writing_connection() as connection:
+        upsert_rows(connection, site_override, rows)

@@ -1,0 +1,211 @@
+"""History of the states of sites: changes, and the rule sets by which they were evaluated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.errors import StoreError
+from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, split_ids
+from treehammer.sql.core.rows import RuleSetRow, StatusChangeRow
+from treehammer.sql.core.schema import status_change, status_rule_set
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.write.store import Store
+
+#: Kinds of subjects: sites of jobs, sites of storage, and all sites of a kind together.
+SITE, STORAGE_SITE, CENTRAL = "site", "storage_site", "central"
+SUBJECT_KINDS = (SITE, STORAGE_SITE)
+
+_TABLE = status_change.c
+_ORDER = (_TABLE.since_us, _TABLE.decided_us, _TABLE.id)
+
+
+def list_state_changes(
+    store: ResultsReader,
+    *,
+    site: str | None = None,
+    since_us: int = 0,
+    rules: bool = False,
+    superseded: bool = False,
+) -> list[StatusChangeRow]:
+    """List changes of states, oldest first.
+
+    Args:
+        store: the database.
+        site: only of this site, as site of jobs or of storage.
+        since_us: only changes at this time or later.
+        rules: whether to add the changes of each rule's own state.
+        superseded: whether to add changes that late results contradicted.
+    """
+    query = sa.select(status_change).where(_TABLE.since_us >= since_us)
+    if site is not None:
+        same = _TABLE.site == site if site else _TABLE.site.is_(None)
+        query = query.where(same, _TABLE.subject_kind.in_(SUBJECT_KINDS))
+    if not rules:
+        query = query.where(_TABLE.rule.is_(None))
+    if not superseded:
+        query = query.where(_TABLE.superseded_us.is_(None))
+    with store.connection() as connection:
+        return fetch_rows(connection, StatusChangeRow, query.order_by(*_ORDER))
+
+
+def list_current_states(
+    store: ResultsReader, *, site: str | None = None, rules: bool = False
+) -> list[StatusChangeRow]:
+    """List the latest change of each subject, which holds its current state, by kind and site.
+
+    A site without any change is unknown.
+
+    Args:
+        store: the database.
+        site: only this site, as site of jobs or of storage.
+        rules: whether to add the current state of each rule.
+    """
+    return list_states_at(store, None, site=site, rules=rules)
+
+
+def list_states_at(
+    store: ResultsReader, time_us: int | None, *, site: str | None = None, rules: bool = False
+) -> list[StatusChangeRow]:
+    """List the change of each subject, and with ``rules`` of each rule, that held at a time."""
+    subject = (_TABLE.subject_kind, _TABLE.site, _TABLE.rule)
+    chosen: list[sa.ColumnElement[bool]] = [_TABLE.superseded_us.is_(None)]
+    if time_us is not None:
+        chosen.append(_TABLE.since_us <= time_us)
+    if not rules:
+        chosen.append(_TABLE.rule.is_(None))
+    if site is not None:
+        chosen.append(_TABLE.site == site if site else _TABLE.site.is_(None))
+        chosen.append(_TABLE.subject_kind.in_(SUBJECT_KINDS))
+    rank = sa.func.row_number().over(
+        partition_by=subject,
+        order_by=(_TABLE.since_us.desc(), _TABLE.decided_us.desc(), _TABLE.id.desc()),
+    )
+    ranked = sa.select(_TABLE.id, rank.label("place")).where(*chosen).subquery("ranked")
+    latest = sa.select(ranked.c.id).where(ranked.c.place == 1)
+    query = sa.select(status_change).where(_TABLE.id.in_(latest))
+    with store.connection() as connection:
+        rows = fetch_rows(connection, StatusChangeRow, query)
+    return sorted(rows, key=lambda row: (row.subject_kind, row.site, row.rule))
+
+
+def find_change(store: ResultsReader, change_id: str) -> StatusChangeRow | None:
+    """Find a change by its identity."""
+    query = sa.select(status_change).where(_TABLE.id == change_id)
+    with store.connection() as connection:
+        return next(iter(fetch_rows(connection, StatusChangeRow, query)), None)
+
+
+def find_latest_rule_set(store: ResultsReader) -> RuleSetRow | None:
+    """Find the rule set of the latest evaluation."""
+    table = status_rule_set.c
+    query = sa.select(status_rule_set).order_by(table.evaluated_us.desc(), table.version).limit(1)
+    with store.connection() as connection:
+        return next(iter(fetch_rows(connection, RuleSetRow, query)), None)
+
+
+def find_rule_set(store: ResultsReader, version: str) -> RuleSetRow | None:
+    """Find a rule set by its version, with its text."""
+    query = sa.select(status_rule_set).where(status_rule_set.c.version == version)
+    with store.connection() as connection:
+        return next(iter(fetch_rows(connection, RuleSetRow, query)), None)
+
+
+def record_evaluation(
+    store: Store,
+    *,
+    before: RuleSetRow | None,
+    rule_set: RuleSetRow,
+    superseded: Sequence[str],
+    changes: Sequence[StatusChangeRow],
+) -> bool:
+    """Record an evaluation, unless another one was recorded since its data were read.
+
+    Args:
+        store: the database.
+        before: the latest evaluation when the data were read.
+        rule_set: the rules, with the time of this evaluation.
+        superseded: identities of changes that it contradicts.
+        changes: new changes; their identities are set here.
+
+    Returns:
+        whether it was recorded.
+    """
+    if find_latest_rule_set(store) != before:
+        return False
+    try:
+        with store.writing_connection() as connection:
+            if not _claim_evaluation(connection, before, rule_set):
+                return False
+            _supersede(connection, superseded, rule_set.evaluated_us)
+            insert_missing_rows(connection, status_change, _with_identities(connection, changes))
+            return True
+    except StoreError:
+        # Two first evaluations at the same moment insert the same rule set.
+        if find_latest_rule_set(store) == before:
+            raise
+        return False
+
+
+def _claim_evaluation(
+    connection: Connection, before: RuleSetRow | None, rule_set: RuleSetRow
+) -> bool:
+    table = status_rule_set
+    if before is not None:
+        # Of two evaluations of the same state, the second finds another time here.
+        claimed = connection.execute(
+            sa.update(table)
+            .where(table.c.version == before.version, table.c.evaluated_us == before.evaluated_us)
+            .values(evaluated_us=max(before.evaluated_us, rule_set.evaluated_us - 1))
+        )
+        if claimed.rowcount != 1:
+            return False
+    values = {"started_us": rule_set.started_us, "evaluated_us": rule_set.evaluated_us}
+    known = connection.execute(
+        sa.update(table).where(table.c.version == rule_set.version).values(values)
+    )
+    if not known.rowcount:
+        connection.execute(sa.insert(table), [vars(rule_set)])
+    return True
+
+
+def _supersede(connection: Connection, ids: Iterable[str], now_us: int) -> None:
+    for some in split_ids(ids):
+        connection.execute(
+            sa.update(status_change).where(_TABLE.id.in_(some)).values(superseded_us=now_us)
+        )
+
+
+def _with_identities(
+    connection: Connection, changes: Iterable[StatusChangeRow]
+) -> list[StatusChangeRow]:
+    """Name each change by a hash; a change that returns after it was superseded gets another one."""
+    named = []
+    for change in changes:
+        repeats = 0
+        while _is_recorded(connection, id_ := _hash_change(change, repeats)):
+            repeats += 1
+        named.append(replace(change, id=id_))
+    return named
+
+
+def _is_recorded(connection: Connection, id_: str) -> bool:
+    return connection.scalar(sa.select(_TABLE.id).where(_TABLE.id == id_)) is not None
+
+
+def _hash_change(change: StatusChangeRow, repeats: int) -> str:
+    content = [
+        change.subject_kind,
+        change.site,
+        change.rule,
+        change.state,
+        change.cause,
+        change.since_us,
+        repeats,
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]

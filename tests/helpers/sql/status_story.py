@@ -1,0 +1,70 @@
+"""A short story of two sites in a database: one breaks, the other reads its storage."""
+
+from __future__ import annotations
+
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
+
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.core.rows import AttemptRow, DowntimeRow, OverrideRow
+from treehammer.sql.write.store import Store
+
+HOUR_US = 3_600_000_000
+#: Start of the story.
+STORY_US = 1_772_323_200_000_000
+
+
+def make_run(
+    job: str, hours: float, *, good: bool, site: str = "A", test: str = "read", storage: str = ""
+) -> Measurement:
+    """Make the only measurement of a job that ends some hours after the start of the story."""
+    ended = STORY_US + round(hours * HOUR_US)
+    started = ended - 60_000_000
+    return make_measurement(
+        job,
+        site=site,
+        storage_site=storage or site,
+        test_name=test,
+        started_us=started,
+        ended_us=ended,
+        day=epoch_day_to_number(started // DAY_US),
+        failure_class=None if good else "open",
+        failure_kind=None,
+        plausible=True,
+    )
+
+
+def fill_story(store: Store) -> None:
+    """Let site A work for three hours and then fail; a job of it is held without a measurement."""
+    store.add(
+        make_run(f"j{hours}{test}", hours, good=hours < 3, test=test)
+        for hours in range(7)
+        for test in ("read", "load")
+    )
+    store.add([make_run("remote", 4, good=False, site="B", storage="A")])
+    store.add_campaign(make_campaign_row("held"), [make_job_row("h", site="A", campaign_id="held")])
+    store.set_attempts(
+        [AttemptRow("h", 1, "held", STORY_US, STORY_US + HOUR_US, None, "held", "no disk")]
+    )
+
+
+def make_downtime(from_h: float, to_h: float, severity: str = "outage") -> DowntimeRow:
+    """Make a downtime of site A."""
+    return DowntimeRow(
+        id="d1",
+        source="goc",
+        site="A",
+        subject_kind="",
+        starts_us=STORY_US + round(from_h * HOUR_US),
+        ends_us=STORY_US + round(to_h * HOUR_US),
+        severity=severity,
+        description="new disks",
+        url="",
+        imported_us=STORY_US,
+    )
+
+
+def make_override(from_h: float, to_h: float, state: str = "critical") -> OverrideRow:
+    """Make an override of site A by Ada."""
+    made, until = (STORY_US + round(hours * HOUR_US) for hours in (from_h, to_h))
+    return OverrideRow("", "A", "", state, "ada", "disk server burns", made, until)

@@ -1,0 +1,91 @@
+"""Runs, states, downtimes and overrides of sites in every database."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from status_story import HOUR_US, STORY_US, fill_story, make_downtime, make_override
+
+from treehammer.analysis.status.status_rules import parse_status_rules
+from treehammer.analysis.status.status_update import update_states
+from treehammer.sql.core.rows import RuleSetRow
+from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch.run_outcomes import list_run_outcomes
+from treehammer.sql.write.store import Store
+
+RULES = parse_status_rules(
+    """
+[rules.exclusion]
+kind = "tests"
+window = "6h"
+failed_runs = 3
+failing_tests = 2
+recovery_runs = 2
+hold = "2h"
+forget = "1d"
+""",
+    "rules.toml",
+)
+
+
+def test_runs_are_listed_by_site_test_and_storage(store: Store) -> None:
+    fill_story(store)
+    runs = list_run_outcomes(store, STORY_US + HOUR_US - 1, STORY_US + 4 * HOUR_US)
+    assert [(run.job_id, run.site, run.storage_site, run.test, dict(run.outcomes)) for run in runs][
+        :3
+    ] == [
+        ("h", "A", "", "ttree-read", {"held": 1}),
+        ("j1load", "A", "A", "load", {"good": 1}),
+        ("j1read", "A", "A", "read", {"good": 1}),
+    ]
+    [remote] = [run for run in runs if run.job_id == "remote"]
+    assert (remote.site, remote.storage_site, dict(remote.outcomes)) == ("B", "A", {"open": 1})
+    assert len(runs) == 10
+
+
+def test_states_are_kept_with_evidence(store: Store) -> None:
+    fill_story(store)
+    assert update_states(store, STORY_US + 7 * HOUR_US, RULES).recorded
+    changes = state_history.list_state_changes(store, site="A")
+    told = [(row.subject_kind, row.state, (row.since_us - STORY_US) / HOUR_US) for row in changes]
+    assert sorted(told) == [
+        ("site", "critical", 5),
+        ("site", "ok", 2),
+        ("storage_site", "critical", 5),
+        ("storage_site", "ok", 2),
+        ("storage_site", "warning", 4),
+    ]
+    last = state_history.list_current_states(store, site="A")[0]
+    assert state_history.find_change(store, last.id) == last
+    assert json.loads(last.evidence)["failures"] == {"open": 6}
+    assert not update_states(store, STORY_US + 7 * HOUR_US + 1, RULES).changes
+
+
+def test_downtimes_and_overrides_correct_states(store: Store) -> None:
+    fill_story(store)
+    update_states(store, STORY_US + 7 * HOUR_US, RULES)
+    result = site_exceptions.replace_downtimes(store, "goc", [make_downtime(2.5, 9)], STORY_US)
+    assert (result.new, result.withdrawn) == (1, 0)
+    update = update_states(store, STORY_US + 8 * HOUR_US, RULES)
+    assert {row.state for row in update.superseded} == {"critical", "warning"}
+    assert {row.state for row in state_history.list_current_states(store)} == {"downtime"}
+    moved = replace(make_downtime(2.5, 9), ends_us=STORY_US + 10 * HOUR_US)
+    again = site_exceptions.replace_downtimes(store, "goc", [moved], STORY_US)
+    assert (again.new, again.changed, again.unchanged) == (0, 1, 0)
+    assert site_exceptions.list_downtimes(store) == [moved]
+    site_exceptions.add_override(store, make_override(8.5, 12, "ok"))
+    update_states(store, STORY_US + 9 * HOUR_US, RULES)
+    assert {row.cause for row in state_history.list_current_states(store)} == {"override"}
+    site_exceptions.end_overrides(store, "A", now_us=STORY_US + round(9.5 * HOUR_US), who="bob")
+    [kept] = site_exceptions.list_overrides(store)
+    assert (kept.state, kept.ended_by) == ("ok", "bob")
+
+
+def test_of_two_evaluations_at_once_one_is_recorded(store: Store) -> None:
+    first, second = (RuleSetRow("v", "{}", 0, now_us) for now_us in (5, 6))
+    nothing = {"superseded": (), "changes": ()}
+    assert state_history.record_evaluation(store, before=None, rule_set=first, **nothing)
+    assert not state_history.record_evaluation(store, before=None, rule_set=second, **nothing)
+    assert state_history.record_evaluation(store, before=first, rule_set=second, **nothing)
+    assert state_history.find_latest_rule_set(store) == second
