@@ -8,6 +8,7 @@ import time
 
 from benchmarks.analysis import (
     aa_jobs,
+    bisection_simulation,
     paired_campaigns,
     release_comparison,
     verdict_error_rates,
@@ -47,6 +48,7 @@ SIMPLE_BENCHMARKS = {
     "releases": release_comparison.measure,
     "simulation": verdict_simulation.measure,
     "tls": tls_cost.measure,
+    "bisection": bisection_simulation.measure,
 }
 #: Benchmarks with options of their own.
 CONFIGURABLE_BENCHMARKS = {

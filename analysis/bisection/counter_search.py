@@ -1,0 +1,84 @@
+"""Search for the build that changed an exact counter: plain halving, one job for each build."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from treehammer.analysis.bisection.step_search import Conclusion, FoundStep, SearchOutcome
+
+
+@dataclass(frozen=True)
+class CounterSearch:
+    """State of a search: ``values`` holds the counter of GOOD (build 0) and of measured builds."""
+
+    builds: int
+    values: Mapping[int, float] = field(default_factory=dict)
+    skipped: frozenset[int] = field(default_factory=frozenset)
+
+    def add_value(self, build: int, value: float, good: float) -> CounterSearch:
+        """Return the search with a build's value, and GOOD's from the same job."""
+        return replace(self, values={**self.values, 0: good, build: value})
+
+    def skip_build(self, build: int) -> CounterSearch:
+        """Return the search without a build that cannot be measured."""
+        return replace(self, skipped=self.skipped | {build})
+
+    def choose_next(self) -> int:
+        """Choose the build to measure next: BAD first, then the middle of those left."""
+        if not self.values:
+            return self.builds - 1
+        last_same, first_changed = self._bracket()
+        left = self._list_between(last_same, first_changed)
+        middle = (last_same + first_changed) / 2
+        return min(left, key=lambda build: abs(build - middle))
+
+    def conclude(self) -> Conclusion:
+        """Conclude from the values measured so far."""
+        if not self.values:
+            return Conclusion(SearchOutcome.UNDECIDED, 0.0, (), (1, self.builds - 1))
+        good, bad = self.values[0], self.values[self.builds - 1]
+        last_same, first_changed = self._bracket()
+        level = _log_ratio(good, bad)
+        last_level = None if level is None else (level, level, level)
+        if good == bad:
+            every = (1, self.builds - 1)
+            return Conclusion(SearchOutcome.UNCHANGED, 1.0, (), every, last_level)
+        if self._list_between(last_same, first_changed):
+            certainty = 1 / (first_changed - last_same)
+            left = (last_same + 1, first_changed)
+            return Conclusion(SearchOutcome.UNDECIDED, certainty, (), left, last_level)
+        return self._describe_steps(last_same, first_changed, last_level)
+
+    def _describe_steps(
+        self, last_same: int, first_changed: int, last_level: tuple[float, float, float] | None
+    ) -> Conclusion:
+        value, bad = self.values[first_changed], self.values[self.builds - 1]
+        steps = [self._make_step(last_same, first_changed)]
+        outcome = SearchOutcome.STEP
+        if value != bad:
+            outcome = SearchOutcome.SEVERAL_STEPS
+            same = max(build for build, one in self.values.items() if one != bad)
+            other = min(build for build in self.values if build > same)
+            steps.append(self._make_step(same, other))
+        return Conclusion(outcome, 1.0, tuple(steps), (last_same + 1, first_changed), last_level)
+
+    def _make_step(self, before: int, after: int) -> FoundStep:
+        size = _log_ratio(self.values[before], self.values[after])
+        return FoundStep(before + 1, after, 1.0, size, size, size)
+
+    def _bracket(self) -> tuple[int, int]:
+        """Return the last build before the first known change, and the build with that change."""
+        good = self.values[0]
+        changed = min(
+            (build for build, one in self.values.items() if one != good), default=self.builds - 1
+        )
+        return max(b for b, one in self.values.items() if one == good and b < changed), changed
+
+    def _list_between(self, low: int, high: int) -> list[int]:
+        return [b for b in range(low + 1, high) if b not in self.skipped and b not in self.values]
+
+
+def _log_ratio(a: float, b: float) -> float | None:
+    return math.log(b / a) if a > 0 and b > 0 else None

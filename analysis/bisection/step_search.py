@@ -1,0 +1,183 @@
+"""Search for the build that changed a noisy metric: state, next build and conclusion."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+
+from treehammer.analysis.bisection.probe_choice import choose_build
+from treehammer.analysis.bisection.step_posterior import (
+    Floats,
+    JobEffect,
+    LevelEstimate,
+    StepPosterior,
+)
+
+#: Builds of a search at most: hypotheses grow with their square.
+MAX_BUILDS = 1000
+DEFAULT_CERTAINTY = 0.95
+
+
+class SearchOutcome(Enum):
+    """What a search found."""
+
+    STEP = "step"
+    SEVERAL_STEPS = "several steps"
+    UNCHANGED = "unchanged"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class FoundStep:
+    """A step in the row of builds.
+
+    The first changed build is one of ``first`` … ``last``: they are one build, unless those in
+    between could not be measured.  ``effect`` is the size in ln and None where it was not measured.
+    """
+
+    first: int
+    last: int
+    certainty: float
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """Result of a search at some moment.
+
+    Attributes:
+        outcome: what the measurements show at the wanted certainty.
+        certainty: probability of that; of the likeliest explanation while undecided.
+        steps: its steps, in order of builds.
+        candidates: first and last build that may have changed the metric, with 95 % probability.
+        last_level: BAD's effect (mean, low, high in ln); None where it was not measured.
+        shares: probability of no step, one step, and two or more.
+    """
+
+    outcome: SearchOutcome
+    certainty: float
+    steps: tuple[FoundStep, ...]
+    candidates: tuple[int, int]
+    last_level: tuple[float, float, float] | None = None
+    shares: tuple[float, float, float] | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the search may end."""
+        return self.outcome is not SearchOutcome.UNDECIDED
+
+
+@dataclass(frozen=True)
+class StepSearch:
+    """State of a search over ``builds`` builds: 0 is GOOD, the last one BAD.
+
+    ``skipped`` holds the builds that cannot be measured.
+    """
+
+    builds: int
+    certainty: float = DEFAULT_CERTAINTY
+    jobs: tuple[JobEffect, ...] = ()
+    skipped: frozenset[int] = field(default_factory=frozenset)
+
+    def add_effects(self, build: int, effects: Collection[float]) -> StepSearch:
+        """Return the search with the effects of further jobs of a build."""
+        more = tuple(JobEffect(build, effect) for effect in effects)
+        return replace(self, jobs=(*self.jobs, *more))
+
+    def skip_build(self, build: int) -> StepSearch:
+        """Return the search without a build that cannot be measured."""
+        return replace(self, skipped=self.skipped | {build})
+
+    def choose_next(self) -> int:
+        """Choose the build to measure next: BAD first, then the most informative one."""
+        if not self.jobs:
+            return self.builds - 1
+        return choose_build(self._posterior, self._list_measurable())
+
+    def conclude(self) -> Conclusion:
+        """Conclude from the jobs measured so far."""
+        posterior = self._posterior
+        known = posterior.hypotheses
+        kind = (known.first > 0).astype(int) + (known.second > 0)
+        shares = np.bincount(kind, known.probability, minlength=3)
+        likeliest, steps, certainty = self._find_explanation(posterior)
+        outcome = SearchOutcome.UNDECIDED
+        if certainty >= self.certainty:
+            outcome = likeliest
+        level = posterior.estimate_last_level() if posterior.counts[-1] else None
+        return Conclusion(
+            outcome,
+            certainty,
+            steps,
+            self._find_candidates(posterior),
+            None if level is None else (level.mean, *level.interval()),
+            (float(shares[0]), float(shares[1]), float(shares[2])),
+        )
+
+    @cached_property
+    def _posterior(self) -> StepPosterior:
+        return StepPosterior(self.builds, self.jobs)
+
+    def _list_measurable(self) -> list[int]:
+        return [build for build in range(1, self.builds) if build not in self.skipped]
+
+    def _group_starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Map each build to the next one that can be measured: nothing tells steps between apart."""
+        following = np.arange(self.builds)
+        for build in range(self.builds - 2, -1, -1):
+            if build in self.skipped:
+                following[build] = following[build + 1]
+        return following
+
+    def _find_explanation(
+        self, posterior: StepPosterior
+    ) -> tuple[SearchOutcome, tuple[FoundStep, ...], float]:
+        """Find the likeliest explanation: steps at certain (groups of) builds."""
+        known, group = posterior.hypotheses, self._group_starts()
+        first, second = group[known.first], np.where(known.second > 0, group[known.second], 0)
+        keys = first * self.builds + second
+        found, inverse = np.unique(keys, return_inverse=True)
+        shares = np.bincount(inverse.ravel(), known.probability)
+        best = int(np.argmax(shares))
+        certainty = float(shares[best])
+        one, two = divmod(int(found[best]), self.builds)
+        if not one:
+            return SearchOutcome.UNCHANGED, (), certainty
+        if not two or one == two:  # two steps in one group cannot be told apart from one
+            size = posterior.estimate_step(one, 0)
+            return SearchOutcome.STEP, (self._make_step(one, certainty, size),), certainty
+        sizes = (posterior.estimate_step(one, two, at_second=b) for b in (False, True))
+        where = zip((one, two), (first, second), sizes, strict=True)
+        steps = tuple(
+            self._make_step(build, self._sum_share(known.probability, build, places), size)
+            for build, places, size in where
+        )
+        return SearchOutcome.SEVERAL_STEPS, steps, certainty
+
+    @staticmethod
+    def _sum_share(
+        probability: Floats, build: int, places: np.ndarray[tuple[int], np.dtype[np.int64]]
+    ) -> float:
+        return float(probability[places == build].sum())
+
+    def _make_step(self, build: int, certainty: float, size: LevelEstimate) -> FoundStep:
+        first = build
+        while first - 1 in self.skipped:
+            first -= 1
+        return FoundStep(first, build, certainty, size.mean, *size.interval())
+
+    def _find_candidates(self, posterior: StepPosterior) -> tuple[int, int]:
+        """Find the range of builds that holds the first step with 95 % probability."""
+        known = posterior.hypotheses
+        share = np.bincount(known.first, known.probability, minlength=self.builds)[1:]
+        if not share.sum():
+            return 1, self.builds - 1
+        total = np.cumsum(share / share.sum())
+        low, high = np.searchsorted(total, [0.025, 0.975])
+        return int(low) + 1, min(int(high) + 1, self.builds - 1)
