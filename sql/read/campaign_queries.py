@@ -232,12 +232,25 @@ def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[Failur
 
 def count_unsupported(store: ResultsReader, campaign_id: str) -> dict[tuple[str, str], int]:
     """Count measurements of unsupported features: (site, class of failure) -> number."""
+    return _count_failures(
+        store, campaign_id, sa.or_(*map(has_outcome, UNSUPPORTED_LABELS.values()))
+    )
+
+
+def count_transient(store: ResultsReader, campaign_id: str) -> dict[tuple[str, str], int]:
+    """Count measurements whose failure a retry can cure: (site, class of failure) -> number."""
+    transient = sa.and_(
+        measurement.c.failure_class.is_not(None), measurement.c.failure_transient == sa.true()
+    )
+    return _count_failures(store, campaign_id, transient)
+
+
+def _count_failures(
+    store: ResultsReader, campaign_id: str, condition: sa.ColumnElement[bool]
+) -> dict[tuple[str, str], int]:
     by = (measurement_view.catalogue_column("site"), measurement.c.failure_class)
     query = measurement_view.select_columns(("site", "failure_class")).add_columns(sa.func.count())
-    query = query.where(
-        measurement.c.campaign_id == campaign_id,
-        sa.or_(*map(has_outcome, UNSUPPORTED_LABELS.values())),
-    )
+    query = query.where(measurement.c.campaign_id == campaign_id, condition)
     with store.connection() as connection:
         rows = connection.execute(query.group_by(*by))
         return {(site or "", of_class): int(count) for site, of_class, count in rows}

@@ -12,10 +12,11 @@ from dataclasses import dataclass, fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record.outcome import Outcome
+from treehammer.collectors.record.failures import NOT_SUPPORTED
+from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.outcomes import has_outcome, is_bad
+from treehammer.sql.core.outcomes import has_outcome, is_bad, literal_text, outcome_column
 from treehammer.sql.core.row_mapping import fetch_rows
 from treehammer.sql.core.rows import CampaignRow, VerdictRow
 from treehammer.sql.core.schema import (
@@ -48,11 +49,21 @@ class SiteDay:
 
 @dataclass(frozen=True)
 class CampaignState:
-    """A campaign, how many of its jobs are in each state, how many measurements are recorded."""
+    """A campaign with its jobs by state and its recorded measurements by outcome."""
 
     campaign: CampaignRow
     jobs: Mapping[str, int]
-    recorded: int
+    outcomes: Mapping[Outcome, int]
+
+    @property
+    def recorded(self) -> int:
+        """Number of recorded measurements."""
+        return sum(self.outcomes.values())
+
+    @property
+    def share_recorded(self) -> float:
+        """Recorded share of the planned measurements, at most 1."""
+        return min(self.recorded / max(self.campaign.planned_measurements, 1), 1.0)
 
 
 #: Columns of a subject by which measurements belong to a site.
@@ -166,7 +177,7 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
     """Fetch the states of these campaigns, newest first."""
     rows: list[CampaignRow] = []
     jobs: dict[str, Counter[str]] = defaultdict(Counter)
-    recorded: Counter[str] = Counter()
+    outcomes: dict[str, Counter[Outcome]] = defaultdict(Counter)
     count = sa.func.count()
     with store.connection() as connection:
         for start in range(0, len(ids), MAX_IN_LIST):
@@ -178,11 +189,32 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
             states = sa.select(*by, count).where(job.c.campaign_id.in_(some)).group_by(*by)
             for id_, state, number in connection.execute(states):
                 jobs[id_][state] = number
-            of = measurement.c.campaign_id
-            numbers = sa.select(of, count).where(of.in_(some)).group_by(of)
-            recorded.update({row[0]: row[1] for row in connection.execute(numbers)})
+            _count_outcomes(connection, some, outcomes)
     rows.sort(key=lambda row: (-row.created_us, row.id))
-    return [CampaignState(row, jobs[row.id], recorded[row.id]) for row in rows]
+    return [CampaignState(row, jobs[row.id], outcomes[row.id]) for row in rows]
+
+
+def _count_outcomes(
+    connection: sa.Connection, campaign_ids: Sequence[str], outcomes: dict[str, Counter[Outcome]]
+) -> None:
+    """Add the measurements of campaigns by outcome; only unsupported ones are read one by one."""
+    campaign_id, count = measurement.c.campaign_id, sa.func.count()
+    failed = measurement.c.failure_class.is_not(None)
+    label = sa.case(
+        (failed, literal_text(Outcome.FAILED.value)), else_=outcome_column(indexed_only=True)
+    )
+    of_campaigns = sa.select(campaign_id, count).where(campaign_id.in_(campaign_ids))
+    for id_, number, outcome in connection.execute(
+        of_campaigns.add_columns(label).group_by(campaign_id, label)
+    ):
+        outcomes[id_][Outcome(outcome)] += number
+    unsupported = of_campaigns.where(
+        measurement.c.failure_class.in_(UNSUPPORTED_LABELS),
+        measurement.c.failure_kind == NOT_SUPPORTED,
+    )
+    for id_, number in connection.execute(unsupported.group_by(campaign_id)):
+        outcomes[id_][Outcome.FAILED] -= number
+        outcomes[id_][Outcome.NOT_SUPPORTED] += number
 
 
 @dataclass(frozen=True)

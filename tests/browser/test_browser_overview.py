@@ -133,3 +133,27 @@ def test_status_cell_links_to_day(
     tab.check_page()
     tab.page.get_by_role("link", name="Sites by day").click()
     tab.page.wait_for_url("**/#days")
+
+
+def test_arrow_keys_move_inside_the_matrix(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
+    tab.open("/")
+    matrix = tab.page.locator("table.matrix").first
+    links = matrix.locator("tbody a")
+    assert links.count() > 40
+    assert matrix.locator("tbody a[tabindex='0']").count() == 1
+    links.first.focus()
+    focused = "document.activeElement.getAttribute('href')"
+    heading = tab.page.evaluate(focused)
+    tab.page.keyboard.press("ArrowRight")
+    first_cell = tab.page.evaluate(focused)
+    assert first_cell == links.nth(1).get_attribute("href") != heading
+    tab.page.keyboard.press("ArrowDown")
+    assert tab.page.evaluate(focused) != first_cell
+    tab.page.keyboard.press("ArrowUp")
+    tab.page.keyboard.press("Home")
+    assert tab.page.evaluate(focused) == heading
+    # Tab leaves the matrix: it is one stop.
+    tab.page.keyboard.press("Tab")
+    assert not tab.page.evaluate("document.activeElement.closest('table.matrix tbody') !== null")
+    tab.check_page()

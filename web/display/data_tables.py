@@ -33,6 +33,7 @@ class TableColumn:
         link: URL of a cell, '' for none.
         css_class: CSS class of a cell, '' for none.
         detail: second, quiet line of a cell, '' for none.
+        bar: share from 0 to 1, drawn as a bar before the text; None for no bar.
         sort_key: key of the value to sort by, if ``key`` holds formatted text.
         hidden: exported but not shown.
     """
@@ -46,6 +47,7 @@ class TableColumn:
     link: Callable[[Row], str] = field(default=lambda _: "")
     css_class: Callable[[Row], str] = field(default=lambda _: "")
     detail: Callable[[Row], str] = field(default=lambda _: "")
+    bar: Callable[[Row], float | None] = field(default=lambda _: None)
     sort_key: str = ""
     hidden: bool = False
 
@@ -66,12 +68,13 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class TableCell:
-    """Text, link, CSS classes and second line of a shown cell."""
+    """Text, link, CSS classes, second line and bar of a shown cell."""
 
     text: str
     link: str
     css_class: str
     detail: str
+    bar: float | None
 
 
 class LazyRows(Sequence[Row]):
@@ -160,7 +163,11 @@ class DataTable:
         """Shown cells of a row."""
         return [
             TableCell(
-                column.cell_text(row), column.link(row), column.cell_class(row), column.detail(row)
+                column.cell_text(row),
+                column.link(row),
+                column.cell_class(row),
+                column.detail(row),
+                column.bar(row),
             )
             for column in self.shown_columns
         ]

@@ -20,10 +20,56 @@ function addCopyButtons(root) {
   }
 }
 
-addCopyButtons(document);
+const GRID_STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+/** Make the cells of each matrix one tab stop; arrow keys, Home and End move inside. */
+function addArrowKeys(root) {
+  for (const table of root.querySelectorAll("table.matrix:not([data-keys])")) {
+    table.dataset.keys = "";
+    const rows = [...table.tBodies].flatMap((body) => [...body.rows]);
+    const grid = rows.map((row) => [...row.cells].map((cell) => cell.querySelector("a")));
+    const links = grid.flat().filter(Boolean);
+    const select = (link) => {
+      for (const one of links) one.tabIndex = one === link ? 0 : -1;
+    };
+    if (links.length) select(links[0]);
+    table.addEventListener("focusin", (event) => {
+      if (links.includes(event.target)) select(event.target);
+    });
+    table.addEventListener("keydown", (event) => {
+      const row = grid.findIndex((cells) => cells.includes(event.target));
+      const target = row < 0 || event.ctrlKey || event.altKey || event.metaKey ? null
+        : findLink(grid, row, grid[row].indexOf(event.target), event.key);
+      if (!target) return;
+      event.preventDefault();
+      target.focus();
+    });
+  }
+}
+
+/** Find the next link of a grid in the direction of a key; cells without a link are skipped. */
+function findLink(grid, row, column, key) {
+  if (key === "Home") return grid[row].find(Boolean);
+  if (key === "End") return grid[row].findLast(Boolean);
+  const [down, right] = GRID_STEPS[key] ?? [0, 0];
+  if (!down && !right) return null;
+  do {
+    row += down;
+    column += right;
+  } while (grid[row] && column >= 0 && column < grid[row].length && !grid[row][column]);
+  return grid[row]?.[column];
+}
+
+/** Enhance the page, or a part that was replaced. */
+function enhance(root) {
+  addCopyButtons(root);
+  addArrowKeys(root);
+}
+
+enhance(document);
 // Scroll tables of days to the latest ones.
 for (const table of document.querySelectorAll(".newest")) table.scrollLeft = table.scrollWidth;
-document.body.addEventListener("htmx:afterSettle", (event) => addCopyButtons(event.target));
+document.body.addEventListener("htmx:afterSettle", (event) => enhance(event.target));
 // Reset forms of pages restored from the back-forward cache, so that they agree with the page.
 addEventListener("pageshow", (event) => {
   if (event.persisted) for (const form of document.querySelectorAll("form[method=get]")) form.reset();

@@ -180,6 +180,37 @@ def test_campaign_without_failures_names_missing_measurements(tmp_path: Path) ->
             assert expected in service.load_page(f"/campaigns/campaign%20{number}")
 
 
+def test_campaign_begins_with_largest_failures_and_ends_with_transient_ones(
+    tmp_path: Path,
+) -> None:
+    failures: list[dict[str, Any]] = [
+        *[{"failure_class": "stage-in", "failure_transient": True}] * 4,
+        *[{"failure_class": "read", "failure_transient": False}] * 2,
+        *[{"failure_class": "open", "failure_transient": False}] * 3,
+        {"failure_class": "open", "failure_transient": True},
+        {"failure_class": "software-setup", "failure_kind": "not-supported"},
+        {},
+    ]
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add_campaign(make_campaign_row("mixed"), [make_job_row("one", campaign_id="mixed")])
+        store.add(
+            make_measurement("one", round_, campaign_id="mixed", **failure)
+            for round_, failure in enumerate(failures, start=1)
+        )
+    with run_service(tmp_path, reading_open=True) as service:
+        tables = service.load_document("/campaigns/mixed")["tables"]
+        shown = [
+            (row["failure"], row["measurements"], row["transient"]) for row in tables["failures"]
+        ]
+        assert shown == [("open", 4, 1), ("read", 2, 0), ("stage-in", 4, 4)]
+        page = service.load_page("/campaigns/mixed")
+        assert page.index('id="failures"') < page.index('id="sites"')
+        (row,) = service.load_document("/campaigns")["tables"]["campaigns"]
+    outcomes = (row["good"], row["failed"], row["implausible"], row["not_supported"])
+    assert outcomes == (1, 10, 0, 1)
+    assert row["recorded"] == 12
+
+
 @pytest.mark.parametrize("address", ["/campaigns/nightly", "/jobs/whole"])
 def test_provenance_names_exact_versions(service: ServiceThread, address: str) -> None:
     facts = service.load_document(address)["about"]["facts"]

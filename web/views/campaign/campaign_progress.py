@@ -13,6 +13,7 @@ from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_duration, pluralize
+from treehammer.web.views.shared.campaign_table import describe_states
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,13 @@ class CampaignProgress:
     @property
     def sentence(self) -> str:
         """Progress as a sentence."""
-        states = ", ".join(
-            f"{self.jobs[state.value]} {state.value}"
-            for state in JobState
-            if self.jobs.get(state.value)
-        )
         text = f"{self.recorded} of {pluralize(self.planned, 'measurement')} recorded"
         if self.recorded > self.planned:
             text = (
                 f"{pluralize(self.recorded, 'measurement')} recorded, {self.planned} planned "
                 "(some jobs ran again)"
             )
-        text += f"; jobs: {states or 'none'}"
+        text += f"; jobs: {describe_states(self.jobs) or 'none'}"
         if self.remaining_s is not None and not self.is_finished:
             text += f"; about {format_duration(self.remaining_s)} remaining at the current pace"
         return f"{text}."

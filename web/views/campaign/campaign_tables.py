@@ -113,14 +113,17 @@ def build_failure_table(
     failed: Counter[tuple[str, str]] = Counter()
 
     def row_for(site: str, failure: str) -> dict[str, Any]:
-        empty = {"failure": failure, "site": site, "measurements": 0, "attempts": 0, "again": 0}
-        return rows.setdefault((failure, site), empty)
+        empty = dict.fromkeys(("measurements", "transient", "attempts", "again"), 0)
+        return rows.setdefault((failure, site), {"failure": failure, "site": site, **empty})
 
     for row in counts:
         if row.failure_class or not row.plausible:
             failed[row.site, row.failure_class or Outcome.IMPLAUSIBLE.value] += row.measurements
     for key, count in (failed - Counter(unsupported_counts)).items():
         row_for(*key)["measurements"] = count
+    for (site, failure), count in campaign_queries.count_transient(store, campaign.id).items():
+        if (failure, site) in rows:
+            rows[failure, site]["transient"] = count
     for attempts in campaign_queries.count_failed_attempts(store, campaign.id):
         row_for(attempts.site, attempts.failure_class).update(
             attempts=attempts.attempts, again=attempts.retried
@@ -129,6 +132,7 @@ def build_failure_table(
         _failure_column("class", campaign, request),
         TableColumn("site", "site"),
         TableColumn("measurements", "measurements", is_number=True),
+        TableColumn("transient", "transient", is_number=True),
         TableColumn("attempts", "failed attempts of jobs", is_number=True),
         TableColumn("again", "retried", is_number=True),
     )
@@ -136,9 +140,16 @@ def build_failure_table(
         "failures",
         "Failures by class and site",
         columns,
-        [rows[key] for key in sorted(rows)],
+        sorted(rows.values(), key=_failure_order),
         empty_text=empty_text,
     )
+
+
+def _failure_order(row: Row) -> tuple[Any, ...]:
+    """Sort failures by size; those that a retry can cure come last."""
+    lasting = row["measurements"] - row["transient"]
+    is_transient = row["transient"] > 0 and lasting <= 0
+    return is_transient, -lasting, -row["attempts"], row["failure"], row["site"]
 
 
 def _failure_column(title: str, campaign: CampaignRow, request: Request) -> TableColumn:

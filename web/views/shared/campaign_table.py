@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.read.overview_queries import CampaignState
 from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.template_environment import format_time
@@ -25,8 +26,11 @@ def campaign_table(
             "test": one.campaign.test_name,
             "submitted_us": one.campaign.created_us,
             **{state.value: one.jobs.get(state.value, 0) for state in JobState},
+            "jobs": describe_states(one.jobs),
             "recorded": one.recorded,
             "planned": one.campaign.planned_measurements,
+            **{outcome.key: one.outcomes.get(outcome, 0) for outcome in Outcome},
+            "share": one.share_recorded,
         }
         for one in campaigns
     ]
@@ -40,15 +44,25 @@ def campaign_table(
         TableColumn("campaign_id", hidden=True),
         TableColumn("test", "test"),
         TableColumn("submitted_us", "submitted", format_time),
-        *(
-            TableColumn(state.value, state.value, _count_or_dash, is_number=True)
-            for state in JobState
+        TableColumn(
+            "recorded",
+            "measurements",
+            format_row=lambda row: f"{row['recorded']:,} of {row['planned']:,}",
+            is_number=True,
+            bar=lambda row: row["share"],
         ),
-        TableColumn("recorded", "recorded", is_number=True),
-        TableColumn("planned", "planned", is_number=True),
+        TableColumn("planned", hidden=True),
+        *(
+            TableColumn(outcome.key, outcome.value, is_number=True, hidden=outcome is Outcome.GOOD)
+            for outcome in Outcome
+        ),
+        TableColumn("jobs", "jobs"),
+        *(TableColumn(state.value, hidden=True) for state in JobState),
     )
     return DataTable(name, caption, columns, rows)
 
 
-def _count_or_dash(count: int) -> str:
-    return str(count) if count else "–"
+def describe_states(jobs: Mapping[str, int]) -> str:
+    """Write numbers of jobs by state, e.g. ``3 running, 2 done``; '' for none."""
+    counts = ((jobs.get(state.value), state.value) for state in JobState)
+    return ", ".join(f"{count} {state}" for count, state in counts if count)
