@@ -276,14 +276,7 @@ class H2Cursor:
             )
 
     def _bind_value(self, place: int, value: Any, size: Any) -> None:
-        expected = {
-            None: (str, int, type(None)),
-            int: (int, type(None)),
-            oracledb.DB_TYPE_BINARY_DOUBLE: (float, type(None)),
-            oracledb.DB_TYPE_NVARCHAR: (str, type(None)),
-            oracledb.DB_TYPE_RAW: (bytes, type(None)),
-        }
-        if isinstance(value, bool) or not isinstance(value, expected[size]):
+        if isinstance(value, bool) or not isinstance(value, _BIND_TYPES[size]):
             raise make_oracle_error(f"DPY-3013: unsupported Python type {type(value)} for {size}")
         if value is None or value == "":
             self._statement.setNull(place, 0)
@@ -317,6 +310,14 @@ class H2Cursor:
         self._rows = stream()
 
 
+#: Requested size or type of a bound value -> Python types that python-oracledb accepts.
+_BIND_TYPES: dict[Any, tuple[type, ...]] = {
+    None: (str, int, type(None)),
+    int: (int, type(None)),
+    oracledb.DB_TYPE_BINARY_DOUBLE: (float, type(None)),
+    oracledb.DB_TYPE_NVARCHAR: (str, type(None)),
+    oracledb.DB_TYPE_RAW: (bytes, type(None)),
+}
 _ORACLE_TYPES = {
     "CHARACTER VARYING": oracledb.DB_TYPE_VARCHAR,
     "CHARACTER": oracledb.DB_TYPE_VARCHAR,

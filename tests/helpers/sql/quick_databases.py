@@ -1,4 +1,4 @@
-"""SQLite databases of unit tests: created quickly, and without compiling statements again."""
+"""Databases of unit tests: created quickly, and without compiling statements again."""
 
 from __future__ import annotations
 
@@ -49,23 +49,25 @@ def _skip_disk(connection: Any, _record: object) -> None:
 
 def _replay(create_tables: Any) -> Any:
     """Record the statements that create the schema, and execute them in later databases."""
-    recorded: list[tuple[str, Any]] = []
-
-    def record(
-        _connection: object, _cursor: object, statement: str, values: Any, *_: object
-    ) -> None:
-        if not statement.startswith("PRAGMA"):
-            recorded.append((statement, values))
+    recorded: dict[str, list[tuple[str, Any]]] = {}
 
     def create_or_replay(connection: Connection) -> None:
-        if connection.dialect.name != "sqlite":
-            create_tables(connection)
-        elif recorded:
-            for statement, values in recorded:
+        dialect = connection.dialect.name
+        if dialect in recorded:
+            for statement, values in recorded[dialect]:
                 connection.exec_driver_sql(statement, values)
-        else:
-            sa.event.listen(connection, "before_cursor_execute", record)
-            create_tables(connection)
-            sa.event.remove(connection, "before_cursor_execute", record)
+            return
+        made: list[tuple[str, Any]] = []
+
+        def record(
+            _connection: object, _cursor: object, statement: str, values: Any, *_: object
+        ) -> None:
+            if statement.lstrip().startswith(("CREATE", "INSERT")):
+                made.append((statement, values))
+
+        sa.event.listen(connection, "before_cursor_execute", record)
+        create_tables(connection)
+        sa.event.remove(connection, "before_cursor_execute", record)
+        recorded[dialect] = made
 
     return create_or_replay
