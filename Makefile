@@ -33,7 +33,8 @@ unit: install ## run the unit tests: no ROOT, no services; ARGS go to pytest
 
 check: lint unit ## run lint and unit tests: the check before every commit
 
-test: $(if $(ARGS),install,lint docs) ## run lint, docs and all tests; ARGS select tests, e.g. ARGS="tests/unit/sql -k rollups"
+test: install ## run lint, docs and all tests; ARGS select tests, e.g. ARGS="tests/unit/sql -k rollups"
+	@$(if $(ARGS),:,$(MAKE) --no-print-directory --jobs=2 --output-sync lint docs)
 	@scripts/test.sh $(or $(ARGS),--services)
 
 bench: install ## run the benchmarks; writes benchmarks/results/

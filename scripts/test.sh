@@ -2,7 +2,7 @@
 # Run pytest on parallel workers; arguments go to pytest.
 # A file stays on one worker, and so do all files that use the same testbed, demo or other expensive
 # fixture; tests/conftest.py makes these groups and puts them first, and their order is kept.
-# Tests at a testbed mostly wait, so there are more workers than cores.
+# Many tests wait, so there are more workers than cores; those at a testbed wait longest.
 # Continuous integration lists the slowest tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,4 +11,9 @@ if [ -z "${TREEHAMMER_SHARED_DATA:-}" ] && [ -d ../shared/data ]; then
     TREEHAMMER_SHARED_DATA=$(cd ../shared/data && pwd)
     export TREEHAMMER_SHARED_DATA
 fi
-exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-3}" --dist loadgroup --no-loadscope-reorder ${CI:+--durations=25} "$@"
+case " $* " in
+    *" --services "*) more=2 ;;
+    *) more=1 ;;
+esac
+workers=$(($(nproc) + more))
+exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-$((workers > 8 ? 8 : workers))}" --dist loadgroup --no-loadscope-reorder ${CI:+--durations=25} "$@"

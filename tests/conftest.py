@@ -27,6 +27,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("tests", deadline=None, max_examples=50)
 settings.load_profile("tests")
 
+TESTS = Path(__file__).parent
+
 #: Fixtures of a session that are slow to build. The files that use one run on one worker, and in
 #: this order before all others, so that none of these long groups begins last.
 EXPENSIVE_FIXTURES = (
@@ -39,6 +41,10 @@ EXPENSIVE_FIXTURES = (
     "exported",
     "tiny_catalogue",
 )
+
+#: Folders with the longest files, in the order in which they begin: the last files are short, so
+#: that all workers end at about the same time.
+LONG_FOLDERS = ("integration", "browser", "unit/web", "unit/sql", "unit/collectors")
 
 pytest.register_assert_rewrite("store_helpers")
 pytest_plugins = ["grid_fixtures", "secure_fixtures"]
@@ -81,11 +87,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for rank, fixture in enumerate(EXPENSIVE_FIXTURES):
             if fixture in getattr(item, "fixturenames", ()):
                 groups[item.path] = min(rank, groups.get(item.path, rank))
-    items.sort(key=lambda item: groups.get(item.path, len(EXPENSIVE_FIXTURES)))
+    items.sort(
+        key=lambda item: (
+            groups.get(item.path, len(EXPENSIVE_FIXTURES)),
+            rank_folder(item.path.relative_to(TESTS)),
+        )
+    )
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist
         for item in items:
             if item.path in groups:
                 assign_group(item, EXPENSIVE_FIXTURES[groups[item.path]])
+
+
+def rank_folder(path: Path) -> int:
+    """Find a test file's place among :data:`LONG_FOLDERS`; other files come last."""
+    ranks = (rank for rank, folder in enumerate(LONG_FOLDERS) if path.is_relative_to(folder))
+    return next(ranks, len(LONG_FOLDERS))
 
 
 def assign_group(item: pytest.Item, group: str) -> None:
