@@ -15,6 +15,7 @@ from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 MIN_SORTABLE_ROWS = 3
 #: Shorter tables fit on a screen and need no filter.
 MIN_FILTERED_ROWS = 16
+_SORT, _FIND = "sort-", "find-"
 _MAX_FILTER_LENGTH = 200
 _DIGITS = re.compile(r"(\d+)")
 
@@ -42,10 +43,10 @@ class TableArrangement:
         Raises:
             ConfigError: the filter is too long.
         """
-        order = parameters.get(f"sort-{table}", "")
-        text = parameters.get(f"find-{table}", "")
+        order = parameters.get(f"{_SORT}{table}", "")
+        text = parameters.get(f"{_FIND}{table}", "")
         if len(text) > _MAX_FILTER_LENGTH:
-            raise ConfigError(f"find-{table} must have at most {_MAX_FILTER_LENGTH} characters")
+            raise ConfigError(f"{_FIND}{table} must have at most {_MAX_FILTER_LENGTH} characters")
         words = tuple(text.casefold().split())
         return cls(table, order.removeprefix("-"), order.startswith("-"), words)
 
@@ -94,13 +95,18 @@ class TableArrangement:
             if column.key == self.key:
                 return column
         known = ", ".join(column.key for column in table.shown_columns)
-        raise ConfigError(f"sort-{self.table} must be one of {known}, not {self.key[:40]!r}")
+        raise ConfigError(f"{_SORT}{self.table} must be one of {known}, not {self.key[:40]!r}")
 
     def _matches(self, table: DataTable, row: Row) -> bool:
         if not self.words:
             return True
         text = " ".join(column.cell_text(row) for column in table.shown_columns).casefold()
         return all(word in text for word in self.words)
+
+
+def is_arrangement(parameter: str) -> bool:
+    """Whether a parameter of a page arranges one of its tables."""
+    return parameter.startswith((_SORT, _FIND))
 
 
 def _sort_rows(rows: Sequence[Row], column: TableColumn, *, descending: bool) -> list[Row]:

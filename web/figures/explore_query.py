@@ -23,6 +23,7 @@ from treehammer.sql.read.figure_query import TIME_UNITS, FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
+from treehammer.web.display.table_arrangement import is_arrangement
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 
 #: Kinds of figures.
@@ -207,7 +208,8 @@ def parse_explore_query(request: Request, store: Store, default: ExploreQuery) -
     """
     parameters = request.query_params
     for name in parameters:
-        if name not in _PARAMETERS and name not in METRICS_BY_NAME:
+        known = name in _PARAMETERS or name in METRICS_BY_NAME or is_arrangement(name)
+        if not known:
             hint = f"{suggest_word(name, [*_PARAMETERS, *METRICS_BY_NAME])}All catalogue columns are filters."
             raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
     campaigns = {

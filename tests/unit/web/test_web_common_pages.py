@@ -98,6 +98,27 @@ def test_table_links_work(filled_service: ServiceThread, path: str) -> None:
         assert filled_service.client.get(path + query).status_code == 200, query
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/campaigns/over",
+        "/sites",
+        "/sites/SITE_A",
+        "/compare/comparison",
+        "/compare?a=6.38.00&b=6.40.00&recompute=1",
+        "/explore?by=site&color=",
+    ],
+)
+def test_sort_links_work(filled_service: ServiceThread, address: str) -> None:
+    page = html.unescape(filled_service.load_page(address))
+    links = re.findall(r'id="sort-[^"]*" href="([^"]*)"', page)
+    assert links
+    for query in links:
+        answer = filled_service.client.get(address.split("?", maxsplit=1)[0] + query)
+        assert answer.status_code == 200, query
+        assert "aria-sort" in answer.text
+
+
 def test_job_page_has_table_per_attempt(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
         with Store.open(service.url) as store:

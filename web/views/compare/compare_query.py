@@ -34,6 +34,7 @@ from treehammer.sql.read import campaign_queries, figure_values
 from treehammer.sql.read.figure_query import ALL_MEASUREMENTS, FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
 from treehammer.sql.write.store import Store
+from treehammer.web.display.table_arrangement import is_arrangement
 from treehammer.web.views.compare.verdict_filter import FILTER_NAMES
 
 if TYPE_CHECKING:
@@ -157,7 +158,9 @@ def parse_compare_query(request: Request, store: Store) -> CompareQuery:
 
 
 def _require_known_parameters(parameters: QueryParams) -> None:
-    if unknown := [name for name in parameters if name not in _PARAMETERS]:
+    if unknown := [
+        name for name in parameters if name not in _PARAMETERS and not is_arrangement(name)
+    ]:
         raise ConfigError(
             f"unknown parameter {unknown[0][:40]!r}", hint=f"Known: {', '.join(_PARAMETERS)}."
         )
