@@ -145,8 +145,7 @@ def judge_tests(
     if all(len(some) < rule.failed_runs for some in by_test.values()):
         reason = f"fewer than {rule.failed_runs} runs of any test in {rule.window}"
         return _judge(SiteState.UNKNOWN, reason, evidence, memory)
-    tests = pluralize(len(by_test), "test")
-    reason = f"no test of {tests} failed in its last {rule.failed_runs} runs"
+    reason = f"{pluralize(len(by_test), 'test')} ran, none failed {rule.failed_runs} times in a row"
     return _judge(SiteState.OK, reason, evidence, memory)
 
 

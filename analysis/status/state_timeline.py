@@ -25,8 +25,6 @@ class Subject(NamedTuple):
 
 #: Causes of states that no rule decided.
 DOWNTIME, OVERRIDE, CENTRAL_CAUSE, NO_RESULTS = "downtime", "override", "central", "no-results"
-#: Severity of downtimes in which a site does not work; others only announce a risk.
-OUTAGE = "outage"
 
 
 @dataclass(frozen=True)

@@ -275,7 +275,7 @@ def load_status_rules(path: Path | None = None) -> StatusRules:
         raise ConfigError(
             f"cannot be read: {getattr(error, 'strerror', None) or error}",
             where=str(path),
-            hint="Check status_rules in treehammer.toml, TREEHAMMER_STATUS_RULES or --status-rules.",
+            hint="Check status_rules in treehammer.toml, TREEHAMMER_STATUS_RULES or --rules.",
         ) from error
     return parse_status_rules(text, str(path))
 

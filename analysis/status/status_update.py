@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from treehammer.analysis.status.rule_judgements import ChargedRun, Judgement, RuleMemory, charge_run
 from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange, replay_rule
 from treehammer.analysis.status.site_state import SiteState
-from treehammer.analysis.status.state_timeline import OUTAGE, Subject, SubjectInput, build_timeline
+from treehammer.analysis.status.state_timeline import Subject, SubjectInput, build_timeline
 from treehammer.analysis.status.status_rules import OperationsRule, StatusRules
 from treehammer.analysis.status.storage_status import judge_storage_days
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
@@ -95,7 +95,7 @@ def _replay(
     states = state_history.list_states_at(store, window.from_us, rules=True)
     data_us = window.from_us - rules.longest_memory_us
     announced = site_exceptions.list_downtimes(store, ends_after_us=data_us)
-    downtimes = [one for one in announced if one.severity == OUTAGE]
+    downtimes = [one for one in announced if one.severity == site_exceptions.OUTAGE]
     overrides = site_exceptions.list_overrides(store, ends_after_us=window.from_us)
     overrides = [one for one in overrides if one.made_us <= window.to_us]
     runs = _charge_runs(
@@ -144,8 +144,10 @@ def _charge_runs(
         for kind, site in zip(SUBJECT_KINDS, (run.site, run.storage_site), strict=True):
             subject = Subject(kind, site)
             charged = charge_run(run, kind, rules.storage_failures) if site else None
-            if charged is not None and not _is_down(down.get(subject, ()), run.ended_us):
-                found[subject].append(charged)
+            if charged is not None:
+                mine = found[subject]  # A site has a state even if all its runs were in a downtime.
+                if not _is_down(down.get(subject, ()), run.ended_us):
+                    mine.append(charged)
     return found
 
 

@@ -14,6 +14,9 @@ from treehammer.sql.core.schema import site_downtime, site_override
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 
+#: Severities of downtimes: the site does not work, or may not.
+OUTAGE, AT_RISK = "outage", "at-risk"
+
 
 @dataclass(frozen=True)
 class DowntimeImport:

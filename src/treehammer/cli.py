@@ -83,7 +83,9 @@ COMMANDS = {
     "serve": LazyCommand(
         "web.cli.serve_command:serve_command", "Run the results service with its pages."
     ),
-    "sites": LazyCommand("submit.cli.sites_commands:sites", "List, check and import sites."),
+    "sites": LazyCommand(
+        "submit.cli.site_status_commands:sites", "List, check and import sites; show their states."
+    ),
     "status": LazyCommand(
         "submit.cli.campaign_commands:status", "Show all campaigns, or the progress of one."
     ),

@@ -199,6 +199,9 @@ class Settings:
     sites_file: Path | None = _setting(
         _parse_path, "sites in addition to this machine, with doors and pools (sites.toml)"
     )
+    status_rules: Path | None = _setting(
+        _parse_path, "rules for the states of sites [default: the shipped ones]"
+    )
     rucio_config: Path | None = _setting(
         _parse_path, "rucio.cfg of the client [default: Rucio's own search]"
     )

@@ -1,0 +1,110 @@
+"""Commands ``treehammer sites downtimes list | import``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+import click
+
+from treehammer.config import Settings
+from treehammer.errors import NothingToDoError
+from treehammer.sql.cli.audit_command import format_time
+from treehammer.sql.watch import site_exceptions
+from treehammer.sql.watch.state_history import SITE, STORAGE_SITE
+from treehammer.sql.write.store import Store
+from treehammer.submit.cli.site_names import complete_sites
+from treehammer.submit.cli.sites_commands import sites
+from treehammer.submit.sites.downtime_documents import (
+    DowntimeOptions,
+    fetch_document,
+    parse_downtimes,
+)
+from treehammer.terminal import OutputColumn, output_options, print_rows
+
+__all__ = ["sites"]
+
+_OF = {"": "jobs and storage", SITE: "jobs", STORAGE_SITE: "storage"}
+
+
+@sites.group("downtimes")
+def downtimes() -> None:
+    """Import and list announced downtimes of sites."""
+
+
+@downtimes.command("list")
+@click.option("--all", "show_all", is_flag=True, help="Also downtimes that have ended.")
+@output_options
+@click.pass_obj
+def list_downtimes(settings: Settings, show_all: bool, form: str) -> None:
+    """List current and future downtimes.
+
+    Example: treehammer sites downtimes list
+    """
+    ends_after_us = 0 if show_all else time.time_ns() // 1000
+    with Store.open(settings.database, create=False) as store:
+        found = site_exceptions.list_downtimes(store, ends_after_us=ends_after_us)
+    rows = [
+        {
+            **asdict(row),
+            "from": format_time(row.starts_us),
+            "until": format_time(row.ends_us),
+            "of": _OF[row.subject_kind],
+        }
+        for row in found
+    ]
+    columns = (
+        OutputColumn("site", "site"),
+        OutputColumn("of", "of"),
+        OutputColumn("from", "from (UTC)"),
+        OutputColumn("until", "until"),
+        OutputColumn("severity", "severity"),
+        OutputColumn("description", "description"),
+    )
+    print_rows(rows, columns, form=form)
+
+
+@downtimes.command("import")
+@click.argument("address", metavar="FILE|URL")
+@click.option(
+    "--site", default="", shell_complete=complete_sites, help="Site of all entries of the document."
+)
+@click.option(
+    "--map",
+    "mapped",
+    multiple=True,
+    metavar="NAME=SITE",
+    help="A site by the document's name for it; may be repeated.",
+)
+@click.option("--source", default="", help="Name of the document [default: its address].")
+@click.pass_obj
+def import_downtimes(
+    settings: Settings, address: str, site: str, mapped: tuple[str, ...], source: str
+) -> None:
+    """Import downtimes from an iCalendar or JSON document, in place of its earlier content.
+
+    Downtimes that the document no longer holds are withdrawn, unless they have ended.
+
+    Example: treehammer sites downtimes import downtimes.json --map T2_XX_SITE=SITE_A
+    """
+    now_us = time.time_ns() // 1000
+    options = DowntimeOptions(source or address, site, _parse_map(mapped))
+    document = parse_downtimes(fetch_document(address), options, now_us)
+    for line in document.skipped:
+        click.echo(f"skipped: {line}", err=True)
+    if document.skipped and not document.downtimes:
+        raise NothingToDoError("no downtime in this document can be read", where=address)
+    with Store.open(settings.database, create=False) as store:
+        done = site_exceptions.replace_downtimes(store, options.source, document.downtimes, now_us)
+    click.echo(
+        f"{done.new} new, {done.changed} changed, {done.unchanged} unchanged, "
+        f"{done.withdrawn} withdrawn"
+    )
+
+
+def _parse_map(mapped: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in mapped]
+    for name, equals, site in pairs:
+        if not (name and equals and site):
+            raise click.UsageError("--map expects NAME=SITE.")
+    return {name: site for name, _, site in pairs}

@@ -1,0 +1,277 @@
+"""Commands ``treehammer sites status | evaluate | rules | override | end-override``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.status_rules import (
+    StatusRules,
+    load_status_rules,
+)
+from treehammer.analysis.status.status_update import update_states
+from treehammer.config import Settings
+from treehammer.durations import parse_duration
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.cli.audit_command import format_time, parse_time
+from treehammer.sql.core.rows import OverrideRow, StatusChangeRow
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch.state_history import CENTRAL, SITE, STORAGE_SITE
+from treehammer.sql.write.audit_trail import local_actor
+from treehammer.sql.write.store import Store
+from treehammer.submit.cli.downtime_commands import sites
+from treehammer.submit.cli.site_names import complete_sites
+from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
+from treehammer.text_formatting import format_duration, pluralize
+
+__all__ = ["sites"]
+
+_US_PER_S = 1_000_000
+#: Words for the kinds of subjects.
+KIND_WORDS: Mapping[str, str] = {SITE: "jobs", STORAGE_SITE: "storage", CENTRAL: "all sites"}
+#: Seconds after which an evaluation is called old.
+OLD_S = 3600
+
+_RULES_OPTION = click.option(
+    "--rules",
+    "rules_file",
+    type=click.Path(path_type=Path),
+    help="Rules file [default: status_rules in the configuration, or the shipped rules].",
+)
+_JOBS_OPTION = click.option("--jobs", "kind", flag_value=SITE, help="Only its jobs.")
+_STORAGE_OPTION = click.option(
+    "--storage", "kind", flag_value=STORAGE_SITE, help="Only its storage."
+)
+_BY_OPTION = click.option("--by", "who", default="", help="Your name [default: user@host].")
+
+
+@sites.command("status")
+@click.option("--site", default=None, shell_complete=complete_sites, help="Only this site.")
+@click.option("--history", is_flag=True, help="All changes instead of the current states.")
+@click.option(
+    "--since", metavar="TIME", help="With --history: only changes at TIME (UTC) or later."
+)
+@click.option(
+    "--superseded", is_flag=True, help="With --history: also changes that late results contradict."
+)
+@output_options
+@click.pass_obj
+def status(
+    settings: Settings,
+    site: str | None,
+    history: bool,
+    since: str | None,
+    superseded: bool,
+    form: str,
+) -> None:
+    """Show the states of sites and storages, worst first, with reason and evidence.
+
+    States are those of the last evaluation (treehammer sites evaluate). JSON and CSV hold the
+    evidence: counts, and identities of campaigns, jobs and measurements.
+
+    Example: treehammer sites status --site SITE_A --history
+    """
+    since_us = parse_time(since, "--since") if since else 0
+    with Store.open(settings.database, create=False) as store:
+        evaluation = state_history.find_latest_rule_set(store)
+        if evaluation is None:
+            raise NothingToDoError(
+                "no states have been evaluated yet", hint="Evaluate them: treehammer sites evaluate"
+            )
+        found = _find_changes(store, site, history, since_us, superseded)
+    if not found:
+        raise NothingToDoError(f"no state of {site!r}" if site else "no site has results yet")
+    _print_changes(found, form, history=history)
+    if form == TABLE:
+        age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / _US_PER_S
+        old = f" ({format_duration(age_s)} ago)" if age_s > OLD_S else ""
+        click.echo(
+            f"evaluated {format_time(evaluation.evaluated_us)} UTC{old} by rules "
+            f"{evaluation.version}",
+            err=True,
+        )
+
+
+def _find_changes(
+    store: ResultsReader, site: str | None, history: bool, since_us: int, superseded: bool
+) -> list[StatusChangeRow]:
+    if history:
+        return state_history.list_state_changes(
+            store, site=site, since_us=since_us, superseded=superseded
+        )
+    rows = [
+        row
+        for row in state_history.list_current_states(store, site=site)
+        if row.subject_kind != CENTRAL or row.state == SiteState.CRITICAL
+    ]
+    return sorted(rows, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site))
+
+
+def _print_changes(rows: Iterable[StatusChangeRow], form: str, *, history: bool) -> None:
+    shown = sorted(rows, key=lambda row: (row.since_us, row.site)) if history else rows
+    lines = [describe_change(row) for row in shown]
+    columns = (
+        OutputColumn("since", "since (UTC)"),
+        OutputColumn("site", "site"),
+        OutputColumn("of", "of"),
+        *([OutputColumn("previous", "from")] if history else []),
+        OutputColumn("state", "to" if history else "state"),
+        OutputColumn("cause", "by"),
+        OutputColumn("reason", "reason"),
+    )
+    print_rows(lines, columns, form=form)
+
+
+def describe_change(row: StatusChangeRow) -> dict[str, Any]:
+    """Describe a change of a state for tables and programs."""
+    return {
+        "since": format_time(row.since_us),
+        "site": "" if row.subject_kind == CENTRAL else row.site,
+        "of": KIND_WORDS[row.subject_kind],
+        "previous": row.previous,
+        "state": row.state,
+        "cause": row.cause,
+        "reason": row.reason + (" (superseded)" if row.superseded_us else ""),
+        "rule_version": row.rule_version,
+        "decided": format_time(row.decided_us),
+        "superseded": format_time(row.superseded_us) if row.superseded_us else None,
+        "evidence": json.loads(row.evidence or "{}"),
+        "id": row.id,
+    }
+
+
+@sites.command("evaluate")
+@_RULES_OPTION
+@output_options
+@click.pass_obj
+def evaluate(settings: Settings, rules_file: Path | None, form: str) -> None:
+    """Evaluate the states of all sites now, and print their changes; for cron.
+
+    Example: treehammer sites evaluate
+    """
+    rules = load_status_rules(rules_file or settings.status_rules)
+    with Store.open(settings.database, create=False) as store:
+        update = update_states(store, time.time_ns() // 1000, rules)
+    if not update.recorded:
+        click.echo("another evaluation was recorded at the same time", err=True)
+    if form != TABLE or update.changes:
+        _print_changes(update.changes, form, history=True)
+    if form == TABLE:
+        gone = f", {len(update.superseded)} superseded" if update.superseded else ""
+        click.echo(f"{pluralize(len(update.changes), 'change')}{gone}", err=True)
+
+
+@sites.command("rules")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@output_options
+@click.pass_obj
+def show_rules(settings: Settings, file: Path | None, form: str) -> None:
+    """List the rules for states with their versions, and check a file of them.
+
+    Example: treehammer sites rules my_rules.toml
+    """
+    rules = load_status_rules(file or settings.status_rules)
+    rows = [
+        {
+            "rule": name,
+            "version": rule.version,
+            "kind": rule.kind,
+            "sites": [KIND_WORDS[kind] for kind in rule.sites],
+            "about": rule.describe(),
+            **({"values": rule.model_dump()} if form == JSON else {}),
+        }
+        for name, rule in rules.rules.items()
+    ]
+    columns = (
+        OutputColumn("rule", "rule"),
+        OutputColumn("version", "version"),
+        OutputColumn("sites", "of", ", ".join),
+        OutputColumn("about", "states"),
+    )
+    print_rows(rows, columns, form=form)
+    if form == TABLE:
+        click.echo(_describe_central(rules), err=True)
+
+
+def _describe_central(rules: StatusRules) -> str:
+    central = rules.central
+    return (
+        f"Central event: at least {central.min_sites} sites and {central.share:.0%} of the judged "
+        f"ones turn critical within {central.within}; no exclusion until {central.grace} after it "
+        f"ends. Rules {rules.version}."
+    )
+
+
+@sites.command("override")
+@click.argument("site", shell_complete=complete_sites)
+@click.argument("state", type=click.Choice([state.value for state in SiteState]))
+@click.option("--why", required=True, help="Reason, which pages show.")
+@click.option(
+    "--until",
+    required=True,
+    metavar="TIME",
+    help="End: a time (UTC) such as 2026-03-01T12:00, or a duration such as 24h.",
+)
+@_JOBS_OPTION
+@_STORAGE_OPTION
+@_BY_OPTION
+@click.pass_obj
+def override(
+    settings: Settings, site: str, state: str, why: str, until: str, kind: str | None, who: str
+) -> None:
+    """Set the state of a site until a time, whatever the rules say.
+
+    It replaces an earlier override of the site. Who set it, why and until when are kept.
+
+    Example: treehammer sites override SITE_A critical --why "disk server burns" --until 24h
+    """
+    now_us = time.time_ns() // 1000
+    until_us = _parse_end(until, now_us)
+    row = OverrideRow("", site, kind or "", state, who or local_actor(), why, now_us, until_us)
+    with Store.open(settings.database, create=False) as store:
+        site_exceptions.add_override(store, row)
+        _evaluate_again(store, settings)
+    click.echo(f"{site} is {state} until {format_time(until_us)} UTC")
+
+
+def _parse_end(text: str, now_us: int) -> int:
+    if text.strip()[-1:] in ("s", "m", "h", "d"):
+        return now_us + parse_duration(text, "--until") * _US_PER_S
+    until_us = parse_time(text, "--until")
+    if until_us <= now_us:
+        raise ConfigError("is in the past", where=f"--until {text}")
+    return until_us
+
+
+@sites.command("end-override")
+@click.argument("site", shell_complete=complete_sites)
+@_JOBS_OPTION
+@_STORAGE_OPTION
+@_BY_OPTION
+@click.pass_obj
+def end_override(settings: Settings, site: str, kind: str | None, who: str) -> None:
+    """End the override of a site, whose state follows the rules again.
+
+    Example: treehammer sites end-override SITE_A
+    """
+    now_us = time.time_ns() // 1000
+    with Store.open(settings.database, create=False) as store:
+        ended = site_exceptions.end_overrides(
+            store, site, kind or "", now_us=now_us, who=who or local_actor()
+        )
+        if not ended:
+            raise NothingToDoError(f"{site} has no override")
+        _evaluate_again(store, settings)
+    click.echo(f"{site} follows the rules again")
+
+
+def _evaluate_again(store: Store, settings: Settings) -> None:
+    """Evaluate states now, so that everything shows the change at once."""
+    update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))

@@ -1,0 +1,111 @@
+"""Commands on the states of sites."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from cli_verbs import find_command
+from click.testing import CliRunner, Result
+from measurement_factory import make_measurement
+
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.config import load_settings
+from treehammer.sql.write.store import Store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Fill a database with runs of the last hours: all good at SITE_A, all failed at SITE_B."""
+    now_us = time.time_ns() // 1000
+    runs = []
+    for number in range(12):
+        ended = now_us - (number + 1) * 600_000_000
+        for site in ("SITE_A", "SITE_B"):
+            runs.append(
+                make_measurement(
+                    f"{site}{number}",
+                    site=site,
+                    test_name=("read", "load")[number % 2],
+                    started_us=ended - 1,
+                    ended_us=ended,
+                    day=epoch_day_to_number((ended - 1) // DAY_US),
+                    failure_class="open" if site == "SITE_B" else None,
+                    plausible=True,
+                )
+            )
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add(runs)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> Result:
+    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
+    return CliRunner().invoke(find_command("sites"), arguments, obj=settings)
+
+
+def list_states(folder: Path, *arguments: str) -> dict[tuple[str, str], str]:
+    rows = json.loads(run(folder, "status", "--json", *arguments).stdout)
+    return {(row["site"], row["of"]): row["state"] for row in rows}
+
+
+def test_states_are_evaluated_and_shown(folder: Path) -> None:
+    assert "sites evaluate" in str(run(folder, "status").exception)
+    evaluated = run(folder, "evaluate")
+    assert evaluated.exit_code == 0
+    assert "critical" in evaluated.stdout
+    assert list_states(folder) == {
+        ("SITE_B", "jobs"): "critical",
+        ("SITE_B", "storage"): "critical",
+        ("SITE_A", "jobs"): "ok",
+        ("SITE_A", "storage"): "ok",
+    }
+    shown = run(folder, "status", "--site", "SITE_B", "--history").output
+    assert "unknown" in shown
+    assert "by rules" in shown
+    [row, *_] = json.loads(run(folder, "status", "--site", "SITE_B", "--json").stdout)
+    assert row["evidence"]["failures"] == {"open": 12} or row["cause"] == "exclusion"
+    assert row["evidence"]["measurements"]
+
+
+def test_an_override_is_shown_at_once(folder: Path) -> None:
+    done = run(folder, "override", "SITE_A", "warning", "--why", "new disks", "--until", "2d")
+    assert done.exit_code == 0, done.output
+    assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "warning"
+    ended = run(folder, "end-override", "SITE_A", "--by", "ada")
+    assert "follows the rules" in ended.output
+    assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "ok"
+    assert "no override" in str(run(folder, "end-override", "SITE_A").exception)
+    past = run(folder, "override", "SITE_A", "ok", "--why", "x", "--until", "2020-01-01")
+    assert "in the past" in str(past.exception)
+
+
+def test_a_downtime_is_imported_and_withdrawn(folder: Path) -> None:
+    file = folder / "downtimes.json"
+    hour = 3600
+    now = round(time.time())
+    file.write_text(
+        json.dumps(
+            [{"site": "B", "start": now - 30 * hour, "end": now + hour, "services": "xrootd"}]
+        )
+    )
+    imported = run(folder, "downtimes", "import", str(file), "--map", "B=SITE_B")
+    assert imported.output == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
+    [row] = json.loads(run(folder, "downtimes", "list", "--json").stdout)
+    assert (row["site"], row["of"], row["severity"]) == ("SITE_B", "storage", "outage")
+    run(folder, "evaluate")
+    assert list_states(folder, "--site", "SITE_B")["SITE_B", "storage"] == "downtime"
+    file.write_text("[]")
+    assert "1 withdrawn" in run(folder, "downtimes", "import", str(file)).output
+    assert json.loads(run(folder, "downtimes", "list", "--json").stdout) == []
+
+
+def test_rules_are_listed_and_checked(folder: Path) -> None:
+    shown = run(folder, "rules")
+    assert "exclusion" in shown.stdout
+    assert "Central event" in shown.stderr
+    wrong = folder / "rules.toml"
+    wrong.write_text('[rules.mine]\nkind = "shares"\n')
+    assert "known: share, operations, tests" in str(run(folder, "rules", str(wrong)).exception)
