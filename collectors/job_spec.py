@@ -128,6 +128,20 @@ class ServerCommand:
 
 
 @dataclass(frozen=True)
+class BuildCommand:
+    """A command that builds libraries of the test on the node, once for each ROOT of a job.
+
+    ``command`` is a file of the test, run in a copy of the test's folder, where it leaves the files
+    ``outputs``.  Those in ``preload`` are loaded into the payload before all others.
+    """
+
+    command: str
+    outputs: Tuple[str, ...]
+    preload: Tuple[str, ...]
+    timeout_s: float
+
+
+@dataclass(frozen=True)
 class PayloadSpec:
     """The test's own files: ``kind`` is ``python``, ``macro`` or ``executable``.
 
@@ -136,7 +150,8 @@ class PayloadSpec:
     may report beyond the catalogue: name -> {"unit", "better", "description"}.  ``environment``
     holds further variables; ``{axis}`` in a value stands for the variant's value.  ``record`` asks
     for a recording of the XRootD client.  ``before`` applies settings of a server, None for none.
-    ``libraries`` are loaded and ``imports`` imported before a file is opened.
+    ``libraries`` are loaded and ``imports`` imported before a file is opened.  ``build`` builds
+    libraries on the node, None for none.
     """
 
     kind: str
@@ -149,6 +164,7 @@ class PayloadSpec:
     before: Optional[ServerCommand] = None
     libraries: Tuple[str, ...] = ()
     imports: Tuple[str, ...] = ()
+    build: Optional[BuildCommand] = None
 
 
 @dataclass(frozen=True)
@@ -259,13 +275,19 @@ class JobSpec:
 
 
 def _parse_payload(document: Dict[str, Any]) -> PayloadSpec:
-    before = document.pop("before", None)
+    before, build = document.pop("before", None), document.pop("build", None)
     return PayloadSpec(
         before=None if before is None else ServerCommand(**before),
+        build=None if build is None else _parse_build(build),
         libraries=tuple(document.pop("libraries", ())),
         imports=tuple(document.pop("imports", ())),
         **document,
     )
+
+
+def _parse_build(document: Dict[str, Any]) -> BuildCommand:
+    outputs, preload = (tuple(document.pop(name)) for name in ("outputs", "preload"))
+    return BuildCommand(outputs=outputs, preload=preload, **document)
 
 
 def _parse_execution(document: Dict[str, Any]) -> ExecutionSpec:

@@ -10,6 +10,7 @@ FAILURE_CLASSES = (
     "held",
     "evicted",
     "software-setup",
+    "build",
     "credential",
     "stage-in",
     "open",

@@ -155,6 +155,8 @@ def _worker_metrics() -> List[Metric]:
         Metric("day", "int", "1", "", "UTC day of the start as YYYYMMDD.", "clock", "worker", True),
         m("setup_wall_s", "float", "s", "lower", "Setting up the software, also loading that which copies.", "monotonic clock"),
         m("setup_cpu_s", "float", "s", "lower", "CPU of setting up the software.", tree),
+        m("build_wall_s", "float", "s", "lower", "Building the test's own libraries, in the execution that did it; no part of the efficiencies.", "monotonic clock"),
+        m("build_cpu_s", "float", "s", "lower", "CPU of that build.", "getrusage"),
         m("stagein_wall_s", "float", "s", "lower", "Copying the files to the node before the payload, and verifying the copies; without loading the software that copies.", "monotonic clock"),
         m("stagein_cpu_s", "float", "s", "lower", "CPU of that copy.", "getrusage"),
         m("stagein_bytes", "int", "B", "", "Bytes copied to the node before the payload, as verified.", "copy"),

@@ -27,7 +27,8 @@ PLACEHOLDERS = {
     "payload": "folder of the test's files",
     "kit": "folder of the payload kit",
     "input": "folder that holds all local input files",
-    "folders": "all four, separated by commas, as apptainer's --bind takes them",
+    "folders": "all of these, separated by commas, as apptainer's --bind takes them, and the folder "
+    "in which the test builds libraries",
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _REMOTE_IMAGE = re.compile(r"(docker|oras|library|shub|https?)://")
@@ -113,7 +114,8 @@ def setup_wrap(
         request: from :func:`parse_wrap`.
         base: environment to start from.
         kit: folder of the package ``treehammer_kit``.
-        folders: ``work``, ``payload`` and ``input``; by default the current folder.
+        folders: ``work``, ``payload`` and ``input``, by default the current folder; ``build`` if
+            the test builds libraries.
 
     Raises:
         ExecutionError: kind ``broken`` (the prefix fails or hides a folder) or ``missing`` (no ROOT).
@@ -121,7 +123,8 @@ def setup_wrap(
     here = os.getcwd()
     known = {name: folders.get(name, here) for name in ("work", "payload", "input")}
     known["kit"] = kit
-    needed = list(dict.fromkeys(known.values()))
+    built = [folders["build"]] if "build" in folders else []
+    needed = list(dict.fromkeys([*known.values(), *built]))
     known["folders"] = ",".join(needed)
 
     def fill(word: str) -> str:

@@ -206,6 +206,7 @@ def _collect_facts(
         "settings": dict(definition.settings),
         **({"load": asdict(definition.load)} if definition.load else {}),
         **({"before": asdict(definition.before)} if definition.before else {}),
+        **({"build": asdict(definition.build)} if definition.build else {}),
     }
 
 
@@ -229,6 +230,9 @@ def _print_facts(facts: dict[str, Any], definition: TestDefinition) -> None:
     if "before" in facts:
         command, applied = facts["before"]["command"], ", ".join(facts["before"]["settings"])
         lines["before"] = f"{command} applies {applied} before each execution"
+    if definition.build:
+        made = ", ".join(definition.build.outputs)
+        lines["build"] = f"{definition.build.command} makes {made} once for each ROOT of a job"
     if definition.load:
         lines["load"] = definition.load.describe()
     for name, text in lines.items():

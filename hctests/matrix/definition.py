@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from treehammer.collectors.job_spec import SOLO, ServerCommand
+from treehammer.collectors.job_spec import SOLO, BuildCommand, ServerCommand
 from treehammer.hctests.matrix.load_settings import LoadSettings
 
 Scalar = str | int | float | bool
@@ -124,6 +124,7 @@ class TestDefinition:
     ``headline`` names the metrics that comparisons judge; empty for the default ones.
     ``before`` applies settings of a server before each execution.
     ``libraries`` are loaded and ``imports`` imported before a file is opened.
+    ``build`` builds libraries of the test on the node.
     """
 
     name: str
@@ -153,6 +154,7 @@ class TestDefinition:
     before: ServerCommand | None = None
     libraries: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    build: BuildCommand | None = None
 
     __test__ = False  # not a pytest class
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 
-from treehammer.collectors.job_spec import SOLO, ServerCommand
+from treehammer.collectors.job_spec import SOLO, BuildCommand, ServerCommand
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
 from treehammer.hctests.matrix.definition import (
     FORMAT_AXIS,
@@ -62,6 +62,7 @@ def compute_test_hash(pinned: PinnedTest) -> str:
             **({"environment": definition.environment} if definition.environment else {}),
             **({"libraries": definition.libraries} if definition.libraries else {}),
             **({"imports": definition.imports} if definition.imports else {}),
+            **({"build": _built_files(definition.build)} if definition.build else {}),
         }
     )
 
@@ -72,6 +73,11 @@ compute_test_hash.__test__ = False  # type: ignore[attr-defined]  # not a pytest
 def _applied_settings(before: ServerCommand) -> dict[str, Any]:
     """Return the part of a command that determines measurements; its file is hashed as well."""
     return {"command": before.command, "settings": sorted(before.settings)}
+
+
+def _built_files(build: BuildCommand) -> dict[str, Any]:
+    """Return the part of a build that determines measurements; its limit of time does not."""
+    return {name: value for name, value in asdict(build).items() if name != "timeout_s"}
 
 
 def _measured_load(load: LoadSettings) -> dict[str, Any]:

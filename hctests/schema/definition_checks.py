@@ -30,6 +30,7 @@ from treehammer.hctests.schema.document_problems import (
 from treehammer.hctests.schema.toml_models import (
     TEST_TABLE_KEYS,
     BeforeTable,
+    BuildTable,
     DefinitionDocument,
     LoadTable,
     TestTable,
@@ -350,10 +351,28 @@ def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[Docume
         yield DocumentProblem(path, "a date or time is not valid JSON (expected text in quotes)")
 
 
+def check_build(build: BuildTable) -> Iterator[DocumentProblem]:
+    """Check that outputs are names in the folder of the build, and preloaded ones among them."""
+    for index, name in enumerate(build.outputs):
+        if not re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*", name):
+            yield DocumentProblem(
+                ("build", "outputs", index), f"{name!r} is not the name of a file, without a folder"
+            )
+    for index, name in enumerate(build.preload):
+        if name not in build.outputs:
+            yield DocumentProblem(
+                ("build", "preload", index),
+                f"{name!r} is not built: add it to outputs{suggest_nearest(name, build.outputs)}",
+            )
+
+
 def check_environment(
-    variables: Mapping[str, str], matrix: Mapping[str, Sequence[Scalar]]
+    variables: Mapping[str, str], matrix: Mapping[str, Sequence[Scalar]], *, builds: bool = False
 ) -> Iterator[DocumentProblem]:
-    """Check the names of environment variables, and the axes that their values name."""
+    """Check the names of environment variables, and the axes that their values name.
+
+    ``{build}`` is the folder of a test that ``builds``.
+    """
     for name, value in variables.items():
         path: KeyPath = ("environment", name)
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -363,7 +382,7 @@ def check_environment(
         if not value.isprintable():
             yield DocumentProblem(path, "holds a line break or another control character")
         for axis in re.findall(r"\{([^{}]*)\}", value):
-            if axis not in matrix or axis == "door":
+            if (axis not in matrix or axis == "door") and not (builds and axis == "build"):
                 yield DocumentProblem(
                     path, f"{axis!r} is not an axis of this test{suggest_nearest(axis, matrix)}"
                 )

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from treehammer.collectors.job_spec import ServerCommand
+from treehammer.collectors.job_spec import BuildCommand, ServerCommand
 from treehammer.errors import DefinitionError
 from treehammer.hctests.matrix.axes import (
     AXES_BY_NAME,
@@ -35,6 +35,7 @@ from treehammer.hctests.schema.document_problems import DocumentProblem, suggest
 from treehammer.hctests.schema.toml_models import (
     TEST_TABLE_KEYS,
     BeforeTable,
+    BuildTable,
     DefinitionDocument,
     LoadTable,
     validate_definition,
@@ -144,9 +145,9 @@ def _check_definition(
         problems += file_checks.check_executable(folder, definition.payload)
     if folder is not None:
         problems += file_checks.check_dictionary_files(folder, definition)
-    if folder is not None and definition.before:
-        path: toml_positions.KeyPath = ("before", "command")
-        problems += file_checks.check_executable(folder, definition.before.command, path)
+    for table, one in (("before", definition.before), ("build", definition.build)):
+        if folder is not None and one:
+            problems += file_checks.check_executable(folder, one.command, (table, "command"))
     if problems:
         raise document_problems.combine_problems(problems, where, shown, DefinitionError)
     return definition
@@ -173,12 +174,16 @@ def _check_across_keys(
     yield from definition_checks.check_metrics(tuple(document.metrics))
     yield from definition_checks.check_headline(document.test.headline, document)
     yield from definition_checks.check_settings(dict(document.settings))
-    yield from definition_checks.check_environment(document.environment, matrix)
+    yield from definition_checks.check_environment(
+        document.environment, matrix, builds=document.build is not None
+    )
     yield from file_checks.check_extensions(document.test, is_load=document.load is not None)
     if document.load:
         yield from definition_checks.check_load(document.load, document.test)
     if document.before:
         yield from definition_checks.check_before(document.before, document, matrix)
+    if document.build:
+        yield from definition_checks.check_build(document.build)
 
 
 def _check_files(
@@ -221,11 +226,16 @@ def _list_named_files(
     yield _normalize_file_name(document.test.payload), ("test", "payload")
     for index, name in enumerate(document.test.files):
         yield _normalize_file_name(name), ("test", "files", index)
+    built = document.build.outputs if document.build else ()
     for index, name in enumerate(document.test.load):
-        if not PurePosixPath(name).is_absolute():
+        if not PurePosixPath(name).is_absolute() and name not in built:
             yield _normalize_file_name(name), ("test", "load", index)
     if document.before:
         yield _normalize_file_name(document.before.command), ("before", "command")
+    if document.build:
+        yield _normalize_file_name(document.build.command), ("build", "command")
+        for index, name in enumerate(document.build.files):
+            yield _normalize_file_name(name), ("build", "files", index)
     lists: list[tuple[Scalar, toml_positions.KeyPath]] = [
         (value, ("matrix", "branches", index)) for index, value in enumerate(axes["branches"])
     ]
@@ -279,12 +289,22 @@ def _build_definition(
         before=_build_before(document.before, axes) if document.before else None,
         libraries=tuple(test.load),
         imports=tuple(test.imports),
+        build=_build_build(document.build) if document.build else None,
     )
 
 
 def _build_before(table: BeforeTable, axes: Mapping[str, tuple[Scalar, ...]]) -> ServerCommand:
     first = {name: axes[name][0] for name in table.settings}
     return ServerCommand(_normalize_file_name(table.command), first, float(table.timeout_s))
+
+
+def _build_build(table: BuildTable) -> BuildCommand:
+    return BuildCommand(
+        command=_normalize_file_name(table.command),
+        outputs=tuple(table.outputs),
+        preload=tuple(table.preload),
+        timeout_s=float(table.timeout_s),
+    )
 
 
 def _build_load(table: LoadTable) -> LoadSettings:
@@ -315,11 +335,17 @@ def _build_document(definition: TestDefinition) -> dict[str, Any]:
         "metrics": values["metrics"],
         **({"load": values["load"]} if definition.load else {}),
         **({"before": _build_before_table(definition.before)} if definition.before else {}),
+        **({"build": _build_build_table(definition.build)} if definition.build else {}),
     }
 
 
 def _build_before_table(before: ServerCommand) -> dict[str, Any]:
     return {**asdict(before), "settings": [*before.settings]}
+
+
+def _build_build_table(build: BuildCommand) -> dict[str, Any]:
+    # Its files are among those of the test.
+    return {**asdict(build), "outputs": [*build.outputs], "preload": [*build.preload]}
 
 
 def _override_axes(

@@ -219,6 +219,33 @@ class BeforeTable(StrictModel):
     timeout_s: float = Field(60.0, gt=0, le=3600, description="Seconds after which it has failed.")
 
 
+class BuildTable(StrictModel):
+    """The [build] table: a command that builds the test's own libraries on the node."""
+
+    command: str = Field(
+        min_length=1,
+        description="Executable beside test.toml, run once for each ROOT of a job in a copy of the "
+        "test's folder.",
+    )
+    files: list[str] = Field(
+        default_factory=list,
+        description="Sources and patches that it needs, sent with the payload and part of the test's "
+        "identity.",
+    )
+    outputs: list[str] = Field(
+        min_length=1,
+        description="Files that it leaves in its folder; [test] load may name them.",
+    )
+    preload: list[str] = Field(
+        default_factory=list,
+        description="Those of outputs that are loaded into the payload before all other libraries "
+        "(LD_PRELOAD).",
+    )
+    timeout_s: float = Field(
+        600.0, gt=0, le=86_400, description="Seconds after which it has failed."
+    )
+
+
 class DefinitionDocument(StrictModel):
     """The whole document test.toml."""
 
@@ -250,6 +277,9 @@ class DefinitionDocument(StrictModel):
     before: BeforeTable | None = Field(
         None, description="Applies settings of a server before each execution."
     )
+    build: BuildTable | None = Field(
+        None, description="Builds the test's own libraries before the payload runs."
+    )
 
 
 TEST_TABLE_KEYS = tuple(TestTable.model_fields)
@@ -269,6 +299,7 @@ _DEFINITION_TABLES = DocumentTables(
         "metrics": tuple(MetricTable.model_fields),
         "load": tuple(LoadTable.model_fields),
         "before": tuple(BeforeTable.model_fields),
+        "build": tuple(BuildTable.model_fields),
         "load.ceiling": tuple(CeilingTable.model_fields),
     },
     _find_table,
@@ -304,3 +335,5 @@ def _fill_required_keys(rest: dict[str, Any]) -> None:
     test.setdefault("payload", "test.toml")  # an existing file causes no further problem
     if not {"command", "settings"} <= {*rest.get("before", ())}:
         rest.pop("before", None)
+    if not {"command", "outputs"} <= {*rest.get("build", ())}:
+        rest.pop("build", None)

@@ -123,6 +123,8 @@ def _build_command(
         raise CountingError(
             "neither executables nor a ROOT behind 'wrap:' can be counted", where=where
         )
+    if job.payload.build is not None:
+        raise CountingError("a test that builds its own libraries cannot be counted", where=where)
     base = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
     kit = locate_kit(str(folder / "kit"))
     inputs = find_common_folder(spec.files) or str(folder)

@@ -95,6 +95,9 @@ class PlannedJob:
         before = self.spec.payload.before
         # The last command restores the settings.
         wait_s += (count + 1) * before.timeout_s if before else 0.0
+        build = self.spec.payload.build
+        software = {execution.software for execution in self.spec.executions}
+        wait_s += len(software) * build.timeout_s if build else 0.0
         return count * (limit + WALL_LIMIT_OVERHEAD_S) + wait_s if limit else 0.0
 
 
@@ -340,6 +343,7 @@ class JobPlanner:
             before=definition.before,
             libraries=definition.libraries,
             imports=definition.imports,
+            build=definition.build,
         )
 
     @cached_property

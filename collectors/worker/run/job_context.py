@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Optional
+from typing import Dict, Optional
 
 from ...job_spec import JOB_MARK_VARIABLE, JobSpec
+from ...record.failures import Failure
 from ..probes import authority_folder, credential_checks, node_facts
 from ..probes.cgroup import Cgroup
 from ..start.common_start import CommonStart
@@ -23,6 +24,7 @@ class JobContext:
         attempt: number of the attempt, from 1.
         signals: the worker's signals.
         common_start: lets executions of a load test start together; None for other tests.
+        builds: failures of the builds in folders, None for success.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class JobContext:
         common_start: Optional[CommonStart] = None,
     ) -> None:
         self.common_start = common_start
+        self.builds: Dict[str, Optional[Failure]] = {}
         self.job = job
         self.job_folder = job_folder
         self.output = output

@@ -18,7 +18,7 @@ from ..payload.recorder_plugin import RecorderPlugin
 from ..payload.root_settings import write_root_settings
 from ..probes import credential_checks, page_cache, storage_door
 from ..start.common_start import LoadStart
-from . import input_files, remote_copy, server_settings
+from . import input_files, library_build, remote_copy, server_settings
 from .execution_record import ExecutionRecord
 from .job_context import JobContext
 
@@ -77,6 +77,7 @@ class PayloadPreparation:
         self._record = record
         self._load_start: Optional[LoadStart] = None
         self._recorder: Optional[RecorderPlugin] = None
+        self._build_folder = library_build.locate_build(context, spec.software)
         if context.job.payload.record and spec.kind != CHECKSUM:
             self._recorder = RecorderPlugin(folder, context.output, name)
 
@@ -91,6 +92,7 @@ class PayloadPreparation:
         shutil.rmtree(self._folder, ignore_errors=True)  # left by an interrupted attempt
         os.makedirs(self._folder)
         setup = self._setup_root()
+        self._build_libraries(setup)
         spec = self._prepare_inputs(setup)
         self._probe_door(spec)
         self._record.phase = "setup"
@@ -100,7 +102,7 @@ class PayloadPreparation:
         self._await_common_start()
         self._record.phase = "payload"
         entry = os.path.join(context.payload_folder, context.job.payload.entry)
-        variables = self._payload_environment(spec)
+        variables = {**self._payload_environment(spec), **self._library_environment(setup)}
         command = setup.build_command(context.job.payload.kind, entry, variables)
         self._write_payload_job(spec)
         write_root_settings(self._folder, (file.url for file in spec.files))
@@ -123,12 +125,44 @@ class PayloadPreparation:
 
     def _visible_folders(self) -> Dict[str, str]:
         """List the folders, besides the kit, that a payload in a container needs."""
+        if self._build_folder:
+            os.makedirs(self._build_folder, exist_ok=True)  # as a container expects
         return {
             "work": self._folder,
             "payload": self._context.payload_folder,
+            **({"build": self._build_folder} if self._build_folder else {}),
             # Staged files are below the work folder.
             "input": input_files.find_common_folder(self._spec.files) or self._folder,
         }
+
+    def _build_libraries(self, setup: providers.SoftwareSetup) -> None:
+        """Build the test's own libraries, unless an earlier execution did."""
+        if not self._build_folder:
+            return
+        self._record.phase = library_build.BUILD
+        is_first = not library_build.is_built(self._context, self._build_folder)
+        start, cpu = time.monotonic(), _own_and_children_cpu_s()
+        try:
+            library_build.build_libraries(self._context, setup, self._build_folder)
+        finally:
+            if is_first:
+                self._record.values["build_wall_s"] = time.monotonic() - start
+                self._record.values["build_cpu_s"] = _own_and_children_cpu_s() - cpu
+
+    def _library_environment(self, setup: providers.SoftwareSetup) -> Dict[str, str]:
+        build = self._context.job.payload.build
+        if build is None:
+            return {}
+        return library_build.describe_environment(build, self._build_folder, dict(setup.env))
+
+    def _locate_libraries(self) -> List[str]:
+        """Return the libraries to load, those that were built by their paths."""
+        payload = self._context.job.payload
+        built = payload.build.outputs if payload.build else ()
+        return [
+            os.path.join(self._build_folder, name) if name in built else name
+            for name in payload.libraries
+        ]
 
     def _prepare_inputs(self, setup: providers.SoftwareSetup) -> ExecutionSpec:
         """Check the files or stage them; return the execution with the files' final URLs."""
@@ -234,6 +268,8 @@ class PayloadPreparation:
         if self._recorder is not None:
             env.update(self._recorder.environment)
         axes = {axis: _decode_text(value) for axis, value in spec.variant.items()}
+        if self._build_folder:
+            axes.setdefault("build", self._build_folder)
         for name, text in self._context.job.payload.environment.items():
             env[name] = _AXIS_IN_TEXT.sub(lambda found: axes.get(found[1], found[0]), text)
         return env
@@ -243,7 +279,7 @@ class PayloadPreparation:
             "format": PAYLOAD_JOB_FORMAT,
             "execution": asdict(spec),
             "settings": dict(self._context.job.payload.settings),
-            "libraries": list(self._context.job.payload.libraries),
+            "libraries": self._locate_libraries(),
             "imports": list(self._context.job.payload.imports),
             "kit": self._context.kit,
             "door_url": self._context.job.door_url_of(spec),

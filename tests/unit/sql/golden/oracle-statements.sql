@@ -169,15 +169,14 @@ INSERT INTO job (id, campaign_id, site, door, kind, repeat, label, batch_system,
 ; -- many rows
 
 INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, repeat, round,
-    position, started_us, ended_us, day, setup_wall_s, setup_cpu_s, stagein_wall_s, stagein_cpu_s,
-    stagein_bytes, payload_wall_s, payload_user_s, payload_sys_s, payload_run_queue_s, eff_payload,
-    eff_job, access_rate_hz, eff_access, pinned_core, segments, segment_entries,
-    segment_cpu_log_ratio, segment_cpu_log_ratio_sd, segment_wall_log_ratio,
+    position, started_us, ended_us, day, setup_wall_s, setup_cpu_s, build_wall_s, build_cpu_s,
+    stagein_wall_s, stagein_cpu_s, stagein_bytes, payload_wall_s, payload_user_s, payload_sys_s,
+    payload_run_queue_s, eff_payload, eff_job, access_rate_hz, eff_access, pinned_core, segments,
+    segment_entries, segment_cpu_log_ratio, segment_cpu_log_ratio_sd, segment_wall_log_ratio,
     segment_wall_log_ratio_sd, max_rss_bytes, tree_peak_rss_bytes, ctx_voluntary, ctx_involuntary,
     page_faults_minor, page_faults_major, io_read_chars, io_write_chars, io_read_bytes,
     io_write_bytes, processes, exit_code, exit_signal, load_index, load_jobs, start_state,
-    start_planned_us, start_present_jobs, start_offset_s, start_wait_s, clock_offset_s,
-    clock_error_s, cp ...
+    start_planned_us, start_present_jobs, start_offset_s, start_wait_s, clock_ ...
 ; -- many rows
 
 INSERT INTO node (id, host, cpu_model, cores_online, cores_allowed, cgroup_cpu_limit,
