@@ -1,1 +1,1 @@
-"""Continuous operation: states of sites, downtimes and overrides."""
+"""Continuous operation: states of sites with their exceptions, alarms, and checks of releases."""

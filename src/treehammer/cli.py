@@ -40,6 +40,10 @@ COMMANDS = {
     "cancel": LazyCommand(
         "submit.cli.campaign_commands:cancel", "Cancel the jobs of a campaign; results are kept."
     ),
+    "check": LazyCommand(
+        "analysis.cli.check_command:check_command",
+        "Print the state of a site, release or the service, for Nagios.",
+    ),
     "collect": LazyCommand(
         "submit.cli.campaign_commands:collect", "Store the results of a campaign's jobs."
     ),
@@ -67,6 +71,10 @@ COMMANDS = {
     ),
     "import": LazyCommand(
         "sql.cli.import_command:import_command", "Import measurements from another installation."
+    ),
+    "notify": LazyCommand(
+        "analysis.cli.notify_command:notify_command",
+        "Send messages about changed states and regressions.",
     ),
     "purge": LazyCommand(
         "submit.cli.purge_command:purge", "Remove working folders and logs of finished campaigns."

@@ -27,6 +27,7 @@ PUBLIC, KEYS = "public", "keys"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 #: Characters of a path that a database URL takes unescaped.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/_.+-]+")
+_MAIL_ADDRESS = re.compile(r"[^\s@,=<>]+@[^\s@,=<>]+")
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,52 @@ def _text_of(characters: str, punctuation: str) -> _Parser:
         return raw.value
 
     return parse
+
+
+def _choice_of(*words: str) -> _Parser:
+    def parse(raw: _RawValue) -> str:
+        if raw.value not in words:
+            raise raw.error(f"one of {', '.join(words)}")
+        return str(raw.value)
+
+    return parse
+
+
+def _parse_server(raw: _RawValue) -> str:
+    if raw.value == "":
+        return ""
+    parts = _split_server_url(f"http://{raw.value}")
+    if parts is None or parts.port is None or parts.netloc != raw.value or "@" in parts.netloc:
+        raise raw.error("HOST:PORT")
+    return str(raw.value)
+
+
+def _parse_webhook(raw: _RawValue) -> str:
+    if raw.value and not is_allowed_address(raw.value):
+        raise raw.secret_error("must begin with https://, or be an address of this machine")
+    return str(raw.value)
+
+
+def split_recipients(text: str) -> list[tuple[str, str]]:
+    """Split ``ADDRESS, SITE=ADDRESS, …`` into pairs of site ('' for all) and address."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    pairs = [word.rpartition("=") for word in words]
+    return [(site.strip(), address.strip()) for site, _, address in pairs]
+
+
+def _parse_recipients(raw: _RawValue) -> str:
+    if not isinstance(raw.value, str):
+        raise raw.error("mail addresses, comma separated")
+    for _, address in split_recipients(raw.value):
+        if not _MAIL_ADDRESS.fullmatch(address):
+            raise raw.error("mail addresses or SITE=ADDRESS, comma separated")
+    return raw.value
+
+
+def _parse_sender(raw: _RawValue) -> str:
+    if raw.value and not (isinstance(raw.value, str) and _MAIL_ADDRESS.fullmatch(raw.value)):
+        raise raw.error("a mail address")
+    return str(raw.value)
 
 
 def _parse_read_access(raw: _RawValue) -> str:
@@ -306,6 +353,43 @@ class Settings:
     serve_query_seconds: int = _setting(
         _integer(86_400), "serve: seconds after which the queries of a page are cancelled", 60
     )
+    alarm_minimum: str = _setting(
+        _choice_of("warning", "critical"),
+        "alarms: least severity of events that messages are sent about",
+        "warning",
+    )
+    alarm_webhook_url: str = _setting(
+        _parse_webhook,
+        "alarms: address that messages are posted to [default: none]",
+        "",
+        secret=True,
+    )
+    alarm_webhook_secret_file: Path | None = _setting(
+        _parse_path, "alarms: file with the secret that signs posted messages [default: unsigned]"
+    )
+    alarm_recipients: str = _setting(
+        _parse_recipients,
+        "alarms: recipients of mail, comma separated; SITE=ADDRESS for one site's events only "
+        "[default: none]",
+        "",
+    )
+    alarm_sender: str = _setting(
+        _parse_sender, "alarms: sender of mail [default: treehammer@HOST]", ""
+    )
+    alarm_smtp_server: str = _setting(
+        _parse_server, "alarms: mail server, HOST:PORT", "localhost:25"
+    )
+    alarm_smtp_tls: str = _setting(
+        _choice_of("none", "starttls", "tls"), "alarms: encryption to the mail server", "none"
+    )
+    alarm_smtp_user: str = _setting(
+        _text_of(" -~", "printable ASCII"),
+        "alarms: user at the mail server [default: no login]",
+        "",
+    )
+    alarm_smtp_password_file: Path | None = _setting(
+        _parse_path, "alarms: file with the password at the mail server"
+    )
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -509,6 +593,9 @@ def format_setting(settings: Settings, name: str) -> str:
         from sqlalchemy.engine import make_url
 
         return mask_password(make_url(value))
+    if name == "alarm_webhook_url" and value:
+        # Paths of webhooks are often secret.
+        return f"{value.partition('://')[0]}://{urlsplit(value).netloc.rpartition('@')[2]}/***"
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)

@@ -171,6 +171,16 @@ class StoreError(TreehammerError):
     exit_code = ExitCode.INFRASTRUCTURE
 
 
+class DeliveryError(TreehammerError):
+    """A message about an alarm was not accepted; ``permanent`` if a repetition would not help."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+
+
 class UnstorableContentError(StoreError):
     """The database cannot hold a value; a retry does not help."""
 

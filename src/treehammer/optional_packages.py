@@ -18,6 +18,7 @@ EXTRA_OF_MODULE = {
     "icalendar": "grid",
     "uproot": "uproot",
     "awkward": "uproot",
+    "nagiosplugin": "service",
     "prometheus_client": "service",
     "starlette": "service",
     "uvicorn": "service",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from treehammer.errors import ConfigError
+
 _MODE = 0o600
 
 
@@ -29,3 +31,21 @@ def create_private_file(path: Path) -> int:
 def is_private(path: Path) -> bool:
     """Whether only the owner of a file can read it."""
     return not path.stat().st_mode & 0o077
+
+
+def read_secret_file(setting: str, path: Path | None) -> str:
+    """Read the secret in the file of a setting; '' without a file.
+
+    Raises:
+        ConfigError: it cannot be read, or is empty.
+    """
+    if path is None:
+        return ""
+    where = f"{setting} {path}"
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read ({error})", where=where) from error
+    if not secret:
+        raise ConfigError("is empty", where=where)
+    return secret

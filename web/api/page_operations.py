@@ -426,6 +426,24 @@ OPERATIONS = (
         filters=_FILTERS,
     ),
     PageOperation(
+        "/alarms",
+        "listAlarms",
+        "alarms",
+        "States of the service, sites and releases for monitoring, and events",
+        {
+            "states": "states, worst first; figures only with kind and name",
+            "events": "changed states and confirmed regressions, newest first",
+        },
+        (
+            Parameter(
+                "kind",
+                "Only the subject of this kind and name.",
+                {"enum": ["site", "release", "service"]},
+            ),
+            Parameter("name", "Name of the site or release.", _TEXT),
+        ),
+    ),
+    PageOperation(
         "/search",
         "searchNames",
         "search",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -12,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from treehammer.analysis.alarms import alarm_overview
+from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel
 from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.collectors.job_state import JobState
@@ -55,6 +58,7 @@ def _metric_families(store: Store) -> Iterable[Metric]:
     yield info
     yield from _measurement_families(store)
     yield _status_families(store)
+    yield from _alarm_families(store)
     jobs = GaugeMetricFamily(
         "treehammer_jobs",
         "Unfinished jobs, by the last known state in their batch system.",
@@ -107,3 +111,37 @@ def _status_families(store: Store) -> Metric:
             if known is not SiteState.UNKNOWN:
                 status.add_metric([site, known.value], float(known is current))
     return status
+
+
+def _alarm_families(store: Store) -> Iterable[Metric]:
+    """Return the states that ``treehammer check`` prints."""
+    labels = ["kind", "name"]
+    code = GaugeMetricFamily(
+        "treehammer_state_code",
+        "State of a site, release or the service: 0 OK or downtime, 1 warning, 2 critical, 3 unknown.",
+        labels=labels,
+    )
+    downtime = GaugeMetricFamily(
+        "treehammer_in_downtime", "1 during an announced downtime of the site.", labels=labels
+    )
+    since = GaugeMetricFamily(
+        "treehammer_state_since_seconds",
+        "Time since which the subject is in its state, in seconds since 1970; absent if unknown.",
+        labels=labels,
+    )
+    figures = GaugeMetricFamily(
+        "treehammer_state_figure",
+        "Figures that states depend on, in their unit.",
+        labels=[*labels, "figure", "unit"],
+    )
+    for one in alarm_overview.assess_all(store, time.time_ns() // 1000):
+        subject = [one.kind.value, one.name]
+        code.add_metric(subject, one.level.code)
+        if one.kind is AlarmKind.SITE:
+            downtime.add_metric(subject, float(one.level is AlarmLevel.DOWNTIME))
+        if one.since_us is not None:
+            since.add_metric(subject, one.since_us / 1e6)
+        for figure in one.figures:
+            if figure.value is not None:
+                figures.add_metric([*subject, figure.name, figure.unit], figure.value)
+    return code, downtime, since, figures

@@ -16,6 +16,7 @@ from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.root_exports import RootExports
 from treehammer.web.display.template_environment import build_environment
 from treehammer.web.views import (
+    alarms_page,
     day_page,
     error_pages,
     root_file_page,
@@ -46,6 +47,7 @@ MENU = {
     "compare": "Compare",
     "campaigns": "Campaigns",
     "sites": "Sites",
+    "alarms": "Alarms",
     "rootfile": "ROOT file",
 }
 
@@ -90,6 +92,7 @@ class PageRoutes:
             *site_list_page.routes(self._context),
             *site_page.routes(self._context),
             *day_page.routes(self._context),
+            *alarms_page.routes(self._context),
             *prometheus.routes(self._context),
             *search_page.routes(self._context),
             *root_file_page.routes(self._context, exports),

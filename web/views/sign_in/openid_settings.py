@@ -9,6 +9,7 @@ from pathlib import Path
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
 from treehammer.optional_packages import require_package
+from treehammer.private_files import read_secret_file
 from treehammer.sql.auth.access_keys import ADMIN, READ, ROLES, SUBMIT
 
 #: Group that stands for everybody who signs in.
@@ -63,7 +64,9 @@ class OpenIdSettings:
             settings.serve_url,
             settings.serve_oidc_issuer,
             settings.serve_oidc_client_id,
-            _read_secret(settings.serve_oidc_client_secret_file),
+            read_secret_file(
+                "serve_oidc_client_secret_file", settings.serve_oidc_client_secret_file
+            ),
             settings.serve_oidc_scopes,
             settings.serve_oidc_group_claim,
             parse_roles(settings.serve_oidc_roles),
@@ -103,16 +106,3 @@ def parse_roles(text: str) -> dict[str, str]:
             )
         roles[group] = role
     return roles
-
-
-def _read_secret(path: Path | None) -> str:
-    if path is None:
-        return ""
-    where = f"serve_oidc_client_secret_file {path}"
-    try:
-        secret = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read ({error})", where=where) from error
-    if not secret:
-        raise ConfigError("is empty", where=where)
-    return secret

@@ -297,6 +297,18 @@ SELECT count(*) AS count_1
 FROM access_revocation
 ;
 
+SELECT count(*) AS count_1
+FROM alarm_event
+;
+
+SELECT count(*) AS count_1
+FROM alarm_message
+;
+
+SELECT count(*) AS count_1
+FROM alarm_state
+;
+
 SELECT alembic_version.version_num
 FROM alembic_version
 ;
@@ -362,6 +374,10 @@ FROM read_session
 
 SELECT count(*) AS count_1
 FROM receipt
+;
+
+SELECT count(*) AS count_1
+FROM release_check
 ;
 
 SELECT count(*) AS count_1

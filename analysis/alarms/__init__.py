@@ -1,0 +1,5 @@
+"""Alarms: the state of each site, release and service, and messages when it changes.
+
+One function computes each state; commands, pages, metrics and documents for other monitoring
+systems show it.
+"""

@@ -1,0 +1,144 @@
+"""Channels of messages, and the delivery of those that wait in the outbox.
+
+A message is leased before it is sent and marked afterwards. If the process dies in between, the
+message is sent again with the same identity when the lease ends; receivers drop the second copy by
+``Message-ID`` or ``X-Treehammer-Delivery``.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from treehammer.analysis.alarms.alarm_events import reaches_severity
+from treehammer.analysis.alarms.alarm_levels import AlarmKind
+from treehammer.analysis.alarms.mail_channel import MailServer
+from treehammer.analysis.alarms.webhook_channel import Webhook
+from treehammer.config import Settings, split_recipients
+from treehammer.errors import DeliveryError
+from treehammer.private_files import read_secret_file
+from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmMessage, AlarmOutbox, Recipient
+
+MAIL, WEBHOOK = "mail", "webhook"
+_US = 1_000_000
+#: Time for which a message is leased by the process that sends it, longer than all timeouts together.
+LEASE_US = 300 * _US
+#: Times between attempts; after the last one the message is given up.
+RETRY_US = tuple(s * _US for s in (60, 300, 900, 3600, *[4 * 3600] * 12))
+
+
+@dataclass(frozen=True)
+class AlarmChannels:
+    """Destinations of messages.
+
+    Attributes:
+        minimum: least severity of events.
+        webhook: None for none.
+        mail: None for none.
+        addresses: site, or '' for all events, with the address.
+        base_url: address of the service's pages; '' if it is not set.
+    """
+
+    minimum: str
+    webhook: Webhook | None = None
+    mail: MailServer | None = None
+    addresses: Sequence[tuple[str, str]] = ()
+    base_url: str = ""
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> AlarmChannels:
+        """Build the channels that the settings name.
+
+        Raises:
+            ConfigError: a file with a secret cannot be read.
+        """
+        webhook, mail = None, None
+        if settings.alarm_webhook_url:
+            webhook = Webhook(
+                settings.alarm_webhook_url,
+                read_secret_file("alarm_webhook_secret_file", settings.alarm_webhook_secret_file),
+            )
+        addresses = split_recipients(settings.alarm_recipients)
+        if addresses:
+            host, _, port = settings.alarm_smtp_server.rpartition(":")
+            mail = MailServer(
+                host.strip("[]"),
+                int(port),
+                settings.alarm_smtp_tls,
+                settings.alarm_sender or f"treehammer@{socket.getfqdn()}",
+                settings.alarm_smtp_user,
+                read_secret_file("alarm_smtp_password_file", settings.alarm_smtp_password_file),
+            )
+        return cls(settings.alarm_minimum, webhook, mail, addresses, settings.serve_url)
+
+    def list_recipients(self, event: AlarmEvent) -> Iterator[Recipient]:
+        """List the recipients of an event; none if it is less severe than the minimum."""
+        if not reaches_severity(event, self.minimum):
+            return
+        if self.webhook:
+            yield Recipient(WEBHOOK)
+        if self.mail:
+            for site, address in self.addresses:
+                if not site or (event.subject_kind == AlarmKind.SITE and event.subject == site):
+                    yield Recipient(MAIL, address)
+
+    def build_link(self, event: AlarmEvent) -> str:
+        """Return the address of the evidence, or its path where the address is unknown."""
+        return f"{self.base_url}{event.evidence}"
+
+    def send_message(self, message: AlarmMessage, event: AlarmEvent) -> None:
+        """Send a message by its channel.
+
+        Raises:
+            DeliveryError: it was not accepted, or its channel is no longer configured.
+        """
+        channels: Mapping[str, MailServer | Webhook | None] = {
+            MAIL: self.mail,
+            WEBHOOK: self.webhook,
+        }
+        channel = channels.get(message.channel)
+        if channel is None:
+            raise DeliveryError(f"no settings for messages by {message.channel}")
+        channel.send_message(message, event, self.build_link(event))
+
+
+@dataclass(frozen=True)
+class DeliveryReport:
+    """Sent messages, and failed ones with the reason."""
+
+    sent: Sequence[tuple[AlarmMessage, AlarmEvent]]
+    failed: Sequence[tuple[AlarmMessage, AlarmEvent, str]]
+
+
+def deliver_messages(
+    outbox: AlarmOutbox, channels: AlarmChannels, clock_us: Callable[[], int]
+) -> DeliveryReport:
+    """Send all messages that are due; a failed one becomes due again later.
+
+    Args:
+        outbox: with the messages.
+        channels: to send them by.
+        clock_us: returns the time, in microseconds since 1970 UTC.
+    """
+    sent: list[tuple[AlarmMessage, AlarmEvent]] = []
+    failed: list[tuple[AlarmMessage, AlarmEvent, str]] = []
+    while claimed := outbox.claim_messages(clock_us(), LEASE_US, 1):
+        for message, event in claimed:
+            try:
+                channels.send_message(message, event)
+            except DeliveryError as error:
+                due_us = None if error.permanent else _find_next_attempt(message, clock_us())
+                outbox.mark_failed(message, error.message, due_us=due_us)
+                failed.append((message, event, error.message))
+            else:
+                outbox.mark_sent(message, clock_us())
+                sent.append((message, event))
+    return DeliveryReport(sent, failed)
+
+
+def _find_next_attempt(message: AlarmMessage, now_us: int) -> int | None:
+    """Return the time of the next attempt; None after the last one."""
+    if message.attempts > len(RETRY_US):
+        return None
+    return now_us + RETRY_US[message.attempts - 1]

@@ -1,0 +1,105 @@
+"""Events of alarms: changes of states, and regressions that a rerun confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
+from treehammer.analysis.alarms.release_state import CheckState, describe_check, link_check
+from treehammer.analysis.comparison.verdict_text import format_effect
+from treehammer.sql.watch.alarm_outbox import (
+    AlarmChange,
+    AlarmEvent,
+    AnnouncedState,
+    hash_identity,
+)
+from treehammer.sql.watch.release_checks import ReleaseCheck
+
+#: Kinds of events.
+STATE, REGRESSION, CHANGE_POINT = "state", "regression", "change point"
+#: Severities of events, in order.
+SEVERITIES = ("warning", "critical")
+
+
+def find_state_changes(
+    subjects: Iterable[SubjectState],
+    announced: Mapping[tuple[str, str], AnnouncedState],
+    now_us: int,
+) -> Iterator[AlarmChange]:
+    """Find changes against the announced states.
+
+    Releases are left out, since their regressions are events of their own. During a downtime or a
+    central event the announced state stays, so that only a different state after it is news. The
+    first sight of a subject is an event only if it is in trouble.
+    """
+    for one in subjects:
+        if one.kind is AlarmKind.RELEASE or one.is_excused:
+            continue
+        before = announced.get((one.kind, one.name))
+        if before and before.state == one.level:
+            continue
+        after = AnnouncedState(one.kind, one.name, one.level, now_us)
+        yield AlarmChange(_build_state_event(one, before, now_us), before, after)
+
+
+def find_regressions(checks: Iterable[ReleaseCheck]) -> Iterator[AlarmChange]:
+    """Find the regressions that a rerun confirmed; the outbox knows which ones are old."""
+    for one in checks:
+        if one.state == CheckState.CONFIRMED:
+            yield AlarmChange(_build_regression_event(one))
+
+
+def reaches_severity(event: AlarmEvent, minimum: str) -> bool:
+    """Whether an event is as severe as the minimum."""
+    return SEVERITIES.index(event.severity) >= SEVERITIES.index(minimum)
+
+
+def _build_state_event(
+    subject: SubjectState, before: AnnouncedState | None, now_us: int
+) -> AlarmEvent | None:
+    level, previous = subject.level, AlarmLevel(before.state) if before else None
+    if previous is None and level in (AlarmLevel.OK, AlarmLevel.UNKNOWN):
+        return None
+    was = f", was {previous}" if previous else ""
+    lines = [subject.summary, *subject.details]
+    return AlarmEvent(
+        # Processes that see the same change build the same identity.
+        id=hash_identity(STATE, subject.kind, subject.name, before and before.since_us, level),
+        kind=STATE,
+        subject_kind=subject.kind,
+        subject=subject.name,
+        state=level,
+        severity=_find_severity(level, previous),
+        happened_us=subject.since_us if subject.since_us is not None else now_us,
+        title=f"{level}: {subject.title}{was}: {subject.summary}",
+        text="\n".join([*lines, *([f"Rule: {subject.rule}"] if subject.rule else [])]),
+        evidence=subject.evidence,
+    )
+
+
+def _find_severity(*levels: AlarmLevel | None) -> str:
+    """Return the severity of the worse state, since the recovery from it matters as much."""
+    return "critical" if AlarmLevel.CRITICAL in levels else "warning"
+
+
+def _build_regression_event(check: ReleaseCheck) -> AlarmEvent:
+    effect = "" if check.effect is None else f" by up to {format_effect(check.effect)}"
+    return AlarmEvent(
+        id=hash_identity(REGRESSION, check.id),
+        kind=REGRESSION,
+        subject_kind=AlarmKind.RELEASE,
+        subject=check.b,
+        state=AlarmLevel.CRITICAL,
+        severity="critical",
+        happened_us=check.changed_us,
+        title=f"Regression: {check.test_name} is slower with ROOT {check.b} than with {check.a}"
+        f"{effect}",
+        text="\n".join(
+            [
+                describe_check(check),
+                check.text,
+                f"Confirmed by rerun {check.reruns}, campaign {check.rerun_id}.",
+            ]
+        ),
+        evidence=link_check(check),
+    )

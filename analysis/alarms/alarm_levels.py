@@ -1,0 +1,177 @@
+"""State of a site, release or service, with the figures and thresholds that lead to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class AlarmLevel(StrEnum):
+    """States of the Monitoring Plugins, and downtime, during which nobody is alarmed."""
+
+    OK = "OK"
+    WARNING = "WARNING"
+    CRITICAL = "CRITICAL"
+    UNKNOWN = "UNKNOWN"
+    DOWNTIME = "DOWNTIME"
+
+    @property
+    def code(self) -> int:
+        """Exit code of a plugin: 0 OK and downtime, 1 warning, 2 critical, 3 unknown."""
+        return _CODES[self]
+
+    @property
+    def rank(self) -> int:
+        """Severity for ordering; critical is the worst."""
+        return _RANKS[self]
+
+
+_CODES: Mapping[AlarmLevel, int] = {
+    AlarmLevel.OK: 0,
+    AlarmLevel.DOWNTIME: 0,
+    AlarmLevel.WARNING: 1,
+    AlarmLevel.CRITICAL: 2,
+    AlarmLevel.UNKNOWN: 3,
+}
+_RANKS: Mapping[AlarmLevel, int] = {
+    AlarmLevel.OK: 0,
+    AlarmLevel.DOWNTIME: 1,
+    AlarmLevel.UNKNOWN: 2,
+    AlarmLevel.WARNING: 3,
+    AlarmLevel.CRITICAL: 4,
+}
+
+
+class AlarmKind(StrEnum):
+    """Kinds of what has a state."""
+
+    SITE = "site"
+    RELEASE = "release"
+    SERVICE = "service"
+    #: Most sites at once, or most storages; the name is that of the kind of sites.
+    CENTRAL = "central"
+
+
+#: Name of the service as a subject.
+SERVICE_NAME = "treehammer"
+
+
+@dataclass(frozen=True)
+class AlarmFigure:
+    """A number that a state depends on or is shown with.
+
+    Attributes:
+        name: unique in its state; letters, digits and ``_``.
+        value: in its unit; None if unknown.
+        unit: ``s``, ``%`` or '' for a number of things.
+        warning: values above are a warning; None without such a threshold.
+        critical: values above are critical.
+        is_minimum: the thresholds are minima: values below are too small.
+        maximum: largest possible value.
+    """
+
+    name: str
+    value: float | None
+    unit: str = ""
+    warning: float | None = None
+    critical: float | None = None
+    is_minimum: bool = False
+    maximum: float | None = None
+
+
+@dataclass(frozen=True)
+class SubjectState:
+    """State of a site, release or service.
+
+    Attributes:
+        kind: kind of the subject.
+        name: its name.
+        level: the state.
+        summary: the reason in a few words.
+        details: further lines.
+        figures: numbers with thresholds.
+        since_us: time since which it is in this state, in microseconds since 1970 UTC; None if
+            unknown.
+        evidence: path of the page with the evidence, below the service's address.
+        rule: rule that led to the state, with its version.
+        is_excused: whether nobody is told of the state: a downtime, or a site in a central event.
+    """
+
+    kind: AlarmKind
+    name: str
+    level: AlarmLevel
+    summary: str
+    details: tuple[str, ...] = ()
+    figures: tuple[AlarmFigure, ...] = ()
+    since_us: int | None = None
+    evidence: str = ""
+    rule: str = ""
+    is_excused: bool = False
+
+    @property
+    def title(self) -> str:
+        """Kind and name of the subject."""
+        if self.kind is AlarmKind.SERVICE:
+            return self.kind.value
+        if self.kind is AlarmKind.CENTRAL:
+            return f"central {self.name.replace('_', ' ')}s"
+        return f"{self.kind} {self.name}"
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the state as values of JSON."""
+        return {
+            "kind": self.kind.value,
+            "name": self.name,
+            "state": self.level.value,
+            "code": self.level.code,
+            "summary": self.summary,
+            "since_us": self.since_us,
+            "rule": self.rule,
+            "evidence": self.evidence,
+            "details": list(self.details),
+            "figures": [asdict(one) for one in self.figures],
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> SubjectState:
+        """Build the state from values of JSON.
+
+        Raises:
+            ValueError: the document is no state.
+        """
+        try:
+            return cls(
+                AlarmKind(document["kind"]),
+                str(document["name"]),
+                AlarmLevel(document["state"]),
+                str(document["summary"]),
+                details=tuple(map(str, document["details"])),
+                figures=tuple(AlarmFigure(**one) for one in document["figures"]),
+                since_us=document["since_us"],
+                evidence=str(document["evidence"]),
+                rule=str(document["rule"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no state: {error}") from error
+
+
+def worst_level(*levels: AlarmLevel) -> AlarmLevel:
+    """Return the worst of some states; OK without any."""
+    return max(levels, key=lambda one: one.rank, default=AlarmLevel.OK)
+
+
+def judge_figure(figure: AlarmFigure) -> AlarmLevel:
+    """Judge a figure by its thresholds; OK where its value is unknown."""
+    if figure.value is None:
+        return AlarmLevel.OK
+    for level, threshold in (
+        (AlarmLevel.CRITICAL, figure.critical),
+        (AlarmLevel.WARNING, figure.warning),
+    ):
+        if threshold is not None and (
+            figure.value < threshold if figure.is_minimum else figure.value > threshold
+        ):
+            return level
+    return AlarmLevel.OK

@@ -1,0 +1,44 @@
+"""One round of the watch: compare finished campaigns, assess all subjects, record events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from treehammer.analysis.alarms.alarm_delivery import (
+    AlarmChannels,
+    DeliveryReport,
+    deliver_messages,
+)
+from treehammer.analysis.alarms.alarm_events import find_regressions, find_state_changes
+from treehammer.analysis.alarms.alarm_overview import assess_all
+from treehammer.analysis.alarms.regression_watch import watch_campaigns
+from treehammer.analysis.alarms.release_state import CheckState
+from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmOutbox
+from treehammer.sql.watch.release_checks import ReleaseCheckTable
+from treehammer.sql.write.store import Store
+
+
+def record_events(store: Store, channels: AlarmChannels, now_us: int) -> list[AlarmEvent]:
+    """Record what happened since the last round, with its messages; return the new events.
+
+    Rounds may run in several processes, and be interrupted at any time: each event is recorded once.
+    """
+    watch_campaigns(store, now_us)
+    outbox = AlarmOutbox(store)
+    confirmed = ReleaseCheckTable(store).list_checks(states=(CheckState.CONFIRMED,))
+    changes = [
+        *find_state_changes(assess_all(store, now_us), outbox.load_states(), now_us),
+        *find_regressions(confirmed),
+    ]
+    recipients = {
+        one.event.id: list(channels.list_recipients(one.event)) for one in changes if one.event
+    }
+    return outbox.record_changes(changes, recipients)
+
+
+def watch_and_notify(
+    store: Store, channels: AlarmChannels, clock_us: Callable[[], int]
+) -> DeliveryReport:
+    """Record events and send all messages that are due; called by patrol and ``treehammer notify``."""
+    record_events(store, channels, clock_us())
+    return deliver_messages(AlarmOutbox(store), channels, clock_us)

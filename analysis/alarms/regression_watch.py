@@ -1,0 +1,254 @@
+"""Regressions of ROOT releases: suspected by a campaign, confirmed or refuted by its rerun.
+
+Each finished campaign with several releases is compared once, each release with the oldest one. If
+something is slower, the same campaign is to run again, and only the rerun decides. Patrol starts it:
+it takes the requests of :func:`requested_reruns`, submits them and calls :func:`record_rerun`.
+
+========== ==================================================== ===========================
+state      event                                                next state
+========== ==================================================== ===========================
+(new)      nothing is slower                                    clear
+(new)      something is slower                                  suspected
+suspected  patrol started the rerun                             rerunning
+rerunning  the same variant and metric is slower again          confirmed: is announced
+rerunning  all of them are the same or faster                   refuted
+rerunning  neither, and fewer than three reruns                 suspected
+rerunning  neither, after three reruns                          undecided
+========== ==================================================== ===========================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from treehammer.analysis.alarms.release_state import CheckState
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    ComparisonQuery,
+    compare_together,
+)
+from treehammer.analysis.comparison.verdict_text import (
+    describe_place,
+    format_effect,
+    title_metric,
+)
+from treehammer.analysis.samples.headline_rows import load_headline_rows
+from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, natural_sort_key
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.errors import NothingToDoError
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.campaign_queries import fetch_campaign
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.watch.alarm_outbox import hash_identity
+from treehammer.sql.watch.release_checks import ReleaseCheck, ReleaseCheckTable
+from treehammer.sql.write.store import Store
+
+#: Reruns that may fail to decide.
+MAX_RERUNS = 3
+#: Campaigns older than this are not compared.
+MAX_AGE_US = 7 * 86_400 * 1_000_000
+#: Slower variants that are listed.
+MAX_LISTED = 20
+
+
+@dataclass(frozen=True)
+class RerunRequest:
+    """Request to submit a campaign again.
+
+    Attributes:
+        check_id: the check that it decides.
+        campaign_id: the campaign to repeat: same test at the same commit, same variants and sites.
+        number: 1 for the first rerun; check and number identify the request.
+        reason: one line for people.
+    """
+
+    check_id: str
+    campaign_id: str
+    number: int
+    reason: str
+
+
+class RerunOutcome(Enum):
+    """Result of a rerun."""
+
+    SLOWER = "slower"
+    NOT_SLOWER = "not slower"
+    UNDECIDED = "undecided"
+
+
+def watch_campaigns(store: Store, now_us: int) -> list[ReleaseCheck]:
+    """Compare newly finished campaigns and judge finished reruns; return the changed checks."""
+    table = ReleaseCheckTable(store)
+    changed: list[ReleaseCheck] = []
+    for campaign_id in table.list_unchecked_campaigns(now_us - MAX_AGE_US):
+        checks = _check_campaign(store, table, campaign_id, now_us)
+        table.add_checks(checks)
+        changed += checks
+    for before in table.list_checks(states=(CheckState.RERUNNING,)):
+        if table.is_finished(before.rerun_id):
+            after = _judge_rerun(store, before, now_us)
+            if table.update_check(before, after):
+                changed.append(after)
+    return changed
+
+
+def requested_reruns(store: Store) -> list[RerunRequest]:
+    """List the reruns to start, oldest suspicion first."""
+    checks = ReleaseCheckTable(store).list_checks(states=(CheckState.SUSPECTED,))
+    return [
+        RerunRequest(
+            one.id,
+            one.campaign_id,
+            one.reruns + 1,
+            f"confirm that {one.test_name} is slower with ROOT {one.b} than with {one.a}",
+        )
+        for one in reversed(checks)
+    ]
+
+
+def record_rerun(store: Store, request: RerunRequest, rerun_id: str, now_us: int) -> bool:
+    """Record the campaign that patrol started for a request.
+
+    Returns:
+        False if the request is no longer open, such as when it was recorded before.
+    """
+    table = ReleaseCheckTable(store)
+    for one in table.list_checks(states=(CheckState.SUSPECTED,)):
+        if one.id == request.check_id and one.reruns + 1 == request.number:
+            after = replace(
+                one,
+                state=CheckState.RERUNNING,
+                reruns=request.number,
+                rerun_id=rerun_id,
+                changed_us=now_us,
+            )
+            return table.update_check(one, after)
+    return False
+
+
+def decide_rerun(outcome: RerunOutcome, reruns: int) -> CheckState:
+    """Return the state of a check after a rerun, of which there were ``reruns``."""
+    if outcome is RerunOutcome.SLOWER:
+        return CheckState.CONFIRMED
+    if outcome is RerunOutcome.NOT_SLOWER:
+        return CheckState.REFUTED
+    return CheckState.SUSPECTED if reruns < MAX_RERUNS else CheckState.UNDECIDED
+
+
+def judge_repetition(
+    first: Collection[tuple[str, str, str]], rows: Sequence[VerdictRow]
+) -> RerunOutcome:
+    """Judge a rerun by the rows that were slower before.
+
+    Args:
+        first: site, comparison key and metric of the rows that were slower.
+        rows: verdicts of the rerun.
+    """
+    again = [row.verdict for row in rows if _identify_row(row) in first]
+    if Verdict.SLOWER in again:
+        return RerunOutcome.SLOWER
+    if again and all(one in (Verdict.SAME, Verdict.FASTER) for one in again):
+        return RerunOutcome.NOT_SLOWER
+    return RerunOutcome.UNDECIDED
+
+
+def _check_campaign(
+    store: Store, table: ReleaseCheckTable, campaign_id: str, now_us: int
+) -> list[ReleaseCheck]:
+    """Compare each release of a campaign with its oldest one."""
+    test_name = fetch_campaign(store, campaign_id).test_name
+    releases = sorted(table.list_releases(campaign_id), key=natural_sort_key)
+    found = _compare_releases(store, campaign_id, releases, now_us)
+    if not found:
+        nothing = _make_check(campaign_id, test_name, "", "", now_us)
+        return [replace(nothing, state=CheckState.NOT_COMPARABLE)]
+    checks = []
+    for one in found:
+        check = _make_check(campaign_id, test_name, str(one.query.a), str(one.query.b), now_us)
+        state = CheckState.SUSPECTED if one.regressed else CheckState.CLEAR
+        checks.append(_add_result(check, one, state))
+    return checks
+
+
+def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
+    first = {
+        _identify_row(row)
+        for row in store.verdicts(check.comparison_id)
+        if row.verdict == Verdict.SLOWER
+    }
+    found = _compare_releases(store, check.rerun_id, (check.a, check.b), now_us)
+    rows = found[0].verdicts if found else ()
+    state = decide_rerun(judge_repetition(first, rows), check.reruns)
+    after = replace(check, state=state, changed_us=now_us)
+    # A suspicion keeps its first comparison, which the next rerun repeats.
+    if state in (CheckState.CONFIRMED, CheckState.REFUTED):
+        after = _add_result(after, found[0], state)
+    return after
+
+
+def _compare_releases(
+    store: Store, campaign_id: str, releases: Sequence[str], now_us: int
+) -> list[Comparison]:
+    """Compare releases within one campaign and store the verdicts; nothing for fewer than two."""
+    if len(releases) < 2:
+        return []
+    selection = Selection((campaign_id,))
+    rows = load_headline_rows(store, selection, SAMPLE_COLUMNS)
+    base, *others = releases
+    among = tuple(others) if len(others) > 1 else ()
+    questions = [
+        ComparisonQuery("root", base, b, DEFAULT_DELTA, selection, among=among) for b in others
+    ]
+    try:
+        found = compare_together(map(Sample.from_row, rows), questions, now_us=now_us)
+    except NothingToDoError:
+        return []
+    for one in found:
+        store.replace_comparison(one.query.id, one.pairs, one.verdicts)
+    return found
+
+
+def _make_check(campaign_id: str, test_name: str, a: str, b: str, now_us: int) -> ReleaseCheck:
+    return ReleaseCheck(
+        id=hash_identity("release check", campaign_id, a, b),
+        campaign_id=campaign_id,
+        test_name=test_name,
+        a=a,
+        b=b,
+        state=CheckState.CLEAR,
+        comparison_id="",
+        compared=0,
+        slower=0,
+        effect=None,
+        text="",
+        reruns=0,
+        rerun_id="",
+        checked_us=now_us,
+        changed_us=now_us,
+    )
+
+
+def _add_result(check: ReleaseCheck, found: Comparison, state: CheckState) -> ReleaseCheck:
+    slower = [row for row in found.verdicts if row.verdict == Verdict.SLOWER]
+    slower.sort(key=lambda row: -abs(row.effect or 0.0))
+    judged = [row for row in found.verdicts if Verdict(row.verdict).is_statistical]
+    return replace(
+        check,
+        state=state,
+        comparison_id=found.query.id,
+        compared=len(judged),
+        slower=len(slower),
+        effect=slower[0].effect if slower else None,
+        text="\n".join(map(_describe_row, slower[:MAX_LISTED])),
+    )
+
+
+def _identify_row(row: VerdictRow) -> tuple[str, str, str]:
+    return row.site, row.comparison_key, row.metric
+
+
+def _describe_row(row: VerdictRow) -> str:
+    effect = "" if row.effect is None else f" {format_effect(row.effect)}"
+    return f"{row.label}, {title_metric(row.metric)}:{effect} {describe_place(row)}"

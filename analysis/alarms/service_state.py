@@ -1,0 +1,103 @@
+"""State of the service: recorded results, jobs, and messages that cannot be delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from treehammer.analysis.alarms.alarm_levels import (
+    SERVICE_NAME,
+    AlarmFigure,
+    AlarmKind,
+    AlarmLevel,
+    SubjectState,
+    judge_figure,
+    worst_level,
+)
+from treehammer.collectors.job_state import JobState
+from treehammer.sql.read import overview_queries
+from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
+from treehammer.sql.write.store import Store
+
+#: Shares of the unfinished jobs that are held, in percent.
+HELD_WARNING, HELD_CRITICAL = 20.0, 80.0
+#: Held jobs below this number are no warning.
+MIN_HELD = 5
+#: Seconds that the oldest message waits for its delivery.
+WAITING_WARNING_S, WAITING_CRITICAL_S = 3600.0, 86_400.0
+RULE = "service/1"
+_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class ServiceFacts:
+    """Facts that the state of the service depends on.
+
+    Attributes:
+        jobs: unfinished jobs by state.
+        outbox: numbers of messages.
+        now_us: time of the facts.
+    """
+
+    jobs: Mapping[str, int]
+    outbox: OutboxSummary
+    now_us: int
+
+
+def assess_service(store: Store, now_us: int) -> SubjectState:
+    """Assess the service by its database."""
+    open_states = [state.value for state in JobState if not state.is_final]
+    return judge_service(
+        ServiceFacts(
+            overview_queries.count_jobs_by_state(store, open_states),
+            AlarmOutbox(store).summarize(),
+            now_us,
+        )
+    )
+
+
+def judge_service(facts: ServiceFacts) -> SubjectState:
+    """Judge the facts.
+
+    Warning: a message was given up, one waits for an hour, or a fifth of the unfinished jobs is held.
+    Critical: a message waits for a day, or four fifths of the unfinished jobs are held.
+    """
+    held = facts.jobs.get(JobState.HELD.value, 0)
+    open_jobs = sum(facts.jobs.values())
+    oldest_us = facts.outbox.oldest_us
+    waiting_s = 0.0 if oldest_us is None else max(0.0, (facts.now_us - oldest_us) / _US)
+    held_share = 100 * held / open_jobs if open_jobs else 0.0
+    held_figure = AlarmFigure(
+        "held_jobs", held_share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0
+    )
+    oldest_figure = AlarmFigure(
+        "oldest_message", waiting_s, "s", WAITING_WARNING_S, WAITING_CRITICAL_S
+    )
+    lost_figure = AlarmFigure("given_up_messages", facts.outbox.given_up, warning=0)
+    reasons = [
+        (judge_figure(held_figure) if held >= MIN_HELD else AlarmLevel.OK, f"{held} held jobs"),
+        (judge_figure(oldest_figure), f"a message waits since {waiting_s / 3600:.0f} h"),
+        (judge_figure(lost_figure), f"{facts.outbox.given_up} undeliverable messages"),
+    ]
+    problems = [text for level, text in reasons if level is not AlarmLevel.OK]
+    summary = ", ".join(problems) or f"{open_jobs} jobs in progress, {held} held"
+    return SubjectState(
+        AlarmKind.SERVICE,
+        SERVICE_NAME,
+        worst_level(*(level for level, _ in reasons)),
+        summary,
+        details=(
+            f"{open_jobs} unfinished jobs, {held} held",
+            f"messages: {facts.outbox.waiting} waiting, {facts.outbox.sent} sent, "
+            f"{facts.outbox.given_up} given up",
+        ),
+        figures=(
+            AlarmFigure("open_jobs", open_jobs),
+            held_figure,
+            AlarmFigure("waiting_messages", facts.outbox.waiting),
+            oldest_figure,
+            lost_figure,
+        ),
+        evidence="/alarms",
+        rule=RULE,
+    )

@@ -1,0 +1,181 @@
+"""The verb ``check``: a plugin for Nagios and its relatives, and documents for WLCG's monitoring."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from treehammer.analysis.alarms import alarm_overview
+from treehammer.analysis.alarms.alarm_levels import (
+    SERVICE_NAME,
+    AlarmKind,
+    AlarmLevel,
+    SubjectState,
+    worst_level,
+)
+from treehammer.analysis.alarms.monit_document import PRODUCER, build_monit_documents
+from treehammer.analysis.alarms.plugin_output import format_plugin_output
+from treehammer.analysis.alarms.remote_states import RemoteService
+from treehammer.config import Settings, is_allowed_address
+from treehammer.errors import NothingToDoError, StoreError, TreehammerError
+from treehammer.optional_packages import require_package
+from treehammer.sql.auth.access_keys import load_user_key
+from treehammer.sql.write.store import Store
+
+PLUGIN, JSON, MONIT = "plugin", "json", "monit"
+#: Value of --service without an address.
+_DATABASE = "-"
+
+
+class _PluginCommand(click.Command):
+    """A command whose usage errors are the state UNKNOWN, as plugins have to answer."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the arguments.
+
+        Raises:
+            Exit: with the code of UNKNOWN.
+        """
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as error:
+            click.echo(f"TREEHAMMER UNKNOWN - {error.format_message()}")
+            raise click.exceptions.Exit(AlarmLevel.UNKNOWN.code) from error
+
+
+@click.command("check", cls=_PluginCommand)
+@click.option("--site", metavar="NAME", help="State of a site.")
+@click.option("--release", metavar="ROOT", help="State of a ROOT release.")
+@click.option(
+    "--service",
+    metavar="[URL]",
+    is_flag=False,
+    flag_value=_DATABASE,
+    help="State of the results service; with an address, also whether it answers.",
+)
+@click.option(
+    "--all", "everything", is_flag=True, help="States of all sites, releases, the service."
+)
+@click.option("--url", metavar="URL", help="Ask this results service instead of the database.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice((PLUGIN, JSON, MONIT)),
+    default=PLUGIN,
+    show_default=True,
+    help="Lines of a plugin, JSON, or JSON for WLCG's monitoring.",
+)
+@click.option(
+    "--producer", default=PRODUCER, show_default=True, help="Producer's name for --format monit."
+)
+@click.option("-v", "--verbose", count=True, help="Details; twice also rule and thresholds.")
+@click.option(
+    "-t",
+    "--timeout",
+    type=click.IntRange(1, 3600),
+    default=30,
+    show_default=True,
+    help="Seconds to wait for --url.",
+)
+@click.pass_obj
+def check_command(
+    settings: Settings,
+    site: str | None,
+    release: str | None,
+    service: str | None,
+    everything: bool,
+    url: str | None,
+    form: str,
+    producer: str,
+    verbose: int,
+    timeout: int,
+) -> int:
+    """Print the state of a site, a ROOT release or the service, for monitoring.
+
+    The exit code is that of a plugin for Nagios: 0 OK or downtime, 1 WARNING, 2 CRITICAL, 3 UNKNOWN,
+    which other commands use differently. Wrong usage is UNKNOWN. JSON leaves with 0.
+
+    \b
+    Example: treehammer check --site SITE_A
+             treehammer check --release 6.40.00 -v
+             treehammer check --service https://results.example.org
+             treehammer check --all --format monit
+    """
+    require_package("nagiosplugin")
+    asked = [
+        (AlarmKind.SITE, site),
+        (AlarmKind.RELEASE, release),
+        (AlarmKind.SERVICE, service and SERVICE_NAME),
+    ]
+    chosen = [(kind, name) for kind, name in asked if name is not None]
+    if len(chosen) + everything != 1:
+        return _print_failure("", "give one of --site, --release, --service and --all")
+    if service not in (None, _DATABASE):
+        url = service
+    kind, name = chosen[0] if chosen else (None, "")
+    try:
+        states = _load_states(settings, url, timeout, kind, name)
+    except TreehammerError as error:
+        return _print_error(kind, name, error)
+    _print_states(states, form, producer, verbose)
+    return worst_level(*(one.level for one in states)).code if form == PLUGIN else 0
+
+
+def _load_states(
+    settings: Settings, url: str | None, timeout: int, kind: AlarmKind | None, name: str
+) -> list[SubjectState]:
+    """Load the states from the service at ``url``, or from the database."""
+    if url is not None:
+        remote = _open_remote(settings, url, timeout)
+        if kind is AlarmKind.SERVICE:
+            return [remote.assess_service()]
+        return remote.fetch_states(kind, name)
+    now_us = time.time_ns() // 1000
+    with Store.open(settings.database, create=False) as store:
+        if kind is None:
+            return alarm_overview.assess_all(store, now_us)
+        return [alarm_overview.assess_subject(store, kind, name, now_us)]
+
+
+def _open_remote(settings: Settings, url: str, timeout: int) -> RemoteService:
+    if not is_allowed_address(url):
+        raise NothingToDoError(
+            "must begin with https://, or be an address of this machine", where=url
+        )
+    key = load_user_key(settings)
+    ca = settings.service_ca_file
+    return RemoteService(url, timeout, key.text if key else "", str(ca) if ca else "")
+
+
+def _print_states(states: Sequence[SubjectState], form: str, producer: str, verbose: int) -> None:
+    if form == PLUGIN:
+        for one in states:
+            click.echo(format_plugin_output(one, verbose))
+        return
+    if form == MONIT:
+        now_us = time.time_ns() // 1000
+        document: Any = build_monit_documents(states, now_us=now_us, producer=producer)
+    else:
+        document = [one.to_document() for one in states]
+    click.echo(json.dumps(document, indent=1))
+
+
+def _print_error(kind: AlarmKind | None, name: str, error: TreehammerError) -> int:
+    """Print that a state is unknown; a service without its database is critical."""
+    subject = f"{kind.upper()} {name} " if kind and kind is not AlarmKind.SERVICE else ""
+    if kind is AlarmKind.SERVICE and isinstance(error, StoreError):
+        state = SubjectState(kind, SERVICE_NAME, AlarmLevel.CRITICAL, error.message)
+        click.echo(format_plugin_output(state))
+        return state.level.code
+    return _print_failure(subject, error.message)
+
+
+def _print_failure(subject: str, message: str) -> int:
+    """Print the state UNKNOWN; return its code."""
+    line = " ".join(f"{subject or 'TREEHAMMER '}UNKNOWN - {message}".replace("|", "/").split())
+    click.echo(line)
+    return AlarmLevel.UNKNOWN.code

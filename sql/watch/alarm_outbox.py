@@ -1,0 +1,327 @@
+"""Events that people are told about, and the outbox of messages about them.
+
+An event and its messages are written in one transaction, before anything is sent. Identities are
+hashes of the event, so that several processes record the same event once. A message is leased by
+the process that sends it; it becomes due again when that process dies.
+
+Times are microseconds since 1970 UTC.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.collectors.record.metric_catalogue import MAX_TEXT
+from treehammer.sql.core.schema import alarm_event, alarm_message, alarm_state
+from treehammer.sql.write.store import Store
+
+#: States of a message.
+WAITING, SENT, GIVEN_UP = "waiting", "sent", "given up"
+#: Maximum characters of a text, each of which may take several bytes.
+MAX_TEXT_CHARS = MAX_TEXT // 8
+
+
+@dataclass(frozen=True)
+class AnnouncedState:
+    """State of a subject that was recorded last; ``since_us`` is when it was first seen."""
+
+    kind: str
+    subject: str
+    state: str
+    since_us: int
+
+
+@dataclass(frozen=True)
+class AlarmEvent:
+    """Event that people are told about.
+
+    Attributes:
+        id: hash of the event.
+        kind: ``state``, ``regression`` or ``change point``.
+        subject_kind: ``site``, ``release`` or ``service``.
+        subject: name of the site, release or service.
+        state: state of the subject after the event.
+        severity: ``warning`` or ``critical``: the worse one of the states before and after.
+        happened_us: time of the event.
+        title: one line.
+        text: further lines.
+        evidence: path of the page with the evidence.
+    """
+
+    id: str
+    kind: str
+    subject_kind: str
+    subject: str
+    state: str
+    severity: str
+    happened_us: int
+    title: str
+    text: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Recipient:
+    """Destination of messages: a mail address, or '' for the only one of the channel."""
+
+    channel: str
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class AlarmMessage:
+    """Message to one recipient; ``error`` is that of the last attempt, '' for none."""
+
+    id: str
+    event_id: str
+    channel: str
+    recipient: str
+    state: str
+    attempts: int
+    due_us: int
+    leased_until_us: int
+    sent_us: int | None
+    error: str
+
+
+@dataclass(frozen=True)
+class AlarmChange:
+    """Event to record, with the states before and after for a change of a state.
+
+    Attributes:
+        event: None where nobody is told, such as at the first sight of a good subject.
+        before: the announced state; None for none. If it is outdated, nothing is recorded.
+        after: the state to record; None for events that are no change of a state.
+    """
+
+    event: AlarmEvent | None
+    before: AnnouncedState | None = None
+    after: AnnouncedState | None = None
+
+
+@dataclass(frozen=True)
+class OutboxSummary:
+    """Numbers of messages by state, and the time since which the oldest one waits."""
+
+    waiting: int
+    sent: int
+    given_up: int
+    oldest_us: int | None
+
+
+def hash_identity(*parts: Any) -> str:
+    """Return the identity of something named by these parts."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def cut_text(text: str) -> str:
+    """Cut a text to the length that every database stores."""
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+
+
+_STATE_FIELDS = tuple(field.name for field in fields(AnnouncedState))
+_EVENT_FIELDS = tuple(field.name for field in fields(AlarmEvent))
+_MESSAGE_FIELDS = tuple(field.name for field in fields(AlarmMessage))
+_EVENT_COLUMNS = [alarm_event.c[name] for name in _EVENT_FIELDS]
+_MESSAGE_COLUMNS = [alarm_message.c[name] for name in _MESSAGE_FIELDS]
+
+
+class AlarmOutbox:
+    """Announced states, events and messages in a database."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def load_states(self) -> dict[tuple[str, str], AnnouncedState]:
+        """Load the announced states by kind and subject."""
+        query = sa.select(*(alarm_state.c[name] for name in _STATE_FIELDS))
+        with self._store.connection() as connection:
+            found = [
+                AnnouncedState(kind, subject or "", state, since_us)
+                for kind, subject, state, since_us in connection.execute(query)
+            ]
+        return {(one.kind, one.subject): one for one in found}
+
+    def record_changes(
+        self, changes: Sequence[AlarmChange], recipients: Mapping[str, Iterable[Recipient]]
+    ) -> list[AlarmEvent]:
+        """Record changes, events and their messages in one transaction; return the new events.
+
+        Args:
+            changes: to record; those that another process recorded are left out.
+            recipients: of the messages, by the identity of the event.
+        """
+        if not changes:
+            return []
+        new: list[AlarmEvent] = []
+        with self._store.writing_connection() as connection:
+            for change in changes:
+                if change.after and not _move_state(connection, change):
+                    continue
+                event = change.event
+                if event and _insert_event(connection, event):
+                    new.append(event)
+                    _insert_messages(connection, event, recipients.get(event.id, ()))
+        return new
+
+    def claim_messages(
+        self, now_us: int, lease_us: int, limit: int
+    ) -> list[tuple[AlarmMessage, AlarmEvent]]:
+        """Lease the messages that are due, oldest first; nobody else gets them until the lease ends."""
+        table = alarm_message.c
+        due = (
+            sa.select(*_MESSAGE_COLUMNS, *_EVENT_COLUMNS)
+            .join(alarm_event, alarm_event.c.id == table.event_id)
+            .where(table.state == WAITING, table.due_us <= now_us, table.leased_until_us <= now_us)
+            .order_by(alarm_event.c.happened_us, table.id)
+            .limit(limit)
+        )
+        with self._store.writing_connection() as connection:
+            found = [_split_row(row) for row in connection.execute(due)]
+            for message, _ in found:
+                _update_message(
+                    connection,
+                    message.id,
+                    attempts=message.attempts + 1,
+                    leased_until_us=now_us + lease_us,
+                )
+        return [
+            (
+                replace(message, attempts=message.attempts + 1, leased_until_us=now_us + lease_us),
+                event,
+            )
+            for message, event in found
+        ]
+
+    def mark_sent(self, message: AlarmMessage, now_us: int) -> None:
+        """Record that a message was accepted by its recipient."""
+        with self._store.writing_connection() as connection:
+            _update_message(
+                connection, message.id, state=SENT, sent_us=now_us, leased_until_us=0, error=""
+            )
+
+    def mark_failed(self, message: AlarmMessage, error: str, *, due_us: int | None) -> None:
+        """Record a failed attempt; ``due_us`` is the time of the next one, None for none."""
+        with self._store.writing_connection() as connection:
+            _update_message(
+                connection,
+                message.id,
+                state=GIVEN_UP if due_us is None else WAITING,
+                due_us=message.due_us if due_us is None else due_us,
+                leased_until_us=0,
+                error=cut_text(error),
+            )
+
+    def summarize(self) -> OutboxSummary:
+        """Count the messages by state."""
+        table = alarm_message.c
+        query = sa.select(table.state, sa.func.count()).group_by(table.state)
+        oldest = (
+            sa.select(sa.func.min(alarm_event.c.happened_us))
+            .join(alarm_message, alarm_event.c.id == table.event_id)
+            .where(table.state == WAITING)
+        )
+        with self._store.connection() as connection:
+            counts = {state: int(number) for state, number in connection.execute(query)}
+            oldest_us = connection.scalar(oldest)
+        waiting, sent, given_up = (counts.get(state, 0) for state in (WAITING, SENT, GIVEN_UP))
+        return OutboxSummary(waiting, sent, given_up, oldest_us)
+
+    def list_events(self, limit: int) -> list[AlarmEvent]:
+        """List the newest events."""
+        order = (alarm_event.c.happened_us.desc(), alarm_event.c.id)
+        with self._store.connection() as connection:
+            rows = connection.execute(sa.select(*_EVENT_COLUMNS).order_by(*order).limit(limit))
+            return [AlarmEvent(*_fill_texts(row)) for row in rows]
+
+    def list_messages(self, limit: int) -> list[tuple[AlarmMessage, AlarmEvent]]:
+        """List the newest messages with their events."""
+        order = (alarm_event.c.happened_us.desc(), alarm_message.c.id)
+        query = sa.select(*_MESSAGE_COLUMNS, *_EVENT_COLUMNS).join(
+            alarm_event, alarm_event.c.id == alarm_message.c.event_id
+        )
+        with self._store.connection() as connection:
+            return [
+                _split_row(row) for row in connection.execute(query.order_by(*order).limit(limit))
+            ]
+
+
+def _move_state(connection: Connection, change: AlarmChange) -> bool:
+    """Replace an announced state; False if it is no longer the expected one."""
+    after = change.after
+    assert after is not None
+    identity = hash_identity(after.kind, after.subject)
+    table = alarm_state
+    known = connection.execute(
+        sa.select(table.c.state, table.c.since_us).where(table.c.id == identity)
+    ).first()
+    expected = change.before and (change.before.state, change.before.since_us)
+    if (known and tuple(known)) != expected:
+        return False
+    values = dict(zip(_STATE_FIELDS, astuple(after), strict=True))
+    if known:
+        connection.execute(sa.update(table).where(table.c.id == identity).values(values))
+    else:
+        connection.execute(sa.insert(table), [{"id": identity, **values}])
+    return True
+
+
+def _insert_event(connection: Connection, event: AlarmEvent) -> bool:
+    known = sa.select(alarm_event.c.id).where(alarm_event.c.id == event.id)
+    if connection.scalar(known) is not None:
+        return False
+    values = dict(zip(_EVENT_FIELDS, astuple(event), strict=True))
+    connection.execute(sa.insert(alarm_event), [{**values, "title": cut_text(event.title)}])
+    return True
+
+
+def _insert_messages(
+    connection: Connection, event: AlarmEvent, recipients: Iterable[Recipient]
+) -> None:
+    rows = [
+        AlarmMessage(
+            id=hash_identity(event.id, one.channel, one.address),
+            event_id=event.id,
+            channel=one.channel,
+            recipient=one.address,
+            state=WAITING,
+            attempts=0,
+            due_us=event.happened_us,
+            leased_until_us=0,
+            sent_us=None,
+            error="",
+        )
+        for one in dict.fromkeys(recipients)
+    ]
+    if rows:
+        connection.execute(
+            sa.insert(alarm_message),
+            [dict(zip(_MESSAGE_FIELDS, astuple(row), strict=True)) for row in rows],
+        )
+
+
+def _update_message(connection: Connection, identity: str, **values: Any) -> None:
+    connection.execute(
+        sa.update(alarm_message).where(alarm_message.c.id == identity).values(values)
+    )
+
+
+def _split_row(row: sa.Row[Any]) -> tuple[AlarmMessage, AlarmEvent]:
+    count = len(_MESSAGE_FIELDS)
+    values = tuple(row)
+    message: list[Any] = [
+        "" if value is None and name in ("recipient", "error") else value
+        for name, value in zip(_MESSAGE_FIELDS, values[:count], strict=True)
+    ]
+    return AlarmMessage(*message), AlarmEvent(*_fill_texts(values[count:]))
+
+
+def _fill_texts(values: Iterable[Any]) -> list[Any]:
+    return ["" if value is None else value for value in values]

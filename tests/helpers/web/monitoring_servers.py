@@ -1,0 +1,235 @@
+"""Nagios, Prometheus and Alertmanager from Debian packages, with the files that Treehammer ships."""
+
+from __future__ import annotations
+
+import getpass
+import grp
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from treehammer import config
+from treehammer.testbed.install.debian_packages import unpack_packages
+from treehammer.testbed.network.free_ports import find_free_ports
+
+SUITE = "trixie"
+PATIENCE_S = 60.0
+DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"
+_NAGIOS_FRAME = """
+log_file={folder}/nagios.log
+cfg_file={folder}/frame.cfg
+cfg_file={folder}/treehammer.cfg
+object_cache_file={folder}/objects.cache
+precached_object_file={folder}/objects.precache
+status_file={folder}/status.dat
+status_update_interval=1
+nagios_user={user}
+nagios_group={group}
+command_file={folder}/nagios.cmd
+lock_file={folder}/nagios.lock
+temp_file={folder}/nagios.tmp
+temp_path={folder}
+check_result_path={folder}/results
+query_socket={folder}/nagios.qh
+state_retention_file={folder}/retention.dat
+check_external_commands=0
+check_workers=2
+interval_length=1
+check_for_updates=0
+enable_notifications=0
+"""
+_NAGIOS_OBJECTS = """
+define timeperiod {
+    timeperiod_name 24x7
+    alias           always
+    sunday          00:00-24:00
+    monday          00:00-24:00
+    tuesday         00:00-24:00
+    wednesday       00:00-24:00
+    thursday        00:00-24:00
+    friday          00:00-24:00
+    saturday        00:00-24:00
+}
+define command {
+    command_name always-up
+    command_line /bin/true
+}
+define contact {
+    contact_name                  operator
+    service_notification_commands always-up
+    host_notification_commands    always-up
+    service_notification_period   24x7
+    host_notification_period      24x7
+    service_notification_options  n
+    host_notification_options     n
+}
+define contactgroup {
+    contactgroup_name admins
+    alias             operators
+    members           operator
+}
+define host {
+    host_name             results.example.org
+    address               127.0.0.1
+    check_command         always-up
+    max_check_attempts    1
+    check_period          24x7
+    notification_interval 0
+    notification_period   24x7
+    contact_groups        admins
+}
+"""
+_PROMETHEUS_FRAME = """
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: ["{rules}"]
+scrape_configs:
+  - job_name: treehammer
+    static_configs: [{{targets: ["{target}"]}}]
+alerting:
+  alertmanagers:
+    - static_configs: [{{targets: ["127.0.0.1:{alertmanager}"]}}]
+"""
+
+
+def find_nagios() -> Path:
+    """Return nagios4, unpacked into the cache of the testbed."""
+    return _unpack("nagios", "nagios4-core") / "usr/sbin/nagios4"
+
+
+def find_prometheus(program: str) -> Path:
+    """Return ``prometheus``, ``promtool``, ``amtool`` or ``prometheus-alertmanager``."""
+    packages = ("prometheus", "promtool", "prometheus-alertmanager")
+    return _unpack("prometheus", *packages) / "usr/bin" / program
+
+
+def _unpack(name: str, *packages: str) -> Path:
+    # Their dependencies are web pages and users; the programs need the C library alone.
+    cache = config.load_settings().cache_dir / "testbed"
+    return unpack_packages(name, ("libc6",), SUITE, cache, print, alone=packages)
+
+
+@contextmanager
+def run_nagios(folder: Path, url: str, services: str) -> Iterator[Path]:
+    """Run Nagios with the shipped commands; yield the file of its states.
+
+    Args:
+        folder: new folder for its files.
+        url: address of the results service.
+        services: definitions beside the shipped ones.
+    """
+    (folder / "results").mkdir(parents=True)
+    plugin = f"{sys.executable} -m treehammer"
+    text = (DEPLOYMENT / "nagios-treehammer.cfg").read_text()
+    text = text.replace(
+        "/opt/treehammer/bin/treehammer --config /etc/treehammer/treehammer.toml", plugin
+    )
+    text = text.replace("https://results.example.org", url)
+    (folder / "treehammer.cfg").write_text(text + services.replace("URL", url))
+    (folder / "frame.cfg").write_text(_NAGIOS_OBJECTS)
+    main = folder / "nagios.cfg"
+    group = grp.getgrgid(os.getgid()).gr_name
+    main.write_text(_NAGIOS_FRAME.format(folder=folder, user=getpass.getuser(), group=group))
+    nagios = str(find_nagios())
+    checked = subprocess.run([nagios, "-v", str(main)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+    with _run([nagios, str(main)], folder):
+        yield folder / "status.dat"
+
+
+def read_nagios_states(file: Path) -> dict[str, dict[str, str]]:
+    """Read the checked services of Nagios by description."""
+    with suppress(FileNotFoundError):
+        blocks = re.findall(r"servicestatus \{\n(.*?)\n\t\}", file.read_text(), re.DOTALL)
+        found = [dict(line.strip().split("=", 1) for line in one.splitlines()) for one in blocks]
+        return {one["service_description"]: one for one in found if one["has_been_checked"] == "1"}
+    return {}
+
+
+@contextmanager
+def run_alertmanager(folder: Path, webhook: str) -> Iterator[int]:
+    """Run Alertmanager with the shipped configuration; yield its port."""
+    folder.mkdir()
+    (port,) = find_free_ports(1)
+    text = (DEPLOYMENT / "alertmanager.yml").read_text()
+    text = text.replace("https://chat.example.org/hooks/treehammer", webhook)
+    file = folder / "alertmanager.yml"
+    file.write_text(text.replace("group_wait: 30s", "group_wait: 0s"))
+    checked = subprocess.run(
+        [find_prometheus("amtool"), "check-config", file],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    program = str(find_prometheus("prometheus-alertmanager"))
+    command = [
+        program, f"--config.file={file}", f"--storage.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
+    ]  # fmt: skip
+    with _run(command, folder):
+        wait_for(lambda: fetch_json(f"http://127.0.0.1:{port}/api/v2/status"), folder)
+        yield port
+
+
+@contextmanager
+def run_prometheus(folder: Path, target: str, alertmanager: int) -> Iterator[str]:
+    """Run Prometheus with the shipped rules, whose alerts fire at once; yield its address."""
+    folder.mkdir()
+    (port,) = find_free_ports(1)
+    rules = folder / "treehammer.rules.yml"
+    shipped = (DEPLOYMENT / "treehammer.rules.yml").read_text()
+    rules.write_text(re.sub(r"for: \w+", "for: 0s", shipped))
+    file = folder / "prometheus.yml"
+    file.write_text(_PROMETHEUS_FRAME.format(rules=rules, target=target, alertmanager=alertmanager))
+    command = [
+        str(find_prometheus("prometheus")), f"--config.file={file}",
+        f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
+    ]  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    with _run(command, folder):
+        yield url
+
+
+def fetch_json(url: str) -> Any:
+    """Fetch a document; None while the server does not answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return json.load(response)
+    except OSError:
+        return None
+
+
+def query_prometheus(url: str, expression: str) -> list[Mapping[str, Any]]:
+    """Return the samples of an instant query."""
+    document = fetch_json(f"{url}/api/v1/query?query={expression}")
+    return document["data"]["result"] if document else []
+
+
+def wait_for(condition: Any, folder: Path) -> Any:
+    """Wait for a true result of a function and return it; fail with the logs."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        logs = [log.read_text(errors="replace") for log in folder.rglob("*.log")]
+        assert time.monotonic() < deadline, "\n".join(logs)
+        time.sleep(0.05)
+    return found
+
+
+@contextmanager
+def _run(command: list[str], folder: Path) -> Iterator[None]:
+    environment = {**os.environ, "HOME": str(folder)}
+    with (folder / "output.log").open("wb") as stream:
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=stream, cwd=folder, env=environment
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=30)

@@ -1,0 +1,100 @@
+"""States become events once, and recoveries are told as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from treehammer.analysis.alarms.alarm_events import find_state_changes, reaches_severity
+from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
+from treehammer.analysis.alarms.service_state import ServiceFacts, judge_service
+from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmOutbox, OutboxSummary
+from treehammer.sql.write.store import Store
+
+HOUR = 3_600_000_000
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Iterator[AlarmOutbox]:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        yield AlarmOutbox(store)
+
+
+def observe(
+    outbox: AlarmOutbox, level: AlarmLevel, now_us: int, *, excused: bool = False
+) -> list[AlarmEvent]:
+    """Record a site's state; return the new events."""
+    site = SubjectState(
+        AlarmKind.SITE, "SITE_A", level, "reason", ("detail",), since_us=now_us - 5,
+        evidence="/sites/SITE_A", rule="daily/1", is_excused=excused,
+    )  # fmt: skip
+    changes = list(find_state_changes([site], outbox.load_states(), now_us))
+    return outbox.record_changes(changes, {})
+
+
+def test_each_change_is_one_event(outbox: AlarmOutbox) -> None:
+    assert observe(outbox, AlarmLevel.OK, 10) == []
+    (event,) = observe(outbox, AlarmLevel.CRITICAL, 20)
+    assert event.title == "CRITICAL: site SITE_A, was OK: reason"
+    assert event.text == "reason\ndetail\nRule: daily/1"
+    assert (event.severity, event.happened_us, event.evidence) == ("critical", 15, "/sites/SITE_A")
+    assert observe(outbox, AlarmLevel.CRITICAL, 30) == []
+    (event,) = observe(outbox, AlarmLevel.OK, 40)
+    assert (event.title, event.severity) == ("OK: site SITE_A, was CRITICAL: reason", "critical")
+    (event,) = observe(outbox, AlarmLevel.CRITICAL, 50)
+    assert len(outbox.list_events(10)) == 3
+
+
+@pytest.mark.parametrize(
+    ("level", "events"),
+    [
+        (AlarmLevel.OK, 0),
+        (AlarmLevel.UNKNOWN, 0),
+        (AlarmLevel.WARNING, 1),
+        (AlarmLevel.CRITICAL, 1),
+    ],
+)
+def test_first_sight_is_an_event_only_in_trouble(
+    outbox: AlarmOutbox, level: AlarmLevel, events: int
+) -> None:
+    assert len(observe(outbox, level, 10)) == events
+
+
+def test_nobody_is_told_of_an_excused_state(outbox: AlarmOutbox) -> None:
+    observe(outbox, AlarmLevel.OK, 10)
+    assert observe(outbox, AlarmLevel.DOWNTIME, 20, excused=True) == []
+    assert observe(outbox, AlarmLevel.WARNING, 30, excused=True) == []
+    assert observe(outbox, AlarmLevel.OK, 40) == []
+    assert observe(outbox, AlarmLevel.DOWNTIME, 50, excused=True) == []
+    assert len(observe(outbox, AlarmLevel.CRITICAL, 60)) == 1
+
+
+def test_severity_is_compared_with_the_minimum(outbox: AlarmOutbox) -> None:
+    (event,) = observe(outbox, AlarmLevel.WARNING, 10)
+    assert reaches_severity(event, "warning")
+    assert not reaches_severity(event, "critical")
+    assert reaches_severity(replace(event, severity="critical"), "critical")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "outbox_facts", "level", "summary"),
+    [
+        ({}, (0, 3, 0, None), AlarmLevel.OK, "0 jobs in progress, 0 held"),
+        ({"running": 10, "held": 4}, (0, 0, 0, None), AlarmLevel.OK, "14 jobs in progress, 4 held"),
+        ({"running": 10, "held": 5}, (0, 0, 0, None), AlarmLevel.WARNING, "5 held jobs"),
+        ({"held": 9}, (0, 0, 0, None), AlarmLevel.CRITICAL, "9 held jobs"),
+        ({}, (1, 0, 0, 0), AlarmLevel.WARNING, "a message waits since 2 h"),
+        ({}, (0, 0, 2, None), AlarmLevel.WARNING, "2 undeliverable messages"),
+    ],
+)
+def test_service_is_judged_by_jobs_and_messages(
+    jobs: dict[str, int],
+    outbox_facts: tuple[int, int, int, int | None],
+    level: AlarmLevel,
+    summary: str,
+) -> None:
+    state = judge_service(ServiceFacts(jobs, OutboxSummary(*outbox_facts), 2 * HOUR))
+    assert (state.level, state.summary) == (level, summary)

@@ -1,0 +1,139 @@
+"""A regression is confirmed, refuted or left open by reruns only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from release_campaigns import add_campaign
+from simulated_campaign import START_US
+
+from treehammer.analysis.alarms.alarm_events import find_regressions
+from treehammer.analysis.alarms.alarm_levels import AlarmLevel
+from treehammer.analysis.alarms.regression_watch import (
+    MAX_RERUNS,
+    RerunOutcome,
+    decide_rerun,
+    record_rerun,
+    requested_reruns,
+    watch_campaigns,
+)
+from treehammer.analysis.alarms.release_state import (
+    CheckState,
+    assess_release,
+    assess_releases,
+)
+from treehammer.sql.watch.release_checks import ReleaseCheck, ReleaseCheckTable
+from treehammer.sql.write.store import Store
+
+NOW = START_US + 3_600_000_000
+OLD, NEW = "6.38.00", "6.40.00"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
+        yield opened
+
+
+def list_checks(store: Store) -> list[ReleaseCheck]:
+    return ReleaseCheckTable(store).list_checks()
+
+
+def rerun(store: Store, name: str, effect: float, *, hosts: int = 4, seed: int = 2) -> str:
+    """Start the requested rerun and let it finish."""
+    (request,) = requested_reruns(store)
+    identity = add_campaign(store, name, effect, hosts=hosts, seed=seed)
+    assert record_rerun(store, request, identity, NOW)
+    assert not record_rerun(store, request, "another", NOW)
+    return identity
+
+
+def test_campaign_without_regression_is_clear(store: Store) -> None:
+    add_campaign(store, "nightly", 0.0)
+    (check,) = watch_campaigns(store, NOW)
+    assert (check.state, check.a, check.b, check.slower) == (CheckState.CLEAR, OLD, NEW, 0)
+    assert check.compared > 0
+    assert watch_campaigns(store, NOW) == []
+    assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.OK
+    assert [(one.name, one.level) for one in assess_releases(store)] == [
+        (OLD, AlarmLevel.UNKNOWN),
+        (NEW, AlarmLevel.OK),
+    ]
+
+
+def test_suspicion_waits_for_its_rerun(store: Store) -> None:
+    campaign = add_campaign(store, "nightly", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.SUSPECTED
+    assert check.effect == pytest.approx(0.08, abs=0.02)
+    assert "CPU" in check.text
+    (request,) = requested_reruns(store)
+    assert (request.campaign_id, request.number) == (campaign, 1)
+    assert list(find_regressions(list_checks(store))) == []
+    state = assess_release(store, NEW)
+    assert state.level is AlarmLevel.WARNING
+    assert state.evidence == f"/compare/{check.comparison_id}"
+    assert len(store.verdicts(check.comparison_id)) >= check.compared
+
+
+def test_confirmed_regression_is_one_event(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    again = rerun(store, "again", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    assert (check.state, check.rerun_id, check.reruns) == (CheckState.CONFIRMED, again, 1)
+    (change,) = find_regressions(list_checks(store))
+    assert change.event is not None
+    assert change.event.title.startswith(
+        "Regression: ttree-read is slower with ROOT 6.40.00 than with 6.38.00 by up to +"
+    )
+    assert change.event.evidence == f"/compare/{check.comparison_id}"
+    # Evidence is the comparison of the rerun, which nobody selected for its result.
+    verdicts = store.verdicts(check.comparison_id)
+    assert any(again in row.evidence for row in verdicts)
+    assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
+    assert watch_campaigns(store, NOW) == []
+
+
+def test_refuted_regression_is_never_announced(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    rerun(store, "again", 0.0)
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.REFUTED
+    assert list(find_regressions(list_checks(store))) == []
+    assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.OK
+
+
+def test_rerun_without_result_is_repeated(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    (request,) = requested_reruns(store)
+    add_campaign(store, "running", 0.08, state="running")
+    running = add_campaign(store, "running", 0.08, state="running")
+    record_rerun(store, request, running, NOW)
+    assert watch_campaigns(store, NOW) == []
+    with Store.open(str(store.url)) as other, other.writing_connection() as connection:
+        connection.exec_driver_sql("DELETE FROM measurement")
+        connection.exec_driver_sql("UPDATE job SET state = 'lost'")
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.SUSPECTED
+    (request,) = requested_reruns(store)
+    assert request.number == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reruns", "state"),
+    [
+        (RerunOutcome.SLOWER, 1, CheckState.CONFIRMED),
+        (RerunOutcome.NOT_SLOWER, MAX_RERUNS, CheckState.REFUTED),
+        (RerunOutcome.UNDECIDED, MAX_RERUNS - 1, CheckState.SUSPECTED),
+        (RerunOutcome.UNDECIDED, MAX_RERUNS, CheckState.UNDECIDED),
+    ],
+)
+def test_rerun_decides(outcome: RerunOutcome, reruns: int, state: CheckState) -> None:
+    assert decide_rerun(outcome, reruns) is state

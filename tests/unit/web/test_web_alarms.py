@@ -1,0 +1,193 @@
+"""Page, API, ``/metrics``, ``check`` and documents for MONIT show the same states."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from measurement_factory import make_measurement
+from release_campaigns import add_campaign
+from service_thread import ServiceThread, run_service
+from simulated_campaign import START_US
+
+from treehammer import config
+from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
+from treehammer.analysis.alarms.alarm_watch import record_events
+from treehammer.analysis.alarms.regression_watch import watch_campaigns
+from treehammer.analysis.cli.check_command import check_command
+from treehammer.analysis.cli.notify_command import notify_command
+from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.analysis.status.status_update import update_states
+from treehammer.config import Settings
+from treehammer.sql.write.store import Store
+
+SITES = {
+    "SITE_OK": ("OK", 20, 0),
+    "SITE_WARN": ("WARNING", 20, 5),
+    'SITE <b>"CRIT" |Ä': ("CRITICAL", 0, 12),
+}
+RELEASE = "6.40.00"
+CODES = {"OK": 0, "WARNING": 1, "CRITICAL": 2, "UNKNOWN": 3}
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder = tmp_path_factory.mktemp("alarms")
+    found = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
+    ended = datetime.now(UTC) - timedelta(minutes=20)
+    ended_us = int(ended.timestamp() * 1e6)
+    with Store.open(found.database) as store:
+        store.add(
+            make_measurement(
+                f"{site}-{n}",
+                site=site,
+                day=int(f"{ended:%Y%m%d}"),
+                started_us=ended_us,
+                ended_us=ended_us,
+                plausible=True,
+                failure_class="payload" if n >= good else "",
+            )
+            for site, (_, good, bad) in SITES.items()
+            for n in range(good + bad)
+        )
+        assert update_states(store, time.time_ns() // 1000, load_shipped_rules()).recorded
+        add_campaign(store, "nightly", 0.08)
+        watch_campaigns(store, START_US)
+    return found
+
+
+@pytest.fixture(scope="module")
+def service(settings: Settings) -> Iterator[ServiceThread]:
+    with run_service(settings.data_dir, reading_open=True) as running:
+        yield running
+
+
+def check(settings: Settings, *words: str) -> Result:
+    return CliRunner().invoke(
+        check_command, [*words], obj=settings, catch_exceptions=False, standalone_mode=False
+    )
+
+
+def find_states(rows: list[dict[str, object]]) -> dict[tuple[str, str], str]:
+    return {(str(row["kind"]), str(row["name"])): str(row["state"]) for row in rows}
+
+
+def test_all_views_show_the_same_states(settings: Settings, service: ServiceThread) -> None:
+    states = find_states(json.loads(check(settings, "--all", "--format", "json").output))
+    assert (
+        states.items()
+        >= {
+            ("service", "treehammer"): "OK",
+            ("release", RELEASE): "WARNING",
+            ("release", "6.38.00"): "UNKNOWN",
+            **{("site", name): state for name, (state, _, _) in SITES.items()},
+        }.items()
+    )
+    assert find_states(service.load_tables("/alarms")["states"]) == states
+    page = service.load_page("/alarms")
+    assert page.count('class="critical"') == list(states.values()).count("CRITICAL")
+    assert "<b>" not in page
+    metrics = service.client.get("/metrics").text
+    for (kind, name), state in states.items():
+        word = name.replace("\\", "\\\\").replace('"', '\\"')
+        line = f'treehammer_state_code{{kind="{kind}",name="{word}"}} {float(CODES[state])}'
+        assert line in metrics.splitlines()
+    documents = json.loads(check(settings, "--all", "--format", "monit").output)
+    assert {
+        (one["type"].removesuffix("_status"), one["name"]): one["status"] for one in documents
+    } == states
+    for (kind, name), state in states.items():
+        words = ["--service"] if kind == "service" else [f"--{kind}", name]
+        for where in ((), ("--url", str(service.client.base_url))):
+            result = check(settings, *words, *where)
+            assert result.return_value == CODES[state], result.output
+            assert re.match(rf"{kind.upper()} .*\b{state}\b|SERVICE {state}", result.output)
+            assert len(result.output.partition(" | ")[0]) <= 80
+
+
+def test_site_has_figures_with_thresholds(settings: Settings, service: ServiceThread) -> None:
+    url = str(service.client.base_url)
+    for words in ((), ("--url", url)):
+        output = check(settings, "--site", "SITE_WARN", *words).output
+        assert "daily_failed_per_good=25%;6" in output
+    (row,) = service.load_tables("/alarms", kind="site", name="SITE_WARN")["states"]
+    assert {one["name"]: one["value"] for one in row["figures"]}["daily_failed_per_good"] == 25
+
+
+def test_service_is_checked_from_outside(settings: Settings, service: ServiceThread) -> None:
+    result = check(settings, "--service", str(service.client.base_url), "-vv")
+    assert result.return_value == 0
+    assert re.search(r"\| answer=\d+(\.\d+)?s;5;20 ", result.output)
+    result = check(settings, "--service", "http://127.0.0.1:1")
+    assert result.return_value == 2
+    assert result.output.startswith("SERVICE CRITICAL - the service does not answer: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        ((), "TREEHAMMER UNKNOWN - give one of --site, --release, --service and --all\n"),
+        (("--site", "SITE_OJ"), "SITE SITE_OJ UNKNOWN - there is no site 'SITE_OJ' that"),
+        (("--release", "5.34"), "RELEASE 5.34 UNKNOWN - ROOT '5.34' was never measured"),
+        (("--all", "--url", "http://example.org"), "TREEHAMMER UNKNOWN - must begin with https://"),
+    ],
+)
+def test_wrong_use_is_unknown(settings: Settings, words: tuple[str, ...], output: str) -> None:
+    result = check(settings, *words)
+    assert result.return_value == 3
+    assert result.output.startswith(output)
+
+
+def test_wrong_option_is_unknown(settings: Settings) -> None:
+    result = CliRunner().invoke(check_command, ["--sites", "A"], obj=settings)
+    assert result.exit_code == 3
+    assert result.output.startswith("TREEHAMMER UNKNOWN - No such option")
+
+
+def test_missing_database_is_unknown_and_a_broken_one_critical(
+    settings: Settings, tmp_path: Path
+) -> None:
+    missing = replace(settings, database=f"sqlite:///{tmp_path / 'none.db'}")
+    assert check(missing, "--site", "A").return_value == 3
+    (tmp_path / "broken.db").write_text("no database" * 1000)
+    broken = replace(settings, database=f"sqlite:///{tmp_path / 'broken.db'}")
+    result = check(broken, "--service")
+    assert (result.return_value, result.output[:19]) == (2, "SERVICE CRITICAL - ")
+
+
+def test_reading_needs_a_key_where_it_is_not_public(
+    start_service: Callable[..., object], settings: Settings, tmp_path: Path
+) -> None:
+    with run_service(tmp_path) as closed:
+        url = str(closed.client.base_url)
+        result = check(settings, "--all", "--url", url)
+        assert (result.return_value, "requires a key" in result.output) == (3, True)
+        key = tmp_path / "read.key"
+        key.write_text(closed.make_key("read").text)
+        with_key = replace(settings, service_token_file=key)
+        assert check(with_key, "--service", url).return_value == 0
+
+
+def test_events_are_listed_with_links_to_their_evidence(
+    settings: Settings, service: ServiceThread
+) -> None:
+    with Store.open(settings.database) as store:
+        now_us = time.time_ns() // 1000
+        events = record_events(store, AlarmChannels("warning"), now_us)
+        assert {one.subject for one in events} == {"SITE_WARN", 'SITE <b>"CRIT" |Ä'}
+        assert record_events(store, AlarmChannels("warning"), now_us) == []
+    rows = service.load_tables("/alarms", table="events")["events"]
+    assert {row["id"] for row in rows} == {one.id for one in events}
+    for row in rows:
+        assert service.client.get(row["evidence"]).status_code == 200
+    result = CliRunner().invoke(
+        notify_command, ["--list", "--json"], obj=settings, standalone_mode=False
+    )
+    assert json.loads(result.output) == []

@@ -1,0 +1,106 @@
+"""States of the service, sites and releases, and the events that messages are sent about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from treehammer.analysis.alarms import alarm_overview
+from treehammer.analysis.alarms.alarm_levels import AlarmKind, SubjectState
+from treehammer.errors import ConfigError
+from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmOutbox
+from treehammer.sql.write.store import Store
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.template_environment import format_time
+from treehammer.web.views.shared.page_context import PageContext, PageView
+
+#: Events on the page.
+MAX_EVENTS = 100
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Route of the page."""
+    return [context.page_route("/alarms", alarms_view, "alarms")]
+
+
+def alarms_view(store: Store, request: Request) -> PageView:
+    """Collect the states, worst first; with ``kind`` and ``name`` only one, with its figures.
+
+    Raises:
+        ConfigError: the kind is unknown.
+        NothingToDoError: the subject is unknown.
+    """
+    states = _select_states(store, request)
+    root = request.scope.get("root_path", "")
+    events = [] if "kind" in request.query_params else AlarmOutbox(store).list_events(MAX_EVENTS)
+    tables = (_state_table(states, root), _event_table(events, root))
+    return PageView("alarms.html.j2", "Alarms", {"states": tables[0], "events": tables[1]}, tables)
+
+
+def _select_states(store: Store, request: Request) -> list[SubjectState]:
+    now_us = time.time_ns() // 1000
+    kind = request.query_params.get("kind")
+    if kind is not None:
+        known = (AlarmKind.SITE, AlarmKind.RELEASE, AlarmKind.SERVICE)
+        if kind not in known:
+            raise ConfigError(f"kind must be one of {', '.join(known)}, not {kind[:40]!r}")
+        name = request.query_params.get("name", "")
+        return [alarm_overview.assess_subject(store, AlarmKind(kind), name, now_us)]
+    return sorted(alarm_overview.assess_all(store, now_us), key=lambda one: -one.level.rank)
+
+
+def _state_table(states: Sequence[SubjectState], root: str) -> DataTable:
+    columns = (
+        TableColumn("name", "subject", format_row=lambda row: row["title"], link=_link_below(root)),
+        TableColumn("kind", hidden=True),
+        TableColumn("title", hidden=True),
+        TableColumn("state", "state", css_class=_state_class),
+        TableColumn("code", hidden=True),
+        TableColumn("summary", "reason", is_long=True),
+        TableColumn("since_us", "since, UTC", _format_time),
+        TableColumn("rule", "rule"),
+        TableColumn("evidence", hidden=True),
+        TableColumn("details", hidden=True),
+        TableColumn("figures", hidden=True),
+    )
+    rows = [{**one.to_document(), "title": one.title} for one in states]
+    return DataTable("states", "States", columns, rows)
+
+
+def _event_table(events: Sequence[AlarmEvent], root: str) -> DataTable:
+    columns = (
+        TableColumn("title", "event", is_long=True, link=_link_below(root)),
+        TableColumn("happened_us", "time, UTC", _format_time),
+        TableColumn("severity", "severity"),
+        TableColumn("id", hidden=True),
+        TableColumn("kind", hidden=True),
+        TableColumn("subject_kind", hidden=True),
+        TableColumn("subject", hidden=True),
+        TableColumn("state", hidden=True),
+        TableColumn("text", hidden=True),
+        TableColumn("evidence", hidden=True),
+    )
+    return DataTable(
+        "events",
+        f"Events, newest first, at most {MAX_EVENTS}",
+        columns,
+        [asdict(one) for one in events],
+        empty_text="No events yet.",
+    )
+
+
+def _link_below(root: str) -> Any:
+    return lambda row: f"{root}{row['evidence']}" if row["evidence"] else ""
+
+
+def _state_class(row: Row) -> str:
+    return str(row["state"]).lower()
+
+
+def _format_time(time_us: int | None) -> str:
+    return "–" if time_us is None else format_time(time_us)
