@@ -11,7 +11,7 @@ from treehammer.errors import ConfigError, SoftwareError
 from treehammer.progress import ProgressFactory
 
 #: Providers whose request names a place of the user's own: a missing ROOT is the user's mistake.
-USER_PROVIDERS = ("path", "wrap")
+USER_PROVIDERS = ("path", "wrap", "build")
 
 
 def prepare_root(

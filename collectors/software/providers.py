@@ -14,6 +14,11 @@
 ``xrootd``
     the XRootD client and aiohttp, for load tests: a release from PyPI in a cached environment, or
     the folder of a Python environment that has both.  No ROOT: the two do not share a process.
+``build``
+    the folder of any build or Python environment, without ROOT; the payload finds it in
+    ``TREEHAMMER_BUILD``.
+``pypi``
+    a package from PyPI, such as uproot, with what it requires in a cached environment.  No ROOT.
 ``none``
     no ROOT, for payloads that bring their own software.
 
@@ -46,19 +51,29 @@ from .provider_tools import (
     raise_setup_error,
     run_tool,
 )
-from .wheel_releases import XROOTD, Release, find_release, make_root_release
+from .wheel_releases import (
+    PYPI,
+    XROOTD,
+    Release,
+    find_release,
+    make_package_release,
+    make_root_release,
+)
 
 #: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
 WHEELS = wheel_releases.WHEELS
 #: Providers without ROOT.
-WITHOUT_ROOT = ("none", XROOTD)
+BUILD = "build"
+WITHOUT_ROOT = ("none", XROOTD, BUILD, PYPI)
 #: Providers whose releases are installed on the submitting side.
-_INSTALLED = ("wheel", XROOTD)
+_INSTALLED = ("wheel", XROOTD, PYPI)
+#: Variable with the folder of a build.
+BUILD_VARIABLE = "TREEHAMMER_BUILD"
 
 RUNNABLE_PAYLOAD_KINDS = ("python", "macro", "executable")
 
 _RELEASE_PATTERN = re.compile(r"\d+\.\d+[./]\d+")
-_PROVIDER_PREFIXES = ("wheel", "path", "cvmfs", "wrap", XROOTD)
+_PROVIDER_PREFIXES = ("wheel", "path", "cvmfs", "wrap", XROOTD, BUILD, PYPI)
 _XROOTD_VERSION = re.compile(r"\d+\.\d+\.\d+")
 _VERSIONED_REQUEST = re.compile(r"(?P<rest>.+?)(?:@(?P<version>\d+\.\d+[./]\d+))?")
 
@@ -71,7 +86,8 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     Args:
         text: ``6.40.00`` or ``wheel:6.40.00``; ``path:FOLDER``, ``cvmfs:VIEW/PLATFORM`` or
             ``wrap:COMMAND``, each optionally with ``@6.40.01`` for the version it must report;
-            ``xrootd:VERSION`` or ``xrootd:FOLDER``; ``current``; ``none``.
+            ``xrootd:VERSION`` or ``xrootd:FOLDER``; ``build:FOLDER``; ``pypi:NAME==VERSION``;
+            ``current``; ``none``.
         base: folder that a relative ``path:`` starts from.
 
     Raises:
@@ -83,6 +99,10 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
         return SoftwareRequest(text, text, "", "")
     if provider == XROOTD and rest:
         return _parse_xrootd(text, rest, base)
+    if provider == BUILD and rest:
+        return SoftwareRequest(text, BUILD, "", _resolve_folder(rest, base))
+    if provider == PYPI and rest:
+        return SoftwareRequest(text, PYPI, make_package_release(rest).version, "")
     if provider in _PROVIDER_PREFIXES[1:] and rest:
         return _parse_versioned(text, provider, rest, base)
     release = rest if provider == "wheel" else text
@@ -100,8 +120,11 @@ def _parse_versioned(text: str, provider: str, rest: str, base: PathLike) -> Sof
         return setup_scripts.parse_cvmfs(text, match["rest"], version)
     if provider == "wrap":
         return command_wrapper.parse_wrap(text, match["rest"], version)
-    folder = os.path.join(os.fspath(base), os.path.expanduser(match["rest"]))
-    return SoftwareRequest(text, "path", version, os.path.abspath(folder))
+    return SoftwareRequest(text, "path", version, _resolve_folder(match["rest"], base))
+
+
+def _resolve_folder(text: str, base: PathLike) -> str:
+    return os.path.abspath(os.path.join(os.fspath(base), os.path.expanduser(text)))
 
 
 def _parse_xrootd(text: str, rest: str, base: PathLike) -> SoftwareRequest:
@@ -112,8 +135,7 @@ def _parse_xrootd(text: str, rest: str, base: PathLike) -> SoftwareRequest:
             f"{text!r} is neither a version such as 'xrootd:6.2.1' nor a folder such as "
             "'xrootd:/opt/xrootd-client'"
         )
-    folder = os.path.join(os.fspath(base), os.path.expanduser(rest))
-    return SoftwareRequest(text, XROOTD, "", os.path.abspath(folder))
+    return SoftwareRequest(text, XROOTD, "", _resolve_folder(rest, base))
 
 
 def _describe_unknown_request(text: str, release: str) -> str:
@@ -133,7 +155,7 @@ def _describe_unknown_request(text: str, release: str) -> str:
     return (
         f"{text!r} names no ROOT; {hint}known: a release ({known}), 'path:/folder' "
         "of an installation or build tree, 'cvmfs:VIEW/PLATFORM', 'wrap:COMMAND', "
-        "'xrootd:VERSION' (without ROOT), 'current' or 'none'"
+        "'xrootd:VERSION', 'build:/folder' or 'pypi:NAME==VERSION' (without ROOT), 'current' or 'none'"
     )
 
 
@@ -168,6 +190,8 @@ def prepare_software(
         setup_scripts.find_cvmfs_script(request.location)
     elif request.provider == "wrap":
         command_wrapper.check_wrap(request)
+    elif request.provider == BUILD:
+        _check_build(request)
     elif is_installed_release(request):
         release = find_release(request)
         return replace(request, location=_prepare_release(release, software_dir, say))
@@ -357,6 +381,25 @@ def _setup_xrootd(
     return python, env
 
 
+def _check_build(request: SoftwareRequest) -> None:
+    if not os.path.isdir(request.location):
+        raise_setup_error("missing", f"there is no folder {request.location}")
+
+
+def _setup_build(
+    request: SoftwareRequest, base_env: Mapping[str, str]
+) -> Tuple[str, Dict[str, str]]:
+    """Use the folder's own Python if it has one, and its programs and libraries first."""
+    _check_build(request)
+    env, folder = drop_foreign_python(base_env), request.location
+    env[BUILD_VARIABLE] = folder
+    for name, below in (("PATH", "bin"), ("LD_LIBRARY_PATH", "lib")):
+        known = env.get(name, "")
+        env[name] = os.pathsep.join(p for p in (os.path.join(folder, below), known) if p)
+    python = wheel_environments.environment_python(folder)
+    return (python if os.access(python, os.X_OK) else sys.executable), env
+
+
 _PROVIDERS = {
     "wheel": wheel_environments.setup_wheel,
     "path": setup_scripts.setup_path,
@@ -364,4 +407,6 @@ _PROVIDERS = {
     "current": _setup_current,
     "none": _setup_none,
     XROOTD: _setup_xrootd,
+    BUILD: _setup_build,
+    PYPI: wheel_environments.setup_wheel,
 }

@@ -6,6 +6,7 @@ import csv
 import glob
 import json
 import os
+import re
 from typing import Dict, Mapping, Tuple
 
 from ..job_spec import SoftwareRequest
@@ -86,7 +87,9 @@ def find_damage(folder: str, release: Release) -> str:
 def _find_record_file(folder: str, release: Release) -> str:
     """Find the wheel's list of installed files; '' when missing."""
     pattern = os.path.join(folder, "lib", "python3*", "site-packages", "*.dist-info", "RECORD")
-    name = f"{release.package.lower()}-{release.wheel}.dist-info"
+    # Folders of wheels are named with underscores.
+    package = re.sub(r"[-_.]+", "_", release.package.lower())
+    name = f"{package}-{release.wheel}.dist-info"
     for record in glob.glob(pattern):
         if os.path.basename(os.path.dirname(record)).lower() == name:
             return record

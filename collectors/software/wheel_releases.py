@@ -1,7 +1,9 @@
-"""Programs that are installed from PyPI: releases of ROOT, and clients of XRootD."""
+"""Programs that are installed from PyPI: ROOT, the XRootD client, and packages for payloads."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from typing import Dict, Tuple
 
@@ -18,11 +20,19 @@ WHEELS: Dict[str, str] = {
 
 #: Provider of the XRootD client and aiohttp, for load tests.
 XROOTD = "xrootd"
+#: Provider of any package from PyPI, for payloads in Python.
+PYPI = "pypi"
 
 #: Bytes on disk during an installation: 240 MB of archive, 670 MB of ROOT, Python and numpy.
 NEEDED_BYTES = 1_050_000_000
 #: The same for the XRootD client, aiohttp and Python.
 XROOTD_NEEDED_BYTES = 200_000_000
+#: The same for a package with what it requires.
+PACKAGE_NEEDED_BYTES = 600_000_000
+
+_PINNED_PACKAGE = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)"
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,7 @@ class Release:
         needed_bytes: bytes on disk during the installation.
         size: sizes of download and installation, for people.
         remedy: what to do if it cannot be installed.
+        suffix: end of the folder's name that tells apart environments of one version.
     """
 
     title: str
@@ -54,11 +65,12 @@ class Release:
     needed_bytes: int
     size: str
     remedy: str
+    suffix: str = ""
 
     @property
     def folder_name(self) -> str:
         """Name of the environment's folder."""
-        return f"{self.package.lower()}-{self.version}"
+        return f"{self.package.lower()}-{self.version}{self.suffix}"
 
     @property
     def marker(self) -> Dict[str, str]:
@@ -67,7 +79,9 @@ class Release:
 
 
 def find_release(request: SoftwareRequest) -> Release:
-    """Return the release that a request of the provider ``wheel`` or ``xrootd`` names."""
+    """Return the release that a request of the provider ``wheel``, ``xrootd`` or ``pypi`` names."""
+    if request.provider == PYPI:
+        return make_package_release(request.request.partition(":")[2])
     if request.provider == XROOTD:
         return make_xrootd_release(request.version)
     return make_root_release(request.version)
@@ -107,4 +121,37 @@ def make_xrootd_release(version: str) -> Release:
         needed_bytes=XROOTD_NEEDED_BYTES,
         size="25 MB to fetch, 100 MB on disk",
         remedy="use 'xrootd:/FOLDER' with your own Python environment",
+    )
+
+
+def make_package_release(requirements: str) -> Release:
+    """Return a release of a package, with the packages that it requires.
+
+    Args:
+        requirements: ``NAME==VERSION``, and further requirements of pip after spaces.
+
+    Raises:
+        ValueError: the first requirement does not name one version.
+    """
+    first, *others = requirements.split()
+    match = _PINNED_PACKAGE.fullmatch(first)
+    if match is None or any(one.startswith("-") for one in others):
+        raise ValueError(
+            f"{requirements!r} is not 'NAME==VERSION', followed by further requirements at most"
+        )
+    name, version = match["name"], match["version"]
+    return Release(
+        title=f"{name} {version}",
+        version=version,
+        package=name,
+        wheel=version,
+        sha256="",
+        # Last, so that it finds the versions of the others installed.
+        others=(*others, first),
+        dependencies=True,
+        query=f"import importlib.metadata as m; print('version', m.version({name!r}))",
+        needed_bytes=PACKAGE_NEEDED_BYTES,
+        size="with all that it requires",
+        remedy="use 'build:/FOLDER' with your own Python environment",
+        suffix="-" + hashlib.sha256(" ".join(others).encode()).hexdigest()[:8] if others else "",
     )

@@ -94,7 +94,7 @@ def find_tests(where: str, settings: Settings) -> tuple[str, ...]:
             where=mask_credentials(where),
             hint="Example: .@HEAD:",
         )
-    repository, commit = _open_repository(match["url"], match["ref"], settings.git_dir)
+    repository, commit = open_repository(match["url"], match["ref"], settings.git_dir)
     below = _check_inside_repository(match["path"], mask_credentials(where))
     stem = f"{match['url']}@{match['ref']}:"
     return tuple(
@@ -158,7 +158,7 @@ def _differs_from_commit(
 
 
 def _pin_commit(url: str, ref: str, path: str, git_dir: Path) -> PinnedTest:
-    repository, commit = _open_repository(url, ref, git_dir)
+    repository, commit = open_repository(url, ref, git_dir)
     inside = _check_inside_repository(path, f"{repository.shown}@{ref}:{path}")
     folder = _export_folder(repository, commit, inside, git_dir)
     shown = f"{repository.shown}@{ref}:{(PurePosixPath(inside) / TEST_FILE_NAME).as_posix()}"
@@ -169,7 +169,13 @@ def _pin_commit(url: str, ref: str, path: str, git_dir: Path) -> PinnedTest:
     return PinnedTest(definition, repository.shown, ref, commit, False, inside, folder, hashes)
 
 
-def _open_repository(url: str, ref: str, git_dir: Path) -> tuple[Repository, str]:
+def open_repository(url: str, ref: str, git_dir: Path) -> tuple[Repository, str]:
+    """Open a repository, or update its mirror, and resolve a ref to its commit.
+
+    Raises:
+        SourceError: there is no such repository or ref.
+        SourceUnreachableError: the remote does not answer.
+    """
     local = Path(url).expanduser()
     if local.exists():
         repository = Repository.open_local(local.resolve())

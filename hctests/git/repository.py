@@ -109,6 +109,42 @@ class Repository:
         except GitCommandError:
             return ""
 
+    def list_commits(self, first: str, last: str) -> list[tuple[str, str]]:
+        """List the commits after ``first`` up to ``last``, oldest first: hash and subject.
+
+        Of a merge only the branch that it was merged into is followed.
+
+        Raises:
+            SourceError: ``last`` does not descend from ``first`` on that way.
+        """
+        text = self._read_git("log", "--first-parent", "--reverse", "--format=%H%x09%s", last)
+        commits = [(line[: len(last)], line[len(last) + 1 :]) for line in text.splitlines()]
+        places = [place for place, (commit, _) in enumerate(commits) if commit == first]
+        if not places:
+            raise SourceError(
+                f"{last[:12]} does not descend from {first[:12]} by first parents",
+                where=self.shown,
+                hint="Name two commits of one branch, the older one first.",
+            )
+        return commits[places[0] + 1 :]
+
+    def write_tree(self, commit: str, folder: Path) -> None:
+        """Write all files of a commit into an existing folder; no hook runs."""
+        index = f"{folder}.index"
+        try:
+            self._run_git("read-tree", commit, GIT_INDEX_FILE=index)
+            self._run_git(
+                "checkout-index",
+                "--all",
+                "--force",
+                GIT_INDEX_FILE=index,
+                GIT_WORK_TREE=str(folder),
+            )
+        except GitCommandError as error:
+            raise self._damage_error(error) from error
+        finally:
+            Path(index).unlink(missing_ok=True)
+
     def list_files(self, commit: str, path: str) -> tuple[GitFile, ...]:
         """List every file below a folder of a commit.
 

@@ -152,7 +152,7 @@ AXES_BY_NAME: Mapping[str, Axis] = {
     "root": Axis(
         ("current",),
         'a ROOT release in quotes, "path:/folder", "cvmfs:VIEW/PLATFORM", "wrap:COMMAND", '
-        '"xrootd:VERSION", "current" or "none"',
+        '"xrootd:VERSION", "build:/folder", "pypi:NAME==VERSION", "current" or "none"',
         _TEXT_SCHEMA,
         _normalize_root,
     ),

@@ -37,6 +37,9 @@ class LazyCommand:
 
 
 COMMANDS = {
+    "bisect": LazyCommand(
+        "submit.cli.bisect_command:bisect", "Find the build that changed a metric."
+    ),
     "cancel": LazyCommand(
         "submit.cli.campaign_commands:cancel", "Cancel the jobs of a campaign; results are kept."
     ),

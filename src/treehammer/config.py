@@ -438,6 +438,16 @@ class Settings:
         return self.data_dir / "uploads"
 
     @property
+    def builds_dir(self) -> Path:
+        """Commits of libraries, built for searches."""
+        return self.cache_dir / "builds"
+
+    @property
+    def bisections_dir(self) -> Path:
+        """States of searches for the build that changed a metric."""
+        return self.data_dir / "bisections"
+
+    @property
     def resumptions_dir(self) -> Path:
         """Locks of campaigns that are being resumed."""
         return self.data_dir / "resumptions"

@@ -71,6 +71,9 @@ def _missing_software_error(site: Site, request: SoftwareRequest) -> ConfigError
     program, key, direct = "ROOT", ANY_RELEASE, "cvmfs:ROOT/VERSION/PLATFORM"
     if request.provider == "xrootd":
         program, key, direct = "XRootD", ANY_XROOTD, "xrootd:/FOLDER"
+    elif request.provider == "pypi":
+        name = request.request.partition(":")[2].partition("=")[0]
+        program, key, direct = name, request.request, "build:/FOLDER"
     entry = f'"{key}" = "{direct.replace("VERSION", "{version}")}"'
     return ConfigError(
         f"site {site.name} does not define its installation of {program} {request.version}",

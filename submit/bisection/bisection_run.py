@@ -1,0 +1,253 @@
+"""Run of a search: probe by probe, each a campaign through the same code as ``submit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from treehammer.analysis.bisection.step_search import Conclusion
+from treehammer.collectors.shared_files import hold_lock, is_locked
+from treehammer.config import Settings
+from treehammer.errors import BatchError, ConfigError, NothingToDoError, SoftwareError
+from treehammer.hctests.cli.definition_options import load_pinned_test
+from treehammer.hctests.git.pinned_tests import open_repository
+from treehammer.hctests.matrix.definition import TestDefinition
+from treehammer.progress import ProgressFactory, no_progress
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.write.store import Store
+from treehammer.submit.bisection.bisection_state import (
+    MEASURED,
+    RUNNING,
+    SKIPPED,
+    BisectionState,
+    ProbeRecord,
+)
+from treehammer.submit.bisection.commit_builds import (
+    FOLDER_PLACEHOLDER,
+    BuildFailedError,
+    CommitBuilder,
+)
+from treehammer.submit.bisection.probe_results import AXIS, ProbeResult, find_metric, read_probe
+from treehammer.submit.lifecycle.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.lifecycle.campaign_resume import resume_campaign
+from treehammer.submit.lifecycle.submission import submit_plan
+from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
+from treehammer.submit.reporting import job_reporting
+from treehammer.submit.tracking.campaign_polling import make_tracker, wait_for_campaign
+
+#: Probes in a row of which nothing came back, after which the search stops.
+MAX_LOST_PROBES = 3
+
+#: Receives the state and the conclusion after each probe.
+ShowProbe = Callable[[BisectionState, Conclusion], None]
+
+
+@dataclass
+class BisectionRun:
+    """A search under way; ``state`` is on disk before and after each step."""
+
+    state: BisectionState
+    settings: Settings
+    show: ShowProbe
+    options: SubmissionOptions = DEFAULT_OPTIONS
+    bars: ProgressFactory = no_progress
+
+    def run(self) -> Conclusion:
+        """Measure builds until the answer is certain, or the limit of jobs is reached.
+
+        Raises:
+            ConfigError: another process runs this search, or GOOD or BAD cannot be measured.
+            TreehammerError: a campaign cannot be planned or submitted; the search can be resumed.
+        """
+        find_metric(self.state.question.metric, self._definition)  # an unknown one ends it here
+        with self._hold():
+            self.state.save(self.settings)
+            if self.state.pending is not None:
+                self._continue_pending(self.state.pending)
+            while True:
+                search = self.state.make_search()
+                conclusion = search.conclude()
+                if self.state.probes:
+                    self.show(self.state, conclusion)
+                if conclusion.is_decided or not self._may_continue():
+                    self.state = replace(self.state, is_finished=True)
+                    self.state.save(self.settings)
+                    return conclusion
+                self._probe(search.choose_next())
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        lock = self.settings.bisections_dir / f"{self.state.id}.lock"
+        if is_locked(lock):
+            raise ConfigError("another process runs this search", where=f"bisect {self.state.id}")
+        with hold_lock(lock):
+            yield
+
+    @cached_property
+    def _definition(self) -> TestDefinition:
+        spec = self.state.question.test_spec
+        return load_pinned_test(spec, {}, {}, self.settings).definition
+
+    def _may_continue(self) -> bool:
+        return self.state.jobs < self.state.question.job_limit
+
+    def _probe(self, build: int) -> None:
+        """Measure a build against GOOD, or skip it."""
+        try:
+            values = (self._prepare_build(0), self._prepare_build(build))
+        except BuildFailedError as failure:
+            self._skip(ProbeRecord(build, SKIPPED, reason=str(failure)))
+            return
+        try:
+            plan = plan_request(
+                self._make_request(*values), self.settings, fetch=True, bars=self.bars
+            )
+        except (SoftwareError, ConfigError) as error:
+            if build == len(self.state.question.builds) - 1:
+                raise
+            self._skip(ProbeRecord(build, SKIPPED, reason=error.message))
+            return
+        # Stored first: after a kill it is known which campaign may exist.
+        self._save(self.state.add_probe(ProbeRecord(build, RUNNING, plan.campaign_id)))
+        self._finish(submit_plan(plan, self.settings), build)
+
+    def _continue_pending(self, probe: ProbeRecord) -> None:
+        """Finish the probe that a killed process left, or drop it if nothing was submitted."""
+        campaign: CampaignRow | None = None
+        try:
+            with Store.open(self.settings.database, create=False) as store:
+                stored = store.campaign(probe.campaign)
+                tracker = make_tracker(store, self.settings)
+                if any(job.batch_id for job in tracker.refresh_jobs(stored)):
+                    service = job_reporting.reporting_for_submission(self.settings, self.options)
+                    resume_campaign(tracker, stored, self.settings, service=service)
+                    campaign = stored
+        except (NothingToDoError, ConfigError):  # the campaign was not stored
+            pass
+        if campaign is None:
+            self._save(self.state.settle_pending(None))
+        else:
+            self._finish(campaign, probe.build)
+
+    def _finish(self, campaign: CampaignRow, build: int) -> None:
+        """Wait for a probe's campaign and note its result."""
+        wait_for_campaign(campaign, self.settings, self.bars)
+        question = self.state.question
+        with Store.open(self.settings.database) as store:
+            result = read_probe(
+                store,
+                campaign.id,
+                find_metric(question.metric, self._definition),
+                self._name_build(0),
+                self._name_build(build),
+                exact=question.is_exact,
+            )
+        self._settle(campaign.id, build, result)
+
+    def _settle(self, campaign: str, build: int, result: ProbeResult) -> None:
+        if not result.failure:
+            self._save(
+                self.state.settle_pending(
+                    ProbeRecord(build, MEASURED, campaign, result.effects, result.counter)
+                )
+            )
+            return
+        if result.good_failed:
+            self._save(self.state.settle_pending(None))
+            raise ConfigError(
+                f"GOOD cannot be measured: {result.failure}",
+                where=self.state.question.builds[0].title,
+                hint=f"See treehammer status {campaign}.",
+            )
+        if not result.was_run:
+            self._note_lost(campaign, build)
+            return
+        self._save(self.state.settle_pending(None))
+        self._skip(ProbeRecord(build, SKIPPED, campaign, reason=result.failure))
+
+    def _note_lost(self, campaign: str, build: int) -> None:
+        """Note a probe of which nothing came back; it is repeated a few times."""
+        self._save(self.state.settle_pending(ProbeRecord(build, MEASURED, campaign, reason="lost")))
+        last = self.state.probes[-MAX_LOST_PROBES:]
+        if len(last) == MAX_LOST_PROBES and all(one.reason == "lost" for one in last):
+            raise BatchError(
+                f"nothing came back from {MAX_LOST_PROBES} campaigns in a row",
+                where=f"bisect {self.state.id}",
+                hint=f"See treehammer status {campaign}; then treehammer bisect --resume.",
+            )
+
+    def _skip(self, probe: ProbeRecord) -> None:
+        question = self.state.question
+        if probe.build in (0, len(question.builds) - 1):
+            raise ConfigError(
+                f"BAD cannot be measured: {probe.reason}",
+                where=question.builds[-1].title,
+                hint="Choose a BAD that can be built and measured.",
+            )
+        self._save(self.state.add_probe(probe))
+
+    def _save(self, state: BisectionState) -> None:
+        self.state = state
+        state.save(self.settings)
+
+    def _make_request(self, good: str, build: str) -> CampaignRequest:
+        question = self.state.question
+        number = len(self.state.probes) + 1
+        overrides = {"repeats": "1", **question.overrides}
+        if not question.is_exact:
+            overrides = {"mode": "paired", **overrides}
+        return CampaignRequest(
+            question.test_spec,
+            {"bundle": (AXIS,), **question.axes, AXIS: (good, build)},
+            overrides,
+            question.sites,
+            question.from_sites,
+            f"bisect {self.state.id} probe {number}",
+            self.options,
+        )
+
+    def _prepare_build(self, build: int) -> str:
+        """Build a commit if that is needed; return the value of the root axis.
+
+        Raises:
+            BuildFailedError: the commit cannot be built.
+            ConfigError: GOOD cannot be built.
+        """
+        name = self._name_build(build)
+        builder = self._builder
+        if builder is None:
+            return name
+        listed = self.state.question.builds[build]
+        try:
+            with self.bars(f"Building {listed.title}", 1) as step:
+                builder.build(listed.name)
+                step(1)
+        except BuildFailedError as failure:
+            if build == 0:
+                raise ConfigError(
+                    f"GOOD cannot be built: {failure}",
+                    where=listed.title,
+                    hint=f"The log is {builder.locate(listed.name)}.log.",
+                ) from failure
+            raise
+        return name
+
+    def _name_build(self, build: int) -> str:
+        """Return the value of the root axis for a build."""
+        name, builder = self.state.question.builds[build].name, self._builder
+        if builder is None:
+            return name
+        assert self.state.question.source is not None
+        folder = str(builder.locate(name))
+        return self.state.question.source.software.replace(FOLDER_PLACEHOLDER, folder)
+
+    @cached_property
+    def _builder(self) -> CommitBuilder | None:
+        source = self.state.question.source
+        if source is None:
+            return None
+        first = self.state.question.builds[0].name
+        repository, _ = open_repository(source.url, first, self.settings.git_dir)
+        return CommitBuilder(repository, source.command, self.settings.builds_dir)

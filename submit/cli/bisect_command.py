@@ -1,0 +1,349 @@
+"""Command ``treehammer bisect``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from treehammer.analysis.bisection.step_search import (
+    DEFAULT_CERTAINTY,
+    Conclusion,
+    FoundStep,
+    SearchOutcome,
+)
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, ExitCode
+from treehammer.hctests.cli.definition_options import definition_options
+from treehammer.hctests.cli.shipped_test_names import complete_tests
+from treehammer.submit.bisection.bisection_run import BisectionRun
+from treehammer.submit.bisection.bisection_state import (
+    SKIPPED,
+    BisectionQuestion,
+    BisectionState,
+    ProbeRecord,
+    load_state,
+)
+from treehammer.submit.bisection.build_list import CommitSource, list_builds, list_commits
+from treehammer.submit.bisection.commit_builds import DEFAULT_SOFTWARE, FOLDER_PLACEHOLDER
+from treehammer.submit.bisection.probe_results import is_exact_counter
+from treehammer.submit.cli.site_names import complete_sites
+from treehammer.submit.cli.submission_click_options import submission_click_options
+from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.terminal import on_interrupt, progress_bar
+from treehammer.text_formatting import format_share, pluralize
+
+DEFAULT_METRIC = "cpu_per_event_s"
+DEFAULT_JOB_LIMIT = 60
+
+
+@click.command("bisect")
+@click.argument("good", required=False, default="")
+@click.argument("bad", required=False, default="")
+@click.argument("spec", metavar="TEST", required=False, default="", shell_complete=complete_tests)
+@click.option(
+    "--over",
+    metavar="BUILDS",
+    default="",
+    help="The builds from GOOD to BAD, oldest first: values of the axis root, comma separated; a "
+    "file with one a line; or 'pypi:PACKAGE' for all its releases.",
+)
+@click.option(
+    "--repository",
+    metavar="URL",
+    default="",
+    help="Search the commits from GOOD to BAD of this repository instead.",
+)
+@click.option(
+    "--build",
+    "command",
+    metavar="COMMAND",
+    default="",
+    help="Shell command that builds a commit, in a copy of it.",
+)
+@click.option(
+    "--software",
+    metavar="VALUE",
+    default=DEFAULT_SOFTWARE,
+    show_default=True,
+    help="Value of the axis root for a built commit; e.g. path:{build}/install for ROOT itself.",
+)
+@click.option(
+    "--metric",
+    default=DEFAULT_METRIC,
+    show_default=True,
+    help="Metric that changed: of the catalogue, or the test's own.",
+)
+@click.option(
+    "--exact/--noisy",
+    default=None,
+    help="Whether one job decides about the metric [default: exact for exact counters].",
+)
+@click.option(
+    "--certainty",
+    type=click.FloatRange(0.5, 0.999),
+    default=DEFAULT_CERTAINTY,
+    show_default=True,
+    help="Probability at which the search ends.",
+)
+@click.option(
+    "--jobs",
+    "job_limit",
+    type=click.IntRange(min=1),
+    default=DEFAULT_JOB_LIMIT,
+    show_default=True,
+    help="End undecided after so many jobs.",
+)
+@click.option(
+    "--site",
+    default="local",
+    show_default=True,
+    shell_complete=complete_sites,
+    help="Site that runs the jobs.",
+)
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="last",
+    metavar="[ID]",
+    help="Continue a search that was interrupted [default: the newest].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@definition_options
+@submission_click_options
+@click.pass_obj
+def bisect(
+    settings: Settings,
+    good: str,
+    bad: str,
+    spec: str,
+    over: str,
+    repository: str,
+    command: str,
+    software: str,
+    metric: str,
+    exact: bool | None,
+    certainty: float,
+    job_limit: int,
+    site: str,
+    resume: str | None,
+    as_json: bool,
+    axes: Mapping[str, tuple[str, ...]],
+    overrides: Mapping[str, str],
+    options: SubmissionOptions,
+) -> ExitCode:
+    """Find the build between GOOD and BAD that changed a metric of TEST.
+
+    Each job measures one build beside GOOD. The next build is the one from which most is learned;
+    the search ends at the wanted certainty. Leaves with 0 when it found the build, with 3 when
+    nothing changed or nothing is certain.
+
+    \b
+    Example: treehammer bisect 6.38.00 6.40.00 ttree-read -P cache_mb=30 \\
+               --over 6.38.00,6.39.01,6.40.00
+             treehammer bisect v1.0 main mylib/ --repository ../mylib --build make
+             treehammer bisect 5.1.2 5.3.0 uproot-read --over pypi:uproot
+    """
+    if resume:
+        state = load_state(settings, resume)
+    else:
+        if not (good and bad and spec):
+            raise click.UsageError("GOOD, BAD and TEST are required, or --resume.")
+        source = _parse_source(over, repository, command, software)
+        builds = (
+            list_commits(good, bad, source, settings)[0] if source else list_builds(good, bad, over)
+        )
+        state = BisectionState.start(
+            BisectionQuestion(
+                builds=tuple(builds),
+                source=source,
+                test_spec=spec,
+                axes=_check_axes(axes),
+                overrides=overrides,
+                sites=(site,),
+                from_sites=(),
+                metric=metric,
+                is_exact=is_exact_counter(metric) if exact is None else exact,
+                certainty=certainty,
+                job_limit=job_limit,
+            )
+        )
+    click.echo(_describe_start(state), err=as_json)
+    run = BisectionRun(
+        state,
+        settings,
+        lambda now, found: click.echo(describe_probe(now, found), err=as_json),
+        options,
+        progress_bar,
+    )
+    with on_interrupt(f"continue with: treehammer bisect --resume {state.id}"):
+        conclusion = run.run()
+    if as_json:
+        click.echo(json.dumps(make_document(run.state, conclusion), indent=1))
+    else:
+        click.echo("\n" + describe_conclusion(run.state, conclusion))
+    found = (SearchOutcome.STEP, SearchOutcome.SEVERAL_STEPS)
+    return ExitCode.DONE if conclusion.outcome in found else ExitCode.NOTHING
+
+
+def _parse_source(over: str, repository: str, command: str, software: str) -> CommitSource | None:
+    if bool(over) == bool(repository):
+        raise click.UsageError("Name the builds: either --over or --repository.")
+    if not repository:
+        return None
+    if not command:
+        raise click.UsageError("--repository needs --build COMMAND ('true' if nothing is built).")
+    if FOLDER_PLACEHOLDER not in software:
+        raise click.UsageError(f"--software must contain {FOLDER_PLACEHOLDER}.")
+    return CommitSource(repository, command, software)
+
+
+def _check_axes(axes: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    if "root" in axes:
+        raise ConfigError("the builds are the values of this axis", where="-P root")
+    return axes
+
+
+def _describe_start(state: BisectionState) -> str:
+    question = state.question
+    first, last = question.builds[0], question.builds[-1]
+    how = "exact" if question.is_exact else f"until {format_share(question.certainty)} certain"
+    return (
+        f"Search {state.id}: {question.metric} ({how}) over {len(question.builds)} builds, "
+        f"{first.title} … {last.title}"
+    )
+
+
+def describe_probe(state: BisectionState, conclusion: Conclusion) -> str:
+    """Describe the last probe and the builds that are left in one line."""
+    probe = state.probes[-1]
+    title = state.question.builds[probe.build].title
+    first, last = conclusion.candidates
+    left = "one build left" if first == last else f"builds {first}–{last} left"
+    return (
+        f"{len(state.probes):3}  build {probe.build} {title}: {_describe_result(probe)}; {left}, "
+        f"best guess {format_share(conclusion.certainty)} certain"
+    )
+
+
+def _describe_result(probe: ProbeRecord) -> str:
+    if probe.state == SKIPPED:
+        return f"skipped ({probe.reason})"
+    if probe.counter is not None:
+        return f"{probe.counter[1]:g} (GOOD {probe.counter[0]:g})"
+    if not probe.effects:
+        return "nothing came back"
+    return ", ".join(map(format_effect, probe.effects))
+
+
+def format_effect(effect: float) -> str:
+    """Format ln(B/A) as a change in per cent."""
+    return f"{100 * math.expm1(effect):+.1f} %".replace("-", "−")
+
+
+def format_certainty(share: float) -> str:
+    """Format a certainty, of which rounding makes no full one."""
+    return "> 99.9 %" if 0.999 < share < 1 else format_share(share, 1)
+
+
+def describe_conclusion(state: BisectionState, conclusion: Conclusion) -> str:
+    """Describe the result of a search: builds, sizes, certainty and the campaigns behind it."""
+    lines = list(_describe_outcome(state, conclusion))
+    if skipped := [p for p in state.probes if p.state == SKIPPED]:
+        titles = ", ".join(state.question.builds[p.build].title for p in skipped)
+        lines.append(f"Skipped: {titles}")
+    campaigns = " ".join(p.campaign for p in state.probes if p.campaign)
+    lines += [f"{pluralize(state.jobs, 'job')}; campaigns: {campaigns}"]
+    return "\n".join(lines)
+
+
+def _describe_outcome(state: BisectionState, conclusion: Conclusion) -> list[str]:
+    question, certainty = state.question, format_certainty(conclusion.certainty)
+    if conclusion.outcome is SearchOutcome.UNCHANGED:
+        return [
+            f"{question.metric} did not change between GOOD and BAD (certainty {certainty})"
+            f"{_describe_last_level(conclusion)}."
+        ]
+    steps = [_describe_step(state, step) for step in conclusion.steps]
+    if conclusion.outcome is SearchOutcome.STEP:
+        return steps
+    if conclusion.outcome is SearchOutcome.SEVERAL_STEPS:
+        return [f"More than one step (certainty {certainty}):", *steps]
+    first, last = conclusion.candidates
+    builds = question.builds
+    return [
+        f"Undecided after {pluralize(state.jobs, 'job')}: the best guess is "
+        f"{certainty}{_describe_last_level(conclusion)}.",
+        f"Left: {builds[first].title} … {builds[last].title}"
+        f"{_describe_shares(conclusion)}. Allow more with --jobs, or measure longer jobs.",
+    ]
+
+
+def _describe_last_level(conclusion: Conclusion) -> str:
+    if conclusion.last_level is None:
+        return ""
+    mean, low, high = map(format_effect, conclusion.last_level)
+    return f"; BAD is {mean} [{low}, {high}]"
+
+
+def _describe_shares(conclusion: Conclusion) -> str:
+    if conclusion.shares is None:
+        return ""
+    none, one, more = map(format_share, conclusion.shares)
+    return f" (no step {none}, one {one}, more {more})"
+
+
+def _describe_step(state: BisectionState, step: FoundStep) -> str:
+    builds, metric = state.question.builds, state.question.metric
+    which = builds[step.last].title
+    if step.first != step.last:
+        which = f"one of {', '.join(b.title for b in builds[step.first : step.last + 1])}"
+    size = "from or to 0" if step.effect is None else format_effect(step.effect)
+    if step.low is not None and step.high is not None and step.low != step.high:
+        size += f" [{format_effect(step.low)}, {format_effect(step.high)}]"
+    before = builds[step.first - 1].title
+    return (
+        f"{which} changed {metric} by {size} (certainty {format_certainty(step.certainty)}); "
+        f"the build before is {before}"
+    )
+
+
+def make_document(state: BisectionState, conclusion: Conclusion) -> dict[str, Any]:
+    """Build the result for programs; effects are ln(build/GOOD)."""
+    builds = state.question.builds
+
+    def describe_step(step: FoundStep) -> dict[str, Any]:
+        return {
+            "builds": [build.name for build in builds[step.first : step.last + 1]],
+            "before": builds[step.first - 1].name,
+            "certainty": step.certainty,
+            "effect": step.effect,
+            "low": step.low,
+            "high": step.high,
+        }
+
+    return {
+        "id": state.id,
+        "outcome": conclusion.outcome.value,
+        "metric": state.question.metric,
+        "certainty": conclusion.certainty,
+        "steps": [describe_step(step) for step in conclusion.steps],
+        "candidates": [builds[place].name for place in conclusion.candidates],
+        "last_level": conclusion.last_level,
+        "shares": conclusion.shares,
+        "jobs": state.jobs,
+        "probes": [
+            {
+                "build": builds[probe.build].name,
+                "state": probe.state,
+                "campaign": probe.campaign,
+                "effects": probe.effects,
+                "counter": probe.counter,
+                "reason": probe.reason,
+            }
+            for probe in state.probes
+        ],
+    }

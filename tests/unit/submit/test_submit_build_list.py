@@ -1,0 +1,126 @@
+"""Builds of a search: lists, files, releases of packages, commits and their builds."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from library_repository import make_library, run_git
+
+from treehammer import config
+from treehammer.collectors.software import providers
+from treehammer.collectors.software.wheel_releases import find_release
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, SoftwareError, SourceError
+from treehammer.hctests.git.repository import Repository
+from treehammer.submit.bisection import build_list
+from treehammer.submit.bisection.build_list import CommitSource, list_builds, list_commits
+from treehammer.submit.bisection.commit_builds import BuildFailedError, CommitBuilder
+
+
+def make_settings(folder: Path) -> Settings:
+    flags = {"cache_dir": folder / "cache", "data_dir": folder / "data"}
+    return config.load_settings(flags, environ={}, folder=folder)
+
+
+def test_list_is_cut_to_good_and_bad() -> None:
+    found = list_builds("6.38.00", "6.40.00", "6.36.00, 6.38.00,6.39.01,6.40.00,current")
+    assert [build.name for build in found] == ["6.38.00", "6.39.01", "6.40.00"]
+
+
+def test_file_has_one_build_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "builds.txt"
+    path.write_text("# nightlies\npath:/a\n\npath:/b  # Tuesday\npath:/c\n")
+    found = list_builds("path:/a", "path:/c", str(path))
+    assert [build.name for build in found] == ["path:/a", "path:/b", "path:/c"]
+
+
+def test_unknown_build_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"6\.40\.01 is not among the builds\n.*6\.40\.00"):
+        list_builds("6.38.00", "6.40.01", "6.38.00,6.40.00")
+
+
+def test_wrong_order_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not stand before"):
+        list_builds("b", "a", "a,b")
+
+
+def answer_index(status: int, printed: str, errors: str = "") -> object:
+    def run(*_arguments: object, **_options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], status, printed, errors)
+
+    return run
+
+
+def test_releases_of_a_package_are_listed_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = "uproot (5.3.0)\nAvailable versions: 5.3.0, 5.2.10, 5.2.9, 5.1.2, 4.3.7\n"
+    monkeypatch.setattr(build_list.subprocess, "run", answer_index(0, printed))
+    found = list_builds("5.1.2", "5.3.0", "pypi:uproot awkward<2.7")
+    assert [build.title for build in found] == ["5.1.2", "5.2.9", "5.2.10", "5.3.0"]
+    assert found[1].name == "pypi:uproot==5.2.9 awkward<2.7"
+
+
+def test_index_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_list.subprocess, "run", answer_index(1, "", "ERROR: no network"))
+    with pytest.raises(SoftwareError, match="no network"):
+        list_builds("1", "2", "pypi:uproot")
+
+
+def test_commits_are_listed_and_built_once(tmp_path: Path) -> None:
+    commits = make_library(tmp_path / "library", 4, changed=2, broken=3)
+    command = f"echo x >> {tmp_path}/built; sh build.sh"
+    source = CommitSource(str(tmp_path / "library"), command, "build:{build}")
+    found, builder = list_commits(commits[1][:9], "main", source, make_settings(tmp_path))
+    assert [build.name for build in found] == commits[1:]
+    assert found[1].title.endswith("Revise library, part 2")
+    folder = builder.build(commits[2])
+    assert "1.3" in (folder / "library.py").read_text()
+    assert not (folder / ".git").exists()
+    assert builder.build(commits[2]) == folder
+    for _ in range(2):
+        with pytest.raises(BuildFailedError, match="failed with status 1"):
+            builder.build(commits[3])
+    assert (tmp_path / "built").read_text() == "x\nx\n", "neither was built twice"
+
+
+def test_interrupted_build_starts_afresh(tmp_path: Path) -> None:
+    commits = make_library(tmp_path / "library", 1, changed=0)
+    repository = Repository.open_local(tmp_path / "library")
+    builder = CommitBuilder(repository, "test ! -e left && sh build.sh", tmp_path / "builds")
+    builder.locate(commits[0]).mkdir(parents=True)
+    (builder.locate(commits[0]) / "left").touch()
+    assert (builder.build(commits[0]) / "library.py").is_file()
+
+
+def test_commits_of_other_branches_are_refused(tmp_path: Path) -> None:
+    make_library(tmp_path / "library", 2, changed=1)
+    run_git(tmp_path / "library", "checkout", "--quiet", "-b", "other", "HEAD~1")
+    run_git(tmp_path / "library", "commit", "--quiet", "--allow-empty", "--message", "Go on")
+    source = CommitSource(str(tmp_path / "library"), "true", "build:{build}")
+    with pytest.raises(SourceError, match="does not descend"):
+        list_commits("other", "main", source, make_settings(tmp_path))
+
+
+def test_build_provider_offers_programs_and_libraries(tmp_path: Path) -> None:
+    request = providers.parse_software_request(f"build:{tmp_path}")
+    prepared = providers.prepare_software(request, tmp_path)
+    setup = providers.setup_software(prepared, {"PATH": "/bin", "PYTHONPATH": "/x"}, tmp_path)
+    assert setup.env["TREEHAMMER_BUILD"] == str(tmp_path)
+    assert setup.env["PATH"] == f"{tmp_path}/bin:/bin"
+    assert setup.env["LD_LIBRARY_PATH"] == f"{tmp_path}/lib"
+    assert "/x" not in setup.env["PYTHONPATH"]
+    missing = providers.parse_software_request(f"build:{tmp_path}/none")
+    with pytest.raises(providers.ExecutionError, match="there is no folder"):
+        providers.prepare_software(missing, tmp_path)
+
+
+def test_package_provider_pins_one_version() -> None:
+    plain = find_release(providers.parse_software_request("pypi:uproot==5.1.2"))
+    assert (plain.folder_name, plain.others) == ("uproot-5.1.2", ("uproot==5.1.2",))
+    pinned = find_release(providers.parse_software_request("pypi:uproot==5.1.2 awkward<2.7"))
+    assert pinned.others == ("awkward<2.7", "uproot==5.1.2")
+    assert pinned.folder_name.startswith("uproot-5.1.2-")
+    for wrong in ("pypi:uproot", "pypi:uproot>=5", "pypi:uproot==5.1.2 --index-url=x"):
+        with pytest.raises(ValueError, match="NAME==VERSION"):
+            providers.parse_software_request(wrong)
