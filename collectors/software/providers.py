@@ -16,7 +16,7 @@
     the folder of a Python environment that has both.  No ROOT: the two do not share a process.
 ``build``
     the folder of any build or Python environment, without ROOT; the payload finds it in
-    ``TREEHAMMER_BUILD``.
+    ``TREEHAMMER_SOFTWARE``.
 ``pypi``
     a package from PyPI, such as uproot, with what it requires in a cached environment.  No ROOT.
 ``none``
@@ -67,8 +67,8 @@ BUILD = "build"
 WITHOUT_ROOT = ("none", XROOTD, BUILD, PYPI)
 #: Providers whose releases are installed on the submitting side.
 _INSTALLED = ("wheel", XROOTD, PYPI)
-#: Variable with the folder of a build.
-BUILD_VARIABLE = "TREEHAMMER_BUILD"
+#: Variable with the folder of the software.
+SOFTWARE_VARIABLE = "TREEHAMMER_SOFTWARE"
 
 RUNNABLE_PAYLOAD_KINDS = ("python", "macro", "executable")
 
@@ -392,7 +392,7 @@ def _setup_build(
     """Use the folder's own Python if it has one, and its programs and libraries first."""
     _check_build(request)
     env, folder = drop_foreign_python(base_env), request.location
-    env[BUILD_VARIABLE] = folder
+    env[SOFTWARE_VARIABLE] = folder
     for name, below in (("PATH", "bin"), ("LD_LIBRARY_PATH", "lib")):
         known = env.get(name, "")
         env[name] = os.pathsep.join(p for p in (os.path.join(folder, below), known) if p)

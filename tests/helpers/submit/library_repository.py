@@ -22,7 +22,7 @@ better = "lower"
 # The time is made of steps, so that it depends on the library and not on the machine's load.
 PAYLOAD = """
 import json, os, random, sys
-sys.path.insert(0, os.environ["TREEHAMMER_BUILD"])
+sys.path.insert(0, os.environ["TREEHAMMER_SOFTWARE"])
 import library
 steps = library.count_steps(1000)
 seconds = 1e-6 * steps * random.gauss(1, 0.004)

@@ -9,12 +9,12 @@ import pytest
 from library_repository import make_library, run_git
 
 from treehammer import config
+from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.wheel_releases import find_release
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SoftwareError, SourceError
 from treehammer.hctests.git.repository import Repository
-from treehammer.submit.bisection import build_list
 from treehammer.submit.bisection.build_list import CommitSource, list_builds, list_commits
 from treehammer.submit.bisection.commit_builds import BuildFailedError, CommitBuilder
 
@@ -55,14 +55,14 @@ def answer_index(status: int, printed: str, errors: str = "") -> object:
 
 def test_releases_of_a_package_are_listed_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = "uproot (5.3.0)\nAvailable versions: 5.3.0, 5.2.10, 5.2.9, 5.1.2, 4.3.7\n"
-    monkeypatch.setattr(build_list.subprocess, "run", answer_index(0, printed))
+    monkeypatch.setattr(subprocess, "run", answer_index(0, printed))
     found = list_builds("5.1.2", "5.3.0", "pypi:uproot awkward<2.7")
     assert [build.title for build in found] == ["5.1.2", "5.2.9", "5.2.10", "5.3.0"]
     assert found[1].name == "pypi:uproot==5.2.9 awkward<2.7"
 
 
 def test_index_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_list.subprocess, "run", answer_index(1, "", "ERROR: no network"))
+    monkeypatch.setattr(subprocess, "run", answer_index(1, "", "ERROR: no network"))
     with pytest.raises(SoftwareError, match="no network"):
         list_builds("1", "2", "pypi:uproot")
 
@@ -106,12 +106,12 @@ def test_build_provider_offers_programs_and_libraries(tmp_path: Path) -> None:
     request = providers.parse_software_request(f"build:{tmp_path}")
     prepared = providers.prepare_software(request, tmp_path)
     setup = providers.setup_software(prepared, {"PATH": "/bin", "PYTHONPATH": "/x"}, tmp_path)
-    assert setup.env["TREEHAMMER_BUILD"] == str(tmp_path)
+    assert setup.env["TREEHAMMER_SOFTWARE"] == str(tmp_path)
     assert setup.env["PATH"] == f"{tmp_path}/bin:/bin"
     assert setup.env["LD_LIBRARY_PATH"] == f"{tmp_path}/lib"
     assert "/x" not in setup.env["PYTHONPATH"]
     missing = providers.parse_software_request(f"build:{tmp_path}/none")
-    with pytest.raises(providers.ExecutionError, match="there is no folder"):
+    with pytest.raises(ExecutionError, match="there is no folder"):
         providers.prepare_software(missing, tmp_path)
 
 
