@@ -22,6 +22,7 @@ from benchmarks.service import (
     import_cost,
     ingest_cost,
     page_cost,
+    patrol_kills,
     query_cost,
     scaling,
     sizing,
@@ -49,6 +50,7 @@ SIMPLE_BENCHMARKS = {
     "simulation": verdict_simulation.measure,
     "tls": tls_cost.measure,
     "bisection": bisection_simulation.measure,
+    "patrol": patrol_kills.measure,
 }
 #: Benchmarks with options of their own.
 CONFIGURABLE_BENCHMARKS = {

@@ -24,6 +24,7 @@ from treehammer.hctests.git.repository import (
     Repository,
     compute_object_id,
     hold_cache_lock,
+    list_remote_refs,
     update_mirror,
 )
 from treehammer.hctests.git.repository_address import RepositoryAddress, mask_credentials
@@ -76,6 +77,18 @@ def list_shipped_tests() -> tuple[str, ...]:
     return tuple(
         sorted(path.parent.name for path in SHIPPED_TESTS_FOLDER.glob(f"*/{TEST_FILE_NAME}"))
     )
+
+
+def list_refs(url: str, settings: Settings) -> dict[str, str]:
+    """List branches and tags of a repository, remote or local: full name -> commit.
+
+    Raises:
+        SourceError: there is no such repository, or it does not answer.
+    """
+    local = Path(url).expanduser()
+    if local.exists():
+        return Repository.open_local(local.resolve()).list_refs()
+    return list_remote_refs(_parse_address(url), settings.git_dir)
 
 
 def find_tests(where: str, settings: Settings) -> tuple[str, ...]:
@@ -180,6 +193,10 @@ def open_repository(url: str, ref: str, git_dir: Path) -> tuple[Repository, str]
     if local.exists():
         repository = Repository.open_local(local.resolve())
         return repository, repository.resolve_commit(ref)
+    return update_mirror(_parse_address(url), ref, git_dir)
+
+
+def _parse_address(url: str) -> RepositoryAddress:
     address = RepositoryAddress.from_url(url)
     if address is None or address.url.startswith("-"):
         raise SourceError(
@@ -187,7 +204,7 @@ def open_repository(url: str, ref: str, git_dir: Path) -> tuple[Repository, str]
             where=mask_credentials(url),
             hint="Name a test in a repository as URL@REF:path, e.g. .@HEAD:hctests/ttree-read.",
         )
-    return update_mirror(address, ref, git_dir)
+    return address
 
 
 def _check_inside_repository(path: str, where: str) -> str:

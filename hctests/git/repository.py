@@ -171,6 +171,14 @@ class Repository:
                 )
         return entries
 
+    def list_refs(self) -> dict[str, str]:
+        """List branches and tags: full name -> full hash of the commit."""
+        form = "--format=%(refname) %(objectname) %(*objectname)"
+        lines = self._read_git("for-each-ref", form, "refs/heads", "refs/tags").splitlines()
+        parts = (line.split() for line in lines)
+        # An annotated tag has a commit beside its own object.
+        return {name: ids[-1] for name, *ids in parts}
+
     def list_tests(self, commit: str) -> tuple[str, ...]:
         """List the folders of a commit that contain a test.toml."""
         names = self._read_git("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
@@ -291,6 +299,27 @@ def update_mirror(address: RepositoryAddress, ref: str, git_dir: Path) -> tuple[
             return repository, _fetch_ref(repository, address, ref)
         except GitCommandError as error:
             raise _unreachable_error(error, address, directory) from error
+
+
+def list_remote_refs(address: RepositoryAddress, git_dir: Path) -> dict[str, str]:
+    """List branches and tags of a remote repository: full name -> full hash of the commit.
+
+    Nothing is fetched.
+
+    Raises:
+        SourceUnreachableError: the remote does not answer or denies access.
+    """
+    directory = git_dir / "mirrors"
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        names = _list_remote_refs(Repository(directory, address.url), address, "")
+    except GitCommandError as error:
+        raise _unreachable_error(error, address, directory) from error
+    return {
+        name: names.get(f"{name}^{{}}", commit)
+        for name, commit in names.items()
+        if name.startswith(("refs/heads/", "refs/tags/")) and not name.endswith("^{}")
+    }
 
 
 @contextmanager

@@ -85,6 +85,11 @@ def enable_wal(engine: Engine) -> None:
                 time.sleep(0.05)
 
 
+def read_clock(connection: Connection) -> int:
+    """Return the time of the database's clock, microseconds since 1970 UTC."""
+    return backend_of(connection.engine).read_clock(connection)
+
+
 @contextmanager
 def read_transaction(engine: Engine) -> Iterator[Connection]:
     """Open a transaction that sees one state of the database throughout."""

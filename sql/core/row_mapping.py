@@ -21,6 +21,11 @@ from treehammer.sql.core.rows import (
     JobRow,
     OverrideRow,
     PairRow,
+    PatrolChargeRow,
+    PatrolEntryRow,
+    PatrolLeaseRow,
+    PatrolSiteRow,
+    PatrolStartRow,
     ReceiptRow,
     ReplicaRow,
     RuleSetRow,
@@ -42,6 +47,11 @@ Row = TypeVar(
     RuleSetRow,
     DowntimeRow,
     OverrideRow,
+    PatrolLeaseRow,
+    PatrolEntryRow,
+    PatrolStartRow,
+    PatrolChargeRow,
+    PatrolSiteRow,
 )
 #: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
@@ -58,6 +68,11 @@ KeyedRow = (
     | RuleSetRow
     | DowntimeRow
     | OverrideRow
+    | PatrolLeaseRow
+    | PatrolEntryRow
+    | PatrolStartRow
+    | PatrolChargeRow
+    | PatrolSiteRow
 )
 ComparisonRow = PairRow | VerdictRow
 

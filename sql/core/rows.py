@@ -346,3 +346,90 @@ class CountRow:
     failure_class: str
     plausible: bool
     measurements: int
+
+
+@dataclass(frozen=True)
+class PatrolLeaseRow:
+    """Lease of the leader among patrols; ``epoch`` grows with every change of the holder."""
+
+    name: str
+    holder: str
+    epoch: int
+    acquired_us: int
+    expires_us: int
+
+
+@dataclass(frozen=True)
+class PatrolEntryRow:
+    """Entry of a patrol file; ``next_us`` is its next start, None if that is not known."""
+
+    name: str
+    line: int
+    test: str
+    follows: str
+    sites: str
+    every_s: int | None
+    in_flight: int
+    next_us: int | None
+    note: str
+    checked_us: int
+
+
+@dataclass(frozen=True)
+class PatrolStartRow:
+    """Start of a campaign on one occasion: a time, a commit, a tag or a release.
+
+    Attributes:
+        entry: name of the entry.
+        occasion: unique within the entry.
+        campaign_id: identity of the campaign; '' for what existed before the patrol followed it.
+        state: a state of :mod:`treehammer.sql.watch.patrol_starts`.
+        due_us: time at which it was to start.
+        claimed_us: time of the claim.
+        finished_us: time at which its jobs had ended and its cost was settled.
+        epoch: epoch of the lease under which it was claimed.
+        holder: patrol that submits it and collects its results.
+        request: the request as JSON, enough to repeat the submission.
+        message: for people.
+    """
+
+    entry: str
+    occasion: str
+    campaign_id: str
+    state: str
+    due_us: int
+    claimed_us: int
+    finished_us: int | None
+    epoch: int
+    holder: str
+    request: str
+    message: str
+
+
+@dataclass(frozen=True)
+class PatrolChargeRow:
+    """Cost of a campaign at a site: reserved with its start, settled at its end.
+
+    ``day`` counts UTC days since 1970.
+    """
+
+    campaign_id: str
+    site: str
+    day: int
+    reserved_cpu_s: float
+    reserved_bytes: int
+    used_cpu_s: float | None = None
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class PatrolSiteRow:
+    """Daily limits of a site and its back-off, during which only a probe starts at ``probe_us``."""
+
+    site: str
+    cpu_limit_s: float | None
+    bytes_limit: int | None
+    failures: int
+    probe_us: int | None
+    changed_us: int
+    reason: str

@@ -624,3 +624,79 @@ release_check = sa.Table(
     sa.Index("ix_release_check_campaign", "campaign_id"),
     sa.Index("ix_release_check_state", "state", "changed_us"),
 )
+
+# Lease of the one leader among several patrols. ``epoch`` grows with every change of the holder.
+patrol_lease = sa.Table(
+    "patrol_lease",
+    metadata,
+    sa.Column("name", StoredText(MAX_WORD), primary_key=True),
+    sa.Column("holder", StoredText(MAX_TEXT), nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("acquired_us", sa.BigInteger, nullable=False),
+    sa.Column("expires_us", sa.BigInteger, nullable=False),
+)
+
+# Entries of the patrol file, as the leader last saw them.
+patrol_entry = sa.Table(
+    "patrol_entry",
+    metadata,
+    sa.Column("name", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("line", sa.BigInteger, nullable=False),
+    sa.Column("test", StoredText(MAX_TEXT)),
+    sa.Column("follows", StoredText(MAX_TEXT)),
+    sa.Column("sites", StoredText(MAX_TEXT)),
+    sa.Column("every_s", sa.BigInteger),
+    sa.Column("in_flight", sa.BigInteger, nullable=False),
+    sa.Column("next_us", sa.BigInteger),
+    sa.Column("note", LongText),
+    sa.Column("checked_us", sa.BigInteger, nullable=False),
+)
+
+# Starts of campaigns. A row is written before anything is submitted, once for each occasion: a time,
+# a commit, a tag or a release.
+patrol_start = sa.Table(
+    "patrol_start",
+    metadata,
+    sa.Column("entry", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("occasion", StoredText(MAX_IDENTITY), primary_key=True),
+    # NULL for what existed before the patrol began to follow it.
+    sa.Column("campaign_id", StoredText(MAX_IDENTITY)),
+    sa.Column("state", StoredText(MAX_WORD), nullable=False),
+    sa.Column("due_us", sa.BigInteger, nullable=False),
+    sa.Column("claimed_us", sa.BigInteger, nullable=False),
+    sa.Column("finished_us", sa.BigInteger),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("holder", StoredText(MAX_TEXT), nullable=False),
+    sa.Column("request", LongText),
+    sa.Column("message", LongText),
+    sa.Index("ix_patrol_start_campaign", "campaign_id", unique=True),
+    sa.Index("ix_patrol_start_state", "state", "entry"),
+)
+
+# Cost of a campaign at a site on the day of its start (UTC, days since 1970): reserved with the
+# start, settled at the end.
+patrol_charge = sa.Table(
+    "patrol_charge",
+    metadata,
+    sa.Column("campaign_id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("site", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("day", sa.BigInteger, nullable=False),
+    sa.Column("reserved_cpu_s", REAL, nullable=False),
+    sa.Column("reserved_bytes", sa.BigInteger, nullable=False),
+    sa.Column("used_cpu_s", REAL),
+    sa.Column("used_bytes", sa.BigInteger),
+    sa.Index("ix_patrol_charge_day", "day", "site"),
+)
+
+# Daily limits of a site, and its back-off: no campaigns but one probe at ``probe_us``.
+patrol_site = sa.Table(
+    "patrol_site",
+    metadata,
+    sa.Column("site", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("cpu_limit_s", REAL),
+    sa.Column("bytes_limit", sa.BigInteger),
+    sa.Column("failures", sa.BigInteger, nullable=False),
+    sa.Column("probe_us", sa.BigInteger),
+    sa.Column("changed_us", sa.BigInteger, nullable=False),
+    sa.Column("reason", LongText),
+)

@@ -1,1 +1,1 @@
-"""Continuous operation: states of sites with their exceptions, alarms, and checks of releases."""
+"""Continuous operation: patrols, states of sites, alarms, and checks of releases."""

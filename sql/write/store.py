@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
@@ -137,9 +137,19 @@ class Store(ResultsReader):
 
     # Campaigns, jobs, attempts
 
-    def add_campaign(self, campaign: CampaignRow, jobs: Iterable[JobRow]) -> None:
-        """Insert a campaign and its jobs; existing rows stay unchanged."""
+    def add_campaign(
+        self,
+        campaign: CampaignRow,
+        jobs: Iterable[JobRow],
+        permit: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """Insert a campaign and its jobs; existing rows stay unchanged.
+
+        ``permit`` runs first, in the same transaction; its error leaves the database unchanged.
+        """
         with write_transaction(self._engine) as connection:
+            if permit is not None:
+                permit(connection)
             insert_missing_rows(connection, schema.campaign, [campaign])
             insert_missing_rows(connection, schema.job, jobs)
 

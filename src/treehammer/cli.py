@@ -79,6 +79,10 @@ COMMANDS = {
         "analysis.cli.notify_command:notify_command",
         "Send messages about changed states and regressions.",
     ),
+    "patrol": LazyCommand(
+        "patrol.cli.patrol_commands:patrol",
+        "Run tests by themselves: by time, commit, tag and ROOT release.",
+    ),
     "purge": LazyCommand(
         "submit.cli.purge_command:purge", "Remove working folders and logs of finished campaigns."
     ),

@@ -116,6 +116,10 @@ class SitesError(InvalidDocumentError):
     """The sites file is wrong."""
 
 
+class PatrolFileError(InvalidDocumentError):
+    """The patrol file is wrong."""
+
+
 class MeasurementFileError(InvalidDocumentError):
     """A file is no file of measurements, or holds measurements that cannot be imported."""
 

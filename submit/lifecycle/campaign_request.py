@@ -49,6 +49,9 @@ class CampaignRequest:
         options: submission options for sites with HTCondor.
         watches: tests that watch the servers during the load.
         watch_sites: names of sites whose jobs run on these servers.
+        created_us: time of the request, microseconds since 1970 UTC; 0 for now.
+        campaign_id: identity fixed by an earlier plan of this request; '' for a new one.
+        max_jobs: number of jobs after which the plan ends; 0 for all.
     """
 
     test_spec: str
@@ -60,6 +63,9 @@ class CampaignRequest:
     options: SubmissionOptions = DEFAULT_OPTIONS
     watches: tuple[str, ...] = ()
     watch_sites: tuple[str, ...] = ()
+    created_us: int = 0
+    campaign_id: str = ""
+    max_jobs: int = 0
 
 
 def plan_request(
@@ -114,7 +120,7 @@ def plan_request(
         storage,
         manifests[0] if manifests else None,
         releases,
-        created_us=time.time_ns() // 1000,
+        created_us=request.created_us or time.time_ns() // 1000,
         name=request.name,
         from_sites=from_sites,
         site_software=site_software,
@@ -122,6 +128,8 @@ def plan_request(
         others={one.name: one for one in manifests[1:]},
         placement=placement,
         watches=watches,
+        campaign_id=request.campaign_id,
+        max_jobs=request.max_jobs,
     )
     has_service = bool(settings.service_url) and request.options.use_service
     check_common_start(plan, has_service=has_service)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+
+from sqlalchemy.engine import Connection
 
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
@@ -54,10 +56,18 @@ def check_plan_limits(plan: Plan, settings: Settings) -> None:
         credentials.check_validity(now, None if duration_s is None else now + duration_s)
 
 
-def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
+def submit_plan(
+    plan: Plan, settings: Settings, permit: Callable[[Connection], None] | None = None
+) -> CampaignRow:
     """Store the campaign, then submit its jobs.
 
-    In this order every running job is in the store, whenever this process is killed.
+    In this order every running job is in the store, whenever this process is killed. Submitting the
+    same plan again queues the jobs that are missing.
+
+    Args:
+        plan: the plan.
+        settings: all settings.
+        permit: condition on which the campaign may be stored, see :meth:`.Store.add_campaign`.
 
     Raises:
         ConfigError: the plan exceeds a ceiling, a credential expires too early, or the key for the
@@ -77,7 +87,9 @@ def submit_plan(plan: Plan, settings: Settings) -> CampaignRow:
         if service is not None:
             CampaignUploader(settings).register_campaign(plan.campaign_id)
         # Fetching software may have taken an hour: the submission starts now.
-        store.add_campaign(replace(campaign, created_us=time.time_ns() // 1000), rows.values())
+        store.add_campaign(
+            replace(campaign, created_us=time.time_ns() // 1000), rows.values(), permit
+        )
         for name in sorted({row.batch_system for row in rows.values()}):
             jobs = {
                 item.job_id: item for item in descriptions if rows[item.job_id].batch_system == name

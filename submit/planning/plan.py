@@ -130,6 +130,8 @@ def make_plan(
     others: Mapping[str, Manifest] | None = None,
     placement: RucioPlacement = NO_RUCIO_PLACEMENT,
     watches: Sequence[ServerWatch] = (),
+    campaign_id: str = "",
+    max_jobs: int = 0,
 ) -> Plan:
     """Expand a test into the jobs of a campaign.
 
@@ -146,13 +148,16 @@ def make_plan(
         others: name -> manifest of the further datasets of its axis, or in other formats.
         placement: files of the dataset at doors with an RSE.
         watches: tests that watch the servers during the load.
+        campaign_id: identity fixed by an earlier plan of the same campaign; '' to derive it.
+        max_jobs: number of jobs after which the plan ends; 0 for all, and for load tests, whose
+            jobs wait for each other.
 
     Raises:
         NothingToDoError: no variant can run at these sites.
     """
     request = _canonical_request(pinned, sites, options.breaker, from_sites, watches)
     identity = hash_values(created_us, pinned.repository, pinned.commit, pinned.hashes, request)
-    campaign_id = identity[:16]
+    campaign_id = campaign_id or identity[:16]
     name = name or _default_display_name(pinned, created_us)
     planner = JobPlanner(
         pinned, manifest, software, campaign_id, name, site_software or {}, others or {}, placement
@@ -160,7 +165,7 @@ def make_plan(
     pairs = pair_sites(sites, from_sites)
     accesses, notes = select_doors(pinned.definition, pairs)
     notes += _missing_replica_notes(accesses, pinned.definition.dataset_names, placement)
-    jobs = JobSequence(planner, accesses, tuple(watches))
+    jobs = JobSequence(planner, accesses, tuple(watches), 0 if pinned.definition.load else max_jobs)
     jobs = replace(jobs, accesses=tuple(access for access in accesses if jobs.groups_at(access)))
     paired, alone = _drop_lone_doors(jobs)
     notes += alone
@@ -198,8 +203,12 @@ class JobSequence(Sequence[PlannedJob]):
     planner: JobPlanner
     accesses: tuple[DoorAccess, ...]
     watches: tuple[ServerWatch, ...] = ()
+    max_jobs: int = 0
 
     def __iter__(self) -> Iterator[PlannedJob]:
+        yield from islice(self._all_jobs(), self.max_jobs or None)
+
+    def _all_jobs(self) -> Iterator[PlannedJob]:
         if self.planner.pinned.definition.load is not None:
             yield from self._load_jobs()
             return
@@ -215,7 +224,8 @@ class JobSequence(Sequence[PlannedJob]):
             len(list_watched(self.watches, members)) for members in self.load_groups.values()
         )
         checksum = sum(1 for _ in self._checksum_jobs())
-        return timed * self._repeat_count + (watching if self.watches else 0) + checksum
+        count = timed * self._repeat_count + (watching if self.watches else 0) + checksum
+        return min(count, self.max_jobs) if self.max_jobs else count
 
     @overload
     def __getitem__(self, index: int) -> PlannedJob: ...
@@ -237,6 +247,9 @@ class JobSequence(Sequence[PlannedJob]):
             last = self._repeat_count
             for job in self._load_jobs(first_repeat=last):
                 yield job, 1 if job.is_watch else last
+            return
+        if self.max_jobs:
+            yield from ((job, 1) for job in self)
             return
         for job in self._timed_jobs(1):
             yield job, self._repeat_count

@@ -41,6 +41,8 @@ class SubmissionLocks:
         try:
             self._remove_stale()
             with hold_lock(mine / "lock"):
+                # Left by a submitter that was killed.
+                shutil.rmtree(mine / "rendered", ignore_errors=True)
                 try:
                     (mine / "rendered").mkdir()
                     yield mine / "rendered"

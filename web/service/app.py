@@ -22,6 +22,7 @@ from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.ownership import Sender
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
+from treehammer.systemd_notify import SystemdNotifier
 from treehammer.version import __version__
 from treehammer.web.api import service_metrics_endpoint
 from treehammer.web.api.campaign_ingest import CampaignIngest
@@ -54,7 +55,6 @@ from treehammer.web.core.service_metrics import MeteredSink, ServiceMetrics
 from treehammer.web.service.access_log import AccessLog
 from treehammer.web.service.request_guard import RequestGuard
 from treehammer.web.service.request_metrics import RequestMetrics
-from treehammer.web.service.systemd_notify import SystemdNotifier
 
 #: Seconds for the last measurements to be written when the service stops.
 WRITER_CLOSE_TIMEOUT_S = 5.0

@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from treehammer import log_format
 from treehammer.config import PUBLIC, Settings, is_loopback
 from treehammer.errors import ConfigError
 from treehammer.private_files import is_private
@@ -27,6 +27,7 @@ from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.core.database_engine import parse_url
 from treehammer.sql.core.database_errors import display_url, sqlite_path
 from treehammer.sql.write.store import Store
+from treehammer.systemd_notify import SystemdNotifier
 from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.client_limits import ClientLimits, UploadQuota
@@ -36,7 +37,6 @@ from treehammer.web.service.connection_guard import KEEP_ALIVE_S, ConnectionGuar
 from treehammer.web.service.page_routes import PageRoutes
 from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
 from treehammer.web.service.security_headers import security_headers
-from treehammer.web.service.systemd_notify import SystemdNotifier
 from treehammer.web.service.tls import ServerCertificate
 
 _LOG = logging.getLogger("treehammer.service")
@@ -327,15 +327,7 @@ def _raise_open_file_limit() -> int:
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """Log to standard error in lines that start with the time (UTC)."""
-    handler = logging.StreamHandler()
-    form = logging.Formatter("%(asctime)sZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    form.converter = time.gmtime
-    handler.setFormatter(form)
-    for name in ("treehammer", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers[:] = [handler]
-        logger.setLevel(level)
-        logger.propagate = False
+    """Log to standard error; see :func:`.log_format.log_to_stderr`."""
+    log_format.log_to_stderr(level, ("treehammer", "uvicorn"))
     # uvicorn's messages on start and stop repeat those of the service.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -46,6 +46,8 @@ class Backend:
     #: Driver and its positional parameter style, for which statements are compiled once; None if
     #: SQLAlchemy has to pass each value.
     positional_driver: ClassVar[tuple[str, str] | None] = None
+    #: Query of the seconds since 1970 UTC by the server's clock, not as of the transaction's begin.
+    clock_query: ClassVar[str] = "SELECT EXTRACT(EPOCH FROM CURRENT_TIMESTAMP)"
 
     def with_driver(self, url: URL) -> URL:
         """Return the URL with its default driver filled in."""
@@ -105,6 +107,10 @@ class Backend:
     def identity(self, connection: Connection) -> tuple[Any, ...]:
         """Return a unique identity of this database under any address; () if it has none."""
         return ()
+
+    def read_clock(self, connection: Connection) -> int:
+        """Return the database's time, microseconds since 1970 UTC."""
+        return round(float(connection.exec_driver_sql(self.clock_query).scalar_one()) * 1e6)
 
     def measure_bytes(self, connection: Connection) -> int | None:
         """Return the bytes that the database takes on disk; None if they are unknown."""

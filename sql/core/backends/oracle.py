@@ -84,6 +84,10 @@ _EXTRA_RESERVED_WORDS = frozenset(
         "whenever",
     )
 )
+# In whole seconds, which is enough for leases.
+_CLOCK_QUERY = (
+    "SELECT (CAST(SYS_EXTRACT_UTC(SYSTIMESTAMP) AS DATE) - DATE '1970-01-01') * 86400 FROM dual"
+)
 _NAME_IS_TAKEN = "ORA-00955"
 
 
@@ -92,6 +96,7 @@ class OracleBackend(Backend):
 
     auxiliary_tables = frozenset({LOCK_TABLE})
     transactional_ddl = False
+    clock_query = _CLOCK_QUERY
 
     def with_driver(self, url: URL) -> URL:
         """Return the URL with python-oracledb as its default driver."""

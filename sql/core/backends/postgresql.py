@@ -40,6 +40,7 @@ class PostgreSQLBackend(Backend):
     # Under a stricter level a writer would see the state from before it waited for the lock.
     writing_options = {"isolation_level": "READ COMMITTED"}
     positional_driver = ("psycopg", "format")
+    clock_query = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
 
     def with_driver(self, url: URL) -> URL:
         """Return the URL with psycopg as its default driver."""

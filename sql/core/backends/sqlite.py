@@ -20,6 +20,7 @@ class SQLiteBackend(Backend):
     """Backend for an SQLite file, or for a database in memory."""
 
     positional_driver = ("pysqlite", "qmark")
+    clock_query = "SELECT (julianday('now') - 2440587.5) * 86400"
 
     def create_engine(self, url: URL) -> Engine:
         """Create an engine whose transactions begin by :meth:`begin` instead of implicitly."""

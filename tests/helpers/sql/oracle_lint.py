@@ -246,7 +246,9 @@ def identifier_lengths(statement: SqlStatement) -> Iterator[str]:
             if word[1:].upper() in RESERVED_WORDS:
                 yield f"the parameter {word} is a reserved word"
         named = statement.token_at(place - 1) in (".", "AS") or (
-            statement.token_at(place - 2) in ("CREATE", "ALTER") and word != "ON"
+            statement.token_at(place - 2) in ("CREATE", "ALTER")
+            and word != "ON"
+            and statement.token_at(place - 1) != "UNIQUE"
         )
         a_type = word in _TYPES and statement.token_at(place - 1) == "AS"  # of a CAST
         if named and word in RESERVED_WORDS and not a_type:

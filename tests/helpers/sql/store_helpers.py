@@ -36,12 +36,22 @@ from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.read_sessions import SessionHolder
 from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.core.database_engine import read_transaction
-from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
+from treehammer.sql.core.rows import (
+    AttemptRow,
+    ExtraRow,
+    PatrolEntryRow,
+    PatrolStartRow,
+    ReplicaRow,
+)
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
+from treehammer.sql.watch import patrol_report
+from treehammer.sql.watch.patrol_budget import SiteLimits
+from treehammer.sql.watch.patrol_lease import PatrolLease
+from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge
 from treehammer.sql.write import rollups
 from treehammer.sql.write.ownership import Delivery, Sender
 from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange
@@ -103,6 +113,20 @@ def fill_database(url: str) -> None:
         SessionTable(store._engine).open_session(
             holder, address="127.0.0.1", now_us=1, expires_us=2**60
         )
+        fill_patrol_tables(store)
+
+
+def fill_patrol_tables(store: Store) -> None:
+    text = HOSTILE_TEXTS[2]
+    lease = PatrolLease(store, "here", clock=lambda _: 2**50)
+    lease.acquire()
+    starts = PatrolStarts(store, lease)
+    start = PatrolStartRow("e", "time:1", "c", "", 1, 0, None, 0, "", "{}", text)
+    starts.claim(start, {"s": SiteCharge(0.1, 2**40)}, {}, 1)
+    starts.note_existing("e", {"tag:1": text})
+    entry = PatrolEntryRow("e", 0, text, "", "local", None, 1, None, text, 1)
+    patrol_report.write_entries(store, lease, [entry])
+    patrol_report.write_limits(store, lease, {"s": SiteLimits(0.1, None)})
 
 
 def read_all_tables(url: str) -> dict[str, list[Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from service_thread import run_service
 
-from treehammer.web.service.systemd_notify import SystemdNotifier
+from treehammer.systemd_notify import SystemdNotifier
 
 UNIT = Path(__file__).parents[3] / "web" / "deployment" / "treehammer@.service"
 

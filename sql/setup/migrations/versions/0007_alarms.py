@@ -10,8 +10,8 @@ from alembic import op
 
 from treehammer.sql.core.column_types import REAL, LongText, StoredText
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,305 @@
+"""Patrol killed at random: campaigns lost or doubled, and budgets kept.
+
+A patrol starts campaigns by time and by commit on this machine. It is killed with SIGKILL at a
+random one of its function calls and started again, many times; at last it ends by itself. Every
+start must then be one campaign whose jobs ran once, and no budget may ever be exceeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import treehammer
+from benchmarks.harness.ratio_figures import RatioFigure, write_rows
+from treehammer import config
+from treehammer.config import Settings
+from treehammer.patrol.patrol_file import read_patrol_file
+from treehammer.patrol.patrol_service import Patrol, open_patrol
+from treehammer.sql.watch.patrol_lease import PatrolLease
+from treehammer.sql.watch.patrol_report import fetch_report
+from treehammer.sql.watch.patrol_starts import FINISHED, PatrolStarts
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.local.spool import Spool
+
+#: Kills of the benchmark.
+KILLS = 50
+#: Function calls of Treehammer after which a patrol is killed at the latest: two starts.
+MAX_CALLS = 100_000
+#: CPU hours of a day, of which a campaign without history reserves 120 s.
+CPU_HOURS = 0.1
+
+TEST_TOML = """
+[test]
+name = "shell"
+payload = "run.sh"
+repeats = 1
+rounds = 1
+wall_limit_s = 60
+[matrix]
+style = ["one", "two"]
+bundle = ["style"]
+[metrics.answer]
+unit = "1"
+"""
+PAYLOAD = """#!/bin/sh
+echo '{"format": 1, "values": {}, "extras": {"answer": 42}, "failure": null}' > "$TREEHAMMER_RESULT"
+"""
+PATROL_TOML = """
+[patrol]
+look_every = "1s"
+[budget]
+cpu_hours = CPU_HOURS
+[entries.clock]
+test = "./repository/test"
+sites = ["local"]
+every = "1s"
+in_flight = 3
+[entries.idea]
+repository = "./repository"
+path = "test"
+branch = "main"
+sites = ["local"]
+in_flight = 2
+"""
+_PACKAGE = str(Path(treehammer.__file__).parent.resolve())
+_SOURCES = (_PACKAGE, str(Path(_PACKAGE).parents[1]))
+
+
+@dataclass(frozen=True)
+class KillReport:
+    """Result of the kills.
+
+    Attributes:
+        kills: patrols that were killed.
+        starts: starts that the patrols claimed.
+        campaigns: campaigns in the database.
+        lost: starts without a campaign, campaigns with jobs that did not end well, and commits
+            without a start.
+        doubled: campaigns without a start, jobs that were queued or ran more than once.
+        over_budget: times that a site was charged more than its budget.
+        unsettled: starts whose reservation was not settled.
+        killed_in: state of the latest start -> kills.
+        seconds: duration.
+    """
+
+    kills: int
+    starts: int
+    campaigns: int
+    lost: int
+    doubled: int
+    over_budget: int
+    unsettled: int
+    killed_in: dict[str, int]
+    seconds: float
+
+
+class KilledPatrol:
+    """A patrol in a folder of its own, started and killed as a child process.
+
+    Args:
+        folder: an empty folder.
+        seed: of the random moments.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._random = random.Random(seed)
+        flags = {"data_dir": folder / "data", "cache_dir": folder / "cache"}
+        self.settings: Settings = config.load_settings(flags, environ={}, folder=folder)
+        self._make_repository()
+        file = folder / "patrol.toml"
+        file.write_text(PATROL_TOML.replace("CPU_HOURS", str(CPU_HOURS)))
+        self._content = read_patrol_file(file)
+
+    def run(self, kills: int) -> KillReport:
+        """Kill patrols, let the last one end, and examine the database."""
+        begin = time.monotonic()
+        over_budget, killed_in = 0, Counter[str]()
+        for number in range(kills):
+            self._commit(f"change {number}")
+            calls = self._random.randint(1, MAX_CALLS)
+            if self._run_child(partial(self._run_until_killed, calls)) != -signal.SIGKILL:
+                raise RuntimeError("the patrol ended before it was killed")
+            over_budget += self._count_exceeded()
+            killed_in[self._latest_state()] += 1
+        if self._run_child(self._finish):
+            raise RuntimeError("the last patrol failed")
+        over_budget += self._count_exceeded()
+        return self._examine(kills, over_budget, dict(killed_in), time.monotonic() - begin)
+
+    # The test's repository
+
+    def _make_repository(self) -> None:
+        test = self._folder / "repository" / "test"
+        test.mkdir(parents=True)
+        (test / "test.toml").write_text(TEST_TOML)
+        (test / "run.sh").write_text(PAYLOAD)
+        (test / "run.sh").chmod(0o755)
+        self._git("init", "--quiet", "--initial-branch=main")
+
+    def _commit(self, text: str) -> None:
+        self._git("add", "--all")
+        self._git("commit", "--quiet", "--allow-empty", "--message", text)
+
+    def _git(self, *arguments: str) -> None:
+        who = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *who, *arguments], cwd=self._folder / "repository", check=True)
+
+    # Child processes
+
+    def _run_child(self, work: Callable[[], None]) -> int:
+        """Run work in a child process and return its exit code; negative for a signal."""
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                work()
+                code = 0
+            finally:
+                os._exit(code)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def _run_until_killed(self, calls: int) -> None:
+        left = calls
+
+        def count(frame: FrameType, event: str, _argument: object) -> None:
+            nonlocal left
+            if event == "call" and frame.f_code.co_filename.startswith(_SOURCES):
+                left -= 1
+                if not left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        with open_patrol(self.settings, self._content) as patrol:
+            sys.setprofile(count)
+            while True:
+                patrol.run_round()
+                time.sleep(0.05)
+
+    def _finish(self) -> None:
+        """Start the last commit, then run until every campaign has ended."""
+        _, idea = self._content.entries
+        with open_patrol(self.settings, replace(self._content, entries=(idea,))) as patrol:
+            self._drain(patrol)
+        with open_patrol(self.settings, replace(self._content, entries=())) as patrol:
+            self._drain(patrol)
+
+    def _drain(self, patrol: Patrol) -> None:
+        deadline = time.monotonic() + 300
+        patrol.run_round()
+        while self._list_states()[0]:
+            if time.monotonic() > deadline:
+                raise TimeoutError("campaigns have not ended within 300 s")
+            time.sleep(0.3)
+            patrol.run_round()
+
+    # Examination
+
+    def _list_states(self) -> tuple[int, list[str]]:
+        """Return the number of campaigns in flight, and the states of all starts, newest first."""
+        with Store.open(self.settings.database) as store:
+            states = [one.state for one in fetch_report(store).starts]
+            starts = PatrolStarts(store, PatrolLease(store, "reader")).list_open()
+        return len(starts), states
+
+    def _latest_state(self) -> str:
+        try:
+            return next(iter(self._list_states()[1]), "nothing claimed")
+        except Exception:
+            return "no database"
+
+    def _count_exceeded(self) -> int:
+        with Store.open(self.settings.database) as store:
+            sites = fetch_report(store).sites
+        return sum(one.use.cpu_s > CPU_HOURS * 3600 for one in sites)
+
+    def _examine(
+        self, kills: int, over_budget: int, killed_in: dict[str, int], seconds: float
+    ) -> KillReport:
+        head = (self._folder / "repository/.git/refs/heads/main").read_text().strip()
+        with Store.open(self.settings.database) as store, store.connection() as connection:
+            rows = connection.exec_driver_sql(
+                "SELECT campaign_id, state, occasion FROM patrol_start WHERE campaign_id IS NOT NULL"
+            ).all()
+            unsettled = connection.exec_driver_sql(
+                "SELECT COUNT(*) FROM patrol_charge WHERE used_cpu_s IS NULL"
+            ).scalar_one()
+            campaigns = {one.id: one for one in store.campaigns()}
+            jobs = [job for id_ in campaigns for job in store.jobs(id_)]
+            attempts = Counter(one.job_id for one in store.attempts(job.id for job in jobs))
+            recorded = Counter(
+                {job: n for (job, _), n in _count_by_attempt(store, campaigns).items()}
+            )
+        started = {str(row[0]) for row in rows}
+        lost = len(started - set(campaigns))
+        lost += sum(str(row[1]) != FINISHED for row in rows)
+        lost += sum(recorded[job.id] < job.planned_measurements for job in jobs)
+        lost += f"commit:{head}" not in {str(row[2]) for row in rows}
+        doubled = len(set(campaigns) - started) + len(rows) - len(started)
+        doubled += sum(attempts[job.id] > 1 for job in jobs)
+        doubled += sum(recorded[job.id] > job.planned_measurements for job in jobs)
+        doubled += max(0, self._count_queued() - len(jobs))
+        return KillReport(
+            kills,
+            len(rows),
+            len(campaigns),
+            lost,
+            doubled,
+            over_budget,
+            int(unsettled),
+            killed_in,
+            round(seconds, 1),
+        )
+
+    def _count_queued(self) -> int:
+        """Count the jobs that were ever queued."""
+        spool = Spool(self.settings.spool_dir)
+        return sum(len(spool.read_cluster(name).job_ids) for name in spool.cluster_names())
+
+
+def _count_by_attempt(store: Store, campaigns: Iterable[str]) -> Counter[tuple[str, int]]:
+    counts: Counter[tuple[str, int]] = Counter()
+    for id_ in campaigns:
+        counts.update(store.count_by_attempt(id_))
+    return counts
+
+
+def measure() -> list[RatioFigure]:
+    """Kill a patrol fifty times."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = KilledPatrol(Path(folder), seed=1).run(KILLS)
+    write_rows("patrol-kills", [asdict(report) | {"killed_in": json.dumps(report.killed_in)}])
+    print(f"  {report.starts} starts, killed in: {report.killed_in}")
+    return [
+        RatioFigure("patrol: campaigns lost", report.lost, upper_bound=0),
+        RatioFigure("patrol: campaigns doubled", report.doubled, upper_bound=0),
+        RatioFigure("patrol: budgets exceeded", report.over_budget, upper_bound=0),
+        RatioFigure("patrol: reservations not settled", report.unsettled, upper_bound=0),
+    ]
+
+
+def main() -> None:
+    """Kill a patrol in a folder and print the report as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print(json.dumps(asdict(KilledPatrol(options.folder, options.seed).run(options.kills))))
+
+
+if __name__ == "__main__":
+    main()

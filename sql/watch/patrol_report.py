@@ -1,0 +1,157 @@
+"""State of the patrols for people: leader, entries, starts, budgets and sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.sql.core.database_engine import read_clock
+from treehammer.sql.core.row_mapping import fetch_rows, upsert_rows
+from treehammer.sql.core.rows import (
+    PatrolEntryRow,
+    PatrolLeaseRow,
+    PatrolSiteRow,
+    PatrolStartRow,
+)
+from treehammer.sql.core.schema import patrol_entry, patrol_site, patrol_start
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch.patrol_budget import SiteLimits, SiteUse, fetch_use, utc_day
+from treehammer.sql.watch.patrol_lease import PatrolLease, fetch_lease
+from treehammer.sql.watch.patrol_starts import NOTED, OPEN_STATES, update_sites
+from treehammer.sql.write.store import Store
+
+#: Latest starts in a report.
+MAX_STARTS = 50
+
+
+@dataclass(frozen=True)
+class EntryReport:
+    """An entry with its last start and its campaigns in flight."""
+
+    entry: PatrolEntryRow
+    last: PatrolStartRow | None
+    open_campaigns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """Limits and back-off of a site, with the use of the present day."""
+
+    site: PatrolSiteRow
+    use: SiteUse
+
+    @property
+    def cpu_left_s(self) -> float | None:
+        """CPU seconds left today; None without a limit."""
+        limit = self.site.cpu_limit_s
+        return None if limit is None else max(0.0, limit - self.use.cpu_s)
+
+    @property
+    def bytes_left(self) -> int | None:
+        """Bytes left today; None without a limit."""
+        limit = self.site.bytes_limit
+        return None if limit is None else max(0, limit - self.use.bytes)
+
+
+@dataclass(frozen=True)
+class PatrolReport:
+    """One state of the patrols.
+
+    Attributes:
+        now_us: time of the database.
+        lease: of the leader, valid or expired; None if there was never a patrol.
+        entries: in the order of the file.
+        sites: with a limit or a charge, by name.
+        starts: latest ones, newest first.
+    """
+
+    now_us: int
+    lease: PatrolLeaseRow | None
+    entries: tuple[EntryReport, ...]
+    sites: tuple[SiteReport, ...]
+    starts: tuple[PatrolStartRow, ...]
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether a patrol leads now."""
+        return self.lease is not None and self.lease.expires_us > self.now_us
+
+
+def fetch_report(reader: ResultsReader) -> PatrolReport:
+    """Fetch the state of the patrols, from one state of the database."""
+    with reader.connection() as connection:
+        now_us = read_clock(connection)
+        order = sa.select(patrol_entry).order_by(patrol_entry.c.line, patrol_entry.c.name)
+        entries = fetch_rows(connection, PatrolEntryRow, order)
+        starts = (
+            sa.select(patrol_start)
+            .where(patrol_start.c.state != NOTED)
+            .order_by(
+                patrol_start.c.claimed_us.desc(), patrol_start.c.entry, patrol_start.c.occasion
+            )
+            .limit(MAX_STARTS)
+        )
+        return PatrolReport(
+            now_us,
+            fetch_lease(connection),
+            tuple(_report_entry(connection, entry) for entry in entries),
+            tuple(_report_sites(connection, utc_day(now_us))),
+            tuple(fetch_rows(connection, PatrolStartRow, starts)),
+        )
+
+
+def _report_entry(connection: Connection, entry: PatrolEntryRow) -> EntryReport:
+    table = patrol_start
+    own = sa.select(table).where(table.c.entry == entry.name, table.c.state != NOTED)
+    last = fetch_rows(connection, PatrolStartRow, own.order_by(table.c.claimed_us.desc()).limit(1))
+    running = own.where(table.c.state.in_(OPEN_STATES)).order_by(table.c.claimed_us)
+    ids = tuple(row.campaign_id for row in fetch_rows(connection, PatrolStartRow, running))
+    return EntryReport(entry, last[0] if last else None, ids)
+
+
+def _report_sites(connection: Connection, day: int) -> Iterable[SiteReport]:
+    query = sa.select(patrol_site).order_by(patrol_site.c.site)
+    use = fetch_use(connection, day)
+    for row in fetch_rows(connection, PatrolSiteRow, query):
+        yield SiteReport(row, use.get(row.site, SiteUse()))
+
+
+def fetch_sites(reader: ResultsReader) -> dict[str, PatrolSiteRow]:
+    """Fetch the stored state of sites by name."""
+    with reader.connection() as connection:
+        rows = fetch_rows(connection, PatrolSiteRow, sa.select(patrol_site))
+    return {row.site: row for row in rows}
+
+
+def write_entries(store: Store, lease: PatrolLease, entries: Iterable[PatrolEntryRow]) -> None:
+    """Replace the entries by those of the leader's file.
+
+    Raises:
+        LeaseLostError: this patrol does not lead.
+    """
+    rows = list(entries)
+    with store.writing_connection() as connection:
+        lease.require(connection)
+        names = [row.name for row in rows]
+        connection.execute(sa.delete(patrol_entry).where(patrol_entry.c.name.not_in(names)))
+        upsert_rows(connection, patrol_entry, rows)
+
+
+def write_limits(store: Store, lease: PatrolLease, limits: Mapping[str, SiteLimits]) -> None:
+    """Write the daily limits of sites; sites that are missing have none any more.
+
+    Raises:
+        LeaseLostError: this patrol does not lead.
+    """
+
+    def change(row: PatrolSiteRow, _now_us: int) -> PatrolSiteRow:
+        own = limits.get(row.site, SiteLimits())
+        return replace(row, cpu_limit_s=own.cpu_s, bytes_limit=own.bytes)
+
+    with store.writing_connection() as connection:
+        now_us = lease.require(connection)
+        known = {str(row[0]) for row in connection.execute(sa.select(patrol_site.c.site))}
+        update_sites(connection, sorted(known | set(limits)), change, now_us)

@@ -1,0 +1,293 @@
+"""Starts of campaigns by a patrol: claimed before anything is submitted, each exactly once.
+
+A start goes through these states; each change is one transaction, so that a patrol can be killed at
+any time and continues from the last one:
+
+``claimed``
+    identity and request are fixed and its cost is reserved; nothing was submitted.
+``stored``
+    the campaign is in the database; its jobs are being submitted.
+``submitted``
+    the batch systems have its jobs.
+``finished``, ``failed``
+    all jobs have ended, or the request could not be submitted; the cost is settled.
+``noted``
+    existed before the patrol began to follow it; no campaign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.sql.core import schema
+from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, upsert_rows
+from treehammer.sql.core.rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.watch.patrol_budget import SiteLimits, find_exhausted_sites, utc_day
+from treehammer.sql.watch.patrol_lease import LeaseLostError, PatrolLease
+from treehammer.sql.write.store import Store
+
+CLAIMED, STORED, SUBMITTED = "claimed", "stored", "submitted"
+FINISHED, FAILED, NOTED = "finished", "failed", "noted"
+#: States of campaigns that count as in flight.
+OPEN_STATES = (CLAIMED, STORED, SUBMITTED)
+
+#: Beginning of the occasions of probes, which do not count as campaigns in flight.
+PROBE = "probe:"
+
+_start, _charge = schema.patrol_start, schema.patrol_charge
+
+
+@dataclass(frozen=True)
+class SiteCharge:
+    """CPU seconds and bytes of a campaign at a site."""
+
+    cpu_s: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """Result of a claim: the claimed start, or the reason why there is none.
+
+    Attributes:
+        start: the claimed start; None if there is none.
+        reason: for people; '' for a claim.
+        exhausted: sites whose budget does not suffice.
+    """
+
+    start: PatrolStartRow | None
+    reason: str = ""
+    exhausted: tuple[str, ...] = ()
+
+
+class PatrolStarts:
+    """Claims, submissions and settlements of starts in a database."""
+
+    def __init__(self, store: Store, lease: PatrolLease) -> None:
+        self._store = store
+        self._lease = lease
+
+    # Reading
+
+    def list_open(self) -> list[PatrolStartRow]:
+        """List the starts whose campaigns are in flight, oldest first."""
+        query = sa.select(_start).where(_start.c.state.in_(OPEN_STATES))
+        with self._store.connection() as connection:
+            order = (_start.c.claimed_us, _start.c.entry, _start.c.occasion)
+            return fetch_rows(connection, PatrolStartRow, query.order_by(*order))
+
+    def charges(self, campaign_id: str) -> list[PatrolChargeRow]:
+        """List what a campaign has reserved or used, by site."""
+        query = sa.select(_charge).where(_charge.c.campaign_id == campaign_id)
+        with self._store.connection() as connection:
+            return fetch_rows(connection, PatrolChargeRow, query.order_by(_charge.c.site))
+
+    def find_known(self, entry: str, occasions: Collection[str]) -> set[str]:
+        """Return those of some occasions that have a start, or were noted."""
+        with self._store.connection() as connection:
+            query = sa.select(_start.c.occasion).where(_start.c.entry == entry)
+            known = {str(row[0]) for row in connection.execute(query)}
+        return known & set(occasions)
+
+    def has_noted(self, entry: str, prefix: str) -> bool:
+        """Whether the entry has any occasion with this prefix."""
+        query = sa.select(sa.func.count()).where(
+            _start.c.entry == entry, _start.c.occasion.startswith(prefix, autoescape=True)
+        )
+        with self._store.connection() as connection:
+            return bool(connection.execute(query).scalar_one())
+
+    # Claims
+
+    def claim(
+        self,
+        start: PatrolStartRow,
+        charges: Mapping[str, SiteCharge],
+        limits: Mapping[str, SiteLimits],
+        in_flight: int,
+    ) -> ClaimResult:
+        """Claim an occasion: fix its campaign and reserve its cost, or neither.
+
+        Args:
+            start: the start; its state, time, epoch and holder are filled in.
+            charges: site -> cost to reserve on the present day.
+            limits: site -> daily limits.
+            in_flight: campaigns of the entry that may be in flight, with this one.
+
+        Raises:
+            LeaseLostError: this patrol does not lead; nothing was claimed.
+        """
+        with self._store.writing_connection() as connection:
+            now_us = self._lease.require(connection)
+            if _fetch_start(connection, start.entry, start.occasion):
+                return ClaimResult(None, "this occasion has started already")
+            if _count_open(connection, start.entry) >= in_flight:
+                return ClaimResult(None, f"in_flight = {in_flight} reached")
+            day = utc_day(now_us)
+            rows = [
+                PatrolChargeRow(start.campaign_id, site, day, cost.cpu_s, cost.bytes)
+                for site, cost in charges.items()
+            ]
+            if exhausted := find_exhausted_sites(connection, rows, limits):
+                sites = ", ".join(exhausted)
+                return ClaimResult(None, f"the day's budget does not suffice: {sites}", exhausted)
+            claimed = replace(
+                start,
+                state=CLAIMED,
+                claimed_us=now_us,
+                epoch=self._lease.epoch,
+                holder=self._lease.holder,
+            )
+            insert_missing_rows(connection, _start, [claimed])
+            insert_missing_rows(connection, _charge, rows)
+            return ClaimResult(claimed)
+
+    def note_existing(self, entry: str, occasions: Mapping[str, str]) -> None:
+        """Note occasions, each with a message, that existed before; they start no campaign.
+
+        Raises:
+            LeaseLostError: this patrol does not lead; nothing was noted.
+        """
+        with self._store.writing_connection() as connection:
+            now_us = self._lease.require(connection)
+            epoch, holder = self._lease.epoch, self._lease.holder
+            rows = [
+                PatrolStartRow(
+                    entry, one, "", NOTED, now_us, now_us, now_us, epoch, holder, "", message
+                )
+                for one, message in occasions.items()
+            ]
+            insert_missing_rows(connection, _start, rows)
+
+    def take_over(self, start: PatrolStartRow) -> PatrolStartRow | None:
+        """Take over a claim of an earlier leader, unless its campaign is in the database.
+
+        Returns:
+            the start as taken over; None if it is not a claim any more, or its campaign is stored:
+            then the patrol that stored it has to complete it.
+
+        Raises:
+            LeaseLostError: this patrol does not lead.
+        """
+        with self._store.writing_connection() as connection:
+            self._lease.require(connection)
+            now = _fetch_start(connection, start.entry, start.occasion)
+            if now is None or now.state != CLAIMED:
+                return None
+            taken = replace(now, epoch=self._lease.epoch, holder=self._lease.holder)
+            upsert_rows(connection, _start, [taken])
+            return taken
+
+    def permit_campaign(self, start: PatrolStartRow) -> Callable[[Connection], None]:
+        """Return the condition on which the campaign of a claim may be stored.
+
+        It runs in the campaign's transaction and moves the start to ``stored``; so a deposed leader
+        whose claim was taken over cannot submit it as well.
+        """
+
+        def permit(connection: Connection) -> None:
+            now = _fetch_start(connection, start.entry, start.occasion)
+            mine = now is not None and (now.holder, now.epoch) == (start.holder, start.epoch)
+            if now is None or not mine or now.state not in (CLAIMED, STORED):
+                raise LeaseLostError(
+                    f"campaign {start.campaign_id} belongs to another patrol now",
+                    where=f"{start.entry}: {start.occasion}",
+                    hint="Nothing was submitted.",
+                )
+            upsert_rows(connection, _start, [replace(now, state=STORED)])
+
+        return permit
+
+    # Progress
+
+    def mark_submitted(self, start: PatrolStartRow, message: str = "") -> None:
+        """Record that the batch systems have the jobs of a stored campaign."""
+        with self._store.writing_connection() as connection:
+            now = _fetch_start(connection, start.entry, start.occasion)
+            if now is not None and now.state == STORED:
+                text = message or now.message
+                upsert_rows(connection, _start, [replace(now, state=SUBMITTED, message=text)])
+
+    def settle(
+        self,
+        start: PatrolStartRow,
+        used: Mapping[str, SiteCharge],
+        judge_site: Callable[[PatrolSiteRow, int], PatrolSiteRow],
+        *,
+        state: str = FINISHED,
+        message: str = "",
+    ) -> bool:
+        """End a start: replace its reservations by the cost and update its sites, all at once.
+
+        Args:
+            start: the start.
+            used: site -> cost of the campaign; sites that are missing were not used.
+            judge_site: returns the new state of a site, given its present one and the time; for
+                each site of the campaign.
+            state: ``finished`` or ``failed``.
+            message: for people; '' keeps the present one.
+
+        Returns:
+            False if it was settled before; nothing changed.
+        """
+        with self._store.writing_connection() as connection:
+            now_us = self._lease.clock(connection)
+            now = _fetch_start(connection, start.entry, start.occasion)
+            if now is None or now.state not in OPEN_STATES:
+                return False
+            ended = replace(now, state=state, finished_us=now_us, message=message or now.message)
+            upsert_rows(connection, _start, [ended])
+            query = sa.select(_charge).where(_charge.c.campaign_id == start.campaign_id)
+            charges = fetch_rows(connection, PatrolChargeRow, query)
+            nothing = SiteCharge(0.0, 0)
+            upsert_rows(
+                connection,
+                _charge,
+                [
+                    replace(
+                        row,
+                        used_cpu_s=used.get(row.site, nothing).cpu_s,
+                        used_bytes=used.get(row.site, nothing).bytes,
+                    )
+                    for row in charges
+                ],
+            )
+            update_sites(connection, (row.site for row in charges), judge_site, now_us)
+            return True
+
+
+def update_sites(
+    connection: Connection,
+    sites: Iterable[str],
+    change: Callable[[PatrolSiteRow, int], PatrolSiteRow],
+    now_us: int,
+) -> None:
+    """Change the stored state of sites; unknown sites begin without failures and limits."""
+    query = sa.select(schema.patrol_site)
+    known = {row.site: row for row in fetch_rows(connection, PatrolSiteRow, query)}
+    changed = []
+    for site in sites:
+        before = known.get(site, PatrolSiteRow(site, None, None, 0, None, 0, ""))
+        after = change(before, now_us)
+        if after != known.get(site):
+            changed.append(after)
+    upsert_rows(connection, schema.patrol_site, changed)
+
+
+def _fetch_start(connection: Connection, entry: str, occasion: str) -> PatrolStartRow | None:
+    query = sa.select(_start).where(_start.c.entry == entry, _start.c.occasion == occasion)
+    rows: Sequence[PatrolStartRow] = fetch_rows(connection, PatrolStartRow, query)
+    return rows[0] if rows else None
+
+
+def _count_open(connection: Connection, entry: str) -> int:
+    query = sa.select(sa.func.count()).where(
+        _start.c.entry == entry,
+        _start.c.state.in_(OPEN_STATES),
+        _start.c.occasion.not_like(f"{PROBE}%"),
+    )
+    return int(connection.execute(query).scalar_one())

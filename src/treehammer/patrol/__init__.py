@@ -1,0 +1,1 @@
+"""Unattended campaigns: starts by time, commit, tag and release, within budgets."""

@@ -1,0 +1,259 @@
+"""Start of campaigns: plan, claim, submit; completion of starts that were interrupted."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
+from treehammer.patrol.occasions import Occasion
+from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
+from treehammer.patrol.start_times import US
+from treehammer.sql.core.rows import PatrolSiteRow, PatrolStartRow
+from treehammer.sql.watch.patrol_lease import LeaseLostError
+from treehammer.sql.watch.patrol_starts import CLAIMED, FAILED, PROBE, PatrolStarts, SiteCharge
+from treehammer.sql.write.store import Store
+from treehammer.submit.lifecycle.campaign_request import (
+    CampaignRequest,
+    estimate_plan_costs,
+    plan_request,
+)
+from treehammer.submit.lifecycle.submission import check_plan_limits, submit_plan
+from treehammer.submit.planning.pacing import Pace
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.sites.site_registry import select_sites
+
+_LOG = logging.getLogger(__name__)
+
+#: Campaigns in flight that a probe waits for: none, since it is not counted.
+_UNLIMITED = 2**31
+
+
+@dataclass(frozen=True)
+class StartRequest:
+    """Request of a campaign as the claim stores it: enough to repeat the submission."""
+
+    test_spec: str
+    sites: tuple[str, ...]
+    name: str
+    created_us: int
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    jobs_in_flight: int = 1
+    max_jobs: int = 0
+    time_limit_s: int = 86_400
+
+    @classmethod
+    def parse(cls, text: str) -> StartRequest:
+        """Parse a stored request."""
+        values: dict[str, Any] = json.loads(text)
+        axes = {axis: tuple(some) for axis, some in values.pop("axes").items()}
+        return cls(axes=axes, sites=tuple(values.pop("sites")), **values)
+
+    def format(self) -> str:
+        """Format the request as JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def make_campaign_request(self, campaign_id: str = "") -> CampaignRequest:
+        """Return the request for the planner; ``campaign_id`` of an earlier plan, if there is one."""
+        return CampaignRequest(
+            test_spec=self.test_spec,
+            axes=self.axes,
+            overrides=self.overrides,
+            sites=self.sites,
+            name=self.name,
+            options=SubmissionOptions(Pace(self.jobs_in_flight)),
+            created_us=self.created_us,
+            campaign_id=campaign_id,
+            max_jobs=self.max_jobs,
+        )
+
+
+def make_start_request(
+    entry: PatrolEntry, occasion: Occasion, sites: Collection[str], now_us: int, *, probe: bool
+) -> StartRequest:
+    """Make the request of an entry on an occasion; that of a probe has a single job."""
+    stamp = occasion.name.partition(":")[2]
+    return StartRequest(
+        test_spec=occasion.spec,
+        sites=tuple(sites),
+        name=f"{entry.name} {occasion.name.partition(':')[0]} {stamp[:40]}",
+        created_us=now_us,
+        axes={**entry.axes, **occasion.axes},
+        overrides={**entry.overrides, **({"repeats": "1"} if probe else {})},
+        jobs_in_flight=entry.jobs_in_flight,
+        max_jobs=1 if probe else 0,
+        time_limit_s=entry.time_limit_s,
+    )
+
+
+class CampaignStarter:
+    """Starts campaigns for the leader, and completes starts after an interruption."""
+
+    def __init__(
+        self, settings: Settings, store: Store, starts: PatrolStarts, file: PatrolFile
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._starts = starts
+        self._file = file
+
+    def select_site_names(self, entry: PatrolEntry) -> tuple[str, ...]:
+        """Return the names of an entry's sites.
+
+        Raises:
+            ConfigError: a site is unknown.
+        """
+        return tuple(site.name for site in select_sites(entry.sites, self._settings))
+
+    def start_campaign(
+        self,
+        entry: PatrolEntry,
+        occasion: Occasion,
+        sites: Collection[str],
+        now_us: int,
+        *,
+        probe: bool = False,
+        message: str = "",
+    ) -> str:
+        """Plan, claim and submit a campaign.
+
+        Sites whose budget does not suffice are left out.
+
+        Args:
+            entry: the entry.
+            occasion: the occasion.
+            sites: names of the sites, at least one.
+            now_us: time of the request, microseconds since 1970 UTC.
+            probe: run a single job.
+            message: for people, stored with the start.
+
+        Returns:
+            '' if the occasion has a campaign now, else the reason why it has none.
+
+        Raises:
+            LeaseLostError: this patrol does not lead any more; nothing was claimed.
+            TreehammerError: the campaign cannot be planned; nothing was claimed.
+        """
+        left, notes = list(sites), [message] if message else []
+        while left:
+            request = make_start_request(entry, occasion, left, now_us, probe=probe)
+            plan = plan_request(request.make_campaign_request(), self._settings, fetch=True)
+            check_plan_limits(plan, self._settings)
+            start = PatrolStartRow(
+                entry.name, occasion.name, plan.campaign_id, CLAIMED, occasion.due_us,
+                0, None, 0, "", request.format(), "; ".join(notes),
+            )  # fmt: skip
+            charges = self._estimate_charges(plan)
+            limits = {site: self._file.limits_of(site) for site in charges}
+            allowed = _UNLIMITED if probe else entry.in_flight
+            result = self._starts.claim(start, charges, limits, allowed)
+            if result.start is not None:
+                _LOG.info("%s: %s starts campaign %s", entry.name, occasion.name, plan.campaign_id)
+                self.submit(result.start, plan)
+                return ""
+            if not result.exhausted or not set(result.exhausted) & set(left):
+                return result.reason
+            left = [site for site in left if site not in result.exhausted]
+            notes.append(
+                f"without {', '.join(result.exhausted)}: the day's budget does not suffice"
+            )
+        return "the day's budget of every site is used up"
+
+    def _estimate_charges(self, plan: Plan) -> dict[str, SiteCharge]:
+        """Estimate the cost at each site: CPU where jobs run, bytes where they read.
+
+        Raises:
+            ConfigError: the bytes are unknown, and the site has a budget for them.
+        """
+        charges: dict[str, SiteCharge] = {}
+        wall_limit_s = plan.pinned_test.definition.wall_limit_s
+        for cost in estimate_plan_costs(plan, self._settings):
+            if (
+                cost.read_bytes is None
+                and self._file.limits_of(cost.storage_site).bytes is not None
+            ):
+                raise ConfigError(
+                    "the bytes that the test reads are unknown, and the site has a budget for them",
+                    where=f"{plan.pinned_test.definition.name} at {cost.storage_site}",
+                    hint="Give the load test a ceiling.mb_per_s.",
+                )
+            # Without any basis, the most that the jobs can use on one core.
+            cpu_s = cost.measurements * wall_limit_s if cost.cpu_s is None else cost.cpu_s
+            for site, more in (
+                (cost.site, SiteCharge(float(cpu_s), 0)),
+                (cost.storage_site, SiteCharge(0.0, cost.read_bytes or 0)),
+            ):
+                known = charges.get(site, SiteCharge(0.0, 0))
+                charges[site] = SiteCharge(known.cpu_s + more.cpu_s, known.bytes + more.bytes)
+        return charges
+
+    def submit(self, start: PatrolStartRow, plan: Plan | None = None) -> None:
+        """Submit the campaign of a start, with the identity that the claim fixed.
+
+        Repeating this queues only the jobs that are missing. An error is logged; the start keeps its
+        state, and the next call tries again.
+
+        Args:
+            start: claimed or stored by this patrol.
+            plan: its plan; by default it is planned again.
+        """
+        try:
+            plan = plan or self._plan_again(start)
+            if plan is not None:
+                submit_plan(plan, self._settings, self._starts.permit_campaign(start))
+            self._starts.mark_submitted(start)
+        except LeaseLostError as error:
+            _LOG.warning("%s", error)
+        except TreehammerError as error:
+            _LOG.warning(
+                "%s: campaign %s is not submitted yet: %s", start.entry, start.campaign_id, error
+            )
+
+    def _plan_again(self, start: PatrolStartRow) -> Plan | None:
+        """Plan a claimed campaign again; None if it is stored with other jobs than planned now."""
+        request = StartRequest.parse(start.request)
+        plan = plan_request(
+            request.make_campaign_request(start.campaign_id), self._settings, fetch=True
+        )
+        stored = {job.id for job in self._store.jobs(start.campaign_id)}
+        if stored and stored != {job.spec.job_id for job in plan.jobs}:
+            _LOG.warning(
+                "%s: the sites or the test have changed since campaign %s was stored; its jobs that "
+                "were not queued are lost", start.entry, start.campaign_id,
+            )  # fmt: skip
+            return None
+        return plan
+
+    def give_up(self, start: PatrolStartRow, reason: str) -> None:
+        """End a claim that could not be submitted, and return its reservation."""
+        _LOG.warning("%s: %s is given up: %s", start.entry, start.occasion, reason)
+        self._starts.settle(
+            start, {}, self._judge_failed_probe(start), state=FAILED, message=reason
+        )
+
+    def _judge_failed_probe(
+        self, start: PatrolStartRow
+    ) -> Callable[[PatrolSiteRow, int], PatrolSiteRow]:
+        """Return a function that schedules the next probe of a site, after a failed one."""
+
+        def judge(site: PatrolSiteRow, now_us: int) -> PatrolSiteRow:
+            if not start.occasion.startswith(PROBE):
+                return site
+            failures = site.failures + 1
+            probe_us = now_us + self._file.back_off.delay_s(failures) * US
+            return replace(site, failures=failures, probe_us=probe_us, changed_us=now_us)
+
+        return judge
+
+    def is_stored(self, start: PatrolStartRow) -> bool:
+        """Whether the campaign of a start is in the database."""
+        try:
+            return self._store.campaign(start.campaign_id).id == start.campaign_id
+        except (ConfigError, NothingToDoError):
+            return False

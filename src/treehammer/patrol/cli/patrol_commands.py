@@ -1,0 +1,246 @@
+"""Commands ``patrol run``, ``patrol check`` and ``patrol status``."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from treehammer.config import Settings
+from treehammer.durations import parse_duration
+from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
+from treehammer.log_format import log_to_stderr
+from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
+from treehammer.systemd_notify import SystemdNotifier
+from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
+from treehammer.text_formatting import format_duration, format_size, pluralize
+
+
+def _format_time(us: int) -> str:
+    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+_FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+#: Starts by time that ``check`` shows for each entry.
+_SHOWN_STARTS = 3
+_ENTRY_COLUMNS = (
+    OutputColumn("entry", "entry"),
+    OutputColumn("last", "last start", _format_time),
+    OutputColumn("reason", "by", lambda text: text.partition(":")[0]),
+    OutputColumn("next", "next start", _format_time),
+    OutputColumn("in_flight", "in flight", lambda ids: ", ".join(ids) or "–"),
+    OutputColumn("note", "remark"),
+)
+_SITE_COLUMNS = (
+    OutputColumn("site", "site"),
+    OutputColumn("cpu_used_s", "CPU used today", format_duration, align_right=True),
+    OutputColumn("cpu_left_s", "left", format_duration, align_right=True),
+    OutputColumn("bytes_used", "read today", format_size, align_right=True),
+    OutputColumn("bytes_left", "left", format_size, align_right=True),
+    OutputColumn("failures", "failures", align_right=True),
+    OutputColumn("probe", "next probe", _format_time),
+)
+
+
+@click.group()
+def patrol() -> None:
+    """Run tests by themselves, as a file says: by time, commit, tag and ROOT release."""
+
+
+@patrol.command()
+@_FILE
+@click.option("--once", is_flag=True, help="Run one round and end; campaigns continue.")
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="End after this time, e.g. 8h, or at a moment (UTC), e.g. 2026-11-24T06:00.",
+)
+@click.pass_obj
+def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
+    """Start the campaigns of FILE when they are due, and collect their results.
+
+    Of several patrols on one database one leads; the others take over when it ends. Stop it with
+    Ctrl-C or SIGTERM at any time: campaigns in flight continue, and the next patrol collects them.
+
+    Example: treehammer patrol run patrol.toml --until 8h
+    """
+    content = read_patrol_file(file)
+    until_s = _parse_end(until) if until else None
+    # Imported here: the planning modules are slow to load.
+    from treehammer.patrol.patrol_service import open_patrol, run_patrol
+
+    log_to_stderr()
+    notifier = SystemdNotifier.from_environment()
+    notifier.notify("READY=1", "STATUS=opens the database")
+    with (
+        _stop_on_signals(notifier) as stop,
+        open_patrol(settings, content, on_wait=_describe_wait) as service,
+    ):
+        if once:
+            leads = service.run_round(stop.is_set)
+            if not leads:
+                click.echo("another patrol leads; nothing was started", err=True)
+            return
+        run_patrol(
+            service, stop, until_s=until_s, report=lambda text: notifier.notify(f"STATUS={text}")
+        )
+
+
+def _describe_wait() -> None:
+    logging.getLogger("treehammer.patrol").info(
+        "another patrol uses this data folder; waiting until it ends"
+    )
+
+
+def _parse_end(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return time.time() + parse_duration(text, "--until")
+
+
+@contextmanager
+def _stop_on_signals(notifier: SystemdNotifier) -> Iterator[threading.Event]:
+    """Stop after the present step on SIGTERM or Ctrl-C; at once on a second Ctrl-C."""
+    stop = threading.Event()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        notifier.notify("STOPPING=1")
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@patrol.command()
+@_FILE
+@output_options
+@click.pass_obj
+def check(settings: Settings, file: Path, form: str) -> None:
+    """Check FILE with its tests and sites, and show the next starts. Nothing is started.
+
+    Example: treehammer patrol check patrol.toml
+    """
+    content = read_patrol_file(file)
+    from treehammer.patrol.file_checks import list_next_starts
+
+    rows, problems = [], []
+    for entry in content.entries:
+        try:
+            rows.append(list_next_starts(entry, content, settings, _SHOWN_STARTS))
+        except TreehammerError as error:
+            problems.append(f"{entry.name}: {error}")
+    if problems:
+        raise ConfigError(
+            pluralize(len(problems), "entry") + " cannot start",
+            where=str(file),
+            hint="\n  ".join(problems),
+        )
+    columns = (
+        OutputColumn("entry", "entry"),
+        OutputColumn("test", "test"),
+        OutputColumn("follows", "follows", lambda text: text or "–"),
+        OutputColumn("sites", "sites", ", ".join),
+        OutputColumn(
+            "next", "next starts (UTC)", lambda some: "\n".join(map(_format_time, some)) or "–"
+        ),
+    )
+    print_rows(rows, columns, form=form)
+    if form == TABLE:
+        _print_budget(content)
+
+
+def _print_budget(content: PatrolFile) -> None:
+    limits = content.common_limits
+    parts = [
+        f"{limits.cpu_s / 3600:g} CPU hours" if limits.cpu_s is not None else "",
+        format_size(limits.bytes) if limits.bytes is not None else "",
+    ]
+    text = " and ".join(filter(None, parts)) or "unlimited"
+    more = f"; own budgets: {', '.join(content.site_limits)}" if content.site_limits else ""
+    click.echo(f"budget per site and day: {text}{more}")
+
+
+@patrol.command()
+@output_options
+@click.pass_obj
+def status(settings: Settings, form: str) -> None:
+    """Show leader, entries, campaigns in flight, and the budget used and left today (UTC).
+
+    Example: treehammer patrol status
+    """
+    with ResultsReader.open(settings.database) as reader:
+        report = fetch_report(reader)
+    if report.lease is None:
+        raise NothingToDoError(
+            "no patrol has run on this database", hint="Start one: treehammer patrol run FILE"
+        )
+    entries, sites = _entry_rows(report), _site_rows(report)
+    if form != TABLE:
+        if form == JSON:
+            leader = report.lease.holder if report.has_leader else None
+            document = {"leader": leader, "entries": entries, "sites": sites}
+            print_rows([document], (), form=form)
+        else:
+            print_rows(entries, _ENTRY_COLUMNS, form=form)
+        return
+    left_s = (report.lease.expires_us - report.now_us) / 1e6
+    click.echo(
+        f"leader: {report.lease.holder}, lease for {left_s:.0f} s"
+        if report.has_leader
+        else f"no patrol is running; the last one was {report.lease.holder}"
+    )
+    print_rows(entries, _ENTRY_COLUMNS, form=form)
+    click.echo()
+    print_rows(sites, _SITE_COLUMNS, form=form)
+
+
+def _entry_rows(report: PatrolReport) -> list[dict[str, Any]]:
+    return [
+        {
+            "entry": one.entry.name,
+            "test": one.entry.test,
+            "follows": one.entry.follows,
+            "sites": one.entry.sites,
+            "last": one.last.claimed_us if one.last else None,
+            "reason": one.last.occasion if one.last else None,
+            "campaign": one.last.campaign_id if one.last else None,
+            "next": one.entry.next_us,
+            "in_flight": list(one.open_campaigns),
+            "note": one.entry.note,
+        }
+        for one in report.entries
+    ]
+
+
+def _site_rows(report: PatrolReport) -> list[dict[str, Any]]:
+    return [
+        {
+            "site": one.site.site,
+            "cpu_used_s": one.use.cpu_s,
+            "cpu_left_s": one.cpu_left_s,
+            "bytes_used": one.use.bytes,
+            "bytes_left": one.bytes_left,
+            "failures": one.site.failures,
+            "probe": one.site.probe_us,
+            "reason": one.site.reason,
+        }
+        for one in report.sites
+    ]

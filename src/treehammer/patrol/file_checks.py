@@ -1,0 +1,64 @@
+"""Checks of a patrol file that need its tests, repositories and sites."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from treehammer.config import Settings
+from treehammer.errors import SourceError
+from treehammer.hctests.cli.definition_options import load_pinned_test
+from treehammer.patrol.occasions import OccasionFinder
+from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
+from treehammer.patrol.start_times import US
+from treehammer.submit.sites.site_registry import select_sites
+
+
+def list_next_starts(
+    entry: PatrolEntry, content: PatrolFile, settings: Settings, count: int
+) -> dict[str, Any]:
+    """Describe an entry with its next starts by time, after a check of its test and sites.
+
+    Raises:
+        TreehammerError: a site is unknown, or the test cannot be fetched or has mistakes.
+    """
+    now_us = time.time_ns() // 1000
+    sites = [site.name for site in select_sites(entry.sites, settings)]
+    finder = OccasionFinder(settings, content.look_every_s, content.releases)
+    commit = finder.head_commit(entry, now_us)
+    spec = entry.spec_at(commit)
+    if entry.tags:
+        tags = finder.find_tags(entry, now_us)
+        spec = max(tags.values(), key=lambda one: one.name).spec if tags else ""
+    if entry.follows_releases and not finder.find_releases(spec, now_us):
+        raise SourceError(
+            "the source lists no ROOT release",
+            where=content.releases.place if content.releases else "",
+        )
+    if spec:
+        load_pinned_test(spec, entry.axes, entry.overrides, settings)
+    return {
+        "entry": entry.name,
+        "test": entry.shown_test,
+        "follows": entry.follows,
+        "sites": sites,
+        "next": _next_starts(entry, now_us, count),
+    }
+
+
+def _next_starts(entry: PatrolEntry, now_us: int, count: int) -> list[int]:
+    """List the next starts by time, outside quiet hours."""
+    found: list[int] = []
+    if entry.times is None:
+        return found
+    due_us = now_us
+    while len(found) < count:
+        slot = entry.times.next_slot(due_us)
+        allowed_us = entry.quiet.end_of_quiet(slot.due_us)
+        if not allowed_us:
+            break
+        # Of several slots within quiet hours only the last one starts.
+        if not found or allowed_us != found[-1]:
+            found.append(allowed_us)
+        due_us = max(slot.due_us, allowed_us - entry.times.every_s * US)
+    return found

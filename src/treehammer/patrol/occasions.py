@@ -1,0 +1,177 @@
+"""Occasions on which campaigns start: times, commits, tags, ROOT releases and probes."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from treehammer.collectors.package_index import list_root_releases
+from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, SourceError, TreehammerError
+from treehammer.hctests.git.pinned_tests import list_refs
+from treehammer.patrol.patrol_file import PACKAGE_INDEX, PatrolEntry, ReleaseSource
+from treehammer.patrol.start_times import US
+
+COMMIT, TAG, RELEASE = "commit:", "tag:", "release:"
+_VERSION = re.compile(r"v?\d+([./-]\d+)+([a-z]+\d*)?")
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """A reason to start a campaign of an entry, once.
+
+    Attributes:
+        name: unique within the entry.
+        due_us: time at which the campaign is to start.
+        spec: the test, pinned to a commit if it is in a repository.
+        axes: axes in place of the entry's.
+    """
+
+    name: str
+    due_us: int
+    spec: str
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def name_occasion(kind: str, text: str) -> str:
+    """Name an occasion; long texts are replaced by their hash."""
+    name = kind + text
+    if len(name) > MAX_IDENTITY or not name.isascii():
+        return kind + hashlib.sha256(text.encode()).hexdigest()
+    return name
+
+
+class RepeatedLook:
+    """Value that is looked up again after a time; after an error, later and later.
+
+    Args:
+        look: looks the value up.
+        every_s: seconds between two looks.
+    """
+
+    #: Longest delay after errors, in looks.
+    _MAX_DELAYS = 16
+
+    def __init__(self, look: Callable[[], Mapping[str, str]], every_s: int) -> None:
+        self._look = look
+        self._every_us = every_s * US
+        self._errors = 0
+        self._next_us = 0
+        self._value: Mapping[str, str] | None = None
+        self.problem = ""
+
+    def value(self, now_us: int) -> Mapping[str, str] | None:
+        """Return the value; None if it could not be looked up lately."""
+        if now_us >= self._next_us:
+            try:
+                self._value, self._errors, self.problem = self._look(), 0, ""
+            except TreehammerError as error:
+                self._value, self._errors = None, self._errors + 1
+                self.problem = " ".join(str(error).split())
+            delays = min(2**self._errors, self._MAX_DELAYS)
+            self._next_us = now_us + delays * self._every_us
+        return self._value
+
+
+class OccasionFinder:
+    """Finds the occasions of entries; remembers branches, tags and releases for a while."""
+
+    def __init__(
+        self, settings: Settings, look_every_s: int, releases: ReleaseSource | None
+    ) -> None:
+        self._settings = settings
+        self._look_every_s = look_every_s
+        self._refs: dict[str, RepeatedLook] = {}
+        self._source = releases
+        self._releases = (
+            RepeatedLook(lambda: list_releases(releases), releases.look_every_s)
+            if releases
+            else None
+        )
+
+    def head_commit(self, entry: PatrolEntry, now_us: int) -> str:
+        """Return the commit of an entry's branch; '' for an entry without a branch.
+
+        Raises:
+            SourceError: the repository does not answer, or has no such branch.
+        """
+        if not entry.branch:
+            return ""
+        refs = self._find_refs(entry, now_us)
+        commit = refs.get(f"refs/heads/{entry.branch}", "")
+        if not commit:
+            branches = [name.removeprefix("refs/heads/") for name in refs if "/heads/" in name]
+            raise SourceError(
+                f"no branch {entry.branch!r}",
+                where=entry.repository,
+                hint=f"It has: {', '.join(sorted(branches)[:10]) or 'no branch'}.",
+            )
+        return commit
+
+    def find_tags(self, entry: PatrolEntry, now_us: int) -> dict[str, Occasion]:
+        """Return an occasion for each tag that matches an entry's pattern, by its name."""
+        refs = self._find_refs(entry, now_us)
+        tags = {
+            name.removeprefix("refs/tags/"): id_ for name, id_ in refs.items() if "/tags/" in name
+        }
+        names = (
+            (tag, name_occasion(TAG, tag))
+            for tag in sorted(tags)
+            if fnmatch.fnmatch(tag, entry.tags)
+        )
+        return {name: Occasion(name, now_us, entry.spec_at(tags[tag])) for tag, name in names}
+
+    def find_releases(self, spec: str, now_us: int) -> dict[str, Occasion]:
+        """Return an occasion for each ROOT release of the source, by its name."""
+        if self._releases is None or self._source is None:
+            return {}
+        versions = self._releases.value(now_us)
+        if versions is None:
+            raise ConfigError(self._releases.problem, where=f"releases.source {self._source.place}")
+        return {
+            name: Occasion(name, now_us, spec, {"root": (self._source.axis_value(value),)})
+            for name, value in ((name_occasion(RELEASE, v), v) for v in versions.values())
+        }
+
+    def _find_refs(self, entry: PatrolEntry, now_us: int) -> Mapping[str, str]:
+        look = self._refs.get(entry.repository)
+        if look is None:
+            look = RepeatedLook(
+                lambda: list_refs(entry.repository, self._settings), self._look_every_s
+            )
+            self._refs[entry.repository] = look
+        refs = look.value(now_us)
+        if refs is None:
+            raise SourceError(look.problem)
+        return refs
+
+
+def list_releases(source: ReleaseSource) -> dict[str, str]:
+    """List the ROOT releases of a source: each version for itself.
+
+    Raises:
+        ConfigError: the file or folder cannot be read.
+        SoftwareError: the package index does not answer.
+    """
+    if source.place == PACKAGE_INDEX:
+        versions = list_root_releases()
+    else:
+        versions = _list_local_releases(Path(source.place))
+    return {version: version for version in versions}
+
+
+def _list_local_releases(place: Path) -> list[str]:
+    try:
+        if place.is_dir():
+            names = [path.name for path in place.iterdir() if path.is_dir()]
+            return sorted(name for name in names if _VERSION.fullmatch(name))
+        lines = place.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read ({error})", where=f"releases.source {place}") from error
+    words = (line.partition("#")[0].strip() for line in lines)
+    return [word for word in words if word]

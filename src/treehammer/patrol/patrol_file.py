@@ -1,0 +1,276 @@
+"""Reads the patrol file, and reports all its mistakes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from treehammer.errors import PatrolFileError
+from treehammer.hctests.schema import document_problems
+from treehammer.hctests.schema.document_problems import DocumentProblem
+from treehammer.patrol.patrol_schema import (
+    PATROL_TABLES,
+    BudgetTable,
+    EntryTable,
+    LimitsTable,
+    PatrolDocument,
+    PatrolTable,
+    ReleasesTable,
+)
+from treehammer.patrol.start_times import QuietHours, StartTimes
+from treehammer.sql.watch.patrol_budget import SiteLimits
+
+#: Source of the releases on the package index.
+PACKAGE_INDEX = "pypi"
+_VERSION_FIELD = "{version}"
+
+
+@dataclass(frozen=True)
+class PatrolEntry:
+    """A test at a ref against sites; see :class:`.patrol_schema.EntryTable` for the keys.
+
+    ``times`` is None for an entry that starts by commits, tags or releases only.
+    """
+
+    name: str
+    test: str
+    repository: str
+    path: str
+    branch: str
+    tags: str
+    follows_releases: bool
+    sites: tuple[str, ...]
+    times: StartTimes | None
+    quiet: QuietHours
+    time_limit_s: int
+    in_flight: int
+    jobs_in_flight: int
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown_test(self) -> str:
+        """The test as shown to people."""
+        return self.test or f"{self.repository}: {self.path}"
+
+    @property
+    def follows(self) -> str:
+        """What starts a campaign beside the time, for people."""
+        parts = [
+            f"branch {self.branch}" if self.branch else "",
+            f"tags {self.tags}" if self.tags else "",
+            "ROOT releases" if self.follows_releases else "",
+        ]
+        return ", ".join(filter(None, parts))
+
+    def spec_at(self, commit: str) -> str:
+        """Return the test at a commit, or the fixed test."""
+        return f"{self.repository}@{commit}:{self.path}" if commit else self.test
+
+
+@dataclass(frozen=True)
+class ReleaseSource:
+    """Source of ROOT releases: the package index, a file or a folder.
+
+    ``value`` is the value of the root axis for a release, with ``{version}``.
+    """
+
+    place: str
+    value: str
+    look_every_s: int
+
+    def axis_value(self, version: str) -> str:
+        """Return the value of the root axis for a release."""
+        return self.value.replace(_VERSION_FIELD, version)
+
+
+@dataclass(frozen=True)
+class BackOffRule:
+    """Back-off from sites: first delay, ceiling, and the failed share that is trouble."""
+
+    first_s: int
+    ceiling_s: int
+    failed_share: float
+
+    def delay_s(self, failures: int) -> int:
+        """Return the seconds until the next probe after so many failures in a row."""
+        return min(self.ceiling_s, self.first_s << min(failures - 1, 30))
+
+
+@dataclass(frozen=True)
+class PatrolFile:
+    """Content of a patrol file."""
+
+    entries: tuple[PatrolEntry, ...]
+    releases: ReleaseSource | None
+    look_every_s: int
+    common_limits: SiteLimits
+    site_limits: Mapping[str, SiteLimits]
+    back_off: BackOffRule
+
+    def limits_of(self, site: str) -> SiteLimits:
+        """Return the daily limits of a site."""
+        return self.site_limits.get(site, self.common_limits)
+
+
+def read_patrol_file(path: Path) -> PatrolFile:
+    """Read a patrol file.
+
+    Raises:
+        PatrolFileError: the file cannot be read, or has mistakes; ``problems`` lists all of them.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PatrolFileError(f"is not UTF-8 text ({error.reason})", where=str(path)) from error
+    except OSError as error:
+        raise PatrolFileError(
+            f"cannot be read ({error.strerror})",
+            where=str(path),
+            hint="Give the path of a patrol file; docs/patrol.md has an example.",
+        ) from error
+    return parse_patrol_file(text, path)
+
+
+def parse_patrol_file(text: str, path: Path) -> PatrolFile:
+    """Parse the text of a patrol file located at ``path``.
+
+    Raises:
+        PatrolFileError: the text has mistakes.
+    """
+    raw = document_problems.parse_document(text, str(path), PatrolFileError)
+    document, problems = document_problems.validate_document(
+        PatrolDocument, raw, PATROL_TABLES, _fill_missing_keys
+    )
+    problems += [
+        problem
+        for problem in _check_across_tables(document)
+        if not any(document_problems.problems_overlap(problem, other) for other in problems)
+    ]
+    if problems:
+        where = document_problems.make_key_locator(text, str(path))
+        raise document_problems.combine_problems(problems, where, str(path), PatrolFileError)
+    base = path.resolve().parent
+    return PatrolFile(
+        tuple(_build_entry(*item, document.patrol, base) for item in document.entries.items()),
+        _build_releases(document.releases, base) if document.releases else None,
+        document.patrol.look_every,
+        _build_limits(document.budget),
+        {name: _merge_limits(document.budget, own) for name, own in document.budget.sites.items()},
+        BackOffRule(
+            document.backoff.first, document.backoff.ceiling, document.backoff.failed_share
+        ),
+    )
+
+
+def _fill_missing_keys(rest: dict[str, Any]) -> None:
+    """Add the keys that the model requires."""
+    for entry in rest.get("entries", {}).values():
+        entry.setdefault("sites", ["local"])
+    if "releases" in rest:
+        rest["releases"].setdefault("source", PACKAGE_INDEX)
+
+
+def _check_across_tables(document: PatrolDocument) -> Iterator[DocumentProblem]:
+    if not document.entries:
+        yield DocumentProblem(("entries",), "has no entry (expected at least one [entries.NAME])")
+    if document.backoff.ceiling < document.backoff.first:
+        yield DocumentProblem(("backoff", "ceiling"), "is below first")
+    for name, entry in document.entries.items():
+        path = ("entries", name)
+        yield from _check_test(entry, path)
+        yield from _check_starts(entry, path, document)
+    source = document.releases
+    if source and source.value and _VERSION_FIELD not in source.value:
+        yield DocumentProblem(
+            ("releases", "value"), "lacks {version}, which stands for the release"
+        )
+
+
+def _check_test(entry: EntryTable, path: tuple[str, ...]) -> Iterator[DocumentProblem]:
+    refs = [key for key in ("branch", "tags", "commit") if getattr(entry, key)]
+    if bool(entry.test) == bool(entry.repository):
+        yield DocumentProblem(path, "needs either test, or repository with path and a ref")
+    elif entry.test and (refs or entry.path):
+        key = refs[0] if refs else "path"
+        yield DocumentProblem((*path, key), "applies only to a repository (add repository)")
+    elif entry.repository and not refs:
+        yield DocumentProblem(path, "needs a ref (add branch, tags or commit)")
+    elif len(refs) > 1:
+        yield DocumentProblem((*path, refs[1]), f"cannot be combined with {refs[0]}")
+
+
+def _check_starts(
+    entry: EntryTable, path: tuple[str, ...], document: PatrolDocument
+) -> Iterator[DocumentProblem]:
+    if not entry.sites:
+        yield DocumentProblem((*path, "sites"), "names no site")
+    if entry.releases and document.releases is None:
+        yield DocumentProblem((*path, "releases"), "needs a source (add [releases])")
+    if entry.releases and entry.tags:
+        yield DocumentProblem((*path, "releases"), "cannot be combined with tags")
+    if entry.every is not None and entry.tags:
+        yield DocumentProblem((*path, "every"), "cannot be combined with tags")
+    if entry.every is None and not (entry.branch or entry.tags or entry.releases):
+        yield DocumentProblem(path, "never starts (add every, branch, tags or releases)")
+    jitter = document.patrol.jitter if entry.jitter is None else entry.jitter
+    if entry.every is not None and jitter > entry.every:
+        key = "every" if entry.jitter is None else "jitter"
+        yield DocumentProblem((*path, key), f"jitter of {jitter} s is longer than every")
+
+
+def _build_entry(name: str, table: EntryTable, common: PatrolTable, base: Path) -> PatrolEntry:
+    jitter = common.jitter if table.jitter is None else table.jitter
+    quiet = common.quiet_hours if table.quiet_hours is None else table.quiet_hours
+    repository = _resolve_path(table.repository, base) if table.repository else ""
+    test = _resolve_path(table.test, base)
+    if table.commit:
+        test = f"{repository}@{table.commit}:{table.path or '.'}"
+    return PatrolEntry(
+        name=name,
+        test=test,
+        repository=repository,
+        path=table.path or ".",
+        branch=table.branch,
+        tags=table.tags,
+        follows_releases=table.releases,
+        sites=tuple(table.sites),
+        times=StartTimes(name, table.every, jitter) if table.every else None,
+        quiet=QuietHours(tuple(quiet), common.timezone),
+        time_limit_s=table.time_limit or common.time_limit,
+        in_flight=table.in_flight,
+        jobs_in_flight=table.jobs_in_flight,
+        axes={axis: tuple(values) for axis, values in table.axes.items()},
+        overrides=table.set,
+    )
+
+
+def _resolve_path(text: str, base: Path) -> str:
+    """Resolve a relative path from the file's folder; names and addresses stay unchanged."""
+    if text.startswith(("./", "../", "~")):
+        return str((base / Path(text).expanduser()).resolve())
+    return text
+
+
+def _build_releases(table: ReleasesTable, base: Path) -> ReleaseSource:
+    if table.source == PACKAGE_INDEX:
+        return ReleaseSource(PACKAGE_INDEX, table.value or "{version}", table.look_every)
+    place = (base / Path(table.source).expanduser()).resolve()
+    default = f"path:{place}/{{version}}" if place.is_dir() else "{version}"
+    return ReleaseSource(str(place), table.value or default, table.look_every)
+
+
+def _build_limits(table: LimitsTable) -> SiteLimits:
+    cpu_s = None if table.cpu_hours is None else table.cpu_hours * 3600
+    return SiteLimits(cpu_s, table.bytes)
+
+
+def _merge_limits(common: BudgetTable, own: LimitsTable) -> SiteLimits:
+    """Return a site's limits; those that it does not give are the common ones."""
+    shared, limits = _build_limits(common), _build_limits(own)
+    return SiteLimits(
+        shared.cpu_s if limits.cpu_s is None else limits.cpu_s,
+        shared.bytes if limits.bytes is None else limits.bytes,
+    )

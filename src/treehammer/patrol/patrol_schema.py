@@ -1,0 +1,199 @@
+"""Schema of the patrol file."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from treehammer.durations import parse_duration
+from treehammer.errors import ConfigError
+from treehammer.hctests.schema.document_problems import NAME_PATTERN, DocumentTables, StrictModel
+from treehammer.hctests.schema.toml_positions import KeyPath
+from treehammer.submit.sites.field_validators import parse_bytes, validate_line
+
+_QUIET_PATTERN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+_TEXT_OR_NUMBER = {"type": ["string", "number", "boolean"]}
+
+
+def _reject(message: str) -> PydanticCustomError:
+    return PydanticCustomError("invalid", "{message}", {"message": message})
+
+
+def _parse_seconds(value: object) -> int:
+    try:
+        return parse_duration(value if isinstance(value, str) else "", "")
+    except ConfigError as error:
+        raise _reject(f'{value!r} is wrong (expected a duration such as "30m" or "6h")') from error
+
+
+def _parse_seconds_or_zero(value: object) -> int:
+    return 0 if value == "0" else _parse_seconds(value)
+
+
+def _parse_quiet_hours(value: object) -> tuple[int, int]:
+    """Convert ``HH:MM-HH:MM`` to minutes since midnight."""
+    match = _QUIET_PATTERN.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[1] + match[2] == match[3] + match[4]:
+        raise _reject(f'{value!r} is wrong (expected hours such as "22:00-06:00")')
+    first, first_minute, last, last_minute = map(int, match.groups())
+    return first * 60 + first_minute, last * 60 + last_minute
+
+
+def _parse_zone(value: object) -> str:
+    try:
+        ZoneInfo(str(value))
+    except (KeyError, OSError, ValueError) as error:
+        raise _reject(
+            f'{value!r} is no time zone (expected "UTC" or a name such as "Europe/Zurich")'
+        ) from error
+    return str(value)
+
+
+def _parse_value(value: object) -> str:
+    """Convert the value of an axis or a key to text as typed on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise _reject(f"{value!r} is wrong (expected text, a number, true or false)")
+    return str(value)
+
+
+_Line = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000), AfterValidator(validate_line)
+]
+_Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+_Seconds = Annotated[int, PlainValidator(_parse_seconds), WithJsonSchema({"type": "string"})]
+_Jitter = Annotated[int, PlainValidator(_parse_seconds_or_zero), WithJsonSchema({"type": "string"})]
+_Quiet = Annotated[
+    tuple[int, int], PlainValidator(_parse_quiet_hours), WithJsonSchema({"type": "string"})
+]
+_Zone = Annotated[str, PlainValidator(_parse_zone), WithJsonSchema({"type": "string"})]
+_Value = Annotated[str, PlainValidator(_parse_value), WithJsonSchema(_TEXT_OR_NUMBER)]
+_Bytes = Annotated[
+    int,
+    PlainValidator(parse_bytes),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+]
+
+
+class PatrolTable(StrictModel):
+    """Values for all entries."""
+
+    timezone: _Zone = Field("UTC", description="Time zone of quiet hours.")
+    quiet_hours: list[_Quiet] = Field(
+        default_factory=list, description="Hours without starts, such as 22:00-06:00."
+    )
+    jitter: _Jitter = Field(0, description="Longest random delay of a start by time.")
+    look_every: _Seconds = Field(
+        60, description="How often repositories are asked for branches and tags."
+    )
+    time_limit: _Seconds = Field(
+        86_400, description="Time after which the rest of a campaign is cancelled."
+    )
+
+
+class ReleasesTable(StrictModel):
+    """Source of ROOT releases."""
+
+    source: _Line = Field(
+        description='"pypi", a file with one version per line, or a folder with one folder per version.'
+    )
+    value: _Line = Field(
+        "",
+        description="Value of the root axis for a release, with {version}; by default the wheel, for "
+        "a folder path:FOLDER/{version}.",
+    )
+    look_every: _Seconds = Field(3600, description="How often the source is read.")
+
+
+class LimitsTable(StrictModel):
+    """Budget of a site per day (UTC)."""
+
+    cpu_hours: float | None = Field(None, gt=0, lt=1e9, description="CPU hours.")
+    bytes: _Bytes | None = Field(
+        None, description='Bytes read from its storage, as a number or text such as "2 TB".'
+    )
+
+
+class BudgetTable(LimitsTable):
+    """Budget of each site per day (UTC), unless it has its own."""
+
+    sites: dict[_Name, LimitsTable] = Field(
+        default_factory=dict, description="Budgets of single sites, in place of the common one."
+    )
+
+
+class BackOffTable(StrictModel):
+    """Back-off from sites in trouble."""
+
+    first: _Seconds = Field(900, description="Time until the first probe; doubled by each failure.")
+    ceiling: _Seconds = Field(21_600, description="Longest time between two probes.")
+    failed_share: float = Field(
+        0.5, gt=0, le=1, description="Share of a site's measurements whose failure is trouble."
+    )
+
+
+class EntryTable(StrictModel):
+    """A test at a ref against sites."""
+
+    test: _Line = Field(
+        "", description="Name of a shipped test, a folder, or URL@COMMIT:PATH; without repository."
+    )
+    repository: _Line = Field("", description="Address or path of the test's repository.")
+    path: _Line = Field("", description="The test's folder in the repository.")
+    branch: _Line = Field("", description="Branch; each new commit starts a campaign.")
+    tags: _Line = Field("", description='Pattern such as "v*"; each new tag starts a campaign.')
+    commit: _Line = Field("", description="Fixed commit.")
+    releases: bool = Field(False, description="Start a campaign for each new ROOT release.")
+    sites: list[_Line] = Field(description="Sites, label:WORD or all, as with --sites.")
+    every: _Seconds | None = Field(None, description="Time between two starts.")
+    jitter: _Jitter | None = Field(None, description="In place of that of [patrol].")
+    quiet_hours: list[_Quiet] | None = Field(None, description="In place of those of [patrol].")
+    time_limit: _Seconds | None = Field(None, description="In place of that of [patrol].")
+    in_flight: int = Field(1, ge=1, le=1000, description="Campaigns in flight at a time.")
+    jobs_in_flight: int = Field(1, ge=1, le=100_000, description="Concurrent jobs per door.")
+    axes: dict[_Name, list[_Value]] = Field(
+        default_factory=dict, description="Values of axes in place of the test's, as with -P."
+    )
+    set: dict[_Line, _Value] = Field(
+        default_factory=dict, description="Keys in place of the test's, as with -S."
+    )
+
+
+class PatrolDocument(StrictModel):
+    """The document patrol.toml; relative paths are relative to the file."""
+
+    patrol: PatrolTable = Field(default_factory=lambda: PatrolTable.model_validate({}))
+    releases: ReleasesTable | None = None
+    budget: BudgetTable = Field(default_factory=lambda: BudgetTable.model_validate({}))
+    backoff: BackOffTable = Field(default_factory=lambda: BackOffTable.model_validate({}))
+    entries: dict[_Name, EntryTable] = Field(default_factory=dict, description="Entries by name.")
+
+
+def _name_table(path: KeyPath) -> str:
+    """Name the kind of table that contains a key."""
+    match path:
+        case ("budget", "sites", *_):
+            return "limits"
+        case (kind, _, *_):
+            return str(kind)
+    return ""
+
+
+#: Keys of each table, for hints on misplaced keys.
+PATROL_TABLES = DocumentTables(
+    {
+        "": tuple(PatrolDocument.model_fields),
+        "patrol": tuple(PatrolTable.model_fields),
+        "releases": tuple(ReleasesTable.model_fields),
+        "budget": tuple(BudgetTable.model_fields),
+        "limits": tuple(LimitsTable.model_fields),
+        "backoff": tuple(BackOffTable.model_fields),
+        "entries": tuple(EntryTable.model_fields),
+    },
+    _name_table,
+)

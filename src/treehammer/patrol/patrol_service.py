@@ -1,0 +1,434 @@
+"""The patrol: leads or stands by, completes, follows and starts campaigns."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from treehammer.collectors.shared_files import hold_lock
+from treehammer.config import Settings
+from treehammer.errors import StoreError, TreehammerError
+from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
+from treehammer.patrol.campaign_starts import CampaignStarter, StartRequest
+from treehammer.patrol.occasions import (
+    COMMIT,
+    RELEASE,
+    TAG,
+    Occasion,
+    OccasionFinder,
+    name_occasion,
+)
+from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
+from treehammer.patrol.start_times import US
+from treehammer.sql.core.database_engine import read_clock
+from treehammer.sql.core.rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.watch import patrol_report
+from treehammer.sql.watch.patrol_lease import LEASE_S, Clock, LeaseLostError, PatrolLease
+from treehammer.sql.watch.patrol_starts import CLAIMED, PROBE, STORED, SUBMITTED, PatrolStarts
+from treehammer.sql.write.store import Store
+
+_LOG = logging.getLogger(__name__)
+
+#: Seconds between two rounds.
+ROUND_S = 5.0
+#: Shortest and longest delay in seconds before a refused or failed start is tried again.
+RETRY_S, MAX_RETRY_S = 30, 1800
+
+
+@dataclass
+class _Retry:
+    """Delay of an occasion that could not start."""
+
+    delay_s: int
+    next_us: int
+    reason: str
+
+
+@dataclass
+class _EntryState:
+    """Remarks on an entry from the last round."""
+
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Add a remark, once."""
+        line = " ".join(text.split())
+        if line and line not in self.notes:
+            self.notes.append(line)
+
+
+class Patrol:
+    """One patrol on a database; of several, one leads and the others stand by.
+
+    Only the leader decides on starts. Each patrol follows the campaigns that it submitted, because
+    a local queue belongs to its machine.
+
+    Args:
+        settings: all settings.
+        file: what to start.
+        store: the database.
+        lease: lease on behalf of this patrol.
+    """
+
+    def __init__(
+        self, settings: Settings, file: PatrolFile, store: Store, lease: PatrolLease
+    ) -> None:
+        self._file = file
+        self._store = store
+        self._lease = lease
+        self._starts = PatrolStarts(store, lease)
+        self._starter = CampaignStarter(settings, store, self._starts, file)
+        self._settlement = CampaignSettlement(settings, store, self._starts, file.back_off)
+        self._finder = OccasionFinder(settings, file.look_every_s, file.releases)
+        self._retries: dict[tuple[str, str], _Retry] = {}
+        self._has_written_limits = False
+
+    def run_round(self, is_stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Run one round: complete, follow, start. Returns whether this patrol leads.
+
+        Args:
+            is_stopping: whether to return before the next step.
+
+        Raises:
+            StoreError: the database refuses.
+        """
+        leads = self._lease.acquire()
+        now_us = self._read_clock()
+        self._complete_starts(now_us, leads=leads)
+        mine = [
+            one
+            for one in self._starts.list_open()
+            if one.state == SUBMITTED and one.holder == self._lease.holder
+        ]
+        problems = follow_all(self._settlement, mine, now_us)
+        if not leads or is_stopping():
+            return leads
+        try:
+            self._lead(problems, is_stopping)
+        except LeaseLostError as error:
+            _LOG.warning("%s", error)
+            return False
+        return True
+
+    def _read_clock(self) -> int:
+        with self._store.connection() as connection:
+            return self._lease.clock(connection)
+
+    # Interrupted starts
+
+    def _complete_starts(self, now_us: int, *, leads: bool) -> None:
+        """Complete the starts that this patrol stored, and as the leader every claim."""
+        for start in self._starts.list_open():
+            if start.state == SUBMITTED or self._is_waiting(start.entry, start.occasion, now_us):
+                continue
+            own: PatrolStartRow | None = start
+            if start.state == CLAIMED and leads:
+                try:
+                    own = self._starts.take_over(start)
+                except LeaseLostError:
+                    return
+            elif start.state == CLAIMED or start.holder != self._lease.holder:
+                continue
+            if own is not None:
+                self._complete_start(own, now_us)
+
+    def _complete_start(self, start: PatrolStartRow, now_us: int) -> None:
+        limit_us = StartRequest.parse(start.request).time_limit_s * US
+        if now_us <= start.claimed_us + limit_us:
+            self._starter.submit(start)
+            self._delay(start.entry, start.occasion, "its submission was interrupted", now_us)
+        elif start.state == STORED:
+            self._starts.mark_submitted(start, "not all jobs could be queued within the time limit")
+        else:
+            self._starter.give_up(start, "it could not be submitted within the time limit")
+
+    # New starts
+
+    def _lead(self, problems: dict[str, str], is_stopping: Callable[[], bool]) -> None:
+        if not self._has_written_limits:
+            self._write_limits()
+        states = {entry.name: _EntryState() for entry in self._file.entries}
+        for name, problem in problems.items():
+            if name in states:
+                states[name].note(problem)
+        sites = patrol_report.fetch_sites(self._store)
+        probed: set[str] = set()
+        for entry in self._file.entries:
+            if is_stopping():
+                return
+            self._visit_entry(entry, states[entry.name], sites, probed)
+        self._write_entries(states)
+
+    def _visit_entry(
+        self,
+        entry: PatrolEntry,
+        state: _EntryState,
+        sites: dict[str, PatrolSiteRow],
+        probed: set[str],
+    ) -> None:
+        """Start what is due of an entry; what prevents it becomes a remark."""
+        now_us = self._read_clock()
+        try:
+            names = self._starter.select_site_names(entry)
+            commit = self._finder.head_commit(entry, now_us)
+        except LeaseLostError:
+            raise
+        except TreehammerError as error:
+            state.note(str(error))
+            return
+        barred = {name: sites[name] for name in names if name in sites and sites[name].failures}
+        if entry.quiet.end_of_quiet(now_us) != now_us:
+            state.note("quiet hours")
+            return
+        self._probe_sites(entry, commit, barred, state, probed)
+        left = [name for name in names if name not in barred]
+        message = f"without {', '.join(barred)}: back-off" if barred else ""
+        if message:
+            state.note(message)
+        try:
+            for occasion in self._find_occasions(entry, commit, now_us):
+                if left:
+                    self._start(entry, occasion, left, state, message)
+        except LeaseLostError:
+            raise
+        except TreehammerError as error:
+            state.note(str(error))
+
+    def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> Iterator[Occasion]:
+        """Yield the occasions of an entry that have not started yet."""
+        spec = entry.spec_at(commit)
+        due: dict[str, Occasion] = {}
+        if commit:
+            name = name_occasion(COMMIT, commit)
+            due[name] = Occasion(name, now_us, spec)
+        if entry.tags:
+            due |= self._drop_existing(entry, TAG, self._finder.find_tags(entry, now_us))
+        if entry.follows_releases:
+            releases = self._finder.find_releases(spec, now_us)
+            due |= self._drop_existing(entry, RELEASE, releases)
+        if entry.times is not None:
+            slot = entry.times.latest_slot(now_us)
+            due[slot.name] = Occasion(slot.name, slot.due_us, spec)
+        known = self._starts.find_known(entry.name, due)
+        yield from (occasion for name, occasion in due.items() if name not in known)
+
+    def _drop_existing(
+        self, entry: PatrolEntry, kind: str, found: dict[str, Occasion]
+    ) -> dict[str, Occasion]:
+        """Note the tags or releases that exist at the first look; they start no campaign."""
+        begun = kind + "begin"
+        if self._starts.find_known(entry.name, [begun]):
+            return found
+        texts = dict.fromkeys(found, "existed before the patrol began")
+        self._starts.note_existing(entry.name, {begun: "the patrol began to follow", **texts})
+        return {}
+
+    def _probe_sites(
+        self,
+        entry: PatrolEntry,
+        commit: str,
+        barred: dict[str, PatrolSiteRow],
+        state: _EntryState,
+        probed: set[str],
+    ) -> None:
+        """Start a probe at each site in back-off whose time has come, by the first entry there."""
+        for name, site in barred.items():
+            now_us = self._read_clock()
+            if name in probed or site.probe_us is None or site.probe_us > now_us:
+                continue
+            probed.add(name)
+            occasion = name_occasion(PROBE, f"{name}:{site.probe_us}")
+            running = {one.occasion for one in self._starts.list_open()}
+            if occasion not in running | self._starts.find_known(entry.name, [occasion]):
+                due = Occasion(occasion, site.probe_us, entry.spec_at(commit))
+                self._start(entry, due, [name], state, f"probe of {name}", probe=True)
+
+    def _start(
+        self,
+        entry: PatrolEntry,
+        occasion: Occasion,
+        sites: Collection[str],
+        state: _EntryState,
+        message: str,
+        *,
+        probe: bool = False,
+    ) -> None:
+        now_us = self._read_clock()
+        key = entry.name, occasion.name
+        if self._is_waiting(*key, now_us):
+            state.note(self._retries[key].reason)
+            return
+        running = [
+            one
+            for one in self._starts.list_open()
+            if one.entry == entry.name and not one.occasion.startswith(PROBE)
+        ]
+        if len(running) >= entry.in_flight and not probe:
+            state.note(f"waits: in_flight = {entry.in_flight} reached")
+            return
+        try:
+            reason = self._starter.start_campaign(
+                entry, occasion, sites, now_us, probe=probe, message=message
+            )
+        except LeaseLostError:
+            raise
+        except TreehammerError as error:
+            reason = str(error)
+        if reason:
+            state.note(f"waits: {reason}")
+            self._delay(*key, f"waits: {reason}", now_us)
+        else:
+            self._retries.pop(key, None)
+
+    def _is_waiting(self, entry: str, occasion: str, now_us: int) -> bool:
+        retry = self._retries.get((entry, occasion))
+        return retry is not None and now_us < retry.next_us
+
+    def _delay(self, entry: str, occasion: str, reason: str, now_us: int) -> None:
+        """Delay the next attempt at a start; each time longer."""
+        before = self._retries.get((entry, occasion))
+        delay_s = min(MAX_RETRY_S, 2 * before.delay_s) if before else RETRY_S
+        if before is None or before.reason != reason:
+            _LOG.info("%s: %s: %s", entry, occasion, " ".join(reason.split()))
+        # Forget occasions of the past, which will not start any more.
+        day_ago_us = now_us - 86_400 * US
+        self._retries = {k: v for k, v in self._retries.items() if v.next_us > day_ago_us}
+        self._retries[entry, occasion] = _Retry(delay_s, now_us + delay_s * US, reason)
+
+    # State for people
+
+    def _write_limits(self) -> None:
+        names = {name for entry in self._file.entries for name in self._known_sites(entry)}
+        limits = {name: self._file.limits_of(name) for name in names | {*self._file.site_limits}}
+        patrol_report.write_limits(self._store, self._lease, limits)
+        self._has_written_limits = True
+
+    def _known_sites(self, entry: PatrolEntry) -> tuple[str, ...]:
+        try:
+            return self._starter.select_site_names(entry)
+        except TreehammerError:
+            return ()  # the entry's remark says why
+
+    def _write_entries(self, states: dict[str, _EntryState]) -> None:
+        now_us = self._read_clock()
+        rows = [
+            describe_entry(entry, line, now_us, "; ".join(states[entry.name].notes))
+            for line, entry in enumerate(self._file.entries)
+        ]
+        patrol_report.write_entries(self._store, self._lease, rows)
+
+
+def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str = "") -> PatrolEntryRow:
+    """Describe an entry with its next start by time; ``line`` is its position in the file."""
+    next_us = None
+    if entry.times is not None:
+        next_us = entry.quiet.end_of_quiet(entry.times.next_slot(now_us).due_us) or None
+    return PatrolEntryRow(
+        name=entry.name,
+        line=line,
+        test=entry.shown_test,
+        follows=entry.follows,
+        sites=", ".join(entry.sites),
+        every_s=entry.times.every_s if entry.times else None,
+        in_flight=entry.in_flight,
+        next_us=next_us,
+        note=note,
+        checked_us=now_us,
+    )
+
+
+class LeaseKeeper:
+    """Thread that renews the lease while a round plans for a long time."""
+
+    def __init__(self, lease: PatrolLease) -> None:
+        self._lease = lease
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="patrol lease", daemon=True)
+
+    def __enter__(self) -> LeaseKeeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._lease.duration_s / 3):
+            if self._lease.epoch:
+                try:
+                    self._lease.acquire()
+                except StoreError as error:
+                    _LOG.warning("the lease was not renewed: %s", error)
+
+
+@contextmanager
+def open_patrol(
+    settings: Settings,
+    file: PatrolFile,
+    *,
+    lease_s: float = LEASE_S,
+    clock: Clock = read_clock,
+    on_wait: Callable[[], object] | None = None,
+) -> Iterator[Patrol]:
+    """Open a patrol under the name of this machine and data folder.
+
+    A second patrol with the same data folder waits until the first has ended. The lease is given
+    back at the end.
+
+    Args:
+        settings: all settings.
+        file: what to start.
+        lease_s: seconds until the lease of a patrol that has died expires for other machines.
+        clock: the database's clock.
+        on_wait: called before waiting for another process with the same data folder.
+    """
+    holder = f"{socket.gethostname()}:{settings.data_dir}"
+    with (
+        hold_lock(Path(settings.data_dir) / "patrol.lock", on_wait),
+        Store.open(settings.database) as store,
+    ):
+        lease = PatrolLease(store, holder, lease_s, clock)
+        with LeaseKeeper(lease):
+            yield Patrol(settings, file, store, lease)
+        lease.release()
+
+
+def run_patrol(
+    patrol: Patrol,
+    stop: threading.Event,
+    *,
+    until_s: float | None = None,
+    report: Callable[[str], None] = lambda _status: None,
+    round_s: float = ROUND_S,
+) -> None:
+    """Run rounds until told to stop; an unavailable database is waited for.
+
+    Args:
+        patrol: the patrol.
+        stop: set to stop after the present step.
+        until_s: end, in seconds since 1970 UTC; None for no end.
+        report: receives the status after each round, and is called at least that often.
+        round_s: seconds between two rounds.
+    """
+    _LOG.info("patrol begins (process %d)", os.getpid())
+    leads: bool | None = None
+    while not stop.is_set() and (until_s is None or time.time() < until_s):
+        try:
+            now_leads = patrol.run_round(stop.is_set)
+            if now_leads != leads:
+                _LOG.info("leads" if now_leads else "stands by: another patrol leads")
+            leads = now_leads
+            report("leads" if leads else "stands by")
+        except StoreError as error:
+            _LOG.warning("the database is not available: %s", error)
+            report("waits for the database")
+        stop.wait(round_s)
+    _LOG.info("patrol ends; campaigns in flight continue")

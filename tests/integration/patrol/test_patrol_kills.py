@@ -1,0 +1,27 @@
+"""Patrol killed at random moments: no campaign lost or doubled, budgets kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def test_killed_patrol_starts_each_campaign_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.service.patrol_kills", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--kills", "8", "--seed", "19"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["kills"], report["lost"], report["doubled"]) == (8, 0, 0)
+    assert (report["over_budget"], report["unsettled"]) == (0, 0)
+    assert report["starts"] == report["campaigns"] > 0

@@ -1,0 +1,111 @@
+"""Patrol files: values, defaults, mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treehammer.errors import PatrolFileError
+from treehammer.patrol.patrol_file import PatrolFile, parse_patrol_file
+from treehammer.sql.watch.patrol_budget import SiteLimits
+
+PATH = Path("/somewhere/patrol.toml")
+FULL = """
+[patrol]
+timezone = "Europe/Zurich"
+quiet_hours = ["22:00-06:00"]
+jitter = "5m"
+time_limit = "12h"
+
+[releases]
+source = "pypi"
+
+[budget]
+cpu_hours = 20
+bytes = "2 TB"
+[budget.sites.SITE_A]
+cpu_hours = 5
+
+[backoff]
+first = "10m"
+ceiling = "1h"
+
+[entries.hourly]
+test = "ttree-read"
+sites = ["all"]
+every = "1h"
+axes = {cache_mb = [0, 30], root = ["6.40.00"]}
+set = {repeats = 2}
+
+[entries.idea]
+repository = "../client"
+path = "tests/read"
+branch = "main"
+sites = ["label:eos", "SITE_A"]
+in_flight = 2
+jitter = "0"
+
+[entries.release]
+test = "ttree-read"
+releases = true
+sites = ["SITE_A"]
+"""
+
+
+def parse(text: str) -> PatrolFile:
+    return parse_patrol_file(text, PATH)
+
+
+def list_mistakes(text: str) -> str:
+    with pytest.raises(PatrolFileError) as caught:
+        parse(text)
+    return "\n".join(caught.value.problems)
+
+
+def test_values_and_defaults() -> None:
+    content = parse(FULL)
+    hourly, idea, release = content.entries
+    assert hourly.times is not None
+    assert (hourly.times.every_s, hourly.times.jitter_s) == (3600, 300)
+    assert hourly.axes == {"cache_mb": ("0", "30"), "root": ("6.40.00",)}
+    assert hourly.overrides == {"repeats": "2"}
+    assert (hourly.time_limit_s, hourly.quiet.timezone) == (43_200, "Europe/Zurich")
+    assert idea.spec_at("a" * 40) == f"/client@{'a' * 40}:tests/read"
+    assert (idea.times, idea.in_flight, idea.follows) == (None, 2, "branch main")
+    assert (release.follows, release.spec_at("")) == ("ROOT releases", "ttree-read")
+    assert content.limits_of("SITE_A") == SiteLimits(5 * 3600, 2 * 10**12)
+    assert content.limits_of("SITE_B") == SiteLimits(20 * 3600, 2 * 10**12)
+    assert [content.back_off.delay_s(n) for n in (1, 2, 3, 4, 99)] == [600, 1200, 2400, 3600, 3600]
+
+
+@pytest.mark.parametrize(
+    "old, new, mistake",
+    [
+        ('every = "1h"', 'evry = "1h"', "24: entries.hourly.evry: unknown key of [entries]"),
+        ('every = "1h"', 'every = "soon"', "24: entries.hourly.every: 'soon' is wrong"),
+        ('every = "1h"', 'every = "1m"', "jitter of 300 s is longer than every"),
+        ('every = "1h"', 'tags = "v*"', "applies only to a repository"),
+        ('branch = "main"', 'branch = "main"\ntags = "v*"', "cannot be combined with branch"),
+        ('branch = "main"', "", "needs a ref (add branch, tags or commit)"),
+        ('source = "pypi"', 'source = "pypi"\nvalue = "6"', "lacks {version}"),
+        ('"22:00-06:00"', '"22-6"', "expected hours such as"),
+        ('"Europe/Zurich"', '"Mars/Base"', "is no time zone"),
+        ("cpu_hours = 20", "cpu_hours = -1", "-1 is wrong (expected more than 0"),
+        ('ceiling = "1h"', 'ceiling = "1m"', "backoff.ceiling: is below first"),
+        ('sites = ["all"]', "", "entries.hourly.sites: is missing"),
+        ("releases = true", "releases = false", "never starts"),
+    ],
+)
+def test_mistakes_name_line_key_and_remedy(old: str, new: str, mistake: str) -> None:
+    assert old in FULL
+    listed = list_mistakes(FULL.replace(old, new, 1))
+    assert mistake in listed
+    assert listed.startswith("/somewhere/patrol.toml:")
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    text = FULL.replace('"all"', "1").replace("in_flight = 2", "in_flight = 0")
+    assert len(list_mistakes(text).splitlines()) == 2
+    assert "has no entry" in list_mistakes("[patrol]\n")
+    assert ":1: not valid TOML" in list_mistakes("[patrol\n")
