@@ -31,6 +31,9 @@ REMEDIES: Mapping[Verdict, str] = {Verdict.UNDECIDED: _PLAN, Verdict.DIFFERENT: 
 #: Verdicts that have a sentence of their own.
 _EXPLAINED = (Verdict.BUILD_DIFFERS, Verdict.TOO_LITTLE, Verdict.OTHER_CONTENT)
 
+#: Axis on which comparisons name the versions of servers already.
+SERVER_AXIS = "server_version"
+
 #: Sentences on the builds by field of the evidence.
 _BUILD_SENTENCES: Mapping[str, str] = {
     "bundled": "Part of the release, since ROOT brings it along: {}.",
@@ -164,7 +167,7 @@ def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
         tuple(dict.fromkeys(version for _, one in series for version in one.servers_a)),
         tuple(dict.fromkeys(version for _, one in series for version in one.servers_b)),
     ]
-    if not any(sides):
+    if not any(sides) or series[0][0].axis == SERVER_AXIS:
         return
     if sides[0] == sides[1]:
         yield f"Storage servers of both sides: {', '.join(sides[0])}."

@@ -62,6 +62,8 @@ class ContextAspect:
     attribute: str
 
 
+#: Attribute of a door whose changes are upgrades of its server.
+SERVER_VERSION = "server version"
 #: Aspect -> day (YYYYMMDD) -> values.
 ContextHistory = Mapping[ContextAspect, Mapping[int, frozenset[str]]]
 
@@ -160,7 +162,7 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
             thing = f"door {door or ''} ({protocol or 'unknown'})"
             build = ", ".join(text for text in _shorten_commit(*software) if text)
             for aspect, text in (
-                (ContextAspect(thing, "server version"), server),
+                (ContextAspect(thing, SERVER_VERSION), server),
                 (ContextAspect(thing, "address family"), family),
                 (ContextAspect(f"ROOT {root or ''}", "build"), build),
                 (ContextAspect("worker nodes", "operating system"), system),

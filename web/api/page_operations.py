@@ -341,6 +341,7 @@ OPERATIONS = (
             "time": _TIME_TABLE,
             "state": "doors, releases and nodes",
             "changes": "changes of doors, releases and nodes, by day",
+            "door_days": "CPU and wall time of each door relative to the mean of the same work, by day",
             "outcomes": "outcomes by day",
             "work": "tests and variants ever measured",
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import statistics
 from collections.abc import Iterator
@@ -222,3 +223,43 @@ def test_weeks_are_drawn_in_the_middle_of_their_days(start_service: StartService
     assert max(steps) - min(steps[1:-1]) < 0.3
     assert min(places) >= 76
     assert max(places) <= 884
+
+
+def test_doors_are_compared_by_the_same_work(start_service: StartService) -> None:
+    """Another mix of work is no change; an upgrade is a mark."""
+    some = []
+    for back, version, factor in ((3, "v5.8.1", 1.0), (1, "v6.2.0", 1.5)):
+        for variant, seconds in ((LIGHT, 1.0), (HEAVY, 10.0)):
+            some.append(("testing", back, version, variant, factor * seconds))
+            # The stable door reads the heavy variant on the second day alone.
+            if variant == LIGHT or back == 1:
+                some.append(("stable", back, "v5.8.1", variant, seconds))
+    measurements = (
+        make_measurement(
+            f"door {place}",
+            place + 1,
+            site="A",
+            day=calendar_days.day_number(calendar_days.today() - timedelta(days=back)),
+            door=door,
+            door_protocol="root",
+            server_version=f"XRootD {version}",
+            variant=variant,
+            cpu_per_event_s=seconds,
+            wall_per_event_s=seconds,
+            plausible=True,
+        )
+        for place, (door, back, version, variant, seconds) in enumerate(some)
+    )
+    with start_service(reading_open=True) as service:
+        add(service, measurements)
+        found = service.load_tables("/sites/A")
+        page = service.load_page("/sites/A")
+    days = [[row[name] for name in ("door", "cpu_per_event_s")] for row in found["door_days"]]
+    assert [door for door, _ in days] == ["stable", "testing"] * 2
+    before, after = (math.log1p(days[n + 1][1]) - math.log1p(days[n][1]) for n in (0, 2))
+    assert after == pytest.approx(math.log(1.5))
+    assert abs(before) < 0.06
+    (change,) = [row for row in found["changes"] if row["what"] == "server version"]
+    assert change["thing"] == "door testing (root)"
+    assert page.count("door testing (root): server version XRootD v6.2.0</title>") == 2
+    assert "Wall time per event by door" in page

@@ -49,7 +49,7 @@ def build_site_chart(
         f"{calendar_days.format_day(query.last)}",
         lines,
         DayAxis(query.first, query.last),
-        _change_marks(changes),
+        build_change_marks(changes),
     )
 
 
@@ -62,7 +62,7 @@ def _point_day(point: PeerComparison, query: SiteQuery) -> date:
     return first + (last - first) / 2
 
 
-def _change_marks(changes: Sequence[Row]) -> list[ChartMark]:
+def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
     """Build one mark per day, with the texts of all its changes."""
     texts: dict[tuple[str, int], list[str]] = {}
     for change in changes:

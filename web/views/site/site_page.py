@@ -48,6 +48,11 @@ from treehammer.web.views.shared.site_columns import (
     WINDOW_CHOICES,
     status_class,
 )
+from treehammer.web.views.site.door_charts import (
+    build_door_charts,
+    build_door_table,
+    fetch_door_days,
+)
 from treehammer.web.views.site.site_changes import build_change_table, build_state_table, list_changes
 from treehammer.web.views.site.site_chart import build_site_chart
 from treehammer.web.views.site.site_query import FILTERS, SiteQuery, parse_site_query
@@ -90,6 +95,8 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     series = _series_table(points, query)
     state = build_state_table(history, earlier=_has_earlier_measurements(store, query))
     changes = build_change_table(list_changes(history))
+    door_days = fetch_door_days(store, query)
+    door_table = build_door_table(door_days)
     outcomes = _outcome_table(store, query, request)
     work = _work_table(works)
     explanation = _explain_site(store, query)
@@ -101,6 +108,8 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         "series": series,
         "state": state,
         "changes": changes,
+        "door_charts": build_door_charts(door_days, changes.rows, query),
+        "door_days": door_table,
         "explanation": explanation.sentences,
         "time": explanation.table,
         "outcomes": outcomes,
@@ -115,7 +124,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         "links": list(_link_to_explore(store, query, request)),
         "comparable": any(point.peer_count for point in points),
     }
-    tables = (series, parts, explanation.table, state, changes, outcomes, work)
+    tables = (series, parts, explanation.table, state, changes, door_table, outcomes, work)
     return PageView("site.html.j2", site or "(no site)", values, tables)
 
 

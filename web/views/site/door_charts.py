@@ -1,0 +1,137 @@
+"""CPU and wall time of a site's doors over time, with the versions of their servers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from treehammer.sql.read import site_history
+from treehammer.sql.read.figure_query import DAY, FigureGroup, FigureQuery
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.site_history import SERVER_VERSION, WORKLOAD_COLUMNS, workload_key
+from treehammer.sql.write.store import Store
+from treehammer.web.display import calendar_days
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.display_units import format_per_cent
+from treehammer.web.display.variant_labels import VARIANT_COLUMN
+from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart
+from treehammer.web.figures.plot_style import PALETTE
+from treehammer.web.views.site.site_chart import build_change_marks
+from treehammer.web.views.site.site_query import SiteQuery
+
+#: Metrics of the charts, with their titles.
+DOOR_METRICS: Mapping[str, str] = {
+    "cpu_per_event_s": "CPU time per event",
+    "wall_per_event_s": "Wall time per event",
+}
+
+
+class DoorDay(NamedTuple):
+    """A door's measurements of one day: mean of ln(time / mean time of the same work)."""
+
+    door: str
+    day: int
+    metric: str
+    log_ratio: float
+    measurements: int
+
+
+def fetch_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
+    """Fetch the times of a site's doors by day, relative to all doors and days of the same work."""
+    filters: dict[str, object] = dict(query.work_filters)
+    if chosen := query.filters.get("variant"):
+        recorded = site_history.list_recorded_variants(store, [chosen], query.site)
+        filters[VARIANT_COLUMN] = tuple(recorded) or chosen
+    conditions = (
+        Condition("site", "=", query.site or None),
+        *(Condition(name, "=", value) for name, value in filters.items()),  # type: ignore[arg-type]
+    )
+    groups = store.fetch_figure(
+        FigureQuery(
+            tuple(DOOR_METRICS),
+            (DAY, "door", *WORKLOAD_COLUMNS),
+            Selection(conditions=conditions),
+            *query.day_numbers,
+        )
+    ).groups
+    return [one for metric in DOOR_METRICS for one in compare_doors(groups, metric)]
+
+
+def compare_doors(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
+    """Compare doors and days by the same work, so that another mix of work is no change.
+
+    Each work counts once for a door and day, whatever its number of measurements.
+    """
+    works: dict[tuple[str, ...], list[tuple[str, int, float, int]]] = defaultdict(list)
+    for group in groups:
+        moments = group.metrics[metric]
+        if moments.mean and moments.mean > 0:
+            work = workload_key(group.by[name] for name in WORKLOAD_COLUMNS)
+            place = str(group.by["door"] or ""), int(group.by[DAY] or 0)
+            works[work].append((*place, math.log(moments.mean), moments.value_count))
+    found: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+    for cells in works.values():
+        reference = statistics.fmean(value for _, _, value, _ in cells)
+        for door, day, value, count in cells:
+            found[door, day].append((value - reference, count))
+    return [
+        DoorDay(door, day, metric, statistics.fmean(v for v, _ in some), sum(n for _, n in some))
+        for (door, day), some in sorted(found.items())
+    ]
+
+
+def build_door_charts(
+    days: Sequence[DoorDay], changes: Sequence[Row], query: SiteQuery
+) -> list[LineChart]:
+    """Build a chart for each metric: a line per door, and marks where servers changed.
+
+    Empty with less than two points of any door, which would show no course of time.
+    """
+    marks = build_change_marks([row for row in changes if row["what"] == SERVER_VERSION])
+    charts = []
+    for metric, title in DOOR_METRICS.items():
+        by_door: dict[str, list[ChartDot]] = defaultdict(list)
+        for one in days:
+            if one.metric == metric:
+                by_door[one.door].append(_draw_dot(one))
+        if max(map(len, by_door.values()), default=0) > 1:
+            lines = [
+                ChartLine(door or "no door", f"color{index}", dots)
+                for index, (door, dots) in enumerate([*by_door.items()][: len(PALETTE)])
+            ]
+            text = f"{title} by door, difference from the mean of the same work in %"
+            charts.append(LineChart(text, lines, DayAxis(query.first, query.last), marks))
+    return charts
+
+
+def _draw_dot(one: DoorDay) -> ChartDot:
+    day, change = calendar_days.day_from_number(one.day), math.expm1(one.log_ratio)
+    text = f"{calendar_days.format_day(day)}: {one.door} {format_per_cent(change)}, {one.measurements} timed"
+    return ChartDot(day, 100 * change, text=text)
+
+
+def build_door_table(days: Sequence[DoorDay]) -> DataTable:
+    """Build the table behind the charts."""
+    rows: dict[tuple[int, str], dict[str, object]] = {}
+    for one in days:
+        row = rows.setdefault(
+            (one.day, one.door),
+            {"day": calendar_days.day_from_number(one.day).isoformat(), "door": one.door},
+        )
+        row[one.metric] = math.expm1(one.log_ratio)
+        row["measurements"] = one.measurements
+    columns = (
+        TableColumn("day", "day (UTC)"),
+        TableColumn("door", "door"),
+        *(
+            TableColumn(name, title, format_per_cent, is_number=True)
+            for name, title in DOOR_METRICS.items()
+        ),
+        TableColumn("measurements", "timed and good", is_number=True),
+    )
+    caption = "Time per event by day and door, difference from the mean of the same work"
+    values = [{**dict.fromkeys(DOOR_METRICS), **row} for _, row in sorted(rows.items())]
+    return DataTable("door_days", caption, columns, values)
