@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,15 @@ from treehammer.sql.read.reader import ResultsReader
 
 Row = dict[str, Any]
 _Headline = tuple[HeadlineMetric, ...]
+#: Rows between two reports of progress.
+_PROGRESS_ROWS = 1000
 
 
 def load_headline_rows(
-    store: ResultsReader, selection: Selection, columns: Sequence[str]
+    store: ResultsReader,
+    selection: Selection,
+    columns: Sequence[str],
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[Row]:
     """Load measurements; those of tests that state a headline have the keys ``headline`` and its names.
 
@@ -34,13 +39,18 @@ def load_headline_rows(
         store: the database.
         selection: the measurements.
         columns: catalogue columns, of them ``campaign_id``, ``test_hash`` and ``measurement_id``.
+        on_progress: called with the number of rows read, now and then; what it raises ends the reading.
     """
     stated = _parse_plans(campaign_queries.fetch_plans_with_headline(store))
     metrics = {metric for headline in stated.values() for metric in headline}
     added = [one.name for one in metrics if not one.figure and one.name in METRICS_BY_NAME]
     wanted = tuple(dict.fromkeys((*columns, *sorted(added))))
     with store.snapshot() as snapshot:
-        rows: list[Row] = list(snapshot.measurements(selection, wanted))
+        rows: list[Row] = []
+        for measured in snapshot.measurements(selection, wanted):
+            rows.append(measured)
+            if len(rows) % _PROGRESS_ROWS == 0:
+                on_progress(len(rows))
         headlines = _find_headlines(rows, stated)
         owners = [row for row in rows if row["test_hash"] in headlines]
         for row in owners:

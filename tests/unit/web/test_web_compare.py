@@ -38,7 +38,6 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.hctests.matrix.definition import Scalar, Variant
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.views.compare import compare_query
 
 PEOPLE = {"Accept": "text/html,*/*"}
 SITES = ("SITE_A", HOSTILE_TEXTS[0])
@@ -438,15 +437,6 @@ def test_empty_database_is_reported(tmp_path: Path) -> None:
     with run_service(tmp_path, reading_open=True) as service:
         answer = service.client.get("/compare?a=6.38.00&b=6.40.00")
     assert (answer.status_code, answer.json()["error"]) == (404, "there are no measurements yet")
-
-
-def test_too_many_measurements_are_refused(
-    measured: ServiceThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compare_query, "MAX_READ", 10)
-    answer = measured.client.get("/compare?a=6.38.00&b=6.40.00&recompute=1")
-    assert answer.status_code == 400
-    assert "the limit here is 10" in answer.json()["error"]
 
 
 def test_invalid_variant_is_refused(tmp_path: Path) -> None:

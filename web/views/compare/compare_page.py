@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
@@ -16,17 +17,24 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.write.store import Store
+from treehammer.web.core.responses import AsciiJSONResponse
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.compare import compare_query, comparison_columns
-from treehammer.web.views.compare.compare_query import CompareQuery
+from treehammer.web.views.compare.background_comparison import (
+    BackgroundComparisons,
+    ComparisonTask,
+)
+from treehammer.web.views.compare.compare_query import CompareQuery, TooManyMeasurementsError
 from treehammer.web.views.compare.comparison_page import ShownComparison, comparison_view
 from treehammer.web.views.compare.release_matrix import load_release_matrices
 from treehammer.web.views.shared.common_columns import format_counts
 from treehammer.web.views.shared.page_context import (
+    HTML,
     PageContext,
     PageView,
     error_sentence,
+    requested_format,
     wants_html,
 )
 from treehammer.web.views.shared.pagination import count_pages, parse_page_number
@@ -45,26 +53,35 @@ COMPARABLE_AXES = (
     "format",
     SELECTION_AXIS,
 )
+#: Seconds between two refreshes of the progress of a comparison in the background.
+REFRESH_INTERVAL_S = 2
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 100
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Routes of the form with the list of comparisons, and of a stored comparison."""
+    background = BackgroundComparisons(context.database)
+
+    def query_page(store: Store, request: Request) -> PageView | Response:
+        return compare_view(store, request, background)
+
     return [
-        context.page_route("/compare", compare_view, "compare"),
+        context.page_route("/compare", query_page, "compare"),
         context.page_route("/compare/{comparison}", stored_comparison_view, "comparison"),
     ]
 
 
-def compare_view(store: Store, request: Request) -> PageView:
+def compare_view(
+    store: Store, request: Request, background: BackgroundComparisons
+) -> PageView | Response:
     """Collect the data of the list, or of the comparison that the URL describes."""
     query = compare_query.parse_compare_query(request, store)
     if not query.has_side:
         return _comparison_list_view(store, request, query)
     try:
         query.require_both_sides()
-        one = _find_comparison(store, request, query)
+        one = _find_comparison(store, request, query, background)
     except (ConfigError, NothingToDoError) as error:
         if not wants_html(request):
             raise
@@ -73,17 +90,37 @@ def compare_view(store: Store, request: Request) -> PageView:
         status = 404 if isinstance(error, NothingToDoError) else 400
         values = {**listing.values, "error": error_sentence(error)}
         return replace(listing, values=values, status=status)
+    if isinstance(one, ComparisonTask):
+        return _progress_view(request, one)
     values = {**_form_values(store, query), "command": query.compare_command if one.is_live else ""}
     return comparison_view(replace(one, values=values))
 
 
-def _find_comparison(store: Store, request: Request, query: CompareQuery) -> ShownComparison:
-    """Load the stored comparison, or compute it."""
+def _progress_view(request: Request, task: ComparisonTask) -> PageView | Response:
+    """Show the progress of a comparison in the background; programs ask again."""
+    if requested_format(request) == HTML:
+        values = {"task": task, "refresh_s": REFRESH_INTERVAL_S}
+        return PageView("compare_progress.html.j2", "Comparing", values, status=202)
+    document = {"state": "running", "read": task.read, "count": task.count}
+    headers = {"Retry-After": str(REFRESH_INTERVAL_S), "Cache-Control": "no-store"}
+    return AsciiJSONResponse(document, 202, headers=headers)
+
+
+def _find_comparison(
+    store: Store, request: Request, query: CompareQuery, background: BackgroundComparisons
+) -> ShownComparison | ComparisonTask:
+    """Load the stored comparison, or compute it; a large one in the background."""
     if not request.query_params.get("recompute") and (
         rows := compare_query.load_stored_verdicts(store, query)
     ):
         return ShownComparison(store, request, rows)
-    found = compare_query.compare_now(store, query)
+    try:
+        found = compare_query.compare_now(store, query, max_read=compare_query.MAX_READ)
+    except TooManyMeasurementsError as error:
+        task = background.request(query, error.count)
+        if task.result is None:
+            return task
+        found = task.result
     return ShownComparison(store, request, found.verdicts, found.pairs)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -198,11 +199,36 @@ def load_stored_verdicts(store: Store, query: CompareQuery) -> list[VerdictRow]:
     return []
 
 
-def compare_now(store: Store, query: CompareQuery) -> Comparison:
+class TooManyMeasurementsError(ConfigError):
+    """A comparison would read too much for one request.
+
+    Attributes:
+        count: largest possible number of measurements.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"this comparison would read up to {count:,} measurements")
+        self.count = count
+
+
+def compare_now(
+    store: Store,
+    query: CompareQuery,
+    *,
+    max_read: int | None,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Comparison:
     """Compute a comparison without storing it.
 
+    Args:
+        store: the database.
+        query: the comparison.
+        max_read: most measurements to read; None for no limit.
+        on_progress: called with the number of measurements read, now and then.
+
     Raises:
-        ConfigError: it would read too many measurements, or a parameter is invalid.
+        TooManyMeasurementsError: it would read more than ``max_read`` measurements.
+        ConfigError: a parameter is invalid.
         NothingToDoError: a side has no measurements, or nothing is comparable.
     """
     from treehammer.analysis.comparison.comparison import compare_samples
@@ -213,7 +239,12 @@ def compare_now(store: Store, query: CompareQuery) -> Comparison:
         raise ConfigError(
             "both sides select the same measurements", hint="Give different conditions."
         )
-    loaded = [_load_samples(store, side) for side in dict.fromkeys(sides)]
+    selections = list(dict.fromkeys(sides))
+    _require_few_measurements(store, selections, max_read)
+    loaded: list[list[CountedSample]] = []
+    for side in selections:
+        report = functools.partial(_report_further, on_progress, sum(map(len, loaded)))
+        loaded.append(_load_samples(store, side, report))
     label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
     comparison_query, counted = label_sides(query, loaded)
     samples = [one.sample for one in counted]
@@ -287,18 +318,31 @@ def _build_question(query: CompareQuery, a: Any, b: Any) -> ComparisonQuery:
     return ComparisonQuery(query.axis, a, b, query.delta, query.selection, *query.sides)
 
 
-def _load_samples(store: Store, selection: Selection) -> list[CountedSample]:
-    figure = FigureQuery(selection=selection, kind=None)
+def _report_further(on_progress: Callable[[int], None], before: int, read: int) -> None:
+    on_progress(before + read)
+
+
+def _require_few_measurements(
+    store: Store, selections: Sequence[Selection], max_read: int | None
+) -> None:
+    if max_read is None:
+        return
     with store.connection() as connection:
-        count = figure_values.estimate_max_measurements(connection, figure)
-    if count > MAX_READ:
-        raise ConfigError(
-            f"this comparison would read up to {count:,} measurements; the limit here is {MAX_READ:,}",
-            hint="Choose a campaign, or a site with where=site=NAME. 'treehammer compare' has no "
-            "limit, and its results are listed on this page.",
+        count = sum(
+            figure_values.estimate_max_measurements(
+                connection, FigureQuery(selection=selection, kind=None)
+            )
+            for selection in selections
         )
+    if count > max_read:
+        raise TooManyMeasurementsError(count)
+
+
+def _load_samples(
+    store: Store, selection: Selection, on_progress: Callable[[int], None]
+) -> list[CountedSample]:
     try:
-        rows = load_headline_rows(store, selection, (*SAMPLE_COLUMNS, *COUNTER_NAMES))
+        rows = load_headline_rows(store, selection, (*SAMPLE_COLUMNS, *COUNTER_NAMES), on_progress)
         samples = [CountedSample.from_row(row) for row in rows]
     except (ValueError, AttributeError) as error:
         # Measurements uploaded by other programs may hold any text.
