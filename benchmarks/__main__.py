@@ -9,6 +9,7 @@ import time
 from benchmarks.analysis import (
     aa_jobs,
     bisection_simulation,
+    change_simulation,
     paired_campaigns,
     release_comparison,
     verdict_error_rates,
@@ -48,6 +49,7 @@ SIMPLE_BENCHMARKS = {
     "export": export_cost.measure,
     "releases": release_comparison.measure,
     "simulation": verdict_simulation.measure,
+    "changes": change_simulation.measure,
     "tls": tls_cost.measure,
     "bisection": bisection_simulation.measure,
     "patrol": patrol_kills.measure,
@@ -71,7 +73,7 @@ CONFIGURABLE_BENCHMARKS = {
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
 #: Take hours or install other tools: run only when named.
-EXPLICIT_ONLY = ("releases", "paired", "peers")
+EXPLICIT_ONLY = ("releases", "paired", "peers", "changes")
 
 
 def main() -> int:

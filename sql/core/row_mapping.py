@@ -16,6 +16,7 @@ from treehammer.sql.core.rows import (
     AuditRow,
     CampaignOwnerRow,
     CampaignRow,
+    ChangePointRow,
     DowntimeRow,
     InstructionRow,
     JobRow,
@@ -31,6 +32,8 @@ from treehammer.sql.core.rows import (
     RuleSetRow,
     StatusChangeRow,
     VerdictRow,
+    WatchedDayRow,
+    WatchedSeriesRow,
 )
 
 Row = TypeVar(
@@ -52,6 +55,9 @@ Row = TypeVar(
     PatrolStartRow,
     PatrolChargeRow,
     PatrolSiteRow,
+    WatchedSeriesRow,
+    WatchedDayRow,
+    ChangePointRow,
 )
 #: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
@@ -73,6 +79,9 @@ KeyedRow = (
     | PatrolStartRow
     | PatrolChargeRow
     | PatrolSiteRow
+    | WatchedSeriesRow
+    | WatchedDayRow
+    | ChangePointRow
 )
 ComparisonRow = PairRow | VerdictRow
 

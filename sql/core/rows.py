@@ -433,3 +433,101 @@ class PatrolSiteRow:
     probe_us: int | None
     changed_us: int
     reason: str
+
+
+@dataclass(frozen=True)
+class WatchedSeriesRow:
+    """Series that is watched by day.
+
+    Attributes:
+        id: hash of the other values.
+        kind: a value of :class:`treehammer.analysis.changes.daily_series.SeriesKind`.
+        metric: the metric.
+        test_name: name of the test.
+        work: comparison key over releases: equal for the same work at the same door.
+        variant_label: display name of the variant.
+        site: site of the jobs.
+        storage_site: site of the door.
+        door: name of the door.
+        release: the release; '' for levels of the control.
+        control: the pinned control release.
+        host: host of a level; '' for ratios.
+    """
+
+    id: str
+    kind: str
+    metric: str
+    test_name: str
+    work: str
+    variant_label: str
+    site: str
+    storage_site: str
+    door: str
+    release: str
+    control: str
+    host: str
+
+
+@dataclass(frozen=True)
+class WatchedDayRow:
+    """Mean of a watched series over the jobs of a day (UTC, YYYYMMDD), in ln.
+
+    ``squares`` is the sum of squared deviations of the jobs; ``context`` is a JSON object with the
+    usual value of each aspect.
+    """
+
+    series_id: str
+    day: int
+    value: float
+    squares: float
+    jobs: int
+    context: str
+
+
+@dataclass(frozen=True)
+class ChangePointRow:
+    """Change found in watched series.
+
+    Attributes:
+        id: identity, kept while the change is found again.
+        found_us: time of the first finding.
+        updated_us: time of the last one.
+        day: first day (UTC, YYYYMMDD) after the change.
+        state: ``provisional`` or ``confirmed``.
+        kind: kind of the series.
+        metric: the metric.
+        test_name: name of the test.
+        control: the pinned control release.
+        attribution: what it points at: site, release, storage, central or unknown.
+        subject: its name; '' for central and unknown.
+        effect: size in ln; positive is slower.
+        low: lower end of the 95 % interval.
+        high: upper end.
+        p_value: of no change.
+        days_before: measured days before it that were used.
+        days_after: measured days from it on that were used.
+        seconded: a second detector finds it as well.
+        cause: context that changed with it, in words.
+        evidence: JSON with the places of all changed series and their own sizes.
+    """
+
+    id: str
+    found_us: int
+    updated_us: int
+    day: int
+    state: str
+    kind: str
+    metric: str
+    test_name: str
+    control: str
+    attribution: str
+    subject: str
+    effect: float
+    low: float
+    high: float
+    p_value: float
+    days_before: int
+    days_after: int
+    seconded: bool
+    cause: str
+    evidence: str

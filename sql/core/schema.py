@@ -700,3 +700,64 @@ patrol_site = sa.Table(
     sa.Column("changed_us", sa.BigInteger, nullable=False),
     sa.Column("reason", LongText),
 )
+
+# Series that change points are searched in, by day: derived from the measurements.
+watched_series = sa.Table(
+    "watched_series",
+    metadata,
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("kind", StoredText(MAX_WORD), nullable=False),
+    sa.Column("metric", StoredText(MAX_WORD), nullable=False),
+    sa.Column("test_name", StoredText(MAX_TEXT)),
+    # WORK is a reserved word on Oracle.
+    sa.Column("work_key", StoredText(MAX_TEXT), key="work"),
+    sa.Column("variant_label", StoredText(MAX_TEXT)),
+    sa.Column("site", StoredText(MAX_TEXT)),
+    sa.Column("storage_site", StoredText(MAX_TEXT)),
+    sa.Column("door", StoredText(MAX_TEXT)),
+    # RELEASE is a reserved word on PostgreSQL.
+    sa.Column("root_release", StoredText(MAX_TEXT), key="release"),
+    sa.Column("control", StoredText(MAX_TEXT)),
+    sa.Column("host", StoredText(MAX_TEXT)),
+)
+
+watched_day = sa.Table(
+    "watched_day",
+    metadata,
+    sa.Column(
+        "series_id", StoredText(MAX_IDENTITY), sa.ForeignKey(watched_series.c.id), primary_key=True
+    ),
+    sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("value", REAL, nullable=False),
+    sa.Column("squares", REAL, nullable=False),
+    sa.Column("jobs", sa.BigInteger, nullable=False),
+    sa.Column("context", LongText),
+    sa.Index("ix_watched_day_day", "day"),
+)
+
+# Steps found in them.
+change_point = sa.Table(
+    "change_point",
+    metadata,
+    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
+    sa.Column("found_us", sa.BigInteger, nullable=False),
+    sa.Column("updated_us", sa.BigInteger, nullable=False),
+    sa.Column("day", sa.BigInteger, nullable=False),
+    sa.Column("state", StoredText(MAX_WORD), nullable=False),
+    sa.Column("kind", StoredText(MAX_WORD), nullable=False),
+    sa.Column("metric", StoredText(MAX_WORD), nullable=False),
+    sa.Column("test_name", StoredText(MAX_TEXT)),
+    sa.Column("control", StoredText(MAX_TEXT)),
+    sa.Column("attribution", StoredText(MAX_WORD), nullable=False),
+    sa.Column("subject", StoredText(MAX_TEXT)),
+    sa.Column("effect", REAL, nullable=False),
+    sa.Column("low", REAL, nullable=False),
+    sa.Column("high", REAL, nullable=False),
+    sa.Column("p_value", REAL, nullable=False),
+    sa.Column("days_before", sa.BigInteger, nullable=False),
+    sa.Column("days_after", sa.BigInteger, nullable=False),
+    sa.Column("seconded", sa.Boolean, nullable=False),
+    sa.Column("cause", LongText),
+    sa.Column("evidence", LongText),
+    sa.Index("ix_change_point_day", "day"),
+)

@@ -43,6 +43,10 @@ COMMANDS = {
     "cancel": LazyCommand(
         "submit.cli.campaign_commands:cancel", "Cancel the jobs of a campaign; results are kept."
     ),
+    "changes": LazyCommand(
+        "analysis.cli.changes_command:changes_command",
+        "List what became slower or faster, and since when.",
+    ),
     "check": LazyCommand(
         "analysis.cli.check_command:check_command",
         "Print the state of a site, release or the service, for Nagios.",

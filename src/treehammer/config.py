@@ -249,6 +249,12 @@ class Settings:
     status_rules: Path | None = _setting(
         _parse_path, "rules for the states of sites [default: the shipped ones]"
     )
+    control_release: str = _setting(
+        _text_of("!-~", "punctuation"),
+        "changes: ROOT release to which the others are related over time "
+        "[default: the one that shares most jobs with others]",
+        "",
+    )
     rucio_config: Path | None = _setting(
         _parse_path, "rucio.cfg of the client [default: Rucio's own search]"
     )

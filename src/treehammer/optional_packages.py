@@ -20,6 +20,7 @@ EXTRA_OF_MODULE = {
     "awkward": "uproot",
     "nagiosplugin": "service",
     "prometheus_client": "service",
+    "ruptures": "service",
     "starlette": "service",
     "uvicorn": "service",
     "httptools": "service",

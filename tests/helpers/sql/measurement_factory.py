@@ -19,7 +19,16 @@ from treehammer.collectors.record.measurement_record import (
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.record.operation_steps import make_operation_step
-from treehammer.sql.core.rows import CampaignRow, InstructionRow, JobRow, PairRow, VerdictRow
+from treehammer.sql.core.rows import (
+    CampaignRow,
+    ChangePointRow,
+    InstructionRow,
+    JobRow,
+    PairRow,
+    VerdictRow,
+    WatchedDayRow,
+    WatchedSeriesRow,
+)
 from treehammer.sql.core.schema import ROLLUP_METRICS
 
 #: Midnight at the start of the day of generated measurements, and that day.
@@ -264,3 +273,64 @@ def build_instruction_rows(
     )
     functions = [replace(row, line=n, function=f"f<{n}>()") for n in range(1, lines)]
     return [replace(one, **changes) for one in (row, *functions)]
+
+
+def build_watched_series(identity: str = "s", **values: Any) -> WatchedSeriesRow:
+    """Build a watched series with these values."""
+    required: dict[str, Any] = {
+        "kind": "ratio",
+        "metric": "cpu_per_event_s",
+        "test_name": "read",
+        "work": "w",
+        "variant_label": "branches=100%",
+        "site": "A",
+        "storage_site": "A",
+        "door": "near",
+        "release": "6.40.00",
+        "control": "6.38.00",
+        "host": "",
+    }
+    return WatchedSeriesRow(identity, **{**required, **values})
+
+
+def build_watched_day(series: str, day: int, value: float) -> WatchedDayRow:
+    """Build a day of a watched series."""
+    return WatchedDayRow(series, day, value, 0.0001, 3, "{}")
+
+
+def build_change_point(identity: str = "c", **values: Any) -> ChangePointRow:
+    """Build a change with these values."""
+    required: dict[str, Any] = {
+        "found_us": STARTED_US,
+        "updated_us": STARTED_US,
+        "day": STARTED_DAY,
+        "state": "confirmed",
+        "kind": "ratio",
+        "metric": "cpu_per_event_s",
+        "test_name": "read",
+        "control": "6.38.00",
+        "attribution": "release",
+        "subject": "6.40.00",
+        "effect": 0.05,
+        "low": 0.04,
+        "high": 0.06,
+        "p_value": 1e-9,
+        "days_before": 30,
+        "days_after": 12,
+        "seconded": True,
+        "cause": "",
+        "evidence": json.dumps(
+            [
+                {
+                    "site": "A",
+                    "storage_site": "A",
+                    "door": "near",
+                    "release": "6.40.00",
+                    "variant": "branches=100%",
+                    "effect": 0.05,
+                    "error": 0.004,
+                }
+            ]
+        ),
+    }
+    return ChangePointRow(identity, **{**required, **values})

@@ -17,9 +17,13 @@ from typing import Any
 
 from h2_oracle import H2Server
 from measurement_factory import (
+    STARTED_DAY,
+    build_change_point,
     build_instruction_rows,
     build_pair,
     build_verdict,
+    build_watched_day,
+    build_watched_series,
     full_measurement,
     make_campaign_row,
     make_job_row,
@@ -38,7 +42,7 @@ from treehammer.sql.core.rows import AttemptRow, ReplicaRow, RuleSetRow, StatusC
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.transfer.database_copy import copy_database
-from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch import change_points, site_exceptions, state_history, watched_series
 from treehammer.sql.watch.run_outcomes import list_run_outcomes
 from treehammer.sql.write import rollups
 from treehammer.sql.write.database_check import check_database
@@ -112,6 +116,7 @@ def record_statements(server: H2Server) -> str:
         _run_writes(store)
         _run_reads(store)
         _run_comparison(store)
+        _run_watch(store)
         _run_key_management(store)
         _run_changes(store)
         _run_status(store)
@@ -236,6 +241,17 @@ def _run_status(store: Store) -> None:
     site_exceptions.list_downtimes(store)
     site_exceptions.add_override(store, make_override(1, 2))
     site_exceptions.end_overrides(store, "A", now_us=STORY_US + HOUR_US, who="bob")
+
+
+def _run_watch(store: Store) -> None:
+    series, day = build_watched_series(), build_watched_day("s", STARTED_DAY, 0.1)
+    watched_series.replace_watched_days(store, [series], [day], STARTED_DAY, STARTED_DAY)
+    watched_series.fetch_watched_series(store, kind="ratio")
+    watched_series.fetch_watched_days(store, STARTED_DAY, STARTED_DAY, kind="ratio")
+    watched_series.find_last_watched_day(store)
+    change_points.replace_change_points(store, [build_change_point()], 0)
+    change_points.fetch_change_points(store)
+    change_points.find_change_point(store, "c")
 
 
 def _run_key_management(store: Store) -> None:

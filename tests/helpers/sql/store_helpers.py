@@ -16,9 +16,13 @@ import pytest
 import sqlalchemy as sa
 from measurement_factory import (
     HOSTILE_TEXTS,
+    STARTED_DAY,
+    build_change_point,
     build_instruction_rows,
     build_pair,
     build_verdict,
+    build_watched_day,
+    build_watched_series,
     full_measurement,
     make_campaign_row,
     make_job_row,
@@ -49,9 +53,11 @@ from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
 from treehammer.sql.watch import patrol_report
+from treehammer.sql.watch.change_points import replace_change_points
 from treehammer.sql.watch.patrol_budget import SiteLimits
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge
+from treehammer.sql.watch.watched_series import replace_watched_days
 from treehammer.sql.write import rollups
 from treehammer.sql.write.ownership import Delivery, Sender
 from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange
@@ -98,6 +104,14 @@ def fill_database(url: str) -> None:
             "c", [build_pair("c", 0.1), build_pair("c", 5e-324)], [build_verdict("c")]
         )
         store.replace_instruction_count(build_instruction_rows(label=HOSTILE_TEXTS[2]))
+        replace_watched_days(
+            store,
+            [build_watched_series(site=HOSTILE_TEXTS[2])],
+            [build_watched_day("s", STARTED_DAY, 5e-324)],
+            STARTED_DAY,
+            STARTED_DAY,
+        )
+        replace_change_points(store, [build_change_point(cause=HOSTILE_TEXTS[2])], 0)
         sender = Sender("0123456789ab", HOSTILE_TEXTS[2], "127.0.0.1", 1)
         store.add(
             [make_measurement(job="sent")], [Delivery(sender, "measurements", "sent", ["sent"])]

@@ -169,5 +169,17 @@ def _build_evidence(number: int) -> str:
     return VerdictEvidence(**values).to_json()
 
 
+def _build_places(number: int) -> str:
+    """Build the evidence of a change at the attacked site."""
+    text = attack_text(number, "change_point", "evidence")
+    site = attack_text(number, *FOREIGN_KEYS["site"])
+    place = {"site": site, "storage_site": text, "door": text, "release": text, "variant": text}
+    return json.dumps([{**place, "effect": 0.1, "error": 0.01}])
+
+
 #: Columns that hold a JSON document.
-_DOCUMENTS = {"campaign.plan": _build_plan, "verdict.evidence": _build_evidence}
+_DOCUMENTS = {
+    "campaign.plan": _build_plan,
+    "verdict.evidence": _build_evidence,
+    "change_point.evidence": _build_places,
+}

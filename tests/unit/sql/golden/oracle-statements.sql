@@ -85,6 +85,9 @@ DELETE FROM campaign WHERE campaign.id = :id_1
 DELETE FROM campaign_owner WHERE campaign_owner.campaign_id = :campaign_id_1
 ;
 
+DELETE FROM change_point WHERE change_point.day >= :day_1
+;
+
 DELETE FROM extra WHERE extra.measurement_id IN (:measurement_id_1_1)
 ;
 
@@ -121,6 +124,9 @@ DELETE FROM rollup_operation WHERE 1 = 1
 DELETE FROM verdict WHERE verdict.comparison_id = :comparison_id_1
 ;
 
+DELETE FROM watched_day WHERE watched_day.day BETWEEN :day_1 AND :day_2
+;
+
 INSERT INTO access_key (key_id, role, name, created_us, expires_us, revoked_us,
     master_key_fingerprint, owner) VALUES (:key_id, :role, :name, :created_us, :expires_us,
     :revoked_us, :master_key_fingerprint, :owner)
@@ -148,6 +154,13 @@ INSERT INTO campaign (id, name, created_us, repository, ref, commit_id, dirty, t
 
 INSERT INTO campaign_owner (campaign_id, owner, claimed_us) VALUES (:campaign_id, :owner,
     :claimed_us)
+;
+
+INSERT INTO change_point (id, found_us, updated_us, day, state, kind, metric, test_name, control,
+    attribution, subject, effect, low, high, p_value, days_before, days_after, seconded, cause,
+    evidence) VALUES (:id, :found_us, :updated_us, :day, :state, :kind, :metric, :test_name,
+    :control, :attribution, :subject, :effect, :low, :high, :p_value, :days_before, :days_after,
+    :seconded, :cause, :evidence)
 ;
 
 INSERT INTO extra (measurement_id, name, value) VALUES (:measurement_id, :name, :value)
@@ -283,6 +296,15 @@ INSERT INTO verdict (comparison_id, line, site, comparison_key, label, metric, a
     :evidence)
 ;
 
+INSERT INTO watched_day (series_id, day, value, squares, jobs, context) VALUES (:series_id, :day,
+    :value, :squares, :jobs, :context)
+;
+
+INSERT INTO watched_series (id, kind, metric, test_name, work_key, variant_label, site,
+    storage_site, door, root_release, control, host) VALUES (:id, :kind, :metric, :test_name, :work,
+    :variant_label, :site, :storage_site, :door, :release, :control, :host)
+;
+
 INSERT INTO writer_lock (id) VALUES (1)
 ;
 
@@ -327,6 +349,10 @@ FROM campaign
 
 SELECT count(*) AS count_1
 FROM campaign_owner
+;
+
+SELECT count(*) AS count_1
+FROM change_point
 ;
 
 SELECT count(*) AS count_1
@@ -434,6 +460,14 @@ SELECT table_name, column_name FROM user_tab_columns
 
 SELECT count(*) AS count_1
 FROM verdict
+;
+
+SELECT count(*) AS count_1
+FROM watched_day
+;
+
+SELECT count(*) AS count_1
+FROM watched_series
 ;
 
 SELECT id FROM writer_lock

@@ -1,0 +1,1 @@
+"""Change points: steps in daily series, their causes and attribution."""

@@ -1,0 +1,160 @@
+"""Search for changes among all series of one test and metric, the clearest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from treehammer.analysis.changes.context_causes import Cause, choose_attribution, find_causes
+from treehammer.analysis.changes.daily_series import DailySeries, SeriesKind, pool_series
+from treehammer.analysis.changes.step_attribution import (
+    Explanation,
+    MemberStep,
+    SeriesGroup,
+    explain_step,
+    group_series,
+)
+from treehammer.analysis.changes.step_detection import (
+    DAY_TOLERANCE,
+    Step,
+    find_steps,
+    is_seconded,
+)
+from treehammer.analysis.statistics.verdict import ALPHA
+
+#: Changes smaller than this (ln) are not reported.
+MIN_SIZE = 0.005
+#: Measured days from the change on that confirm it; until then it is provisional.
+CONFIRM_DAYS = 5
+#: Limit of changes of one test and metric, in case of wild series.
+MAX_CHANGES = 50
+
+
+class ChangeState(StrEnum):
+    """Whether later days confirm a change."""
+
+    PROVISIONAL = "provisional"
+    CONFIRMED = "confirmed"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step that some series share.
+
+    Attributes:
+        group: what it points at, with the series that changed.
+        day: first day ordinal after the change.
+        size: change in ln; positive is slower.
+        interval: 95 % interval of the size, over the days of both sides.
+        p: two-sided p-value of no change.
+        days_before: days before it that were used.
+        days_after: days from it on that were used.
+        seconded: a second detector finds it as well.
+        causes: context that changed with it.
+        steps: sizes of the single series.
+    """
+
+    group: SeriesGroup
+    day: int
+    size: float
+    interval: tuple[float, float]
+    p: float
+    days_before: int
+    days_after: int
+    seconded: bool
+    causes: Sequence[Cause] = ()
+    steps: Sequence[MemberStep] = field(default=(), repr=False)
+
+    @property
+    def state(self) -> ChangeState:
+        """Whether enough later days were measured."""
+        enough = self.days_after >= CONFIRM_DAYS
+        return ChangeState.CONFIRMED if enough else ChangeState.PROVISIONAL
+
+
+def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change]:
+    """Find the changes in series of one test and metric, by day.
+
+    Single series and every pool that may explain a change are searched. The clearest step is
+    explained and taken out of its series, then the rest is searched again. The probability of any
+    false change in all series together is 5 % (Bonferroni over pools and days).
+    """
+    search = _ChangeSearch(series, kind)
+    changes: list[Change] = []
+    while len(changes) < MAX_CHANGES and (change := search.take_clearest()) is not None:
+        changes.append(change)
+    return sorted(changes, key=lambda one: (one.day, one.group.attribution, one.group.subject))
+
+
+class _ChangeSearch:
+    """Series with the changes found so far taken out, and the steps of each pool of them."""
+
+    def __init__(self, series: Sequence[DailySeries], kind: SeriesKind) -> None:
+        self._series = {one.identity: one for one in series}
+        self._original = dict(self._series)
+        self._groups = group_series(series, kind)
+        pools = [one.members for one in self._groups]
+        pools += [frozenset({identity}) for identity in self._series]
+        days = max((len(one.days) for one in series), default=1)
+        self._level = ALPHA / max(len(pools) * days, 1)
+        self._steps: dict[frozenset[str], list[Step]] = {}
+        for pool in pools:
+            self._steps.setdefault(pool, self._find_steps(pool))
+
+    def take_clearest(self) -> Change | None:
+        """Explain the clearest step, and take it out of its series; None if there is none."""
+        while candidates := [(pool, step) for pool, all_ in self._steps.items() for step in all_]:
+            pool, step = max(
+                candidates, key=lambda one: abs(one[1].estimate.mean) / one[1].estimate.se
+            )
+            explanation = explain_step(list(self._series.values()), self._groups, step.day, pool)
+            if explanation and (change := self._build_change(explanation, step)):
+                self._take_out(change)
+                return change
+            self._steps[pool].remove(step)
+        return None
+
+    def _build_change(self, explanation: Explanation, step: Step) -> Change | None:
+        """Measure the change over the members of the explanation, near the day of the step."""
+        group = explanation.group
+        near = [
+            one
+            for one in self._find_steps(group.members)
+            if abs(one.day - step.day) <= DAY_TOLERANCE
+        ]
+        if not near:
+            return None
+        own = min(near, key=lambda one: one.estimate.p)
+        members = [self._original[identity] for identity in sorted(group.members)]
+        others = [one for key, one in self._original.items() if key not in group.members]
+        causes = find_causes(members, others, own.day)
+        group = choose_attribution(group, explanation.equivalent, causes)
+        days, values = pool_series([self._series[one.identity] for one in members])
+        return Change(
+            group,
+            own.day,
+            own.estimate.mean,
+            own.estimate.interval(),
+            own.estimate.p,
+            own.days_before,
+            own.days_after,
+            is_seconded(days, values, own.day),
+            causes,
+            explanation.steps,
+        )
+
+    def _take_out(self, change: Change) -> None:
+        sizes = {step.identity: step.size for step in change.steps}
+        for identity in change.group.members:
+            size = sizes.get(identity, change.size)
+            self._series[identity] = self._series[identity].shift(change.day, size)
+        for pool in self._steps:
+            if pool & change.group.members:
+                self._steps[pool] = self._find_steps(pool)
+
+    def _find_steps(self, pool: frozenset[str]) -> list[Step]:
+        """Find the significant steps of a pool that are large enough to report."""
+        days, values = pool_series([self._series[identity] for identity in sorted(pool)])
+        found = find_steps(days, values, self._level)
+        return [step for step in found if abs(step.estimate.mean) >= MIN_SIZE]

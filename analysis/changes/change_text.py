@@ -1,0 +1,117 @@
+"""Changes in words, and their selection by site and release."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from treehammer.analysis.changes.change_search import ChangeState
+from treehammer.analysis.changes.daily_series import SeriesKind
+from treehammer.analysis.changes.step_attribution import Attribution
+from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
+from treehammer.collectors.record.day_numbers import number_to_day
+from treehammer.sql.core.rows import ChangePointRow
+
+#: What a change points at, in words; ``{}`` is its name.
+_SUBJECTS: Mapping[str, str] = {
+    Attribution.SITE: "site {}",
+    Attribution.RELEASE: "ROOT {}",
+    Attribution.STORAGE: "storage {}",
+    Attribution.CENTRAL: "everywhere",
+    Attribution.UNKNOWN: "cause unknown",
+}
+
+
+def name_subject(change: ChangePointRow) -> str:
+    """Name what a change points at."""
+    return _SUBJECTS.get(change.attribution, "{}").format(change.subject)
+
+
+def title_metric(metric: str) -> str:
+    """Return the title of a metric for people."""
+    return METRIC_TITLES.get(metric, metric)
+
+
+def format_day(day: int) -> str:
+    """Format a day number as an ISO date."""
+    found = number_to_day(day)
+    return found.isoformat() if found else str(day)
+
+
+def format_size(effect: float) -> str:
+    """Format a size in ln as a signed percentage."""
+    return f"{100 * math.expm1(min(effect, 50.0)):+.1f} %"
+
+
+def format_interval(change: ChangePointRow) -> str:
+    """Format the 95 % interval of the size."""
+    return f"{format_size(change.low)} to {format_size(change.high)}"
+
+
+def describe_quantity(change: ChangePointRow) -> str:
+    """Describe the quantity that changed."""
+    metric = title_metric(change.metric)
+    if change.kind == SeriesKind.LEVEL:
+        return f"{metric} of {change.control}"
+    return f"{metric} relative to {change.control}"
+
+
+def describe_change(change: ChangePointRow) -> str:
+    """Describe a change in one sentence."""
+    state = ", provisional" if change.state == ChangeState.PROVISIONAL else ""
+    places = [one for one in list_places(change) if one.get("site")]
+    where = _describe_places(places) if change.attribution == Attribution.UNKNOWN else ""
+    cause = f"; changed on that day: {change.cause}" if change.cause else ""
+    name = name_subject(change)
+    return (
+        f"{name[0].upper()}{name[1:]}{where}: {describe_quantity(change)} of {change.test_name} "
+        f"{format_size(change.effect)} ({format_interval(change)}) since {format_day(change.day)}"
+        f"{state}{cause}"
+    )
+
+
+def _describe_places(places: Iterable[Mapping[str, Any]]) -> str:
+    sites = sorted({str(one["site"]) for one in places})
+    return f", at {', '.join(sites[:3])}{f' and {len(sites) - 3} more' if len(sites) > 3 else ''}"
+
+
+def is_regression(change: ChangePointRow) -> bool:
+    """Whether a change made reading slower."""
+    return change.effect > 0
+
+
+def list_places(change: ChangePointRow) -> list[dict[str, Any]]:
+    """List the changed series of a change; none where the evidence cannot be read."""
+    try:
+        found = json.loads(change.evidence)
+    except ValueError:
+        return []
+    rows = found if isinstance(found, list) else []
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def select_changes(
+    changes: Iterable[ChangePointRow], site: str = "", release: str = ""
+) -> list[ChangePointRow]:
+    """Select the changes of a site (as site or storage) and of a release.
+
+    A change everywhere is one of each site. Levels concern the control release alone.
+    """
+    return [
+        one
+        for one in changes
+        if (not site or _concerns_site(one, site))
+        and (not release or _concerns_release(one, release))
+    ]
+
+
+def _concerns_site(change: ChangePointRow, site: str) -> bool:
+    return any(site in (one.get("site"), one.get("storage_site")) for one in list_places(change))
+
+
+def _concerns_release(change: ChangePointRow, release: str) -> bool:
+    if change.kind == SeriesKind.LEVEL:
+        return change.control == release
+    return any(one.get("release") == release for one in list_places(change))

@@ -1,0 +1,175 @@
+"""Update of watched series and change points in the database."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+
+from treehammer.analysis.changes.change_search import Change, find_changes
+from treehammer.analysis.changes.daily_series import DailySeries
+from treehammer.analysis.changes.job_points import (
+    POINT_COLUMNS,
+    SeriesFamily,
+    average_points,
+    build_families,
+    collect_points,
+)
+from treehammer.analysis.changes.step_detection import DAY_TOLERANCE
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
+from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch import change_points, watched_series
+from treehammer.sql.write.store import Store
+
+#: Days that are searched.
+WINDOW_DAYS = 90
+#: Days that are read again at each update: results may arrive late.
+LATE_DAYS = 7
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """Counts of an update: days read again, watched series, new and all changes of the window."""
+
+    days: int
+    series: int
+    new: int
+    changes: int
+
+
+def update_changes(
+    store: Store, now: datetime, *, control: str = "", rebuild: bool = False
+) -> UpdateResult:
+    """Average the newest days, search the last 90 days for changes, and store both.
+
+    A change that is found again keeps its identity. A provisional one that later days do not
+    support is removed, and so is a change of the window that late results contradict.
+
+    Args:
+        store: the database.
+        now: time of the update.
+        control: release to pin for tests without a stored control.
+        rebuild: read all days of the window again, such as after a change of the pinned control.
+    """
+    today = now.astimezone(UTC).date()
+    first = today - timedelta(days=WINDOW_DAYS - 1)
+    read_from = first if rebuild else _find_first_to_read(store, first)
+    _average_days(store, read_from, today, control, keep_controls=not rebuild)
+    window = day_to_number(first), day_to_number(today)
+    families = build_families(
+        watched_series.fetch_watched_series(store),
+        watched_series.fetch_watched_days(store, *window),
+    )
+    known = change_points.fetch_change_points(store, window[0])
+    rows = list(_find_rows(families, known, int(now.timestamp() * 1e6)))
+    change_points.replace_change_points(store, rows, window[0])
+    new = {row.id for row in rows} - {row.id for row in known}
+    return UpdateResult(
+        (today - read_from).days + 1, sum(map(len, families.values())), len(new), len(rows)
+    )
+
+
+def _find_first_to_read(store: ResultsReader, first: date) -> date:
+    number = watched_series.find_last_watched_day(store)
+    last = number_to_day(number) if number else None
+    return max(first, last - timedelta(days=LATE_DAYS)) if last else first
+
+
+def _average_days(
+    store: Store, first: date, last: date, control: str, *, keep_controls: bool
+) -> None:
+    days = day_to_number(first), day_to_number(last)
+    selection = Selection(
+        conditions=(
+            Condition("day", ">=", days[0]),
+            Condition("day", "<=", days[1]),
+            Condition("kind", "=", TIMED),
+        )
+    )
+    stored = watched_series.fetch_watched_series(store) if keep_controls else []
+    controls = {row.test_name: row.control for row in stored}
+    points = collect_points(store.measurements(selection, POINT_COLUMNS), controls, control)
+    watched_series.replace_watched_days(store, *average_points(points), *days)
+
+
+def _find_rows(
+    families: Mapping[SeriesFamily, Sequence[DailySeries]],
+    known: Iterable[ChangePointRow],
+    now_us: int,
+) -> Iterable[ChangePointRow]:
+    unclaimed = list(known)
+    for family, series in families.items():
+        places = {one.identity: one for one in series}
+        for change in find_changes(series, family.kind):
+            row = _build_row(family, change, places, now_us)
+            earlier = next((one for one in unclaimed if _is_same(one, row)), None)
+            if earlier:
+                unclaimed.remove(earlier)
+                row = replace(row, id=earlier.id, found_us=earlier.found_us)
+            yield row
+
+
+def _is_same(one: ChangePointRow, other: ChangePointRow) -> bool:
+    """Whether two findings are one change; its day and its attribution may become clearer."""
+    days = [number_to_day(row.day) for row in (one, other)]
+    return (
+        (one.kind, one.metric, one.test_name, one.control)
+        == (other.kind, other.metric, other.test_name, other.control)
+        and days[0] is not None
+        and days[1] is not None
+        and abs((days[0] - days[1]).days) <= DAY_TOLERANCE
+        and (one.attribution, one.subject) == (other.attribution, other.subject)
+    )
+
+
+def _build_row(
+    family: SeriesFamily, change: Change, series: Mapping[str, DailySeries], now_us: int
+) -> ChangePointRow:
+    day = day_to_number(date.fromordinal(change.day))
+    group = change.group
+    naming = (*family, day, group.attribution, group.subject, now_us, sorted(group.members))
+    return ChangePointRow(
+        id=hashlib.sha256(json.dumps(naming).encode()).hexdigest()[:12],
+        found_us=now_us,
+        updated_us=now_us,
+        day=day,
+        state=change.state.value,
+        kind=family.kind.value,
+        metric=family.metric,
+        test_name=family.test_name,
+        control=family.control,
+        attribution=group.attribution.value,
+        subject=group.subject,
+        effect=change.size,
+        low=change.interval[0],
+        high=change.interval[1],
+        p_value=change.p,
+        days_before=change.days_before,
+        days_after=change.days_after,
+        seconded=change.seconded,
+        cause="; ".join(map(str, change.causes)),
+        evidence=json.dumps(_list_evidence(change, series)),
+    )
+
+
+def _list_evidence(
+    change: Change, series: Mapping[str, DailySeries]
+) -> list[dict[str, str | float | None]]:
+    """List the changed series with their own sizes, the largest first."""
+    steps = {step.identity: step for step in change.steps}
+    rows: list[dict[str, str | float | None]] = []
+    for identity in change.group.members:
+        step = steps.get(identity)
+        rows.append(
+            {
+                **vars(series[identity].place),
+                "effect": step.size if step else None,
+                "error": step.error if step else None,
+            }
+        )
+    return sorted(rows, key=lambda row: -abs(float(row["effect"] or 0)))

@@ -1,0 +1,131 @@
+"""Daily series of a metric, and pools of several series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.sparse import linalg
+
+Values = npt.NDArray[np.float64]
+
+
+class SeriesKind(StrEnum):
+    """Quantity of a daily series.
+
+    A ratio is the mean over the day's jobs of ln(release / pinned control), paired inside each job.
+    A level is ln(time) of the control itself, adjusted for the hosts and variants of the day.
+    """
+
+    RATIO = "ratio"
+    LEVEL = "level"
+
+
+@dataclass(frozen=True, order=True)
+class SeriesPlace:
+    """Properties of a series by which a change is attributed; ``release`` is '' for levels."""
+
+    site: str
+    storage_site: str
+    door: str
+    release: str = ""
+    variant: str = ""
+
+
+#: Component and attribute of the context -> value of a day.
+Context = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class DailySeries:
+    """Values of a series by day.
+
+    Attributes:
+        identity: identity of the series.
+        place: its site, storage, door and release.
+        days: day ordinals, rising.
+        values: ln, one per day.
+        contexts: context of each day; empty where none was recorded.
+    """
+
+    identity: str
+    place: SeriesPlace
+    days: npt.NDArray[np.int64]
+    values: Values
+    contexts: Sequence[Context] = field(default=(), repr=False)
+
+    @classmethod
+    def from_days(
+        cls,
+        identity: str,
+        place: SeriesPlace,
+        values: Mapping[int, float],
+        contexts: Mapping[int, Context] = MappingProxyType({}),
+    ) -> DailySeries:
+        """Build a series from values by day ordinal."""
+        days = sorted(values)
+        return cls(
+            identity,
+            place,
+            np.array(days, dtype=np.int64),
+            np.array([values[day] for day in days], dtype=float),
+            [contexts.get(day, {}) for day in days],
+        )
+
+    def shift(self, day: int, size: float) -> DailySeries:
+        """Return the series without a step of ``size`` from ``day`` on."""
+        changed = self.values - np.where(self.days >= day, size, 0.0)
+        return DailySeries(self.identity, self.place, self.days, changed, self.contexts)
+
+
+def pool_series(members: Sequence[DailySeries]) -> tuple[npt.NDArray[np.int64], Values]:
+    """Average series by day, each less its own level; return days and values.
+
+    Levels and days are fitted together, so that a day on which some members are missing is not
+    biased by their levels.
+    """
+    if len(members) == 1:
+        return members[0].days, members[0].values
+    return adjust_for_items(
+        np.repeat(np.arange(len(members)), [len(one.days) for one in members]),
+        np.concatenate([one.days for one in members]),
+        np.concatenate([one.values for one in members]),
+    )
+
+
+def adjust_for_items(
+    items: npt.NDArray[np.int64], days: npt.NDArray[np.int64], values: Values
+) -> tuple[npt.NDArray[np.int64], Values]:
+    """Fit value = item + day by least squares; return the days and their effects.
+
+    Args:
+        items: number of the item (series, host and variant) of each value.
+        days: day ordinal of each value.
+        values: the values.
+    """
+    known, columns = np.unique(days, return_inverse=True)
+    count = int(items.max()) + 1
+    whole = len(values) == count * len(known)
+    if whole and len(np.unique(items * len(known) + columns)) == len(values):
+        totals = np.bincount(columns, weights=values)
+        return known, totals / count - values.mean()
+    rows = np.arange(len(values))
+    design = sparse.coo_array(
+        (
+            np.ones(2 * len(values)),
+            (np.concatenate([rows, rows]), np.concatenate([items, count + columns])),
+        ),
+        shape=(len(values), count + len(known)),
+    ).tocsr()
+    solved = linalg.lsqr(design, values - values.mean(), atol=1e-10, btol=1e-10)[0]
+    return known, np.asarray(solved[count:], dtype=float)
+
+
+def collect_places(series: Iterable[DailySeries], attribute: str) -> set[str]:
+    """Collect the values of an attribute of :class:`SeriesPlace`."""
+    return {str(getattr(one.place, attribute)) for one in series}

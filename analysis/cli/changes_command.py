@@ -1,0 +1,111 @@
+"""The verb ``changes``."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import click
+
+from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes.change_update import WINDOW_DAYS, update_changes
+from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.config import Settings
+from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.watch.change_points import fetch_change_points
+from treehammer.sql.write.store import Store
+from treehammer.terminal import OutputColumn, output_options, print_rows
+
+_COLUMNS = (
+    OutputColumn("since", "since"),
+    OutputColumn("state", "state"),
+    OutputColumn("points_at", "points at"),
+    OutputColumn("quantity", "quantity"),
+    OutputColumn("test", "test"),
+    OutputColumn("change", "change", align_right=True),
+    OutputColumn("interval", "95 % interval"),
+    OutputColumn("cause", "changed on that day"),
+    OutputColumn("id", "change id"),
+)
+
+
+@click.command("changes")
+@click.option("--site", default="", help="Changes of a site, as site of the jobs or storage.")
+@click.option("--release", default="", help="Changes of a ROOT release.")
+@click.option(
+    "--since",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help=f"First day of the changes [default: {WINDOW_DAYS} days ago].",
+)
+@click.option("--update", is_flag=True, help="Search the newest results first.")
+@click.option("--rebuild", is_flag=True, help="Update from all results of the last 90 days.")
+@output_options
+@click.pass_obj
+def changes_command(
+    settings: Settings,
+    site: str,
+    release: str,
+    since: datetime | None,
+    update: bool,
+    rebuild: bool,
+    form: str,
+) -> None:
+    """List what became slower or faster, since when, and what it points at.
+
+    Changes are steps in daily series: each release relative to a pinned control release in the same
+    jobs, and the control itself. Run with --update once a day, such as from cron.
+
+    \b
+    Example: treehammer changes --update
+             treehammer changes --site SITE_A --since 2026-03-01
+    """
+    now = datetime.now(UTC)
+    first = since.date() if since else now.date() - timedelta(days=WINDOW_DAYS - 1)
+    with Store.open(settings.database, create=False) as store:
+        if update or rebuild:
+            control = settings.control_release
+            result = update_changes(store, now, control=control, rebuild=rebuild)
+            click.echo(
+                f"Read {result.days} days again; {result.series} series; {result.changes} changes, "
+                f"{result.new} of them new.",
+                err=True,
+            )
+        found = _fetch_changes(store, first)
+    chosen = change_text.select_changes(found, site, release)
+    print_rows([make_change_record(one) for one in chosen], _COLUMNS, form=form)
+    if not chosen:
+        click.echo("No changes found.", err=True)
+
+
+def _fetch_changes(store: Store, first: date) -> list[ChangePointRow]:
+    return fetch_change_points(store, day_to_number(first))
+
+
+def make_change_record(change: ChangePointRow) -> dict[str, Any]:
+    """Make the record of a change for tables and programs."""
+    return {
+        "id": change.id,
+        "since": change_text.format_day(change.day),
+        "state": change.state,
+        "points_at": change_text.name_subject(change),
+        "attribution": change.attribution,
+        "subject": change.subject,
+        "quantity": change_text.describe_quantity(change),
+        "kind": change.kind,
+        "metric": change.metric,
+        "test": change.test_name,
+        "control": change.control,
+        "change": change_text.format_size(change.effect),
+        "interval": change_text.format_interval(change),
+        "effect": change.effect,
+        "low": change.low,
+        "high": change.high,
+        "p": change.p_value,
+        "days_before": change.days_before,
+        "days_after": change.days_after,
+        "seconded": change.seconded,
+        "cause": change.cause,
+        "sites": sorted(
+            {str(one["site"]) for one in change_text.list_places(change) if one.get("site")}
+        ),
+    }

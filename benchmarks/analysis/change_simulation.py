@@ -1,0 +1,348 @@
+"""Ninety simulated days with a planted step, searched for changes: found, missed, false, attribution.
+
+Each trial simulates jobs of a pinned control and three releases at ten sites, of which two read the
+storage of another one, and plants one step. Beside our search runs Apache Otava in its plain use:
+the daily means of raw times, one series for each site, variant and release.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from functools import cache
+from importlib import import_module
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness.ratio_figures import SEED, RatioFigure, write_rows
+from treehammer import config
+from treehammer.analysis.changes.change_search import Change, ChangeState, find_changes
+from treehammer.analysis.changes.daily_series import SeriesKind, SeriesPlace
+from treehammer.analysis.changes.job_points import (
+    JobPoint,
+    average_points,
+    build_families,
+    make_series,
+)
+from treehammer.analysis.changes.step_attribution import Attribution
+from treehammer.collectors.record.day_numbers import day_to_number
+
+DAYS, FIRST_DAY = 90, date(2026, 3, 1)
+SITES = tuple(f"SITE_{number:02}" for number in range(1, 11))
+#: Sites without a storage of their own -> the one that they read.
+REMOTE = {"SITE_09": "SITE_01", "SITE_10": "SITE_01"}
+CONTROL, RELEASES = "6.36.00", ("6.38.00", "6.40.00", "master")
+VARIANTS = ("branches=100%", "branches=2%")
+HOSTS_PER_SITE, JOBS_PER_DAY = 6, 2
+#: Standard deviations in ln: of a job's ratio, of a job's time on its host, of a host, and of the
+#: days of a site and of all sites, which neighboring days share to 30 %.
+PAIR_SPREAD, JOB_SPREAD, HOST_SPREAD = 0.007, 0.02, 0.10
+SITE_DAY_SPREAD, COMMON_DAY_SPREAD, DAY_CORRELATION = 0.015, 0.004, 0.3
+#: Share of days on which a site runs nothing.
+MISSING_SHARE = 0.1
+SIZES = (0.02, 0.05, 0.10)
+#: Days at either end without a planted step, and days by which a finding may miss it.
+MARGIN_DAYS, DAY_TOLERANCE = 15, 5
+TRIALS = 20
+#: Mozilla's detector: share of alert groups that are false, and of regressions that it misses.
+MOZILLA_FALSE, MOZILLA_MISSED = 0.125, 0.068
+OTAVA_PACKAGE = "apache-otava==0.8.0"
+METRIC, TEST = "wall_per_event_s", "ttree-read"
+
+
+@dataclass(frozen=True)
+class PlantedStep:
+    """A true change: what it is, its name, its size in ln (0 for none) and its day number."""
+
+    attribution: Attribution
+    subject: str
+    size: float
+    day: int
+    only_releases: bool = False
+
+    def slows(self, place: SeriesPlace) -> bool:
+        """Whether the times of a place and release change."""
+        if self.only_releases and place.release == CONTROL:
+            return False
+        return {
+            Attribution.SITE: place.site == self.subject,
+            Attribution.STORAGE: place.storage_site == self.subject,
+            Attribution.RELEASE: place.release == self.subject,
+            Attribution.CENTRAL: True,
+        }[self.attribution]
+
+
+#: Name -> what is planted.
+KINDS: Mapping[str, tuple[Attribution, str, bool]] = {
+    "at one site": (Attribution.SITE, "SITE_03", False),
+    "at one site, releases only": (Attribution.SITE, "SITE_03", True),
+    "in one release": (Attribution.RELEASE, "master", False),
+    "at one storage": (Attribution.STORAGE, "SITE_01", False),
+    "centrally": (Attribution.CENTRAL, "", False),
+}
+
+
+@dataclass
+class Tally:
+    """Counts over trials; ``groups`` are alert groups, ``false`` those that match no planted step."""
+
+    kind: str
+    size: float
+    method: str
+    trials: int = 0
+    found: int = 0
+    wrong: int = 0
+    missed: int = 0
+    false: int = 0
+    groups: int = 0
+
+
+def measure() -> list[RatioFigure]:
+    """Simulate, search and count."""
+    _install_otava()
+    planted = [
+        (name, size, trial) for name in KINDS for size in SIZES for trial in range(TRIALS)
+    ] + [("nothing", 0.0, trial) for trial in range(TRIALS * 2)]
+    tallies: dict[tuple[str, float, str], Tally] = {}
+    with ProcessPoolExecutor(2) as pool:
+        for results in pool.map(_run_trial, planted, chunksize=4):
+            for one in results:
+                total = tallies.setdefault(
+                    (one.kind, one.size, one.method), Tally(one.kind, one.size, one.method)
+                )
+                for name in ("trials", "found", "wrong", "missed", "false", "groups"):
+                    setattr(total, name, getattr(total, name) + getattr(one, name))
+    rows = list(tallies.values())
+    write_rows("changes", [asdict(one) for one in rows])
+    print_table(rows)
+    return list(_summarize(rows))
+
+
+def print_table(rows: Sequence[Tally]) -> None:
+    """Print the counts."""
+    print(f"{'planted':28} {'size':>5} {'method':18} {'trials':>6} {'found':>6} {'wrong':>6} "
+          f"{'missed':>6} {'false':>6} {'groups':>6}")  # fmt: skip
+    for one in rows:
+        print(
+            f"{one.kind:28} {one.size:5.0%} {one.method:18} {one.trials:6} {one.found:6} "
+            f"{one.wrong:6} {one.missed:6} {one.false:6} {one.groups:6}"
+        )
+
+
+def _summarize(rows: Sequence[Tally]) -> Iterator[RatioFigure]:
+    for method in dict.fromkeys(one.method for one in rows):
+        own = [one for one in rows if one.method == method]
+        ours = method == next(iter(METHODS))
+        groups, trials = sum(one.groups for one in own), sum(o.trials for o in own if o.size)
+        yield RatioFigure(
+            f"{method}: false alert groups",
+            sum(one.false for one in own) / max(groups, 1),
+            upper_bound=MOZILLA_FALSE if ours else None,
+        )
+        yield RatioFigure(
+            f"{method}: missed steps",
+            sum(one.missed for one in own) / trials,
+            upper_bound=MOZILLA_MISSED if ours else None,
+        )
+        yield RatioFigure(f"{method}: attributed wrongly", sum(one.wrong for one in own) / trials)
+
+
+def _run_trial(planted: tuple[str, float, int]) -> list[Tally]:
+    """Simulate one trial and count the findings of each method."""
+    name, size, trial = planted
+    rng = np.random.default_rng([SEED, *name.encode(), round(1000 * size), trial])
+    attribution, subject, only = KINDS.get(name, (Attribution.CENTRAL, "", False))
+    day = int(rng.integers(MARGIN_DAYS, DAYS - MARGIN_DAYS))
+    step = PlantedStep(attribution, subject, math.log1p(size), day, only)
+    jobs = list(simulate_jobs(rng, step))
+    return [_count(planted, method, step, search(jobs)) for method, search in METHODS.items()]
+
+
+def _count(
+    planted: tuple[str, float, int], method: str, step: PlantedStep, alerts: Sequence[Alert]
+) -> Tally:
+    """Count the alerts of one trial: a method without attribution is right about any changed series."""
+    name, size, _ = planted
+    tally = Tally(name, size, method, trials=1, groups=len(alerts))
+    near = [one for one in alerts if size and abs(one.day - step.day) <= DAY_TOLERANCE]
+    right = [one for one in near if _is_right(one, step)]
+    tally.false = len(alerts) - len(near)
+    tally.found = int(bool(right))
+    tally.wrong = int(bool(near) and not right)
+    tally.missed = int(bool(size) and not near)
+    return tally
+
+
+def _is_right(alert: Alert, step: PlantedStep) -> bool:
+    if alert.attribution:
+        return (alert.attribution, alert.subject) == (step.attribution.value, step.subject)
+    return any(step.slows(place) for place in alert.places)
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """Times of the control and all releases in one job, in ln, and their ratios as a job pairs them."""
+
+    place: SeriesPlace
+    host: str
+    day: int
+    times: Mapping[str, float]
+    ratios: Mapping[str, float]
+
+
+def simulate_jobs(rng: np.random.Generator, step: PlantedStep) -> Iterator[SimulatedJob]:
+    """Simulate the jobs of all days."""
+    common = _simulate_days(rng, COMMON_DAY_SPREAD)
+    for site in SITES:
+        storage = REMOTE.get(site, site)
+        hosts = rng.normal(0, HOST_SPREAD, HOSTS_PER_SITE)
+        site_days = common + _simulate_days(rng, SITE_DAY_SPREAD)
+        missing = rng.random(DAYS) < MISSING_SHARE
+        for day in range(DAYS):
+            for number, variant in enumerate(VARIANTS * JOBS_PER_DAY):
+                if missing[day]:
+                    continue
+                place = SeriesPlace(site, storage, "near", "", variant)
+                host = int(rng.integers(HOSTS_PER_SITE))
+                base = -3 + number % len(VARIANTS) + hosts[host] + site_days[day]
+                base += rng.normal(0, JOB_SPREAD)
+                times = {
+                    release: base + _slowdown(step, place, release, day)
+                    for release in (CONTROL, *RELEASES)
+                }
+                ratios = {
+                    release: times[release] - times[CONTROL] + rng.normal(0, PAIR_SPREAD)
+                    for release in RELEASES
+                }
+                raw = {CONTROL: times[CONTROL]} | {r: times[CONTROL] + d for r, d in ratios.items()}
+                yield SimulatedJob(place, f"{site}-{host}", day, raw, ratios)
+
+
+def _slowdown(step: PlantedStep, place: SeriesPlace, release: str, day: int) -> float:
+    of_release = SeriesPlace(place.site, place.storage_site, place.door, release)
+    return step.size if day >= step.day and step.slows(of_release) else 0.0
+
+
+def _simulate_days(rng: np.random.Generator, spread: float) -> np.ndarray:
+    """Simulate effects of days, of which neighbors are correlated."""
+    effects = rng.normal(0, spread, DAYS)
+    for day in range(1, DAYS):
+        fresh = math.sqrt(1 - DAY_CORRELATION**2) * effects[day]
+        effects[day] = DAY_CORRELATION * effects[day - 1] + fresh
+    return effects
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A group of alerts: days on which it may lie, and what it points at; '' where nothing is said."""
+
+    day: int
+    attribution: str = ""
+    subject: str = ""
+    places: frozenset[SeriesPlace] = frozenset()
+
+
+def make_points(jobs: Sequence[SimulatedJob]) -> Iterator[JobPoint]:
+    """Make the points of jobs as from the database."""
+    for job in jobs:
+        day = day_to_number(date.fromordinal(FIRST_DAY.toordinal() + job.day))
+        work = f"{job.place.site}{job.place.variant}"
+        level = make_series(
+            SeriesKind.LEVEL, METRIC, TEST, CONTROL, job.place, work=work, host=job.host
+        )
+        yield JobPoint(level, day, job.times[CONTROL], {})
+        for release, ratio in job.ratios.items():
+            place = replace(job.place, release=release)
+            series = make_series(SeriesKind.RATIO, METRIC, TEST, CONTROL, place, work=work)
+            yield JobPoint(series, day, ratio, {})
+
+
+def search_changes(jobs: Sequence[SimulatedJob]) -> list[Alert]:
+    """Search with our method; only confirmed changes count."""
+    families = build_families(*average_points(make_points(jobs)))
+    found: list[Change] = []
+    for family, series in families.items():
+        found += find_changes(series, family.kind)
+    return [
+        Alert(one.day - FIRST_DAY.toordinal(), one.group.attribution.value, one.group.subject)
+        for one in found
+        if one.state is ChangeState.CONFIRMED
+    ]
+
+
+def search_raw_times(jobs: Sequence[SimulatedJob]) -> list[Alert]:
+    """Search the daily means of raw times with Otava's defaults, and group alerts by day."""
+    series: dict[SeriesPlace, dict[int, list[float]]] = {}
+    for job in jobs:
+        for release, value in job.times.items():
+            place = replace(job.place, release=release)
+            series.setdefault(place, {}).setdefault(job.day, []).append(math.exp(value))
+    return _group_alerts(series)
+
+
+def search_ratios(jobs: Sequence[SimulatedJob]) -> list[Alert]:
+    """Search the daily paired ratios (as times) with Otava's defaults, and group alerts by day."""
+    series: dict[SeriesPlace, dict[int, list[float]]] = {}
+    for job in jobs:
+        for release, value in job.ratios.items():
+            place = replace(job.place, release=release)
+            series.setdefault(place, {}).setdefault(job.day, []).append(math.exp(value))
+    return _group_alerts(series)
+
+
+def _group_alerts(series: Mapping[SeriesPlace, Mapping[int, Sequence[float]]]) -> list[Alert]:
+    """Run Otava on each series; alerts within three days of the previous one form a group."""
+    compute = _load_otava()
+    alerts = []
+    for place, by_day in series.items():
+        days = sorted(by_day)
+        means = [fmean(by_day[day]) for day in days]
+        alerts += [(days[one.index], place) for one in compute(means)[0]]
+    groups: list[list[tuple[int, SeriesPlace]]] = []
+    for day, place in sorted(alerts):
+        if groups and day - groups[-1][-1][0] <= 3:
+            groups[-1].append((day, place))
+        else:
+            groups.append([(day, place)])
+    return [
+        Alert(
+            Counter(day for day, _ in group).most_common(1)[0][0],
+            places=frozenset(place for _, place in group),
+        )
+        for group in groups
+    ]
+
+
+@cache
+def _load_otava() -> Callable[[list[float]], Any]:
+    sys.path.append(str(_otava_folder()))
+    compute: Callable[[list[float]], Any] = import_module("otava.analysis").compute_change_points
+    return compute
+
+
+def _otava_folder() -> Any:
+    return config.load_settings().data_dir / "benchmarks" / "otava"
+
+
+def _install_otava() -> None:
+    """Install Otava beside us: its distribution pins an older numpy, its detector does not need it."""
+    folder = _otava_folder()
+    if not (folder / "otava").is_dir():
+        pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder))
+        subprocess.run((*pip, OTAVA_PACKAGE), check=True)
+
+
+#: Name -> search of a trial's jobs; the first one is ours.
+METHODS: Mapping[str, Callable[[Sequence[SimulatedJob]], list[Alert]]] = {
+    "treehammer": search_changes,
+    "Otava, raw times": search_raw_times,
+    "Otava, daily ratios": search_ratios,
+}

@@ -1,0 +1,178 @@
+"""Change points of simulated series: steps, attribution, causes and provisional ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date
+
+import numpy as np
+import pytest
+
+from treehammer.analysis.changes.change_search import (
+    CONFIRM_DAYS,
+    Change,
+    ChangeState,
+    find_changes,
+)
+from treehammer.analysis.changes.daily_series import (
+    DailySeries,
+    SeriesKind,
+    SeriesPlace,
+    adjust_for_items,
+)
+from treehammer.analysis.changes.step_attribution import Attribution
+from treehammer.analysis.changes.step_detection import estimate_step, find_steps, is_seconded
+
+FIRST = date(2026, 3, 1).toordinal()
+SITES, RELEASES = ("A", "B", "C", "D", "E", "F"), ("6.38", "6.40")
+#: Site F reads the storage of A.
+STORAGES = {"F": "A"}
+NOISE = 0.004
+
+Slowdown = Callable[[SeriesPlace], float]
+
+
+def simulate(
+    slowdown: Slowdown, *, day: int = 40, days: int = 90, kernels: tuple[str, str] = ("5", "5")
+) -> list[DailySeries]:
+    rng = np.random.default_rng(1)
+    series = []
+    for site in SITES:
+        for release in RELEASES:
+            place = SeriesPlace(site, STORAGES.get(site, site), "near", release)
+            shown = [number for number in range(days) if rng.random() > 0.1]
+            values = {
+                FIRST + number: float(rng.normal(0.1, NOISE))
+                + (slowdown(place) if number >= day else 0.0)
+                for number in shown
+            }
+            contexts = {
+                FIRST + number: {"kernel": kernels[number >= day] if slowdown(place) else "5"}
+                for number in shown
+            }
+            series.append(DailySeries.from_days(f"{site} {release}", place, values, contexts))
+    return series
+
+
+def search(series: Sequence[DailySeries]) -> list[Change]:
+    return find_changes(series, SeriesKind.RATIO)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "attribution", "subject"),
+    [
+        (lambda place: 0.02 * (place.site == "C"), Attribution.SITE, "C"),
+        (lambda place: 0.02 * (place.release == "6.40"), Attribution.RELEASE, "6.40"),
+        (lambda place: 0.02 * (place.storage_site == "A"), Attribution.STORAGE, "A"),
+        (lambda _: -0.02, Attribution.CENTRAL, ""),
+    ],
+)
+def test_step_points_at_its_cause(
+    slowdown: Slowdown, attribution: Attribution, subject: str
+) -> None:
+    (change,) = search(simulate(slowdown))
+    assert (change.group.attribution, change.group.subject) == (attribution, subject)
+    assert change.day == FIRST + 40
+    low, high = change.interval
+    assert low < change.size < high
+    assert abs(change.size) == pytest.approx(0.02, abs=0.003)
+    assert change.seconded
+    assert change.state is ChangeState.CONFIRMED
+
+
+def test_unequal_mix_points_at_nothing() -> None:
+    mixed = {("A", "6.38"), ("C", "6.40"), ("D", "6.38")}
+    changes = search(simulate(lambda place: 0.05 * ((place.site, place.release) in mixed)))
+    assert {one.group.attribution for one in changes} == {Attribution.UNKNOWN}
+    assert {member for one in changes for member in one.group.members} == {
+        " ".join(one) for one in mixed
+    }
+
+
+def test_quiet_series_have_no_changes() -> None:
+    assert search(simulate(lambda _: 0.0)) == []
+
+
+def test_single_wild_day_is_no_change() -> None:
+    series = simulate(lambda _: 0.0)
+    series[3].values[30] += 0.5
+    assert search(series) == []
+
+
+def test_two_changes_of_one_site_are_both_found() -> None:
+    series = [
+        one.shift(FIRST + 70, 0.06) if one.place.site == "B" else one
+        for one in simulate(lambda place: 0.03 * (place.site == "B"))
+    ]
+    found = [(one.day - FIRST, one.group.subject, round(one.size, 2)) for one in search(series)]
+    assert found == [(40, "B", 0.03), (70, "B", -0.06)]
+
+
+@pytest.mark.parametrize("later", [CONFIRM_DAYS - 2, CONFIRM_DAYS + 3])
+def test_change_is_provisional_until_later_days_confirm_it(later: int) -> None:
+    (change,) = search(simulate(lambda _: 0.05, day=40, days=40 + later))
+    assert change.state is (
+        ChangeState.CONFIRMED if later > CONFIRM_DAYS else ChangeState.PROVISIONAL
+    )
+
+
+def test_context_of_the_day_is_named_as_cause() -> None:
+    series = simulate(lambda place: 0.04 * (place.site == "D"), kernels=("5", "6"))
+    (change,) = search(series)
+    assert [str(cause) for cause in change.causes] == ["kernel 5 → 6"]
+
+
+def test_cause_decides_between_site_and_storage() -> None:
+    """The only series that reads a storage cannot tell it from its site; its context can."""
+
+    def slow(place: SeriesPlace) -> float:
+        return 0.04 * (place.site == "D")
+
+    (plain,) = search(simulate(slow))
+    assert plain.group.attribution is Attribution.SITE
+    upgraded = [
+        DailySeries(
+            one.identity,
+            one.place,
+            one.days,
+            one.values,
+            [
+                {"storage server": "6" if day >= FIRST + 40 and one.place.site == "D" else "5"}
+                for day in one.days
+            ],
+        )
+        for one in simulate(slow)
+    ]
+    (change,) = search(upgraded)
+    assert (change.group.attribution, change.group.subject) == (Attribution.STORAGE, "D")
+
+
+def test_missing_members_do_not_bias_a_day() -> None:
+    items = np.array([0, 0, 0, 1, 1, 2])
+    days = np.array([1, 2, 3, 2, 3, 3])
+    truth = {1: 0.0, 2: 0.5, 3: 0.2}
+    levels = np.array([0.0, 10.0, -3.0])
+    values = levels[items] + np.array([truth[day] for day in days])
+    found, effects = adjust_for_items(items, days, values)
+    assert list(found) == [1, 2, 3]
+    assert effects - effects[0] == pytest.approx([0.0, 0.5, 0.2], abs=1e-6)
+
+
+def test_interval_covers_the_true_step() -> None:
+    rng = np.random.default_rng(2)
+    covered = 0
+    for _ in range(300):
+        values = rng.normal(0, 1, 30) + np.where(np.arange(30) >= 12, 1.0, 0.0)
+        estimate = estimate_step(values, 0, 12, 30)
+        assert estimate is not None
+        low, high = estimate.interval()
+        covered += low <= 1.0 <= high
+    assert covered >= 0.93 * 300
+
+
+def test_values_without_spread_have_no_steps() -> None:
+    days, flat = np.arange(30), np.zeros(30)
+    assert find_steps(days, flat, 0.05) == []
+    assert not is_seconded(days, flat, 15)
+    assert estimate_step(flat, 0, 15, 30) is None
+    assert find_steps(days[:4], np.array([0.0, 1.0, 0.0, 1.0]), 0.05) == []
