@@ -233,6 +233,7 @@ OPERATIONS = (
             "running": "campaigns with unfinished jobs",
             "verdicts": "the latest comparisons",
             "storage_days": "storages and days with load tests, with their status",
+            "states": "current states of sites and storages",
         },
         (
             *_window_parameters((7, 14, 30, 60)),
@@ -344,6 +345,8 @@ OPERATIONS = (
             "door_days": "CPU and wall time of each door relative to the mean of the same work, by day",
             "outcomes": "outcomes by day",
             "work": "tests and variants ever measured",
+            "states": "current states of its jobs and its storage",
+            "state_changes": "changes of these states, also superseded ones",
         },
         (
             Parameter("site", "Name of the site.", _TEXT, in_path=True),
@@ -355,6 +358,15 @@ OPERATIONS = (
             *_window_parameters((14, 30, 90, 180)),
         ),
         ("standing", "explanation"),
+    ),
+    PageOperation(
+        "/state-changes/{change}",
+        "getStateChange",
+        "state-change",
+        "A change of a site's state with its evidence",
+        {"results": "results behind it", "tests": "runs by test"},
+        (Parameter("change", "Identity.", _TEXT, in_path=True),),
+        ("change", "facts"),
     ),
     PageOperation(
         "/comparisons",

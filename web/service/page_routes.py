@@ -36,7 +36,7 @@ from treehammer.web.views.shared.page_context import PageContext
 from treehammer.web.views.shared.static_assets import StaticAssets
 from treehammer.web.views.sign_in import openid_sign_in, sign_in_page
 from treehammer.web.views.sign_in.openid_settings import OpenIdSettings
-from treehammer.web.views.site import site_list_page, site_page
+from treehammer.web.views.site import site_list_page, site_page, state_change_page
 
 STATIC_DIR = Path(__file__).parents[1] / "static"
 
@@ -91,6 +91,7 @@ class PageRoutes:
             *measurement_page.routes(self._context),
             *site_list_page.routes(self._context),
             *site_page.routes(self._context),
+            *state_change_page.routes(self._context),
             *day_page.routes(self._context),
             *alarms_page.routes(self._context),
             *prometheus.routes(self._context),

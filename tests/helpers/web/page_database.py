@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -11,7 +12,8 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 
 from treehammer.analysis.statistics.verdict import RULE_VERSION, VerdictEvidence
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.rows import AttemptRow, VerdictRow
+from treehammer.sql.core.rows import AttemptRow, RuleSetRow, StatusChangeRow, VerdictRow
+from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 
 #: Texts that pages must show unchanged as text.
@@ -35,6 +37,40 @@ def fill_database(url: str) -> None:
         store.add(build_measurements(datetime.now(UTC).date()))
         _add_campaigns(store)
         store.replace_comparison("comparison", [], list(_build_verdicts()))
+        _add_state(store)
+
+
+#: Identity of the only recorded change of a state.
+STATE_CHANGE = "fd2f92f83637000d365a2de7"
+
+
+def _add_state(store: Store) -> None:
+    """Record a state of one site, with hostile texts as reason and evidence."""
+    evidence = {
+        "tests": {HOSTILE_TEXTS[0]: {"succeeded": 1, "failed": 3}},
+        "failures": {"open": 3},
+        "jobs": ["r4"],
+        "campaigns": ["running"],
+        "measurements": [HOSTILE_TEXTS[2]],
+    }
+    change = StatusChangeRow(
+        id="",
+        subject_kind="site",
+        site=HOSTILE_TEXTS[1],
+        rule="",
+        state="critical",
+        previous="ok",
+        since_us=1_772_323_200_000_000,
+        decided_us=1_772_323_200_000_001,
+        cause="exclusion",
+        rule_version="0123456789ab",
+        reason=HOSTILE_TEXTS[1],
+        evidence=json.dumps(evidence),
+    )
+    rules = RuleSetRow("0123456789ab", "{}", 0, 1_772_323_200_000_001)
+    state_history.record_evaluation(
+        store, before=None, rule_set=rules, superseded=(), changes=[change]
+    )
 
 
 def build_measurements(today: date) -> Iterator[Measurement]:

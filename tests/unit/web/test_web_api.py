@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
-from page_database import HOSTILE_TEXTS
+from page_database import HOSTILE_TEXTS, STATE_CHANGE
 from service_thread import ServiceThread, StartService
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
@@ -24,6 +24,7 @@ PARTS = {
     "job_id": "r4",
     "site": quote(HOSTILE_TEXTS[1], safe=""),
     "comparison": "comparison",
+    "change": STATE_CHANGE,
 }
 
 #: Paths of pages that differ from those of their operations.

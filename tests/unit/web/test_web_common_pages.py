@@ -74,7 +74,13 @@ def test_address_with_nul_is_refused(filled_service: ServiceThread, address: str
 
 def test_tables_are_available_as_json_and_csv(filled_service: ServiceThread) -> None:
     document = filled_service.client.get("/?format=json&days=7").json()
-    assert set(document["tables"]) == {"site_days", "running", "verdicts", "storage_days"}
+    assert set(document["tables"]) == {
+        "site_days",
+        "running",
+        "verdicts",
+        "storage_days",
+        "states",
+    }
     (running,) = document["tables"]["running"]
     assert running["campaign"] == HOSTILE_TEXTS[1]
     assert (running["queued"], running["running"], running["planned"]) == (1, 2, 400)

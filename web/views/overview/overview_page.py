@@ -22,6 +22,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, ComparisonSummary
+from treehammer.sql.watch.state_history import CENTRAL
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
@@ -31,6 +32,7 @@ from treehammer.web.views.overview import changes_since
 from treehammer.web.views.overview.overview_tiles import (
     Tile,
     build_tiles,
+    sort_by_state,
     sort_worst_first,
     tile_of_comparison,
 )
@@ -48,6 +50,11 @@ from treehammer.web.views.shared.site_day_matrix import (
     SiteRow,
     load_site_days,
     load_storage_days,
+)
+from treehammer.web.views.shared.site_states import (
+    build_states_table,
+    index_by_site,
+    load_current_states,
 )
 
 #: Default number of days in the matrix, and those to choose from.
@@ -92,6 +99,9 @@ def overview_view(store: Store, request: Request) -> PageView:
     recent = _load_recent_days(store, shown, lines, today)
     quiet = sorted({*overview_queries.list_sites(store, by)} - {line.site for line in lines})
     storage_days = _storage_day_table(storages)
+    states = load_current_states(store)
+    current = index_by_site(states, by)
+    states_table = build_states_table(sort_by_state(states), request)
     values = {
         "now": time.time_ns() // 1000,
         "running": running,
@@ -102,8 +112,12 @@ def overview_view(store: Store, request: Request) -> PageView:
         "verdicts": verdicts,
         "days": shown,
         "months": [(text, len(list(group))) for text, group in _month_headers(shown)],
-        "lines": sort_worst_first(lines),
-        "tiles": build_tiles(lines, len(running.rows), _tile_of_latest(request, verdicts, latest)),
+        "lines": sort_worst_first(lines, current),
+        "tiles": build_tiles(
+            lines, current, len(running.rows), _tile_of_latest(request, verdicts, latest)
+        ),
+        "states": current,
+        "central": [row for row in states if row.subject_kind == CENTRAL],
         "count": count,
         "choices": CHOICES,
         "last": last,
@@ -129,7 +143,10 @@ def overview_view(store: Store, request: Request) -> PageView:
     }
     site_days = _site_day_table(() if people else lines)
     return PageView(
-        "overview.html.j2", "Overview", values, (site_days, running, verdicts, storage_days)
+        "overview.html.j2",
+        "Overview",
+        values,
+        (site_days, running, verdicts, storage_days, states_table),
     )
 
 

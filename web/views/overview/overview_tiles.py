@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
 from treehammer.analysis.status.day_outcomes import DayOutcomes
-from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
+from treehammer.sql.core.rows import StatusChangeRow
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.shared.site_day_matrix import SiteRow
-
-#: Statuses from the worst to the best.
-_WORST_FIRST = (SiteState.CRITICAL, SiteState.WARNING, SiteState.OK, SiteState.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -34,18 +32,28 @@ def find_latest_day(line: SiteRow[DayOutcomes]) -> DayOutcomes:
     return line.cells[-1].judged
 
 
-def sort_worst_first(lines: Sequence[SiteRow[DayOutcomes]]) -> list[SiteRow[DayOutcomes]]:
-    """Sort sites by the status of their latest day, severe warnings first, then by name."""
+def sort_worst_first(
+    lines: Sequence[SiteRow[DayOutcomes]], states: Mapping[str, StatusChangeRow]
+) -> list[SiteRow[DayOutcomes]]:
+    """Sort sites by their state, then by their latest day, severe warnings first, then by name."""
 
-    def key(line: SiteRow[DayOutcomes]) -> tuple[int, int, str]:
+    def key(line: SiteRow[DayOutcomes]) -> tuple[int, int, int, str]:
         latest = find_latest_day(line)
-        return _WORST_FIRST.index(latest.status), -latest.severity, line.site
+        state = states.get(line.site)
+        place = WORST_FIRST.index(SiteState(state.state)) if state else len(WORST_FIRST)
+        return place, WORST_FIRST.index(latest.status), -latest.severity, line.site
 
     return sorted(lines, key=key)
 
 
+def sort_by_state(states: Iterable[StatusChangeRow]) -> list[StatusChangeRow]:
+    """Sort states from the worst to the best, then by site."""
+    return sorted(states, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site))
+
+
 def build_tiles(
     lines: Sequence[SiteRow[DayOutcomes]],
+    states: Mapping[str, StatusChangeRow],
     running: int,
     latest: Tile | None,
 ) -> list[Tile]:
@@ -53,27 +61,31 @@ def build_tiles(
 
     Args:
         lines: sites by day.
+        states: current states by site; without any, those of the latest days count.
         running: campaigns with active jobs.
         latest: tile of the newest comparison, if there is any.
     """
-    statuses = [find_latest_day(line).status for line in lines]
+    if states:
+        found, when = [SiteState(row.state) for row in states.values()], ""
+    else:
+        found, when = [find_latest_day(line).status for line in lines], " on their latest day"
     of_sites = [
-        _tile_of_sites(statuses, SiteState.CRITICAL, "critical"),
-        _tile_of_sites(statuses, SiteState.WARNING, "with warnings"),
+        _tile_of_sites(found, SiteState.CRITICAL, f"critical{when}"),
+        _tile_of_sites(found, SiteState.WARNING, f"with warnings{when}"),
     ]
+    if down := found.count(SiteState.DOWNTIME):
+        of_sites.append(Tile(f"{down} of {len(found)}", "sites in a downtime", "#days"))
     return [
-        *(of_sites if statuses else []),
+        *(of_sites if found else []),
         *([latest] if latest else []),
         Tile(str(running), f"campaign{'s' * (running != 1)} running", "#running"),
     ]
 
 
-def _tile_of_sites(statuses: Sequence[SiteState], status: SiteState, words: str) -> Tile:
-    found = statuses.count(status)
-    css_class = status.value if found else ""
-    return Tile(
-        f"{found} of {len(statuses)}", f"sites {words} on their latest day", "#days", css_class
-    )
+def _tile_of_sites(states: Sequence[SiteState], state: SiteState, words: str) -> Tile:
+    found = states.count(state)
+    css_class = state.value if found else ""
+    return Tile(f"{found} of {len(states)}", f"sites {words}", "#days", css_class)
 
 
 def tile_of_comparison(latest: ComparisonSummary, title: str, address: str) -> Tile:

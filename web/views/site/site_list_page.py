@@ -10,11 +10,13 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive import peer_comparison
-from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
+from treehammer.sql.watch.state_history import SITE
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
@@ -26,6 +28,7 @@ from treehammer.web.views.shared.site_columns import (
     DEFAULT_WINDOW_DAYS,
     status_class,
 )
+from treehammer.web.views.shared.site_states import index_by_site, load_current_states
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -43,10 +46,13 @@ def site_list_view(store: Store, request: Request) -> PageView:
         outcomes[day.site].update(day.outcomes)
         last_days[day.site] = max(day.day, last_days.get(day.site, 0))
     comparisons = _compare_sites(store, first)
+    states = index_by_site(load_current_states(store), SITE)
     rows = [
         {
             "site": site,
             "last_day": _format_last_day(last_days.get(site)),
+            "state": states[site].state if site in states else SiteState.UNKNOWN.value,
+            "state_change": states[site].id if site in states else None,
             "status": judged.status.value,
             **outcome_counts(judged),
             **_comparison_values(comparisons.get(site)),
@@ -93,13 +99,24 @@ def _comparison_values(comparison: PeerComparison | None) -> dict[str, float | N
     }
 
 
+def _state_class(row: Row) -> str:
+    return str(row["state"])
+
+
 def _site_table(rows: Sequence[Row], request: Request) -> DataTable:
     write = aligned_format(
         (row[name] for row in rows for name in ("own", "median")), DisplayUnit("")
     )
+
+    def link_to_evidence(row: Row) -> str:
+        change = row["state_change"]
+        return link_to(request, "state-change", change=change) if change else ""
+
     columns = (
         TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
-        TableColumn("status", "status", css_class=status_class),
+        TableColumn("state", "state", css_class=_state_class, link=link_to_evidence),
+        TableColumn("state_change", hidden=True),
+        TableColumn("status", f"{DEFAULT_WINDOW_DAYS} days", css_class=status_class),
         *outcome_columns(),
         # Averages over a site's own mix of work are not comparable, so they are exported only.
         TableColumn(DEFAULT_METRIC, hidden=True),

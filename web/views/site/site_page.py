@@ -25,6 +25,7 @@ from treehammer.sql.read.peer_sums import DailySums
 from treehammer.sql.read.site_history import (
     Workload,
 )
+from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
@@ -47,6 +48,11 @@ from treehammer.web.views.shared.page_context import (
 from treehammer.web.views.shared.site_columns import (
     WINDOW_CHOICES,
     status_class,
+)
+from treehammer.web.views.shared.site_states import (
+    build_history_table,
+    build_states_table,
+    load_current_states,
 )
 from treehammer.web.views.site.door_charts import (
     build_door_charts,
@@ -100,8 +106,14 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     outcomes = _outcome_table(store, query, request)
     work = _work_table(works)
     explanation = _explain_site(store, query)
+    states = build_states_table(load_current_states(store, site), request)
+    state_changes = build_history_table(
+        state_history.list_state_changes(store, site=site, superseded=True), request
+    )
     values = {
         "query": query,
+        "states": states,
+        "state_changes": state_changes,
         "chart": build_site_chart(points, changes.rows, query) if points else None,
         "standing": standing.sentence,
         "parts": parts,
@@ -124,7 +136,18 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         "links": list(_link_to_explore(store, query, request)),
         "comparable": any(point.peer_count for point in points),
     }
-    tables = (series, parts, explanation.table, state, changes, door_table, outcomes, work)
+    tables = (
+        series,
+        parts,
+        explanation.table,
+        state,
+        changes,
+        door_table,
+        outcomes,
+        work,
+        states,
+        state_changes,
+    )
     return PageView("site.html.j2", site or "(no site)", values, tables)
 
 

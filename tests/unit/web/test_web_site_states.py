@@ -1,0 +1,93 @@
+"""States of sites on the overview, the site's page and the page of a change."""
+
+from __future__ import annotations
+
+import re
+import time
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from service_thread import run_service
+
+from treehammer.analysis.status.status_rules import load_status_rules
+from treehammer.analysis.status.status_update import update_states
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.sql.core.rows import OverrideRow
+from treehammer.sql.watch import site_exceptions
+from treehammer.sql.write.store import Store
+
+HOUR_US = 3_600_000_000
+
+
+def fill(folder: Path, sites: dict[str, bool]) -> None:
+    """Add runs of the last four hours, good or all failed, and evaluate the states."""
+    now_us = time.time_ns() // 1000
+    runs = []
+    for site, good in sites.items():
+        for number in range(16):
+            ended = now_us - (number + 1) * HOUR_US // 4
+            failed: dict[str, Any] = {} if good else {"failure_class": "open"}
+            runs.append(
+                make_measurement(
+                    f"{site}{number}",
+                    site=site,
+                    test_name=("read", "load")[number % 2],
+                    started_us=ended - 1,
+                    ended_us=ended,
+                    day=epoch_day_to_number((ended - 1) // DAY_US),
+                    plausible=True,
+                    **failed,
+                )
+            )
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        jobs = [
+            make_job_row(f"{site}{number}", site=site) for site in sites for number in range(16)
+        ]
+        store.add_campaign(make_campaign_row(), jobs)
+        store.add(runs)
+        override = OverrideRow(
+            "", "D", "", "downtime", "ada", "moved", now_us - 9, now_us + HOUR_US
+        )
+        site_exceptions.add_override(store, override)
+        update_states(store, now_us + 1, load_status_rules())
+
+
+def test_pages_show_states_with_evidence(tmp_path: Path) -> None:
+    fill(tmp_path, {"A": True, "B": False, "C": True, "D": True})
+    with run_service(tmp_path, reading_open=True) as service:
+        overview = unescape(service.load_page("/"))
+        states = service.load_tables("/")["states"]
+        page = unescape(service.load_page("/sites/B"))
+        history = service.load_tables("/sites/B")["state_changes"]
+        listed = {row["site"]: row["state"] for row in service.load_tables("/sites")["sites"]}
+        change = next(row for row in states if row["site"] == "B" and row["of"] == "jobs")
+        evidence = unescape(service.load_page(f"/state-changes/{change['id']}"))
+        results = service.load_tables(f"/state-changes/{change['id']}")["results"]
+        for result in results:
+            assert service.client.get(result["address"]).status_code == 200, result
+        missing = service.client.get("/state-changes/nothing")
+    assert re.findall(r"<strong>(.*?)</strong> (sites .*?)</a>", overview) == [
+        ("1 of 4", "sites critical"),
+        ("0 of 4", "sites with warnings"),
+        ("1 of 4", "sites in a downtime"),
+    ]
+    assert re.findall(r'<tr><th scope="row"><a href="/sites/(\w)"', overview) == [*"BDAC"]
+    assert listed == {"A": "ok", "B": "critical", "C": "ok", "D": "downtime"}
+    assert f'/state-changes/{change["id"]}">evidence</a>' in page
+    assert [row["state"] for row in history if row["of"] == "jobs"] == ["critical", "warning"]
+    assert "open: " in evidence
+    assert {row["kind"] for row in results} == {"measurement", "job", "campaign"}
+    assert missing.status_code == 404
+
+
+def test_a_central_event_is_announced(tmp_path: Path) -> None:
+    fill(tmp_path, {"A": False, "B": False, "C": False, "D": True})
+    with run_service(tmp_path, reading_open=True) as service:
+        overview = unescape(service.load_page("/"))
+        states = {(row["site"], row["of"]): row for row in service.load_tables("/")["states"]}
+    assert "Central since" in overview
+    assert states["A", "jobs"]["state"] == "warning"
+    assert states["A", "jobs"]["cause"] == "central"
+    assert states["", "all sites"]["state"] == "critical"

@@ -1,0 +1,109 @@
+"""Current states of sites and their changes, as tables and badges of several pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.sql.core.rows import StatusChangeRow
+from treehammer.sql.watch import state_history
+from treehammer.sql.watch.state_history import CENTRAL, SITE, STORAGE_SITE
+from treehammer.sql.write.store import Store
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.template_environment import format_time
+from treehammer.web.views.shared.page_context import link_to
+
+#: Words for the kinds of subjects.
+KIND_WORDS: Mapping[str, str] = {SITE: "jobs", STORAGE_SITE: "storage", CENTRAL: "all sites"}
+
+
+def load_current_states(store: Store, site: str | None = None) -> list[StatusChangeRow]:
+    """Load the current states of sites and storages, and of a central event while it lasts."""
+    return [
+        row
+        for row in state_history.list_current_states(store, site=site)
+        if row.subject_kind != CENTRAL or row.state == SiteState.CRITICAL
+    ]
+
+
+def index_by_site(states: Iterable[StatusChangeRow], kind: str) -> dict[str, StatusChangeRow]:
+    """Index the states of one kind by site."""
+    return {row.site: row for row in states if row.subject_kind == kind}
+
+
+def describe_state(row: StatusChangeRow) -> dict[str, Any]:
+    """Describe a change of a state as the row of a table."""
+    return {
+        "site": "" if row.subject_kind == CENTRAL else row.site,
+        "of": KIND_WORDS[row.subject_kind],
+        "state": row.state,
+        "previous": row.previous,
+        "since_us": row.since_us,
+        "cause": row.cause,
+        "reason": row.reason,
+        "rule_version": row.rule_version,
+        "decided_us": row.decided_us,
+        "superseded_us": row.superseded_us,
+        "id": row.id,
+    }
+
+
+def build_states_table(states: Sequence[StatusChangeRow], request: Request) -> DataTable:
+    """Build the table of current states."""
+    columns = (
+        TableColumn("site", "site", hidden=True),
+        TableColumn("of", "of"),
+        TableColumn("state", "state", css_class=_state_class, link=_make_linker(request)),
+        TableColumn("since_us", "since", format_time),
+        TableColumn("cause", "by"),
+        TableColumn("reason", "reason", is_long=True),
+        *_hidden_columns(),
+    )
+    rows = [describe_state(row) for row in states]
+    empty = "No state has been evaluated yet."
+    return DataTable("states", "States", columns, rows, empty_text=empty)
+
+
+def build_history_table(changes: Sequence[StatusChangeRow], request: Request) -> DataTable:
+    """Build the table of changes, the newest first."""
+    newest = sorted(changes, key=lambda row: (row.since_us, row.decided_us), reverse=True)
+    columns = (
+        TableColumn("since_us", "since", format_time, link=_make_linker(request)),
+        TableColumn("site", "site", hidden=True),
+        TableColumn("of", "of"),
+        TableColumn("previous", "from"),
+        TableColumn("state", "to", css_class=_state_class),
+        TableColumn("cause", "by"),
+        TableColumn("reason", "reason", is_long=True, detail=_describe_correction),
+        *_hidden_columns(),
+        TableColumn("superseded_us", hidden=True),
+    )
+    rows = [describe_state(row) for row in newest]
+    return DataTable("state_changes", "Changes of the state", columns, rows, max_rows=30)
+
+
+def _hidden_columns() -> tuple[TableColumn, ...]:
+    return tuple(TableColumn(key, hidden=True) for key in ("rule_version", "decided_us", "id"))
+
+
+def _state_class(row: Row) -> str:
+    return "" if row.get("superseded_us") else str(row["state"])
+
+
+def _describe_correction(row: Row) -> str:
+    superseded_us = row["superseded_us"]
+    return f"superseded {format_time(superseded_us)} by late results" if superseded_us else ""
+
+
+def _make_linker(request: Request) -> Any:
+    return lambda row: link_to(request, "state-change", change=row["id"])
+
+
+def parse_evidence(row: StatusChangeRow) -> dict[str, Any]:
+    """Return the evidence of a change."""
+    evidence: dict[str, Any] = json.loads(row.evidence or "{}")
+    return evidence
