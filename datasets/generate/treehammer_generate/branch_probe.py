@@ -52,8 +52,12 @@ def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
             raise RequestError(library, problem)
     file = open_file(path)
     others = sorted({*list_trees(file), *list_ntuples(file)} - {name})
-    branches = [] if name in list_ntuples(file) else _list_branches(path, name)
-    unreadable = _probe_tree(path, name, branches, channel)
+    branches: list[dict[str, str]] = []
+    unreadable: list[dict[str, str]] = []
+    if name not in list_ntuples(file):
+        tree = find_tree(file, path, name)[1]
+        branches = _list_branches(tree)
+        unreadable = _probe_tree(tree, branches, channel)
     return {
         "root": str(ROOT.gROOT.GetVersion()),
         "unreadable": unreadable,
@@ -63,7 +67,7 @@ def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def _probe_tree(
-    path: str, name: str, branches: Sequence[dict[str, str]], channel: TextIO
+    tree: Any, branches: Sequence[dict[str, str]], channel: TextIO
 ) -> list[dict[str, str]]:
     """Read each branch of a class without dictionary alone, then the others, entry by entry.
 
@@ -73,22 +77,26 @@ def _probe_tree(
     root_engine.configure_crash_handling()
     root_engine.compile_kit(ROOT)
     declare_header("probe.hpp")
+    entries = int(tree.GetEntries())
+    if tree.GetZipBytes() > ALL_ENTRIES_BYTES:
+        entries = min(entries, FIRST_ENTRIES)
+    tree.SetCacheSize(0)
+    # Compiles the call, which each child would do again.
+    ROOT.treehammer.ReadBranches(tree, ROOT.std.vector["int"]([0]), 0, 0)
     found: dict[int, _FailedRead] = {}
     for position, branch in enumerate(branches):
         if branch["class"] and not _has_dictionary(branch["class"]):
-            found.update(_find_failing_branch(path, name, [position]))
+            found.update(_find_failing_branch(tree, [position], entries))
         send_message(channel, {"done": position + 1})
     while left := [position for position in range(len(branches)) if position not in found]:
-        failed = _find_failing_branch(path, name, left)
+        failed = _find_failing_branch(tree, left, entries)
         if not failed:
             break
         found.update(failed)
     return [{**branches[position], **found[position]._asdict()} for position in sorted(found)]
 
 
-def _list_branches(path: str, name: str) -> list[dict[str, str]]:
-    file = open_file(path)  # owns the tree
-    tree = find_tree(file, path, name)[1]
+def _list_branches(tree: Any) -> list[dict[str, str]]:
     return [
         {"name": str(branch.GetName()), "class": str(branch.GetClassName())}
         for branch in tree.GetListOfBranches()
@@ -100,14 +108,20 @@ def _has_dictionary(name: str) -> bool:
     return bool(known) and bool(known.HasDictionary())
 
 
-def _find_failing_branch(path: str, name: str, positions: Sequence[int]) -> dict[int, _FailedRead]:
-    """Read these branches in a child; return the one at which it failed, if any."""
+def _find_failing_branch(
+    tree: Any, positions: Sequence[int], entries: int
+) -> dict[int, _FailedRead]:
+    """Read these branches in a child; return the one at which it failed, if any.
+
+    The child inherits the open tree: opening a file with many classes would take longer than
+    reading one branch. This process never reads a branch, so each child begins with sound memory.
+    """
     with mmap.mmap(-1, mmap.PAGESIZE) as shared, tempfile.TemporaryFile() as log:
         current = ctypes.c_int.from_buffer(shared)
         current.value = positions[0]
         child = os.fork()
         if not child:
-            _read_branches(path, name, positions, log, current)
+            _read_branches(tree, positions, entries, log, current)
         pidfd = os.pidfd_open(child)
         try:
             if not select.select([pidfd], [], [], TIMEOUT_S)[0]:
@@ -134,19 +148,13 @@ def _describe_end(status: int) -> str:
 
 
 def _read_branches(
-    path: str, name: str, positions: Sequence[int], log: IO[bytes], current: ctypes.c_int
+    tree: Any, positions: Sequence[int], entries: int, log: IO[bytes], current: ctypes.c_int
 ) -> None:
     """Read branches in the child, which exits with 0 if all could be read; never returns."""
     code = 1
     try:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        file = open_file(path)
-        tree = find_tree(file, path, name)[1]
-        tree.SetCacheSize(0)
-        entries = int(tree.GetEntries())
-        if tree.GetZipBytes() > ALL_ENTRIES_BYTES:
-            entries = min(entries, FIRST_ENTRIES)
         address = ctypes.addressof(current)
         if ROOT.treehammer.ReadBranches(tree, ROOT.std.vector["int"](positions), entries, address):
             code = 0
