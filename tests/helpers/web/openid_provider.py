@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 import shutil
@@ -86,12 +87,18 @@ def sign_in_at_provider(client: httpx.Client, address: str, person: str) -> http
     return answer
 
 
+@functools.cache
+def _make_provider_key() -> RSAKey:
+    """Make the key of all providers, since making one takes a tenth of a second."""
+    return RSAKey.generate_key(parameters={"kid": "k"})
+
+
 @dataclass
 class LyingProvider:
     """A provider whose answers a test changes."""
 
     issuer: str
-    key: RSAKey = field(default_factory=lambda: RSAKey.generate_key(parameters={"kid": "k"}))
+    key: RSAKey = field(default_factory=_make_provider_key)
     signing_key: Any = None
     header: dict[str, str] = field(default_factory=lambda: {"alg": "RS256", "kid": "k"})
     claims: dict[str, Any] = field(default_factory=dict)

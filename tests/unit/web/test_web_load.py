@@ -216,6 +216,7 @@ def test_number_axes_hold_their_values() -> None:
     assert decades.place(0.0) == 0.0
 
 
+@pytest.mark.usefixtures("draw_in_process")
 def test_figures_are_available_as_files(loaded: ServiceThread) -> None:
     page = unescape(loaded.load_page(f"{PAGE}?operation=open"))
     for form, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
