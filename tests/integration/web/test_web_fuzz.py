@@ -160,7 +160,7 @@ def test_service_conforms_to_description(service: ServiceThread) -> None:
             of_pages = operation.definition.raw["operationId"] in {one.name for one in OPERATIONS}
             try_all(
                 check_case,
-                30 if "requestBody" in operation.definition.raw else 4 if of_pages else 10,
+                20 if "requestBody" in operation.definition.raw else 2 if of_pages else 6,
                 operation.as_strategy(generation_mode=mode),
             )
     assert {200, 422} <= seen["POST /api/v1/measurements"]
