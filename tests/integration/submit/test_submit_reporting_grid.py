@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 from collections.abc import Iterator
@@ -67,9 +68,14 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
     outputs = list(user.grid.submit_dir.glob(f"{campaign}/*/jobs/*/output/*"))
     assert outputs
     for folder in (user.grid.box.folder, user.settings.data_dir):
-        holders = [path for path in folder.rglob("*") if _holds(path, secrets)]
-        assert {path.name for path in holders} <= {TOKEN_FILE, INPUT_ARCHIVE}
-        assert {stat.S_IMODE(path.stat().st_mode) for path in holders} <= {0o600}
+        holders = [
+            (name, mode)
+            for parent, _, names in os.walk(folder)  # rglob fails where folders are removed
+            for name in names
+            if (mode := _mode_of_holder(Path(parent, name), secrets)) is not None
+        ]
+        assert {name for name, _ in holders} <= {TOKEN_FILE, INPUT_ARCHIVE}
+        assert {mode for _, mode in holders} <= {0o600}
     for output in outputs:
         shutil.rmtree(output)
     sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
@@ -108,8 +114,12 @@ def _queue(user: GridUser, campaign: str) -> str:
     ).strip()
 
 
-def _holds(path: Path, secrets: list[str]) -> bool:
+def _mode_of_holder(path: Path, secrets: list[str]) -> int | None:
+    """Return the mode of a file with a secret; None of others and of files that HTCondor removed."""
     if not path.is_file():
-        return False
-    content = path.read_bytes()
-    return any(secret.encode() in content for secret in secrets)
+        return None
+    try:
+        mode, content = path.stat().st_mode, path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return stat.S_IMODE(mode) if any(secret.encode() in content for secret in secrets) else None
