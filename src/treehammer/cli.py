@@ -69,6 +69,9 @@ COMMANDS = {
         "sql.cli.database_commands:db_group", "Inspect, upgrade and copy the results database."
     ),
     "demo": LazyCommand("demo:demo", "Compare two ROOT releases on this machine."),
+    "doctor": LazyCommand(
+        "submit.cli.doctor_command:doctor", "Check this installation; name remedies."
+    ),
     "explain": LazyCommand(
         "analysis.cli.explain_command:explain_command", "Explain a low CPU efficiency."
     ),

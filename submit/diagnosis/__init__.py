@@ -1,0 +1,1 @@
+"""Diagnosis of an installation: each part with its state and remedy."""

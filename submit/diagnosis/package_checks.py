@@ -1,0 +1,80 @@
+"""Checks of the Python packages and programs that Treehammer uses."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+
+from packaging.requirements import Requirement
+
+from treehammer.submit.diagnosis.diagnosis_run import Diagnosis, DiagnosisState
+from treehammer.version import __version__
+
+PACKAGE = "treehammer"
+#: Extras for developers, and sums of others.
+_LEFT_OUT = ("dev", "all")
+_EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
+#: Program -> what it is for, and whether all users need it.
+_PROGRAMS = {
+    "git": ("tests from repositories", True),
+    "valgrind": ("treehammer count", False),
+}
+
+
+def check_packages() -> Iterator[Diagnosis]:
+    """Check the required packages, and those of each extra."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    finding = f"version {__version__} on Python {python}"
+    yield Diagnosis("treehammer", DiagnosisState.OK, finding)
+    groups: dict[str, list[Requirement]] = defaultdict(list)
+    for text in importlib.metadata.requires(PACKAGE) or ():
+        match = _EXTRA.search(text)
+        groups[match[1] if match else ""].append(Requirement(text.partition(";")[0]))
+    for extra, requirements in groups.items():
+        if extra not in _LEFT_OUT:
+            yield _check_group(extra, requirements)
+
+
+def _check_group(extra: str, requirements: list[Requirement]) -> Diagnosis:
+    versions = {one.name: _find_version(one.name) for one in requirements if one.name != PACKAGE}
+    missing = [name for name, version in versions.items() if version is None]
+    old = [
+        f"{one.name} {versions[one.name]} instead of {one.specifier}"
+        for one in requirements
+        if (found := versions.get(one.name)) and not one.specifier.contains(found, prereleases=True)
+    ]
+    part = f"packages [{extra}]" if extra else "packages"
+    remedy = f"Run: pip install '{PACKAGE}[{extra}]'" if extra else f"Run: pip install {PACKAGE}"
+    if old:
+        return Diagnosis(part, DiagnosisState.FAILED, f"too old: {', '.join(old)}", remedy)
+    if missing and (not extra or len(missing) < len(versions)):
+        state = DiagnosisState.WARNING if extra else DiagnosisState.FAILED
+        return Diagnosis(part, state, f"missing: {', '.join(missing)}", remedy)
+    if missing:
+        return Diagnosis(part, DiagnosisState.NOT_CONFIGURED, "not installed", remedy)
+    finding = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return Diagnosis(part, DiagnosisState.OK, finding or "nothing further")
+
+
+def _find_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_programs() -> Iterator[Diagnosis]:
+    """Check the programs that are called."""
+    for name, (purpose, is_needed) in _PROGRAMS.items():
+        path = shutil.which(name)
+        if path:
+            yield Diagnosis(f"program {name}", DiagnosisState.OK, path)
+            continue
+        state = DiagnosisState.FAILED if is_needed else DiagnosisState.NOT_CONFIGURED
+        yield Diagnosis(
+            f"program {name}", state, f"not found; for {purpose}", "Install it if you need that."
+        )
