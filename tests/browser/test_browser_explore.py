@@ -7,17 +7,18 @@ from collections.abc import Callable
 import pytest
 from browser import LOOKS, WatchedTab
 from page_database import HOSTILE_TEXTS
+from playwright.sync_api import expect
 
 Visit = Callable[..., WatchedTab]
 
 
 def drawn(tab: WatchedTab) -> None:
-    drawing = tab.page.locator(".canvas .main-svg").first
+    drawing = tab.page.locator(".plot.ready .canvas svg.marks").first
     drawing.wait_for()
     # The figure fits its container.
-    sizes = "one => [one.getBoundingClientRect().width, one.getAttribute('width')].map(Number)"
-    shown, drawn_for = drawing.evaluate(sizes)
-    assert shown == pytest.approx(drawn_for, abs=1)
+    sizes = "one => [one, one.closest('.canvas')].map(e => e.getBoundingClientRect().width)"
+    shown, room = drawing.evaluate(sizes)
+    assert room / 2 < shown <= room + 1
 
 
 @pytest.mark.parametrize("size, scheme", LOOKS)
@@ -35,6 +36,8 @@ def test_figure(full_service: str, open_tab: Visit, size: str, scheme: str) -> N
         "by=variant&panels=site&metric=cpu_per_event_s",
         "by=day&color=site&bars=interval",
         "by=site&view=latency",
+        "by=site&color=variant&view=heatmap",
+        "by=site&color=variant&view=sorted",
         "by=test_name&color=site&site=" + "%3Cscript%3Edocument.title%3D%27got%27%3C%2Fscript%3E",
     ],
 )
@@ -50,19 +53,47 @@ def test_hostile_text_is_escaped(full_service: str, open_tab: Visit) -> None:
     tab.open("/explore?by=site&color=")
     drawn(tab)
     for text in HOSTILE_TEXTS[:3]:
-        assert tab.page.locator(".canvas .xtick text", has_text=text[:12]).count() == 1
+        assert tab.page.locator(".canvas .role-axis-label text", has_text=text[:12]).count() == 1
         assert tab.page.locator("tbody th", has_text=text).count() == 1
     tab.check_page()
 
 
-def test_error_bars_are_symmetric(full_service: str, open_tab: Visit) -> None:
+def test_legend_and_zoom_change_the_figure(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
-    tab.open("/explore?by=site&color=")
+    tab.open("/figures/s0?view=means")
     drawn(tab)
-    bars = "one => one.data.map(d => [d.error_y.array, d.error_y.arrayminus])"
-    ((above, below),) = tab.page.locator(".canvas").evaluate(bars)
-    assert min(above) > 0
-    assert below == pytest.approx(above)
+    points = tab.page.locator(".canvas .mark-symbol.role-mark path")
+    total = points.count()
+    legend = tab.page.locator(".series button")
+    legend.first.click()
+    expect(points).not_to_have_count(total)
+    assert [one.get_attribute("aria-pressed") for one in legend.all()][:2] == ["true", "false"]
+    legend.first.click()
+    expect(points).to_have_count(total)
+    legend.first.click(modifiers=["Shift"])
+    expect(legend.first).to_have_attribute("aria-pressed", "false")
+    ticks = tab.page.locator(".canvas .role-axis-label text")
+    before = ticks.all_text_contents()
+    tab.page.get_by_role("button", name="Zoom in").click()
+    expect(ticks).not_to_have_text(before)
+    with tab.page.expect_download() as download:
+        tab.page.get_by_role("button", name="Save view as SVG").click()
+    saved = download.value.path().read_text("utf-8")
+    assert "CPU efficiency by site" in saved
+    assert saved.count("ttree-read") > 0
+    tab.page.get_by_role("button", name="Reset").click()
+    expect(ticks).to_have_text(before)
+    tab.check_page()
+
+
+def test_point_opens_its_jobs(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
+    tab.open("/explore?by=site&color=&site=SITE_A")
+    drawn(tab)
+    tab.page.locator(".canvas .mark-symbol.role-mark path").first.click()
+    tab.page.wait_for_url("**by=job_id**")
+    tab.page.locator("tbody th a").first.wait_for()
+    tab.check_page()
 
 
 def test_invalid_condition_can_be_corrected(full_service: str, open_tab: Visit) -> None:

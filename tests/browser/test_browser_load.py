@@ -33,10 +33,14 @@ def test_load_is_reachable_and_drawn(loaded: str, open_tab: Visit, size: str, sc
     tab.page.get_by_role("link", name="Load", exact=True).click()
     tab.page.get_by_role("heading", name="Load of opens", level=1).wait_for()
     figures = tab.page.locator("figure")
-    assert figures.first.locator(".plot .color0 circle").count() == len(RATES)
+    points, marks = ".canvas .mark-symbol.role-mark path", ".canvas .mark-rect.role-mark path"
+    figures.first.locator(".plot.ready").wait_for()
+    assert figures.first.locator(points).count() == len(RATES)
     rates = figures.filter(has_text="over seconds since the start").first
-    assert rates.locator(".plot .color0 circle").count() == STEPS - 1
-    assert rates.locator(".plot .mark").count() == 1
+    rates.scroll_into_view_if_needed()
+    rates.locator(".plot.ready").wait_for()
+    assert rates.locator(points).count() == 3 * (STEPS - 1)
+    assert rates.locator(marks).count() == 1
     tab.check_page()
 
 

@@ -23,9 +23,9 @@ def test_site_page_is_reachable_and_drawn(
     tab.page.get_by_role("link", name="SITE_B").click()
     tab.page.get_by_role("heading", name="SITE_B", level=1).wait_for()
     tab.page.get_by_text("Table of values").click()
-    assert tab.page.locator(".chart .own circle").count() > 5
-    assert tab.page.locator(".chart .median rect").count() > 5
-    assert tab.page.locator(".chart .mark").count() == 1
+    tab.page.locator(".plot.ready").wait_for()
+    assert tab.page.locator(".canvas .mark-symbol.role-mark path").count() > 10
+    assert tab.page.locator(".canvas .mark-rect.role-mark path").count() == 1
     tab.check_page()
 
 

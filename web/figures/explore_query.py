@@ -28,11 +28,20 @@ from treehammer.web.display.variant_labels import VARIANT_COLUMN
 
 #: Kinds of figures.
 MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"
-VIEWS = {MEANS: "means", DISTRIBUTION: "distributions", LATENCY: "read latency"}
+HEATMAP, SORTED = "heatmap", "sorted"
+VIEWS = {
+    MEANS: "means",
+    HEATMAP: "means as heat map",
+    SORTED: "means, sorted",
+    DISTRIBUTION: "distributions",
+    LATENCY: "read latency",
+}
+#: Kinds of figures that show a mean for each group.
+MEAN_VIEWS = (MEANS, HEATMAP, SORTED)
 #: Kinds of error bars.
 RMS, INTERVAL, NO_BARS = "rms", "interval", "none"
 BARS = {RMS: "RMS of executions", INTERVAL: "95 % interval over jobs", NO_BARS: "none"}
-SCALES = {"linear": "linear", "log": "logarithmic"}
+SCALES = {"linear": "fitted to the data", "zero": "from zero", "log": "logarithmic"}
 #: Default window: days up to the last one with measurements.
 DEFAULT_DAYS = 30
 #: Columns with a list of values in the form.

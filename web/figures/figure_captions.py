@@ -10,6 +10,7 @@ from treehammer.web.display.display_units import DisplayUnit
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, describe_variant
 from treehammer.web.figures.explore_query import (
     DISTRIBUTION,
+    HEATMAP,
     INTERVAL,
     LATENCY,
     NO_BARS,
@@ -84,7 +85,7 @@ def describe_groups(query: ExploreQuery) -> str:
             "measured, so the distribution within a bin is unknown."
         )
     parts = [
-        _GROUP_CAPTIONS[DISTRIBUTION if query.view == DISTRIBUTION else query.bars],
+        _GROUP_CAPTIONS[query.view if query.view in _GROUP_CAPTIONS else query.bars],
         _EXCLUDED_NOTE,
     ]
     if query.scale == "log":
@@ -94,7 +95,7 @@ def describe_groups(query: ExploreQuery) -> str:
 
 def describe_bars(query: ExploreQuery) -> str:
     """Short description of points and error bars."""
-    return _BAR_CAPTIONS[query.bars if query.view not in (DISTRIBUTION, LATENCY) else query.view]
+    return _BAR_CAPTIONS[query.view if query.view in _BAR_CAPTIONS else query.bars]
 
 
 def explain_empty_figure(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
@@ -122,6 +123,8 @@ def describe_left_out(
 
 
 _GROUP_CAPTIONS = {
+    HEATMAP: "Each cell is the mean over the executions of a group; cells without good executions "
+    "are empty.",
     DISTRIBUTION: "Boxes span the quartiles around the median, whiskers the 5 % and 95 % quantiles of "
     "the executions.",
     RMS: "Points are means over executions, error bars their RMS around the mean; single executions "
@@ -131,6 +134,7 @@ _GROUP_CAPTIONS = {
     NO_BARS: "Points are means over executions.",
 }
 _BAR_CAPTIONS = {
+    HEATMAP: "means of executions",
     DISTRIBUTION: "medians, quartiles, 5 % and 95 % quantiles of executions",
     LATENCY: "share of the reads of a group in each bin of latency",
     RMS: "means, error bars: RMS of executions",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -15,16 +15,27 @@ from treehammer.web.display import calendar_days
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, release_of_variant
 from treehammer.web.figures.figure_captions import describe_left_out
 from treehammer.web.figures.figure_points import CAMPAIGN_COLUMN, FigurePoint, FigurePoints
-from treehammer.web.figures.plot_style import MARKERS, PALETTE
+from treehammer.web.figures.plot_style import MARKERS, PALETTE, choose_release_colors
 
 #: Limits that keep a figure readable; exported tables have no limits.
 MAX_PLACES, MAX_SERIES, MAX_PANELS = 120, 48, 24
+#: Maximum series of a heat map, which are its rows.
+MAX_ROWS = 120
 #: Maximum places along a time axis, where not all labels need to be drawn.
 MAX_TIMES = 400
-_MARKERS = tuple(MARKERS)
+#: Kinds of drawings.
+POINTS, BOXES, STEPS, HEAT_MAP, DOTS = "points", "boxes", "steps", "heat map", "dots"
+#: Scales of the axis of values: fitted to the data, from zero, logarithmic.
+LINEAR, ZERO, LOG = "linear", "zero", "log"
+#: Columns whose values are releases.
+_RELEASE_COLUMNS = ("axis_root", "root_version")
 #: Label of missing values.
 UNKNOWN_NAME = "not known"
 _MAX_LABEL_CHARS, _MAX_SERIES_CHARS = 60, 90
+
+
+#: Values of columns by panel, place and series.
+GroupKeys = tuple[Sequence[Mapping[str, Scalar]], ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +49,7 @@ class FigureSeries:
 
 @dataclass(frozen=True)
 class FigureMark:
-    """A point with its value, error bar and tooltip.
+    """A point with its value, error bar and number of executions or jobs.
 
     ``box`` holds the 5 %, 25 %, 50 %, 75 % and 95 % quantiles of a distribution.
     """
@@ -48,8 +59,18 @@ class FigureMark:
     y: float
     low: float | None
     high: float | None
-    box: tuple[float, ...]
-    text: str
+    box: tuple[float, ...] = ()
+    count: int | None = None
+
+    @property
+    def lowest(self) -> float:
+        """Lower end of what is drawn."""
+        return self.box[0] if self.box else self.y if self.low is None else self.low
+
+    @property
+    def highest(self) -> float:
+        """Upper end of what is drawn."""
+        return self.box[-1] if self.box else self.y if self.high is None else self.high
 
 
 @dataclass(frozen=True)
@@ -62,15 +83,17 @@ class FigurePanel:
 
 @dataclass(frozen=True)
 class FigureLayout:
-    """A complete figure, serialized as JSON for the browser.
+    """A complete figure, from which :mod:`treehammer.web.figures.figure_chart` builds the chart.
 
     Attributes:
+        kind: one of the kinds of drawings.
         title: title of the figure.
         x_title: title of the horizontal axis.
         y_title: metric and unit.
+        groups: columns of panels, places and series, '' for none.
+        counted: what the marks count.
         dates: places are ISO dates, drawn as a trend.
-        bins: places are bins labeled by their lower edges, drawn as steps.
-        log: logarithmic vertical axis.
+        scale: scale of the axis of values.
         places: labels along the horizontal axis.
         series: at least one.
         panels: one, or small multiples with common axes.
@@ -79,15 +102,18 @@ class FigureLayout:
         caption: full description of points and bars.
         selection: description of the selected executions.
         aggregated: note on values aggregated in points, '' for none.
+        keys: values of columns that select the executions of each panel, place and series.
         left_out: note on marks that could not be drawn, '' for none.
     """
 
+    kind: str
     title: str
     x_title: str
     y_title: str
+    groups: tuple[str, str, str]
+    counted: str
     dates: bool
-    bins: bool
-    log: bool
+    scale: str
     places: tuple[str, ...]
     series: tuple[FigureSeries, ...]
     panels: tuple[FigurePanel, ...]
@@ -96,7 +122,13 @@ class FigureLayout:
     caption: str
     selection: str
     aggregated: str
+    keys: GroupKeys = ((), (), ())
     left_out: str = ""
+
+    @property
+    def bins(self) -> bool:
+        """Whether places are bins labeled by their lower edges."""
+        return self.kind == STEPS
 
 
 @dataclass(frozen=True)
@@ -126,7 +158,7 @@ class GroupNames:
         apart: Sequence[str] = (),
     ) -> None:
         self.column = column
-        self._columns = (*apart, column)
+        self.columns = (*apart, column)
         self._variants = data.variants if column == VARIANT_COLUMN else VariantLabels()
         write_value = group_value_writers(data, column)
         self._texts: dict[tuple[Scalar, ...], str] = {}
@@ -136,10 +168,15 @@ class GroupNames:
             self._texts[key] = " · ".join(filter(None, texts))
 
     def _key_of(self, point: FigurePoint) -> tuple[Scalar, ...]:
-        return tuple(point.key.get(name) for name in self._columns)
+        return tuple(point.key.get(name) for name in self.columns)
 
     def __getitem__(self, point: FigurePoint) -> str:
         return self._texts[self._key_of(point)]
+
+    def values_of(self, label: str) -> Mapping[str, Scalar]:
+        """Return the values of the columns that have a label."""
+        key = next(key for key, text in self._texts.items() if text == label)
+        return {name: value for name, value in zip(self.columns, key, strict=True) if name}
 
     @property
     def all(self) -> list[str]:
@@ -161,28 +198,20 @@ class GroupNames:
             return {}, self.column
         return self._variants.values, " · ".join(self._variants.axes)
 
-    def build_series(self) -> list[FigureSeries]:
-        """Build one series per label; releases of the same variant share a color."""
+    def build_series(self, most: int = MAX_SERIES) -> list[FigureSeries]:
+        """Build one series per label; a release has the same color in every figure."""
         family_of: dict[str, tuple[Scalar, ...]] = {}
         releases_of: dict[str, str] = {}
         for (*apart, value), text in self._texts.items():
             variant = str(value) if self._variants.names and value else ""
             family_of.setdefault(text, (*apart, drop_release_axis(variant) if variant else text))
-            releases_of.setdefault(text, release_of_variant(variant))
-        families = list(dict.fromkeys(family_of.values()))
-        releases = sorted(set(releases_of.values()), key=natural_sort_key)
-        series = [
-            _plain_series(name, place)
-            if len(releases) < 2
-            else _release_series(
-                name,
-                families.index(family_of[name]),
-                releases.index(releases_of[name]),
-                len(releases),
-            )
-            for place, name in enumerate(family_of)
-        ]
-        kept = set(self.select_drawable(MAX_SERIES))
+            named = str(value) if self.column in _RELEASE_COLUMNS and value else ""
+            releases_of.setdefault(text, named or release_of_variant(variant))
+        series = style_series(
+            [(name, family, releases_of[name]) for name, family in family_of.items()],
+            by_release=self.column in _RELEASE_COLUMNS,
+        )
+        kept = set(self.select_drawable(most))
         return [one for one in series if one.name in kept]
 
 
@@ -224,7 +253,11 @@ def lay_out_figure(
     marks = list(marks)
     panels = _place_marks(empty, marks)
     left_out = len(marks) - sum(map(len, panels.values()))
-    limits = (MAX_TIMES if empty.dates else MAX_PLACES, MAX_SERIES, MAX_PANELS)
+    limits = (
+        MAX_TIMES if empty.dates else MAX_PLACES,
+        MAX_ROWS if empty.kind == HEAT_MAP else MAX_SERIES,
+        MAX_PANELS,
+    )
     return replace(
         empty,
         places=tuple(shorten_label((short or {}).get(place, place)) for place in empty.places),
@@ -284,15 +317,31 @@ def is_time_axis(column: str, places: Sequence[str]) -> bool:
     return column in (DAY, WEEK, MONTH) and all(map(_is_day, places))
 
 
+def style_series(
+    series: Sequence[tuple[str, Hashable, str]], *, by_release: bool = False
+) -> list[FigureSeries]:
+    """Choose color and marker of series: the color of their release, the marker of their work.
+
+    Args:
+        series: name, work and release of each.
+        by_release: use the color of a release even if there is only one.
+    """
+    works = {work: place for place, work in enumerate(dict.fromkeys(work for _, work, _ in series))}
+    colors = choose_release_colors(release for _, _, release in series if release)
+    if len(colors) < 2 and not by_release:
+        colors = {}
+    return [
+        FigureSeries(name, colors[release], MARKERS[works[work] % len(MARKERS)])
+        if release in colors
+        else _plain_series(name, place)
+        for place, (name, work, release) in enumerate(series)
+    ]
+
+
 def _plain_series(name: str, place: int) -> FigureSeries:
     # Neighbours differ in both, and combinations repeat after 24 series.
-    marker = (place + place // 24) % len(_MARKERS)
-    return FigureSeries(name, PALETTE[place % len(PALETTE)], _MARKERS[marker])
-
-
-def _release_series(name: str, family: int, release: int, releases: int) -> FigureSeries:
-    marker = (release + releases * (family // len(PALETTE))) % len(_MARKERS)
-    return FigureSeries(name, PALETTE[family % len(PALETTE)], _MARKERS[marker])
+    marker = (place + place // 24) % len(MARKERS)
+    return FigureSeries(name, PALETTE[place % len(PALETTE)], MARKERS[marker])
 
 
 def _is_day(text: str) -> bool:

@@ -27,7 +27,7 @@ from treehammer.web.figures.explore_query import (
     DISTRIBUTION,
     INTERVAL,
     LATENCY,
-    MEANS,
+    MEAN_VIEWS,
     ExploreQuery,
 )
 
@@ -197,7 +197,7 @@ def _is_drawn(group: FigureGroup, query: ExploreQuery) -> bool:
 
 
 def _is_interval(query: ExploreQuery) -> bool:
-    return query.view == MEANS and query.bars == INTERVAL
+    return query.view in MEAN_VIEWS and query.bars == INTERVAL
 
 
 def _build_points(

@@ -1,17 +1,21 @@
-"""Matplotlib figures as SVG elements inside a page, in the page's text color."""
+"""Charts as SVG elements inside a document, in its text color."""
 
 from __future__ import annotations
 
-import io
+import json
+import re
 from dataclasses import dataclass
-from xml.etree import ElementTree
+from html import escape
 
-from matplotlib.figure import Figure
+from treehammer.web.figures.drawing import draw_chart
+from treehammer.web.figures.figure_chart import chart_figure
+from treehammer.web.figures.figure_layout import FigureLayout
+from treehammer.web.figures.plot_style import GRID_COLOR, INK_COLOR
 
-#: Color of text and axes while drawing; replaced by the page's text color.
-INK_COLOR = "#123456"
-_SVG = "http://www.w3.org/2000/svg"
-_XLINK = "http://www.w3.org/1999/xlink"
+_IDS = re.compile(r'(\bid="|url\(#|href="#)')
+_SIZE = re.compile(r' width="(\d+)" height="\d+"')
+#: Width of a drawing on a narrow screen, where it can be scrolled, relative to its own.
+_LEAST_WIDTH_REM = 0.045
 
 
 @dataclass(frozen=True)
@@ -22,35 +26,22 @@ class InlineFigure:
     caption: str
 
 
-def xml_text(text: str) -> str:
-    """Truncate text and replace characters that XML cannot hold."""
-    clean = "".join(c if c.isprintable() else "�" for c in text)
-    return clean if len(clean) <= 48 else f"{clean[:47]}…"
+def draw_inline(layout: FigureLayout, name: str, alt: str) -> str:
+    """Draw a figure as an SVG element with own ids and without a background.
 
-
-def render_svg(figure: Figure, name: str, alt: str) -> str:
-    """Render a figure as an inline SVG element with own ids, without date, in the page's text color."""
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
-    text = stream.getvalue()
-    root = ElementTree.fromstring(text)  # noqa: S314 - our own output of the line above
-    for metadata in root.findall(f"{{{_SVG}}}metadata"):
-        root.remove(metadata)
-    for element in root.iter():
-        for key, value in element.attrib.items():
-            element.set(key, _own_ids(key, value, name))
+    Args:
+        layout: of the figure.
+        name: start of its ids, which are unique in the document.
+        alt: description of its points.
+    """
+    chart = chart_figure(layout)
+    chart["config"] = {**chart["config"], "background": None}
+    drawn = draw_chart(json.loads(json.dumps(chart)), "svg").decode()
+    text = drawn.replace(GRID_COLOR, "#8885").replace(INK_COLOR, "currentColor")
+    text = _IDS.sub(rf"\g<1>{name}-", text)
+    size = _SIZE.search(text)
+    width = int(size[1]) if size else 0
     # The page sets the size, the viewBox keeps the aspect ratio.
-    del root.attrib["width"], root.attrib["height"]
-    least = f"min-width: {4.5 * figure.get_figwidth():.0f}rem"
-    root.attrib.update({"role": "img", "aria-label": alt, "style": least})
-    ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", _XLINK)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _own_ids(key: str, value: str, name: str) -> str:
-    if key == "id":
-        return f"{name}-{value}"
-    if key == f"{{{_XLINK}}}href":
-        return value.replace("#", f"#{name}-")
-    return value.replace("url(#", f"url(#{name}-").replace(INK_COLOR, "currentColor")
+    style = f"min-width: {_LEAST_WIDTH_REM * width:.0f}rem"
+    label = f' role="img" aria-label="{escape(alt)}" style="{style}"'
+    return _SIZE.sub(label, text, count=1)

@@ -1,93 +1,122 @@
-"""Line charts over days or numbers as inline SVG, without scripts and in the page's colors."""
+"""Line charts over days or numbers, with error bars and numbered marks."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import date, timedelta
-from typing import Any, Protocol
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from typing import Any
 
-#: Size in pixels, and margins for labels.
-WIDTH, HEIGHT = 900, 320
-LEFT, RIGHT, TOP, BOTTOM = 76, 16, 28, 32
-#: Width of the value axis, which stays visible while the chart is scrolled.
-AXIS_WIDTH = 58
-#: Marks closer than this are merged into a band.
-_MIN_MARK_DISTANCE = 18.0
-#: Minimum number of steps of the value axis, maximum number of labels of the date axis.
-_MIN_VALUE_STEPS, _MAX_DATE_LABELS = 5, 8
+import altair as alt
+
+from treehammer.web.figures.chart_parts import (
+    MARKS,
+    Specification,
+    drop_missing_bars,
+    encode_color,
+    encode_marker,
+    fade_series,
+    make_zoom,
+    without_zero,
+    wrap_lines,
+    write_specification,
+)
+from treehammer.web.figures.figure_layout import FigureSeries
+from treehammer.web.figures.plot_style import PALETTE
+
+#: Size of a chart in a file, and charts beside each other.
+_WIDTH, _HEIGHT, _COLUMNS = 700, 260, 2
+#: Marks closer than this share of the axis are merged into a band.
+_MIN_MARK_DISTANCE = 0.022
+_DASHED = {"median": [5, 4], "ideal": [5, 4], "target": [2, 3]}
+#: Colors of lines by their role.
+_COLORS = {
+    "own": PALETTE[0],
+    "median": PALETTE[5],
+    "ideal": PALETTE[7],
+    "target": PALETTE[5],
+    **{f"color{number}": color for number, color in enumerate(PALETTE)},
+}
+_GRAY = PALETTE[7]
 
 
-class ChartAxis(Protocol):
-    """Axis of a chart: shares of its length from its start."""
-
-    def place(self, at: Any) -> float:
-        """Return the share at a value of the axis."""
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """Return shares and labels of the ticks."""
-
-
+@dataclass(frozen=True)
 class DayAxis:
     """Axis of days.
 
-    Args:
+    Attributes:
         first: first day.
         last: last day.
     """
 
-    def __init__(self, first: date, last: date) -> None:
-        self._first, self._days = first, max(1, (last - first).days)
+    first: date
+    last: date
 
     def place(self, at: date) -> float:
-        """Return the share at the middle of a day."""
-        return ((at - self._first).days + 0.5) / (self._days + 1)
+        """Return the milliseconds of the middle of a day."""
+        return _milliseconds(at) + 43_200_000
 
-    def ticks(self) -> list[tuple[float, str]]:
-        """Return shares and labels of the ticks."""
-        step = -(-(self._days + 1) // _MAX_DATE_LABELS)
-        days = [self._first + timedelta(days=number) for number in range(0, self._days + 1, step)]
-        return [(self.place(day), f"{day.day} {day:%b}") for day in days]
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Start of the first day and end of the last one."""
+        return _milliseconds(self.first), _milliseconds(self.last + timedelta(days=1))
+
+    def encode(self, channel: Any, field: str) -> Any:
+        """Encode a field as days."""
+        scale = alt.Scale(type="utc", domain=list(self.ends), nice=False)
+        axis = alt.Axis(grid=False, format="%-d %b", tickCount=8, labelOverlap=True)
+        return channel(f"{field}:T", title=None, scale=scale, axis=axis)
 
 
+@dataclass(frozen=True)
 class NumberAxis:
     """Axis of numbers that holds all given ones.
 
-    Args:
+    Attributes:
         values: of the axis, at least one; on a logarithmic axis at least one positive.
-        format_tick: formats the number at a tick.
-        logarithmic: ticks at powers of ten; numbers that are not positive lie at its start.
+        seconds: label the ticks with units of time.
+        whole: ticks are whole numbers.
+        logarithmic: leave out numbers that are not positive.
     """
 
-    def __init__(
-        self,
-        values: Iterable[float],
-        format_tick: Callable[[float], str] = "{:.6g}".format,
-        *,
-        logarithmic: bool = False,
-    ) -> None:
-        self._format, self._logarithmic = format_tick, logarithmic
-        if logarithmic:
-            scaled = [math.log10(value) for value in values if value > 0]
-            low, high = math.floor(min(scaled)), math.ceil(max(scaled))
-            self._ticks = [float(power) for power in range(low, max(high, low + 1) + 1)]
-        else:
-            scaled = list(values)
-            self._ticks = _round_ticks(min(scaled), max(scaled))
-        self._low = min(self._ticks[0], *scaled)
-        self._high = max(self._ticks[-1], *scaled)
+    values: Iterable[float]
+    seconds: bool = False
+    whole: bool = False
+    logarithmic: bool = False
 
-    def place(self, at: float) -> float:
-        """Return the share at a number."""
-        if self._logarithmic:
-            at = math.log10(at) if at > 0 else self._low
-        return (at - self._low) / ((self._high - self._low) or 1.0)
+    def place(self, at: float) -> float | None:
+        """Return a number, or None if it has no place on the axis."""
+        return at if at > 0 or not self.logarithmic else None
 
-    def ticks(self) -> list[tuple[float, str]]:
-        """Return shares and labels of the ticks."""
-        numbers = [10.0**tick for tick in self._ticks] if self._logarithmic else self._ticks
-        return [(self.place(number), self._format(number)) for number in numbers]
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """Smallest and largest number."""
+        placed = [value for value in self.values if value > 0 or not self.logarithmic]
+        low, high = min(placed), max(placed)
+        if low == high:
+            low, high = (low / 2, high * 2) if self.logarithmic else (low - 0.5, high + 0.5)
+        return low, high
+
+    def encode(self, channel: Any, field: str) -> Any:
+        """Encode a field as numbers."""
+        kind: Any = "log" if self.logarithmic else "linear"
+        scale = alt.Scale(
+            type=kind,
+            domain=list(self.ends),
+            nice=not self.whole,
+            **without_zero(self.logarithmic),
+        )
+        options: dict[str, Any] = {"labelExpr": "format(datum.value, '~s') + 's'"}
+        axis = alt.Axis(
+            grid=channel is alt.Y,
+            labelOverlap=True,
+            **(
+                options if self.seconds else {"tickMinStep": 1, "format": "d"} if self.whole else {}
+            ),
+        )
+        return channel(f"{field}:Q", title=None, scale=scale, axis=axis)
 
 
 @dataclass(frozen=True)
@@ -100,13 +129,15 @@ class ChartDot:
         error: half length of the error bar, None if unknown.
         text: tooltip.
         hollow: draw an outline only.
+        link: address of the page about the value, '' for none.
     """
 
-    at: date | float
+    at: Any
     value: float
     error: float | None = None
     text: str = ""
     hollow: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,31 +146,37 @@ class ChartLine:
 
     Attributes:
         name: name in the legend.
-        css_class: CSS class.
+        role: ``own``, ``median``, ``ideal``, ``target``, or ``color`` with a number of the palette.
         dots: in order of their positions.
         round: draw circles instead of squares.
         plain: draw no dots.
     """
 
     name: str
-    css_class: str
+    role: str
     dots: Sequence[ChartDot]
     round: bool = True
     plain: bool = False
+
+    @property
+    def style(self) -> FigureSeries:
+        """Color and marker."""
+        marker = "line" if self.plain else "circle" if self.round else "square"
+        return FigureSeries(self.name, _COLORS[self.role], marker)
 
 
 @dataclass(frozen=True)
 class ChartMark:
     """A numbered vertical line at a day or number with a tooltip."""
 
-    at: date | float
+    at: Any
     number: int
     text: str
 
 
 @dataclass(frozen=True)
 class MarkBand:
-    """One mark in pixels, or a band from ``x`` to ``end`` for several close ones."""
+    """One mark, or a band from ``x`` to ``end`` for several close ones."""
 
     x: float
     end: float
@@ -147,19 +184,8 @@ class MarkBand:
     text: str
 
 
-@dataclass(frozen=True)
-class PlacedDot:
-    """A dot in pixels."""
-
-    x: float
-    y: float
-    low: float | None
-    high: float | None
-    dot: ChartDot
-
-
 class LineChart:
-    """Geometry of a chart, for a template.
+    """Lines with a common axis.
 
     Args:
         title: description for screen readers.
@@ -174,79 +200,144 @@ class LineChart:
         self,
         title: str,
         lines: Sequence[ChartLine],
-        axis: ChartAxis,
+        axis: DayAxis | NumberAxis,
         marks: Sequence[ChartMark] = (),
         *,
         marked: str = "changes",
-        values: ChartAxis | None = None,
+        values: NumberAxis | None = None,
     ) -> None:
-        self.title = title
-        self.width, self.height, self.axis = WIDTH, HEIGHT, AXIS_WIDTH
-        self.left, self.right, self.top, self.bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+        self.title, self.lines = title, lines
         self._across, self._up = axis, values or NumberAxis(_value_range(lines))
-        self.lines = [(line, [self._place_dot(dot) for dot in line.dots]) for line in lines]
-        self.marks = list(_merge_marks([(self._x(mark.at), mark) for mark in marks], marked))
+        low, high = axis.ends
+        placed = [(float(axis.place(mark.at) or low), mark) for mark in marks]
+        self.marks = list(_merge_marks(placed, marked, _MIN_MARK_DISTANCE * (high - low)))
 
     @property
-    def y_ticks(self) -> list[tuple[float, str]]:
-        """Positions and labels of the vertical axis."""
-        return [(self._y_at(share), text) for share, text in self._up.ticks()]
-
-    @property
-    def x_ticks(self) -> list[tuple[float, str]]:
-        """Positions and labels of the horizontal axis."""
-        return [(self._x_at(share), text) for share, text in self._across.ticks()]
-
-    def describe(self) -> dict[str, Any]:
-        """Describe the drawing in pixels, for :mod:`treehammer.web.figures.chart_drawing`."""
-        return {
-            "frame": [self.left, self.right, self.top, self.bottom],
-            "x_ticks": self.x_ticks,
-            "y_ticks": self.y_ticks,
-            "marks": [[mark.x, mark.end, mark.label] for mark in self.marks],
-            "lines": [
-                {
-                    "name": line.name,
-                    "css_class": line.css_class,
-                    "round": line.round,
-                    "plain": line.plain,
-                    "dots": [[one.x, one.y, one.low, one.high, one.dot.hollow] for one in dots],
-                }
-                for line, dots in self.lines
-            ],
-        }
-
-    def polyline_points(self, placed: Sequence[PlacedDot]) -> str:
-        """Corners of a line in SVG notation."""
-        return " ".join(f"{one.x:.1f},{one.y:.1f}" for one in placed)
-
-    def _place_dot(self, dot: ChartDot) -> PlacedDot:
-        low, high = (
-            (self._y(dot.value - dot.error), self._y(dot.value + dot.error))
-            if dot.error
-            else (None, None)
+    def specification(self) -> Specification:
+        """The chart as Vega-Lite."""
+        chart = (
+            alt.layer(*self._layers(interactive=True))
+            .properties(data=MARKS, width=_WIDTH, height=_HEIGHT, title=self.title)
+            .add_params(
+                make_zoom(), alt.param(name="hidden", value=[]), alt.param(name="lit", value=-1)
+            )
         )
-        return PlacedDot(self._x(dot.at), self._y(dot.value), low, high, dot)
+        return write_specification(
+            chart, self._all_rows(), {"series": [asdict(line.style) for line in self.lines]}
+        )
 
-    def _x(self, at: date | float) -> float:
-        return self._x_at(self._across.place(at))
+    def draw_still(self) -> Any:
+        """Draw the chart with its data, without zoom and legend to click."""
+        data = alt.InlineData(values=self._all_rows())
+        return alt.layer(*self._layers(interactive=False), data=data).properties(
+            width=_WIDTH, height=_HEIGHT
+        )
 
-    def _y(self, value: float) -> float:
-        return self._y_at(self._up.place(value))
+    def _all_rows(self) -> list[dict[str, Any]]:
+        return [row for number, line in enumerate(self.lines) for row in self._rows(number, line)]
 
-    def _x_at(self, share: float) -> float:
-        return round(self.left + share * (self.right - self.left), 1)
+    def _rows(self, number: int, line: ChartLine) -> Iterator[dict[str, Any]]:
+        for dot in line.dots:
+            value = self._up.place(dot.value)
+            row = {"s": number, "x": self._across.place(dot.at), "y": value, "text": dot.text}
+            if dot.error:
+                row |= {"l": self._up.place(dot.value - dot.error), "h": dot.value + dot.error}
+            if dot.hollow:
+                row["o"] = True
+            if dot.link:
+                row["u"] = dot.link
+            if value is not None:
+                yield row
 
-    def _y_at(self, share: float) -> float:
-        return round(self.bottom - share * (self.bottom - self.top), 1)
+    def _layers(self, *, interactive: bool) -> list[alt.Chart]:
+        series = [line.style for line in self.lines]
+        names = json.dumps([one.name for one in series])
+        base = alt.Chart().encode(
+            self._across.encode(alt.X, "x"), color=encode_color(series, _WIDTH, names)
+        )
+        if interactive:
+            base = base.transform_filter("indexof(hidden, datum.s) < 0")
+            base = base.encode(opacity=fade_series())
+        y = self._up.encode(alt.Y, "y")
+        plain = [number for number, line in enumerate(self.lines) if line.plain]
+        dots = base.transform_filter(f"indexof({plain}, datum.s) < 0")
+        shape = encode_marker(series, _WIDTH, names)
+        points = {True: dots.transform_filter("datum.o"), False: dots.transform_filter("!datum.o")}
+        return [
+            *self._layer_marks(),
+            *self._layer_lines(base, y),
+            drop_missing_bars(dots).mark_rule().encode(self._up.encode(alt.Y, "l"), y2="h:Q"),
+            *(
+                chart.mark_point(filled=not hollow, size=45).encode(
+                    y, shape=shape, tooltip=alt.Tooltip("text:N", title=" ")
+                )
+                for hollow, chart in points.items()
+                if not hollow or any(dot.hollow for line in self.lines for dot in line.dots)
+            ),
+        ]
+
+    def _layer_lines(self, base: alt.Chart, y: Any) -> Iterator[alt.Chart]:
+        """Draw a layer of lines for each kind of dashes."""
+        numbers: dict[str, list[int]] = {}
+        for number, line in enumerate(self.lines):
+            numbers.setdefault(json.dumps(_DASHED.get(line.role)), []).append(number)
+        for dash, some in numbers.items():
+            drawn = base.transform_filter(f"indexof({some}, datum.s) >= 0")
+            yield drawn.mark_line(strokeDash=json.loads(dash) or [1, 0], strokeWidth=1.5).encode(y)
+
+    def _layer_marks(self) -> Iterator[alt.Chart]:
+        if not self.marks:
+            return
+        rows = [asdict(mark) for mark in self.marks]
+        tooltip = alt.Tooltip("text:N", title=" ")
+        base = alt.Chart(alt.InlineData(values=rows)).encode(
+            self._across.encode(alt.X, "x"), tooltip=tooltip
+        )
+        yield base.mark_rect(color=_GRAY, opacity=0.25, stroke=_GRAY, strokeWidth=2).encode(
+            x2="end"
+        )
+        yield base.mark_text(y=-8, fontWeight="bold", color=_GRAY).encode(text="label:N")
 
 
-def _merge_marks(marks: Sequence[tuple[float, ChartMark]], marked: str) -> Iterator[MarkBand]:
+@dataclass(frozen=True)
+class ChartSheet:
+    """Charts on one sheet, for files.
+
+    Attributes:
+        title: of the sheet.
+        charts: heading, caption and chart of each.
+    """
+
+    title: str
+    charts: Sequence[tuple[str, str, LineChart]]
+
+    @property
+    def specification(self) -> Specification:
+        """The sheet as Vega-Lite."""
+        parts = [
+            chart.draw_still().properties(
+                title=alt.TitleParams(text=heading, subtitle=wrap_lines([caption], _WIDTH))
+            )
+            for heading, caption, chart in self.charts
+        ]
+        sheet = alt.concat(*parts, columns=_COLUMNS).resolve_scale(
+            color="independent", shape="independent", x="independent", y="independent"
+        )
+        return write_specification(sheet.properties(title=self.title), [], {})
+
+
+def _milliseconds(day: date) -> float:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000
+
+
+def _merge_marks(
+    marks: Sequence[tuple[float, ChartMark]], marked: str, least: float
+) -> Iterator[MarkBand]:
     """Merge marks that are too close for their numbers."""
     near: list[tuple[float, ChartMark]] = []
     for place, (x, mark) in enumerate(marks):
         near.append((x, mark))
-        if place + 1 < len(marks) and marks[place + 1][0] - x < _MIN_MARK_DISTANCE:
+        if place + 1 < len(marks) and marks[place + 1][0] - x < least:
             continue
         first, last = near[0][1], mark
         one = first is last
@@ -259,14 +350,3 @@ def _merge_marks(marks: Sequence[tuple[float, ChartMark]], marked: str) -> Itera
 def _value_range(lines: Sequence[ChartLine]) -> list[float]:
     dots = [dot for line in lines for dot in line.dots]
     return [dot.value + sign * (dot.error or 0.0) for dot in dots for sign in (-1, 1)]
-
-
-def _round_ticks(low: float, high: float) -> list[float]:
-    """Ticks enclosing both values, spaced by 1, 2 or 5 times a power of ten."""
-    if not high > low:
-        low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
-    rough = (high - low) / _MIN_VALUE_STEPS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return [number * step for number in range(first, last + 1)]

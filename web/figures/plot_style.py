@@ -1,10 +1,13 @@
-"""Style common to all figures: colors, markers and lines."""
+"""Style common to all figures: colors, markers, fonts and lines."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
+import re
+import zlib
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from treehammer.analysis.samples.sample import natural_sort_key
 
 #: Okabe and Ito's colors, distinguishable for color-blind readers, without black and with a darker
 #: yellow, so that all are visible on white and on near-black.
@@ -18,61 +21,80 @@ PALETTE = (
     "#a89a00",
     "#8c8c8c",
 )
-#: Plotly's name of a marker -> matplotlib's name.
-MARKERS = {
-    "circle": "o",
-    "square": "s",
-    "triangle-up": "^",
-    "diamond": "D",
-    "triangle-down": "v",
-    "cross": "P",
-}
+#: Markers by their names in Vega.
+MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
+#: Line styles of lines without markers, as lengths of dashes and gaps.
+DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (9, 4), (3, 3), (8, 3, 2, 3))
+#: Colors of texts and of grid lines; pages replace them by their own.
+INK_COLOR, GRID_COLOR = "#1d2329", "#d9dee3"
 
-
-def plot_style(ink: str, more: Mapping[str, Any]) -> dict[Any, Any]:
-    """Settings for matplotlib: one color for texts and axes, and reproducible files.
-
-    Args:
-        ink: color of texts and axes.
-        more: further settings.
-    """
-    return {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "treehammer",
-        "text.parse_math": False,
-        "font.family": ["DejaVu Sans"],
-        "font.size": 10,
-        "text.color": ink,
-        "axes.edgecolor": ink,
-        "axes.labelcolor": ink,
-        "axes.titlesize": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-        **more,
-    }
-
-
-#: Style of files.
-FILE_STYLE = plot_style(
-    "#1d2329",
-    {
-        "pdf.fonttype": 42,
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-        "axes.axisbelow": True,
-        "grid.alpha": 0.2,
+#: Configuration of Vega-Lite for all charts.
+THEME: Mapping[str, Any] = {
+    "background": "#ffffff",
+    "font": "DejaVu Sans, sans-serif",
+    # Pages describe charts themselves; a description for each mark would take long.
+    "mark": {"aria": False},
+    "view": {"stroke": None},
+    "axis": {
+        "aria": False,
+        "labelColor": INK_COLOR,
+        "titleColor": INK_COLOR,
+        "domainColor": INK_COLOR,
+        "tickColor": INK_COLOR,
+        "gridColor": GRID_COLOR,
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelLimit": 320,
     },
-)
-_METADATA: Mapping[str, Mapping[str, Any]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None},
+    "legend": {
+        "aria": False,
+        "labelColor": INK_COLOR,
+        "titleColor": INK_COLOR,
+        "labelFontSize": 11,
+        "titleFontWeight": "normal",
+        "labelLimit": 0,
+        "titleLimit": 0,
+    },
+    "header": {
+        "labelColor": INK_COLOR,
+        "titleColor": INK_COLOR,
+        "labelAnchor": "start",
+        "labelFontSize": 12,
+        "labelFontWeight": "bold",
+    },
+    "title": {
+        "aria": False,
+        "color": INK_COLOR,
+        "subtitleColor": INK_COLOR,
+        "anchor": "start",
+        "fontSize": 14,
+        "subtitleFontSize": 11,
+    },
+    "point": {"size": 40},
 }
 
+_VERSION = re.compile(r"\d+[./-](\d+)[./-](\d+)$")
 
-def save_figure(figure: Any, form: str) -> bytes:
-    """Save a matplotlib figure as PNG, SVG or PDF without a date, cropped to the drawing."""
-    stream = io.BytesIO()
-    figure.savefig(stream, format=form, dpi=150, metadata=_METADATA[form], bbox_inches="tight")
-    return stream.getvalue()
+
+def choose_release_colors(releases: Iterable[str]) -> dict[str, str]:
+    """Choose a color for each release, the same in every figure.
+
+    Only if two releases of a figure have the same color, the later one takes the next free color.
+    """
+    chosen: dict[str, str] = {}
+    for release in sorted({*releases}, key=natural_sort_key):
+        slot = _color_slot(release)
+        slots = [(slot + step) % len(PALETTE) for step in range(len(PALETTE))]
+        free = [PALETTE[one] for one in slots if PALETTE[one] not in chosen.values()]
+        chosen[release] = free[0] if free else PALETTE[slot]
+    return chosen
+
+
+def _color_slot(release: str) -> int:
+    """Choose a place in the palette; neighboring releases and patches have different ones."""
+    version = _VERSION.search(release)
+    if version is None:
+        return zlib.crc32(release.encode()) % len(PALETTE)
+    minor, patch = map(int, version.groups())
+    return (minor // 2 + 3 * (patch // 2)) % len(PALETTE)

@@ -1,136 +1,219 @@
-// Draw the page's figure with Plotly, from JSON in the page.
+// Draw the charts of a page with Vega-Lite, once they are visible, from JSON beside them.
 
-const LARGE = 100;
-/** Line styles of series without markers. */
-const DASHES = ["solid", "dash", "dot", "dashdot"];
-
-/** Escape text, because Plotly interprets some HTML. */
-function plain(text) {
-  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-}
+/** Colors of a chart's texts and grid, which are replaced by the page's. */
+const COLORS = { "#1d2329": "--ink", "#d9dee3": "--line" };
+const SVG = "http://www.w3.org/2000/svg";
+/** Narrower panels lie below each other; space between panels, and for the axis beside them. */
+const PANEL_WIDTH = 300, GAP = 36, AXIS_WIDTH = 64;
+/** Outlines of markers in a box from -1 to 1. */
+const MARKERS = {
+  circle: "M-1,0a1,1 0 1,0 2,0a1,1 0 1,0 -2,0", square: "M-.9-.9h1.8v1.8h-1.8z", "triangle-up": "M0-1L1,.9h-2z",
+  "triangle-down": "M0,1L1-.9h-2z", diamond: "M0-1L1,0L0,1L-1,0z",
+  cross: "M-.35-1h.7v.65h.65v.7h-.65v.65h-.7v-.65h-.65v-.7h.65z", line: "M-1.6-.15h3.2v.3h-3.2z",
+};
 
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** Horizontal position: a day, or an offset within the place. */
-function position(picture, mark) {
-  if (picture.dates) return picture.places[mark.place];
-  if (picture.bins) return mark.place;
-  return mark.place + 0.8 * ((mark.series + 0.5) / picture.series.length - 0.5);
+function element(name, parent, attributes = {}, text = "") {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.textContent = text;
+  parent.append(made);
+  return made;
 }
 
-function traces(picture, panel, width) {
-  // Close marks are smaller.
-  const size = Math.min(8, Math.max(4, width / (picture.places.length * (picture.dates ? 1 : picture.series.length))));
-  return picture.series.map((one, number) => {
-    const marks = panel.marks.filter((mark) => mark.series === number);
-    const shared = {
-      name: plain(one.name),
-      x: marks.map((mark) => position(picture, mark)),
-      hoverinfo: "text",
-      text: marks.map((mark) => plain(mark.text).replaceAll("\n", "<br>")),
-      showlegend: false,
-    };
-    if (marks.length && marks[0].box.length) {
-      const at = (place) => marks.map((mark) => mark.box[place]);
-      return {
-        ...shared, type: "box", lowerfence: at(0), q1: at(1), median: at(2), q3: at(3), upperfence: at(4),
-        line: { color: one.color, width: 1.5 }, hoverinfo: "y",
-        width: picture.dates ? undefined : 0.6 / picture.series.length,
-      };
-    }
-    if (picture.bins) {
-      // Extend the first and last bin to their outer edges.
-      const edges = [{ ...marks[0], place: marks[0]?.place - 0.5 }, { ...marks.at(-1), place: marks.at(-1)?.place + 0.5 }];
-      const steps = marks.length ? [edges[0], ...marks, edges[1]] : [];
-      return {
-        ...shared, type: "scatter", mode: "lines", x: steps.map((mark) => mark.place), y: steps.map((mark) => mark.y),
-        text: steps.map((mark) => plain(mark.text).replaceAll("\n", "<br>")),
-        line: { color: one.color, width: 2, shape: "hvh", dash: DASHES[number % DASHES.length] },
-      };
-    }
-    return {
-      ...shared, type: "scatter", mode: picture.dates ? "lines+markers" : "markers",
-      y: marks.map((mark) => mark.y),
-      error_y: {
-        type: "data", symmetric: false, color: one.color, thickness: 1.2, width: 3,
-        array: marks.map((mark) => (mark.high === null ? 0 : mark.high - mark.y)),
-        arrayminus: marks.map((mark) => (mark.low === null ? 0 : mark.y - mark.low)),
-      },
-      marker: { color: one.color, symbol: one.marker, size },
-      line: { color: one.color, width: 1.2 },
-    };
-  });
+async function restore(view, state) {
+  for (const [name, value] of Object.entries(state)) if (value !== undefined && value !== null) view.signal(name, value);
+  await view.runAsync();
 }
 
-/** Range of the vertical axis, common to all panels. */
-function reach(picture) {
-  const marks = picture.panels.flatMap((panel) => panel.marks);
-  const low = Math.min(...marks.map((mark) => mark.box[0] ?? mark.low ?? mark.y));
-  const high = Math.max(...marks.map((mark) => mark.box[4] ?? mark.high ?? mark.y));
-  if (picture.log) {
-    const ends = marks.map((mark) => mark.box[0] ?? mark.low ?? mark.y);
-    const least = Math.min(...ends.map((end, place) => (end > 0 ? end : marks[place].y)));
-    return [Math.log10(least) - 0.05, Math.log10(high) + 0.05];
+/** A drawn chart with its legend and buttons. */
+class Chart {
+  constructor(figure) {
+    this.figure = figure;
+    this.canvas = figure.querySelector(".canvas");
+    this.text = figure.querySelector("script[type='application/json']").textContent;
+    this.meta = JSON.parse(this.text).usermeta ?? {};
+    this.hidden = new Set();
+    this.width = 0;
   }
-  const room = 0.05 * (high - Math.min(low, 0)) || 1;
-  return [low >= 0 ? 0 : low - room, high > 0 ? high + room : 0];
+
+  /** The specification for a width, with the page's colors or with those of files. */
+  specification(width, { own = false } = {}) {
+    let text = this.text;
+    if (!own) for (const [from, to] of Object.entries(COLORS)) text = text.replaceAll(`"${from}"`, JSON.stringify(color(to)));
+    const spec = JSON.parse(text);
+    if (!own) spec.config.background = null;
+    spec.config.font = own ? spec.config.font : getComputedStyle(document.body).fontFamily;
+    spec.config.axis.labelLimit = Math.max(90, Math.min(320, 0.33 * width));
+    if (spec.spec) {
+      spec.columns = Math.max(1, Math.min(this.meta.panels, Math.floor((width - AXIS_WIDTH) / PANEL_WIDTH)));
+      spec.spec.width = Math.floor((width - AXIS_WIDTH) / spec.columns - GAP);
+      spec.config.header.labelLimit = spec.spec.width;
+    } else {
+      spec.width = width;
+      spec.autosize = { type: "fit-x", contains: "padding" };
+    }
+    return spec;
+  }
+
+  async embed(place, spec, own) {
+    const { embed, expressionInterpreter } = await import(this.canvas.dataset.library);
+    return embed(place, spec, {
+      mode: "vega-lite", actions: false, renderer: "svg", ast: true, expr: expressionInterpreter, defaultStyle: false,
+      tooltip: { disableDefaultStyle: true },
+      // The page has title and legend of its own.
+      patch: (vega) => (own ? vega : { ...vega, title: undefined, legends: vega.legends?.filter((one) => one.orient !== "bottom") }),
+    });
+  }
+
+  async draw() {
+    const width = this.canvas.clientWidth;
+    if (!width || Math.abs(width - this.width) < 8) return;
+    this.width = width;
+    const state = this.state();
+    this.result?.finalize();
+    this.result = await this.embed(this.canvas, this.specification(this.width), false);
+    this.view = this.result.view;
+    await restore(this.view, state);
+    // The canvas has a label for all of it.
+    this.canvas.querySelector("svg").setAttribute("aria-hidden", "true");
+    this.figure.classList.add("ready");
+    this.follow();
+  }
+
+  /** Signals that hold the zoomed range of each axis, by the name of its scale. */
+  ranges() {
+    const signals = (this.result?.vgSpec.signals ?? []).map((one) => one.name);
+    const found = {};
+    for (const { name, domainRaw } of this.result?.vgSpec.scales ?? []) {
+      const field = domainRaw?.signal?.match(/zoom\["(\w+)"\]/)?.[1];
+      if (field) found[name] = signals.find((one) => one === `zoom_${field}`) ?? signals.find((one) => one.startsWith(`zoom_${field}_`));
+    }
+    return found;
+  }
+
+  /** Zoom and hidden series, to be kept when the chart is drawn again. */
+  state() {
+    return Object.fromEntries([...Object.values(this.ranges()), "hidden"].map((name) => [name, this.view?.signal(name)]));
+  }
+
+  /** Open the page of a mark when it is clicked, but not when the chart is dragged. */
+  follow() {
+    let start = [0, 0];
+    const links = this.meta.links;
+    if (!links) return;
+    this.canvas.onpointerdown = (event) => { start = [event.clientX, event.clientY]; };
+    this.view.addEventListener("click", (event, item) => {
+      const mark = item?.datum;
+      const still = Math.hypot(event.clientX - start[0], event.clientY - start[1]) < 4;
+      const address = mark?.u ?? (mark?.p === undefined ? "" : this.address(mark));
+      if (still && address) location.assign(address);
+    });
+    this.canvas.classList.add("linked");
+  }
+
+  address(mark) {
+    const { base, panels, places, series } = this.meta.links;
+    return [base, panels[mark.p], places[mark.x], series[mark.s]].filter(Boolean).join("&");
+  }
+
+  set(name, value) {
+    this.view?.signal(name, value).runAsync();
+  }
+
+  /** List the series as buttons: a click hides a series or shows it alone, pointing at it highlights it. */
+  addLegend() {
+    const names = this.meta.series ?? [];
+    if (names.length < 2 && !names[0]?.name) return;
+    const longest = Math.max(...names.map((one) => one.name.length));
+    const list = element("ul", this.figure, { class: longest > 24 ? "series long" : "series", "aria-label": this.meta.legend ?? "Series" });
+    this.canvas.after(list);
+    this.entries = names.map((one, number) => {
+      const entry = element("button", element("li", list), {
+        type: "button", "aria-pressed": "true", title: "Click to show this series alone, with Ctrl or Shift to hide it",
+      });
+      const icon = document.createElementNS(SVG, "svg");
+      icon.setAttribute("viewBox", "-1.7 -1.2 3.4 2.4");
+      icon.setAttribute("aria-hidden", "true");
+      const path = document.createElementNS(SVG, "path");
+      path.setAttribute("d", MARKERS[one.marker] ?? MARKERS.line);
+      path.setAttribute("fill", one.color);
+      icon.append(path);
+      entry.append(icon, ` ${one.name}`);
+      entry.addEventListener("click", (event) => this.choose(number, event.ctrlKey || event.shiftKey || event.metaKey));
+      for (const [kind, lit] of [["pointerenter", number], ["focus", number], ["pointerleave", -1], ["blur", -1]]) {
+        entry.addEventListener(kind, () => this.set("lit", lit));
+      }
+      return entry;
+    });
+  }
+
+  /** Hide a series or show it again, or show it alone; once more shows all. */
+  choose(number, hide) {
+    const others = this.entries.map((_, place) => place).filter((place) => place !== number);
+    const alone = !this.hidden.has(number) && others.every((place) => this.hidden.has(place));
+    if (!hide) this.hidden = new Set(alone ? [] : others);
+    else if (!this.hidden.delete(number)) this.hidden.add(number);
+    this.entries.forEach((entry, place) => entry.setAttribute("aria-pressed", String(!this.hidden.has(place))));
+    this.set("hidden", [...this.hidden]);
+  }
+
+  addButtons() {
+    const bar = element("p", this.figure, { class: "tools" });
+    this.canvas.after(bar);
+    const actions = {
+      "Zoom in": () => this.zoom(0.5), "Zoom out": () => this.zoom(2), "Reset": () => this.zoom(0),
+      "Save view as SVG": () => this.save("svg"), "as PNG": () => this.save("png"),
+    };
+    for (const [name, action] of Object.entries(actions)) {
+      element("button", bar, { type: "button" }, name).addEventListener("click", action);
+    }
+  }
+
+  /** Scale the axes around their middle; 0 resets them. */
+  async zoom(factor) {
+    for (const [name, signal] of Object.entries(this.ranges())) {
+      const scale = this.view.scale(name);
+      const [low, high] = scale.domain().map(Number).sort((a, b) => a - b);
+      const log = scale.type === "log";
+      const [first, last] = log ? [Math.log(low), Math.log(high)] : [low, high];
+      const [middle, half] = [(first + last) / 2, factor * (last - first) / 2];
+      const range = [middle - half, middle + half];
+      this.view.signal(signal, factor ? (log ? range.map(Math.exp) : range) : null);
+    }
+    await this.view.runAsync();
+  }
+
+  /** Save the chart as it is shown, with title and legend. */
+  async save(form) {
+    const place = document.createElement("div");
+    const { view } = await this.embed(place, this.specification(this.width, { own: true }), true);
+    await restore(view, this.state());
+    const link = element("a", document.body, { href: await view.toImageURL(form, 2), download: `${this.meta.name ?? "figure"}.${form}` });
+    link.click();
+    link.remove();
+    view.finalize();
+  }
+
+  /** Draw now, and again when the width or the color scheme changes. */
+  start() {
+    let drawing = Promise.resolve();
+    const redraw = () => { drawing = drawing.then(() => this.draw()); };
+    this.addLegend();
+    this.addButtons();
+    new ResizeObserver(redraw).observe(this.canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.width = 0; redraw(); });
+  }
 }
 
-function layout(picture, range, several, width) {
-  const ink = color("--ink");
-  const line = color("--line");
-  const axis = { gridcolor: line, linecolor: line, zerolinecolor: line, automargin: true, fixedrange: false };
-  const places = picture.places.map(plain);
-  const longest = Math.max(...places.map((place) => place.length));
-  const room = (width - 82) / places.length;
-  const turned = 7.5 * longest > room && !picture.dates;
-  // Plotly omits slanted labels that do not fit to the left of their place.
-  const steep = several || places.length > 12 || room < 30 || 5.7 * longest > 70 + room / 2;
-  const angle = !turned ? 0 : steep ? 90 : 40;
-  // Bins are labeled by their lower edges.
-  const ticks = places.map((_, place) => place - (picture.bins ? 0.5 : 0));
-  const named = places.map((_, place) => places.length < LARGE || place % 5 === 0);
-  // Reserve space for labels, which Plotly would omit otherwise.
-  const below = { 0: 20, 40: Math.min(5 * longest, 220), 90: Math.min(6.2 * longest, 300) }[angle];
-  return {
-    height: (several ? 260 : 420) + below,
-    margin: { l: 70, r: 12, t: 12, b: 45 + below },
-    paper_bgcolor: "transparent",
-    plot_bgcolor: "transparent",
-    font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: ink },
-    hoverlabel: { align: "left", font: { size: 13 } },
-    hovermode: "closest",
-    xaxis: picture.dates
-      ? { ...axis, type: "date", title: { text: plain(picture.x_title) } }
-      : {
-        ...axis, type: "linear", showgrid: false, zeroline: false, title: { text: plain(picture.x_title), standoff: 10 },
-        range: [-0.5, places.length - 0.5], tickmode: "array", tickangle: angle,
-        tickfont: { size: angle === 90 ? 10 : 12 }, automargin: false,
-        tickvals: ticks.filter((_, place) => named[place]), ticktext: places.filter((_, place) => named[place]),
-      },
-    yaxis: { ...axis, type: picture.log ? "log" : "linear", range, title: { text: plain(picture.y_title) } },
-  };
-}
-
-function draw() {
-  const picture = JSON.parse(document.getElementById("picture").textContent);
-  const canvases = [...document.querySelectorAll(".plot .canvas")];
-  const range = reach(picture);
-  const config = {
-    responsive: true, displaylogo: false, plotlyServerURL: "", showLink: false, showEditInChartStudio: false,
-    modeBarButtonsToRemove: ["sendDataToCloud", "select2d", "lasso2d", "toImage", "autoScale2d"],
-  };
-  picture.panels.forEach((panel, number) => {
-    const width = canvases[number].clientWidth;
-    window.Plotly.react(
-      canvases[number], traces(picture, panel, width),
-      layout(picture, range, picture.panels.length > 1, width), config,
-    );
-  });
-}
-
-draw();
-// Redraw when the system's color scheme changes.
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+const visible = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    visible.unobserve(entry.target);
+    new Chart(entry.target).start();
+  }
+}, { rootMargin: "200px" });
+document.querySelectorAll("div.plot").forEach((figure) => visible.observe(figure));

@@ -7,7 +7,6 @@ import json
 import socket
 import ssl
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -194,12 +193,10 @@ def service(start_service: StartService) -> Iterator[ServiceThread]:
 
 @pytest.fixture
 def draw_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw figure files in this process; another would first import Matplotlib or uproot."""
+    """Draw figure files in this process; another would first load Vega's engine or uproot."""
 
     def draw(form: str, text: bytes) -> bytes:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing from")
-            return drawing.draw_file(form, json.loads(text))
+        return drawing.draw_file(form, json.loads(text))
 
     monkeypatch.setattr(drawing_process, "_run_drawing", draw)
 

@@ -88,7 +88,7 @@ def test_slow_readers_of_static_files_do_not_delay_the_end(
     with run_attacked_service(tmp_path, "--read-access", "public") as service:
         require_service(service)
         before = service.read_memory()
-        request = b"GET /static/vendor/plotly-cartesian.min.js HTTP/1.1\r\nHost: x\r\n\r\n"
+        request = b"GET /static/vendor/vega.min.mjs HTTP/1.1\r\nHost: x\r\n\r\n"
         # The kernel holds some megabytes for each reader, more than one file.
         close_later(clients, [open_slow_reader(service, 20 * request) for _ in range(50)])
         require_service(service)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import uproot
 from measurement_factory import make_measurement, variant_values
+from page_charts import list_marks, list_names, load_charts
 from service_thread import ServiceThread, run_service
 
 from treehammer.collectors.record.failures import NOT_SUPPORTED
@@ -76,13 +76,10 @@ def load_json(service: ServiceThread, query: str, path: str = "/explore") -> dic
     return found
 
 
-def load_figure(service: ServiceThread, query: str, path: str = "/explore") -> dict[str, Any]:
-    """Load the figure that a page passes to Plotly."""
-    page = service.load_page(f"{path}?{query}")
-    found = re.search(r'id="picture">(.*?)</script>', page, re.DOTALL)
-    assert found
-    picture: dict[str, Any] = json.loads(unescape(found[1]))
-    return picture
+def load_chart(service: ServiceThread, query: str, path: str = "/explore") -> dict[str, Any]:
+    """Load the chart that a page draws."""
+    (chart,) = load_charts(service.load_page(f"{path}?{query}"))
+    return chart
 
 
 @pytest.mark.usefixtures("draw_in_process")
@@ -140,9 +137,7 @@ def test_s0_separates_tests_and_datasets(filled: ServiceThread) -> None:
     variant = variant_values("root=6.38 size=1")["variant"]
     assert means["A", "tree", variant] == pytest.approx(0.85)
     assert means["A", "nano", variant] == pytest.approx(0.25)
-    names = [
-        one["name"] for one in load_figure(filled, f"site=A&site=B&{ALL}", "/figures/s0")["series"]
-    ]
+    names = list_names(load_chart(filled, f"site=A&site=B&{ALL}", "/figures/s0"), "series")
     assert "nano · two · root=6.38 size=1" in names
     one = load_json(filled, f"site=B&{ALL}", "/figures/s0")
     assert "test_name" not in one["about"]["groups"]
@@ -154,11 +149,11 @@ def test_s0_with_other_columns_has_its_own_title(filled: ServiceThread) -> None:
 
 
 def test_error_bars_are_symmetric_rms(filled: ServiceThread) -> None:
-    picture = load_figure(filled, f"by=site&color=&site=B&{ALL}")
-    (mark,) = picture["panels"][0]["marks"]
+    chart = load_chart(filled, f"by=site&color=&site=B&{ALL}")
+    (mark,) = list_marks(chart)
     assert mark["y"] == pytest.approx(0.55)
-    assert mark["y"] - mark["low"] == pytest.approx(0.05)
-    assert mark["high"] - mark["y"] == pytest.approx(0.05)
+    assert mark["y"] - mark["l"] == pytest.approx(0.05)
+    assert mark["h"] - mark["y"] == pytest.approx(0.05)
 
 
 def test_unsupported_executions_are_not_failures(filled: ServiceThread) -> None:
@@ -171,11 +166,11 @@ def test_unsupported_executions_are_not_failures(filled: ServiceThread) -> None:
 @pytest.mark.usefixtures("draw_in_process")
 def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path: Path) -> None:
     query = f"by=day&color=&site=D&{ALL}"
-    picture = load_figure(filled, query)
-    assert len(picture["places"]) == 400
-    assert picture["places"][-1] == LAST.isoformat()
+    chart = load_chart(filled, query)
+    assert len(list_names(chart, "places")) == 400
+    assert list_names(chart, "places")[-1] == LAST.isoformat()
     expected = "The figure shows 400 of 450 marks: at most the 400 newest days, weeks or months"
-    assert picture["left_out"].startswith(expected)
+    assert expected in " ".join(chart["title"]["subtitle"])
     page = filled.load_page(f"/explore?{query}")
     assert page.count(expected) == 2
     assert expected in filled.client.get(f"/explore/figure.svg?{query}").text.replace("\n", " ")

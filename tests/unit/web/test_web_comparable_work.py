@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from page_charts import list_names, load_charts
 from service_thread import ServiceThread, run_service
 
 from treehammer.collectors.record.measurement_record import Measurement
@@ -117,14 +118,6 @@ def test_variants_with_same_label_are_counted_separately(service: ServiceThread)
     assert found["about"]["aggregated_max"] == {"variant": 3}
 
 
-def load_figure(service: ServiceThread, address: str) -> dict[str, Any]:
-    """Load the figure that a page passes to Plotly."""
-    found = re.search(r'id="picture">(.*?)</script>', service.load_page(address), re.DOTALL)
-    assert found
-    picture: dict[str, Any] = json.loads(unescape(found[1]))
-    return picture
-
-
 SHARED = "access=direct"
 NAMES = ["branches=2% cache_mb=0", "branches=2% cache_mb=30", "branches=100% cache_mb=0"]
 
@@ -135,9 +128,9 @@ def test_s0_has_one_series_per_variant(service: ServiceThread) -> None:
     means = {(row["site"], row["variant"]): row["mean"] for row in found["tables"]["figure"]}
     expected = {(site, axes): mean for site, _, axes, _, _, mean in MEASURED}
     assert means == pytest.approx(expected)
-    picture = load_figure(service, f"/figures/s0?{ALL}")
-    assert [one["name"] for one in picture["series"]] == NAMES
-    assert picture["shared"] == f"{SHARED} root={RELEASE}"
+    (chart,) = load_charts(service.load_page(f"/figures/s0?{ALL}"))
+    assert list_names(chart, "series") == NAMES
+    assert f"all variants: {SHARED} root={RELEASE}" in chart["title"]["subtitle"]
 
 
 @pytest.mark.parametrize("view", ["", "&bars=interval", "&view=distribution"])
@@ -151,7 +144,7 @@ def test_figure_by_variant_does_not_aggregate_variants(service: ServiceThread, v
     text = service.load_page(f"/explore?{query}")
     assert f'<p class="quiet">All variants: {SHARED}</p>' in text
     assert all(f">{name}</" in text for name in NAMES)
-    assert load_figure(service, f"/explore?{query}")["x_title"] == "branches · cache_mb"
+    assert '"title": "branches \\u00b7 cache_mb"' in text
 
 
 def test_links_use_variants_instead_of_labels(service: ServiceThread) -> None:

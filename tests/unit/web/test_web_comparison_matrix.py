@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 from measurement_factory import build_verdict, make_measurement
+from page_charts import list_marks, load_charts
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
@@ -153,10 +154,9 @@ def test_cell_opens_jobs_and_trend(compared: tuple[ServiceThread, str]) -> None:
     service, address = compared
     page = html.unescape(service.load_page(address))
     (link,) = re.findall(r'class="worse-3" title[^<]*<a href="(.*?)#cell"', page)
-    cell = html.unescape(service.load_page(f"{address}{link}"))
-    jobs, trend = re.findall(r'<svg class="chart plot".*?</svg>', cell, re.DOTALL)
-    assert jobs.count("<circle") == jobs.count('height="6"') == 12, "both sides of each job"
-    changes = [float(one) for one in re.findall(r"2026: ([+-][\d.]+) %", trend)]
+    jobs, trend = load_charts(service.load_page(f"{address}{link}"))
+    assert [mark["s"] for mark in list_marks(jobs)] == [0] * 12 + [1] * 12, "both sides of each job"
+    changes = [mark["y"] for mark in list_marks(trend) if mark["s"] == 0]
     assert len(changes) == len(DAYS)
     assert all(abs(one - 30) < 1.5 for one in changes)
 

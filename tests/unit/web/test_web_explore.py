@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 import threading
@@ -24,6 +23,7 @@ import numpy as np
 import pytest
 import uproot
 from measurement_factory import make_campaign_row, make_measurement
+from page_charts import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS, SITES
 from service_thread import ServiceThread, run_service
 
@@ -73,11 +73,10 @@ def test_campaigns_are_labeled_by_name(tmp_path: Path, view: str) -> None:
         page = service.load_page(f"/explore?{query}")
         found = rows_of(service, query)
         svg = service.client.get(f"/explore/figure.svg?{query}").text
-    shown = json.loads(page.partition('id="picture">')[2].partition("</script>")[0])
+    (chart,) = load_charts(page)
     names = ["nightly (1bbbbbbb)", "nightly (2ccccccc)", "weekly", "unknown"]
-    assert [one["name"] for one in shown["series"]] == names
-    for mark in shown["panels"][0]["marks"]:
-        assert f"campaign_id: {names[mark['series']]}\n" in mark["text"]
+    assert list_names(chart, "series") == names
+    assert {mark["s"] for mark in list_marks(chart)} == {0, 1, 2, 3}
     assert {row["campaign_id"] for row in found} == {*ids, "unknown"}
     assert "weekly" in svg
     assert "0aaaaaaaaaaaaaaa" not in svg
@@ -244,7 +243,7 @@ def test_files_agree_with_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     query = f"metric=eff_job&by=site&color=axis_root&{ALL}"
-    starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml", "root": b"root"}
+    starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg", "root": b"root"}
     for form, start in starts.items():
         if form == "pdf":  # The other processes draw in the same way.
             request.getfixturevalue("draw_in_process")
@@ -382,3 +381,42 @@ def test_selected_old_campaign_stays_selected(
     both = filled_service.client.get("/explore?campaign=over&campaign=running").text
     assert both.count(" selected>") - alone.count(" selected>") == 1
     assert re.search("Campaign <a [^>]*>[^<]*</a> and <a [^>]*>[^<]*</a>[.]", both)
+
+
+def test_marks_link_to_their_executions(filled_service: ServiceThread) -> None:
+    query = f"by=site&color=axis_root&site=SITE_A&site=SITE_B&where=site!%3DX&{ALL}"
+    (chart,) = load_charts(filled_service.load_page(f"/explore?{query}"))
+    links = chart["usermeta"]["links"]
+    assert len(list_marks(chart)) == 4
+    for mark in list_marks(chart):
+        parts = [links["panels"][mark["p"]], links["places"][mark["x"]], links["series"][mark["s"]]]
+        address = "&".join(filter(None, [links["base"], *parts]))
+        rows = rows_of(filled_service, urlsplit(address).query)
+        assert sum(int(row["number"]) for row in rows) == mark["n"]
+
+
+def test_s0_of_many_sites_or_series_is_a_heat_map(
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kinds(query: str) -> set[str]:
+        (chart,) = load_charts(filled_service.load_page(f"/figures/s0?{ALL}{query}"))
+        return {layer["mark"]["type"] for layer in chart["layer"]}
+
+    few = "&site=SITE_A&site=SITE_B"
+    assert kinds(few) == {"rule", "point"}
+    assert kinds("&view=means") == {"rule", "point"}
+    assert kinds("") == {"rect"}
+    monkeypatch.setattr(explore_page, "MAX_POINT_SITES", 1)
+    assert kinds(few) == {"rect"}
+
+
+def test_axis_fits_data_or_starts_at_zero(filled_service: ServiceThread) -> None:
+    def domain(scale: str) -> list[float]:
+        query = f"by=site&color=&scale={scale}&{ALL}"
+        (chart,) = load_charts(filled_service.load_page(f"/explore?{query}"))
+        found: list[float] = chart["layer"][0]["encoding"]["y"]["scale"]["domain"]
+        return found
+
+    fitted, whole = domain("linear"), domain("zero")
+    assert fitted[0] > whole[0] == 0
+    assert fitted[1] <= whole[1]

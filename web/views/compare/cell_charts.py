@@ -56,7 +56,7 @@ def chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
         for side, css_class, is_round in _SIDES
     ]
     title = f"{verdict_text.title_metric(row.metric)} by job{f', {unit}' if unit else ''}"
-    return LineChart(title, lines, NumberAxis([1.0, float(len(own))], "{:.0f}".format))
+    return LineChart(title, lines, NumberAxis([1.0, float(len(own))], whole=True))
 
 
 def chart_trend(store: Store, row: VerdictRow) -> LineChart | None:

@@ -132,7 +132,7 @@ def comparison_view(one: ShownComparison) -> PageView:
     instructions = effect_tables.instruction_table(counts, one.titled)
     counters = _build_counter_table(one, is_page=is_page)
     pairs = [] if one.is_live or is_page else [effect_tables.pair_table(one.pairs)]
-    values = {
+    values: dict[str, Any] = {
         "tables": tables,
         "instructions": instructions,
         "counters": counters,
@@ -140,7 +140,9 @@ def comparison_view(one: ShownComparison) -> PageView:
         **(one.values or {}),
     }
     title = comparison_columns.describe_comparison(one.rows[0], one.names)["compared"]
-    return PageView("comparison.html.j2", title, values, (*tables, counters, instructions, *pairs))
+    all_tables = (*tables, counters, instructions, *pairs)
+    charts = {f"cell-{number}": chart for number, chart in enumerate(values["cell_charts"], 1)}
+    return PageView("comparison.html.j2", title, values, all_tables, charts=charts)
 
 
 def _page_values(one: ShownComparison) -> dict[str, Any]:

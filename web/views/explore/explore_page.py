@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -32,12 +32,16 @@ from treehammer.web.figures.explore_query import (
     DIMENSIONS,
     DISTRIBUTION,
     FILTERS,
+    HEATMAP,
     LATENCY,
+    MEANS,
     METRICS,
     SCALES,
+    SORTED,
     VIEWS,
     ExploreQuery,
 )
+from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.views.explore import latency_figure, spread_figure
@@ -66,6 +70,10 @@ S0 = ExploreQuery(metric="eff_job", by="site", color=VARIANT_COLUMN)
 S0_TITLE = "CPU efficiency by site (study S0)"
 
 
+#: Sites and series up to which S0's figure shows points by default.
+MAX_POINT_SITES, MAX_POINT_SERIES = 12, 6
+
+
 @dataclass(frozen=True)
 class _FigureKind:
     """A figure with its own URL.
@@ -87,7 +95,7 @@ class _FigureKind:
 
 
 #: Parameters that determine the title.
-_TITLE_FIELDS = ("metric", "by", "color", "panels", "view")
+_TITLE_FIELDS = ("metric", "by", "color", "panels")
 _FIGURE_KINDS = {
     "explore": _FigureKind(ExploreQuery()),
     "s0": _FigureKind(S0, S0_TITLE, ("test_name", "dataset")),
@@ -194,7 +202,17 @@ def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreRes
         return _ExploreResult(
             query, FigurePoints((), ""), kind.figure_title(query), error_sentence(error)
         )
+    if kind.default == S0 and "view" not in request.query_params and _is_crowded(query, points):
+        query = replace(query, view=HEATMAP)
     return _ExploreResult(query, points, kind.figure_title(query))
+
+
+def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
+    """Whether single points would be hard to distinguish."""
+    places = {point.key[query.by] for point in points.points}
+    columns = (*query.separated_columns, query.color)
+    series = {tuple(point.key.get(name) for name in columns) for point in points.points}
+    return len(places) > MAX_POINT_SITES or len(series) > MAX_POINT_SERIES
 
 
 def _page_view(name: str) -> Callable[[Store, Request], PageView]:
@@ -214,6 +232,7 @@ def _page_view(name: str) -> Callable[[Store, Request], PageView]:
             "query": query,
             "error": result.error,
             "figure": figure,
+            "chart": chart_figure(figure, links.mark_links(figure.keys)) if figure else None,
             "shared": data.variants.note,
             "empty_text": ""
             if figure or not data.points
@@ -235,7 +254,7 @@ def _page_view(name: str) -> Callable[[Store, Request], PageView]:
             "formats": [form for form in FIGURE_FORMATS if form != "root"] if figure else [],
         }
         status = 400 if result.error else 200
-        return PageView("explore.html.j2", result.title, values, inline_styles=True, status=status)
+        return PageView("explore.html.j2", result.title, values, status=status)
 
     return view
 
@@ -266,7 +285,7 @@ def _file_view(name: str, files: FigureFiles) -> Callable[[Store, Request], Resp
                 raise RequestRefusedError(
                     404, figure_captions.explain_empty_figure(result.query, result.points.points)
                 )
-            drawing = {"picture": asdict(figure)}
+            drawing = {"chart": chart_figure(figure)}
         content = files.draw_file(form, drawing)
         return make_figure_response(name, form, content)
 
@@ -305,6 +324,15 @@ def _link_to_figure(request: Request, name: str, query: ExploreQuery, **parts: A
     return f"{link_to(request, name, **parts)}?{urlencode(query.query_parameters)}"
 
 
+#: Looks of S0's figure, by their titles.
+_S0_LOOKS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "Heat map": [("view", HEATMAP)],
+    "Sorted dots": [("view", SORTED)],
+    "Panel per variant": [("view", MEANS), ("panels", VARIANT_COLUMN), ("color", "axis_root")],
+    "Points with bars": [("view", MEANS)],
+}
+
+
 def _preset_links(request: Request, query: ExploreQuery, here: str) -> Sequence[Mapping[str, Any]]:
     """Links to other figures of the same selection."""
     kept = [
@@ -318,10 +346,14 @@ def _preset_links(request: Request, query: ExploreQuery, here: str) -> Sequence[
         return {"title": title, "address": f"{link_to(request, 'explore')}?{encoded}"}
 
     metric = query.metric
+    looks = [
+        {"title": title, "address": f"{link_to(request, 's0')}?{urlencode([*changes, *kept])}"}
+        for title, changes in _S0_LOOKS.items()
+    ]
     s0 = {"title": S0_TITLE, "address": f"{link_to(request, 's0')}?{urlencode(kept)}"}
     # Each distinguishes variants: a mean over several would depend on their mix.
     return [
-        *([s0] if here != "s0" else []),
+        *([s0] if here != "s0" else looks),
         preset("Trend by day", metric=metric, by="day", color="site", panels=VARIANT_COLUMN),
         preset(
             "Distribution by site",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from treehammer.text_formatting import format_share
@@ -12,9 +13,11 @@ from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_query import ExploreQuery
 from treehammer.web.figures.figure_layout import (
     MAX_PANELS,
+    STEPS,
     FigureLayout,
     FigureMark,
     FigurePanel,
+    GroupKeys,
     GroupNames,
     MarkFactory,
     MarkPosition,
@@ -41,12 +44,14 @@ def lay_out_latencies(query: ExploreQuery, data: FigurePoints, title: str) -> Fi
     titles = {id(point): _panel_title(outer[point], inner[point]) for point in drawn}
     edges = {bin_: format_edge(bin_) for bin_ in range(first, last + 1)}
     empty = FigureLayout(
+        kind=STEPS,
         title=title,
         x_title="read latency",
         y_title="reads (%)",
+        groups=(query.panels or query.by, "from", query.color),
+        counted="",
         dates=False,
-        bins=True,
-        log=query.scale == "log",
+        scale=query.scale,
         places=tuple(edges.values()),
         series=tuple(names.build_series()),
         panels=tuple(
@@ -58,26 +63,32 @@ def lay_out_latencies(query: ExploreQuery, data: FigurePoints, title: str) -> Fi
         selection=figure_captions.describe_selection(query, data.points),
         aggregated=data.aggregation.describe_figure(query.group_columns),
     )
+    keys_by_title = {titles[id(point)]: point.key for point in drawn}
+    panel_columns = {query.panels, query.by}
+    panel_keys = [
+        {name: value for name, value in keys_by_title[one.title].items() if name in panel_columns}
+        for one in empty.panels
+    ]
+    series_keys = [names.values_of(one.name) for one in empty.series]
     # Generated lazily: there may be tens of thousands, most of which are not drawn.
     marks = (
         mark
         for point in drawn
         for mark in _bin_marks(query, point, titles[id(point)], names[point], edges)
     )
-    return lay_out_figure(empty, marks)
+    keys: GroupKeys = (panel_keys, [{}] * len(edges), series_keys)
+    return lay_out_figure(replace(empty, keys=keys), marks)
 
 
 def _bin_marks(
     query: ExploreQuery, point: FigurePoint, panel: str, name: str, edges: Mapping[int, str]
 ) -> Iterator[tuple[MarkPosition, MarkFactory]]:
     """Yield position and factory of the marks of a histogram; ``edges`` label its bins."""
-    prefix = f"{query.color}: {name}\n" if name else ""
     total = sum(point.reads)
     for bin_, text in edges.items():
         if point.reads[bin_] or query.scale != "log":
-            latencies = f"{text} to {format_seconds(bin_lower_s(bin_ + 1))}"
             share = 100 * point.reads[bin_] / total
-            yield MarkPosition(panel, text, name), partial(_bin_mark, prefix, latencies, share)
+            yield MarkPosition(panel, text, name), partial(_bin_mark, share, point.reads[bin_])
 
 
 def _panel_title(outer: str, inner: str) -> str:
@@ -102,9 +113,8 @@ def _bin_range(points: Sequence[FigurePoint]) -> tuple[int, int]:
     return min(filled), max(filled)
 
 
-def _bin_mark(prefix: str, latencies: str, share: float, series: int, place: int) -> FigureMark:
-    text = f"{prefix}{latencies}: {share:.3g} % of the reads"
-    return FigureMark(series, place, share, None, None, (), text)
+def _bin_mark(share: float, reads: int, series: int, place: int) -> FigureMark:
+    return FigureMark(series, place, share, None, None, count=reads)
 
 
 def latency_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, timedelta
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import Row
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 from treehammer.web.figures.explore_query import DIMENSIONS, MEANS, RMS, ExploreQuery
+from treehammer.web.figures.figure_layout import GroupKeys
 from treehammer.web.views.shared.page_context import link_to
 
 #: Column -> URL of the page of its value ``-``.
@@ -69,11 +71,24 @@ class RowLinks:
         if not self._links_to_jobs:
             return ""
         wheres = intersect_conditions((*self._wheres, *self._conditions(row)))
-        own = urlencode([("where", text) for where in wheres for text in where.texts])
-        return f"{self._explore}?{self._kept}&{own}"
+        return f"{self._explore}?{self._kept}&{_encode_conditions(wheres)}"
 
-    def _conditions(self, row: Row) -> Iterator[Condition]:
+    def mark_links(self, keys: GroupKeys) -> Mapping[str, Any] | None:
+        """Start of the links of marks, and what each panel, place and series adds to it; None for none."""
+        if not self._links_to_jobs:
+            return None
+        kept = [
+            one for one in self._wheres if one.operator != "=" or one.column not in self._groups
+        ]
+        parts = [[_encode_conditions(self._conditions(values)) for values in some] for some in keys]
+        own = _encode_conditions(kept)
+        base = f"{self._explore}?{self._kept}" + (f"&{own}" if own else "")
+        return {"base": base, **dict(zip(("panels", "places", "series"), parts, strict=True))}
+
+    def _conditions(self, row: Mapping[str, Any]) -> Iterator[Condition]:
         for name in self._groups:
+            if name not in row:
+                continue
             value = row[name]
             if name in (WEEK, MONTH):
                 first, last = _period_bounds(name, value)
@@ -81,6 +96,10 @@ class RowLinks:
                 yield Condition(DAY, "<=", last)
             else:
                 yield Condition(name, "=", value)
+
+
+def _encode_conditions(wheres: Iterable[Condition]) -> str:
+    return urlencode([("where", text) for where in wheres for text in where.texts])
 
 
 def _period_bounds(name: str, value: Scalar) -> tuple[int, int]:

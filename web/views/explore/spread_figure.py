@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.figure_query import TIME_UNITS
-from treehammer.sql.read.measurement_selection import Scalar
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, fit_unit
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 from treehammer.web.figures import figure_captions
 from treehammer.web.figures.aggregation_notes import Aggregation
-from treehammer.web.figures.explore_query import DISTRIBUTION, INTERVAL, RMS, ExploreQuery
+from treehammer.web.figures.explore_query import (
+    DISTRIBUTION,
+    HEATMAP,
+    INTERVAL,
+    MEANS,
+    RMS,
+    SORTED,
+    ExploreQuery,
+)
 from treehammer.web.figures.figure_layout import (
+    BOXES,
+    DOTS,
+    HEAT_MAP,
     MAX_PANELS,
     MAX_PLACES,
+    MAX_ROWS,
+    MAX_SERIES,
     MAX_TIMES,
+    POINTS,
     FigureLayout,
     FigureMark,
     FigurePanel,
@@ -31,9 +47,7 @@ from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, F
 from treehammer.web.views.explore.row_links import RowLinks
 from treehammer.web.views.shared.common_columns import outcome_columns
 
-#: Column -> formatter of its values.
-ValueWriters = Mapping[str, Callable[[Scalar], str]]
-
+_KINDS = {MEANS: POINTS, HEATMAP: HEAT_MAP, SORTED: DOTS, DISTRIBUTION: BOXES}
 _QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
 
 
@@ -45,17 +59,22 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
     unit = figure_unit(query, drawn)
     places, panels = (GroupNames(data, drawn, column) for column in (query.by, query.panels))
     names = GroupNames(data, drawn, query.color, query.separated_columns)
-    texts = {name: group_value_writers(data, name) for name in query.group_columns}
     short, x_title = places.axis_names()
+    kind = _KINDS[query.view]
+    most = MAX_TIMES if places.are_time else MAX_PLACES
     empty = FigureLayout(
+        kind=kind,
         title=title,
         x_title=x_title,
         y_title=figure_captions.y_axis_title(query, unit),
-        dates=places.are_time,
-        bins=False,
-        log=query.scale == "log",
-        places=tuple(places.select_drawable(MAX_TIMES if places.are_time else MAX_PLACES)),
-        series=tuple(names.build_series()),
+        groups=(query.panels, query.by, ", ".join(filter(None, names.columns))),
+        counted="jobs" if drawn[0].jobs is not None else "executions",
+        dates=places.are_time and kind not in (HEAT_MAP, DOTS),
+        scale=query.scale,
+        places=tuple(
+            _sort_places(places, drawn)[:most] if kind == DOTS else places.select_drawable(most)
+        ),
+        series=tuple(names.build_series(MAX_ROWS if kind == HEAT_MAP else MAX_SERIES)),
         panels=tuple(FigurePanel(name, ()) for name in panels.select_drawable(MAX_PANELS)),
         bars=figure_captions.describe_bars(query),
         shared=data.variants.shared_text,
@@ -63,14 +82,29 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
         selection=figure_captions.describe_selection(query, data.points),
         aggregated=data.aggregation.describe_figure(query.group_columns),
     )
+    labels = (
+        [one.title for one in empty.panels],
+        empty.places,
+        [one.name for one in empty.series],
+    )
+    groups = (panels, places, names)
+    keys = tuple([*map(g.values_of, some)] for g, some in zip(groups, labels, strict=True))
     marks = [
         (
             MarkPosition(panels[point], places[point], names[point]),
-            partial(_point_mark, query, point, unit, texts),
+            partial(_point_mark, query, point, unit),
         )
         for point in drawn
     ]
-    return lay_out_figure(empty, marks, short)
+    return lay_out_figure(replace(empty, keys=keys), marks, short)
+
+
+def _sort_places(places: GroupNames, points: Iterable[FigurePoint]) -> list[str]:
+    """Sort places by the median of their means, the smallest first."""
+    means: dict[str, list[float]] = defaultdict(list)
+    for point in points:
+        means[places[point]].append(point.mean or 0.0)
+    return sorted(means, key=lambda place: median(means[place]))
 
 
 def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
@@ -91,22 +125,14 @@ def _error_bar(query: ExploreQuery, point: FigurePoint) -> tuple[float, float] |
 
 
 def _point_mark(
-    query: ExploreQuery,
-    point: FigurePoint,
-    unit: DisplayUnit,
-    texts: ValueWriters,
-    series: int,
-    place: int,
+    query: ExploreQuery, point: FigurePoint, unit: DisplayUnit, series: int, place: int
 ) -> FigureMark:
     ends = _error_bar(query, point)
     low, high = map(unit.convert, ends) if ends else (None, None)
-    bar = f" ({low:.4g} to {high:.4g})" if ends else ""
     box = tuple(map(unit.convert, point.quantiles))
-    statistic, y = ("median", box[2]) if box else ("mean", unit.convert(point.mean or 0.0))
-    names = [f"{name}: {texts[name](point.key[name])}" for name in query.group_columns]
-    n = f"{point.jobs} jobs" if point.jobs is not None else f"n = {point.number}"
-    text = "\n".join([*names, f"{statistic} {y:.4g}{bar} {unit.name}".rstrip() + f", {n}"])
-    return FigureMark(series, place, y, low, high, box, text)
+    y = box[2] if box else unit.convert(point.mean or 0.0)
+    count = point.number if point.jobs is None else point.jobs
+    return FigureMark(series, place, y, low, high, box, count)
 
 
 def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:

@@ -238,7 +238,7 @@ def _draw_tails(
     ]
     # A latency of 0 is below the histogram's unit of 1 µs.
     drawn = [max(dot.value, 1e-6) for line in lines for dot in line.dots]
-    values = NumberAxis(drawn, format_seconds, logarithmic=True)
+    values = NumberAxis(drawn, seconds=True, logarithmic=True)
     chart = LineChart(f"{heading} quantiles", lines, axis, marks, marked="steps", values=values)
     caption = (
         f"Latencies of successful operations from the scheduled instant, {across.rstrip('.')}. "

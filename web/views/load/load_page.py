@@ -8,12 +8,11 @@ from typing import Any
 
 import anyio
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive.start_spread import StartSpread
 from treehammer.analysis.status.storage_status import load_rule
-from treehammer.collectors.record.operation_steps import CLIENT
+from treehammer.collectors.record.operation_steps import SERVER
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.operation_figures import (
     FIGURE_NAMES,
@@ -23,12 +22,12 @@ from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.load_starts import read_load, summarize_campaign_starts
 from treehammer.text_formatting import format_share
-from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable, TableColumn
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.display.template_environment import format_cell, format_time
-from treehammer.web.figures.drawing_process import FigureFiles
+from treehammer.web.figures.drawing import DRAWN_FORMATS
+from treehammer.web.figures.line_chart import ChartSheet, LineChart
 from treehammer.web.views.load.load_charts import LoadChart, draw_levels, draw_steps
 from treehammer.web.views.load.load_details import LoadDetails, level_of, load_details
 from treehammer.web.views.load.load_levels import (
@@ -38,7 +37,6 @@ from treehammer.web.views.load.load_levels import (
 )
 from treehammer.web.views.load.side_comparison import draw_sides, make_side_table
 from treehammer.web.views.shared.common_columns import format_counts
-from treehammer.web.views.shared.figure_response import make_figure_response
 from treehammer.web.views.shared.page_context import (
     HTML,
     PageContext,
@@ -50,48 +48,13 @@ from treehammer.web.views.shared.page_context import (
 
 #: Pages read at a time.
 MAX_CONCURRENT = 2
-#: Formats of the charts as a file.
-LOAD_FORMATS = ("png", "svg", "pdf")
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Routes of the page and its file; they come before that of a campaign, whose identity may be any text."""
+    """Route of the page; it comes before that of a campaign, whose identity may be any text."""
     pool = QueryPool(anyio.CapacityLimiter(MAX_CONCURRENT))
     path = require_text("/campaigns/{campaign_id}/load")
-    drawn = _file_view(FigureFiles())
-    return [
-        context.page_route(path, load_view, "campaign-load", pool=pool),
-        context.page_route(f"{path}/figure.{{form}}", drawn, "campaign-load-file", pool=pool),
-    ]
-
-
-def _file_view(files: FigureFiles) -> Callable[[Store, Request], Response]:
-    """Return the view of all charts of the page as one picture."""
-
-    def answer(store: Store, request: Request) -> Response:
-        form = request.path_params["form"]
-        if form not in LOAD_FORMATS:
-            raise RequestRefusedError(
-                404, f"unknown format {form[:20]!r}; expected one of {', '.join(LOAD_FORMATS)}"
-            )
-        campaign = campaign_queries.fetch_campaign(store, request.path_params["campaign_id"])
-        with store.snapshot() as snapshot:
-            details = load_details(snapshot, campaign, read_load(campaign), request)
-        charts = [*_draw_level_charts(details), *_draw_step_charts(details)]
-        if not charts or details.chosen is None:
-            raise RequestRefusedError(404, "there are no operations to draw")
-        side = ", server side" * (details.chosen.side != CLIENT)
-        sheet = {
-            "title": f"Load of {campaign.name or campaign.id}: {details.chosen.operation}{side}; "
-            f"over time: {details.label(details.chosen)}",
-            "charts": [
-                {"heading": one.heading, "caption": one.caption, "drawing": one.drawing.describe()}
-                for one in charts
-            ],
-        }
-        return make_figure_response("load", form, files.draw_file(form, sheet))
-
-    return answer
+    return [context.page_route(path, load_view, "campaign-load", pool=pool)]
 
 
 def load_view(store: Store, request: Request) -> PageView:
@@ -124,26 +87,26 @@ def load_view(store: Store, request: Request) -> PageView:
         "loads": [(level_of(one).id, details.label(one)) for one in details.similar],
         "level_charts": _draw_level_charts(details) if shown else [],
         "step_charts": _draw_step_charts(details) if shown else [],
-        "formats": LOAD_FORMATS,
-        "file": lambda form: _link_to_file(request, form),
+        "formats": DRAWN_FORMATS,
         "slowest": find_slowest(details.servers),
         "smallest_share": find_smallest_share(details.servers),
         "evenness": compute_evenness(details.servers),
         "lonely": lonely,
     }
     title = f"Load of {campaign.name or campaign.id}"
-    return PageView("load.html.j2", title, values, tuple(tables.values()))
+    charts = _name_charts(values, title)
+    return PageView("load.html.j2", title, values, tuple(tables.values()), charts=charts)
 
 
-def _link_to_file(request: Request, form: str) -> str:
-    """Link to the charts of this page as a file."""
-    query = {
-        name: value
-        for name in ("operation", "side", "load")
-        if (value := request.query_params.get(name))
-    }
-    id_ = request.path_params["campaign_id"]
-    return link_to(request, "campaign-load-file", campaign_id=id_, form=form, query=query)
+def _name_charts(values: Mapping[str, Any], title: str) -> dict[str, LineChart | ChartSheet]:
+    """Return the charts of the page by name, and all on one sheet."""
+    charts: list[LoadChart] = [*values["level_charts"], *values["step_charts"]]
+    side = ", server side" * (values["side"] == SERVER)
+    over_time = f"{values['operation']}{side}; over time: {values['load_label']}"
+    sheet = ChartSheet(
+        f"{title}: {over_time}", [(one.heading, one.caption, one.drawing) for one in charts]
+    )
+    return {"all": sheet, **{one.drawing.title: one.drawing for one in charts}} if charts else {}
 
 
 def _describe_chosen(details: LoadDetails) -> dict[str, Any]:

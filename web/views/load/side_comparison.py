@@ -53,7 +53,7 @@ def draw_sides(sides: dict[str, list[OperationGroup]], points: int) -> list[Load
         "Client and server over time",
         lines,
         axis,
-        values=NumberAxis(drawn, format_seconds, logarithmic=True),
+        values=NumberAxis(drawn, seconds=True, logarithmic=True),
     )
     merged = f" Each point merges {points} steps." * (points > 1)
     caption = (

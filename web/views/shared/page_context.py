@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 import anyio
@@ -36,8 +36,11 @@ from treehammer.web.display.table_arrangement import (
     MIN_SORTABLE_ROWS,
     TableArrangement,
 )
+from treehammer.web.figures.drawing import DRAWN_FORMATS
+from treehammer.web.figures.drawing_process import MAX_DRAWING_PROCESSES, FigureFiles
 from treehammer.web.views.shared.arranged_table import arrange_table
-from treehammer.web.views.shared.page_links import link_to_same_page
+from treehammer.web.views.shared.figure_response import make_figure_response
+from treehammer.web.views.shared.page_links import DRAWING, link_to_same_page
 from treehammer.web.views.shared.static_assets import StaticAssets
 
 HTML, JSON, CSV = "html", "json", "csv"
@@ -57,6 +60,14 @@ CONTENT_SECURITY_POLICY = (
 _PLAIN_STYLES, _INLINE_STYLES = "'self'", "'self' 'unsafe-inline'"
 
 
+class DrawableChart(Protocol):
+    """A chart of a page."""
+
+    @property
+    def specification(self) -> Mapping[str, Any]:
+        """The chart as Vega-Lite."""
+
+
 @dataclass(frozen=True)
 class PageView:
     """Data of a page and the template that renders it.
@@ -66,7 +77,8 @@ class PageView:
         title: title of the page.
         values: variables of the template.
         tables: tables available as CSV and JSON; CSV without a table name holds the first one.
-        inline_styles: whether a library on the page sets inline styles, as Plotly does.
+        inline_styles: whether a library on the page sets inline styles, as JSROOT does.
+        charts: charts by name, which can be had as files with ``drawing=NAME.svg``.
         status: HTTP status; 204 leaves the shown page unchanged.
     """
 
@@ -76,6 +88,7 @@ class PageView:
     tables: tuple[DataTable, ...] = ()
     inline_styles: bool = False
     status: int = 200
+    charts: Mapping[str, DrawableChart] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,6 +134,10 @@ class PageContext:
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
     )
+    _drawing: anyio.CapacityLimiter = field(
+        default_factory=lambda: anyio.CapacityLimiter(MAX_DRAWING_PROCESSES)
+    )
+    _files: FigureFiles = field(default_factory=FigureFiles)
 
     def page_route(
         self,
@@ -146,6 +163,8 @@ class PageContext:
         async def endpoint(request: Request) -> Response:
             await self.access_control.require_reader(request)
             slots = self._limiter if pool is None or pool.is_quick(request) else pool.limiter
+            # Drawing takes a second; waiting requests must not block other pages.
+            slots = self._drawing if DRAWING in request.query_params else slots
             async with _acquire_slot(slots):
                 work = functools.partial(self._respond, query_page, request)
                 return await run_queries(work, request, self.query_seconds)
@@ -160,6 +179,8 @@ class PageContext:
                 view = query_page(store, request)
             if isinstance(view, Response):
                 return view
+            if wanted := request.query_params.get(DRAWING):
+                return self._draw_chart(view, wanted)
             if output_format != HTML:
                 return tables_response(view, request, output_format)
             return self.render_html(view, request)
@@ -171,6 +192,14 @@ class PageContext:
             raise RequestRefusedError(404, error_sentence(error)) from error
         except ConfigError as error:
             raise RequestRefusedError(400, error_sentence(error)) from error
+
+    def _draw_chart(self, view: PageView, wanted: str) -> Response:
+        name, _, form = wanted.rpartition(".")
+        if name not in view.charts or form not in DRAWN_FORMATS:
+            known = " or ".join(DRAWN_FORMATS)
+            raise RequestRefusedError(404, f"this page has no chart {wanted[:80]!r} as {known}")
+        chart = self._files.draw_file(form, {"chart": view.charts[name].specification})
+        return make_figure_response("figure", form, chart)
 
     def render_html(self, view: PageView, request: Request) -> Response:
         """Render a view as an HTML response."""

@@ -7,8 +7,10 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-#: Parameters for refreshing part of a page; links to the page leave them out.
-PARTIAL_PARAMETERS = ("part", "version")
+#: Parameter that asks for a chart of the page as a file.
+DRAWING = "drawing"
+#: Parameters for parts of a page; links to the page leave them out.
+PARTIAL_PARAMETERS = ("part", "version", DRAWING)
 
 
 def link_to_same_page(request: Request, **changes: Any) -> str:

@@ -110,11 +110,12 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     state_changes = build_history_table(
         state_history.list_state_changes(store, site=site, superseded=True), request
     )
-    values = {
+    chart = build_site_chart(points, changes.rows, query) if points else None
+    values: dict[str, Any] = {
         "query": query,
         "states": states,
         "state_changes": state_changes,
-        "chart": build_site_chart(points, changes.rows, query) if points else None,
+        "chart": chart,
         "standing": standing.sentence,
         "parts": parts,
         "series": series,
@@ -148,7 +149,9 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         states,
         state_changes,
     )
-    return PageView("site.html.j2", site or "(no site)", values, tables)
+    charts = {"trend": chart} if chart else {}
+    charts |= {f"doors-{number}": one for number, one in enumerate(values["door_charts"], 1)}
+    return PageView("site.html.j2", site or "(no site)", values, tables, charts=charts)
 
 
 def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:

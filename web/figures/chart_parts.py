@@ -1,0 +1,255 @@
+"""Parts that charts share: data, axes of places, series, zoom, panels and titles."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import altair as alt
+
+from treehammer.web.figures.figure_layout import LINEAR, LOG, FigureLayout, FigureSeries
+from treehammer.web.figures.plot_style import THEME
+
+#: Vega-Lite specification, as plain data.
+Specification = dict[str, Any]
+
+#: Data of a chart; the values are added to its specification.
+MARKS = alt.NamedData(name="marks")
+#: Selection that zooms and moves the axes.
+ZOOM = "zoom"
+#: Shapes of markers that Vega names differently.
+MARKER_SHAPES = {"line": "stroke"}
+#: Letters in a line of a title, by the width of a file in pixels.
+_LETTER_WIDTH = 6.5
+#: Width of a group of points relative to the distance between places.
+GROUP_WIDTH = 0.8
+_TURNED_LABEL_DEGREES = -40
+#: Labels up to this number are slanted if they do not fit; more are upright.
+MAX_SLANTED = 12
+#: Width of a panel of several in a file.
+PANEL_WIDTH = 330.0
+#: Significant digits of drawn numbers; tables and files have all.
+_DIGITS = 7
+
+
+def make_zoom() -> alt.Parameter:
+    """Make the selection that zooms by wheel with Ctrl, moves by dragging and resets by double click."""
+    return alt.selection_interval(name=ZOOM, bind="scales", zoom="wheel![event.ctrlKey]")
+
+
+def make_lists(layout: FigureLayout) -> list[alt.Parameter]:
+    """Make the parameters that hold labels by number, and the state of the legend."""
+    lists: Mapping[str, Any] = {
+        "panels": [panel.title for panel in layout.panels],
+        "places": list(layout.places),
+        "series": [one.name for one in layout.series],
+        "hidden": [],
+        "lit": -1,
+    }
+    return [alt.param(name=name, value=value) for name, value in lists.items()]
+
+
+def add_common_fields(chart: alt.Chart) -> alt.Chart:
+    """Leave out hidden series, and name panel, place and series of each mark."""
+    return chart.transform_filter("indexof(hidden, datum.s) < 0").transform_calculate(
+        panel="panels[datum.p]", place="places[datum.x]", name="series[datum.s]"
+    )
+
+
+def drop_missing_bars(chart: alt.Chart) -> alt.Chart:
+    """Leave out marks without an error bar, which would be drawn at the edge."""
+    return chart.transform_filter("isValid(datum.l)")
+
+
+def fade_series() -> alt.Opacity:
+    """Opacity that makes one series stand out."""
+    return alt.Opacity(
+        condition={"test": "lit < 0 || lit == datum.s", "value": 1},
+        value=0.12,
+    )
+
+
+def encode_color(series: Sequence[FigureSeries], width: float, names: str = "series") -> alt.Color:
+    """Color by series, with a legend of as many columns as fit.
+
+    Args:
+        series: by number.
+        width: of the chart.
+        names: expression of the list of their names.
+    """
+    scale = alt.Scale(domain=list(range(len(series))), range=[one.color for one in series])
+    return alt.Color("s:N", scale=scale, legend=make_legend(series, width, names))
+
+
+def encode_marker(series: Sequence[FigureSeries], width: float, names: str = "series") -> alt.Shape:
+    """Marker by series, in the same legend."""
+    scale = alt.Scale(
+        domain=list(range(len(series))),
+        range=[MARKER_SHAPES.get(one.marker, one.marker) for one in series],
+    )
+    return alt.Shape("s:N", scale=scale, legend=make_legend(series, width, names))
+
+
+def make_legend(
+    series: Sequence[FigureSeries], width: float, names: str = "series"
+) -> alt.Legend | None:
+    """Legend of series below a chart; None for a single series without a name."""
+    if len(series) == 1 and not series[0].name:
+        return None
+    entry = 40 + max(len(one.name) for one in series) * _LETTER_WIDTH
+    columns = max(1, min(len(series), int(width / entry)))
+    return alt.Legend(
+        title=None,
+        orient="bottom",
+        columns=columns,
+        labelExpr=f"{names}[datum.value]",
+        symbolLimit=0,
+        symbolOpacity=1,
+    )
+
+
+def encode_values(layout: FigureLayout, channel: Any, field: str = "y") -> Any:
+    """Axis of values: fitted to the data, from zero, or logarithmic."""
+    return channel(
+        f"{field}:Q",
+        title=layout.y_title,
+        scale=alt.Scale(
+            type="log" if layout.scale == LOG else "linear",
+            domain=list(_value_domain(layout)),
+            nice=False,
+            **without_zero(layout.scale == LOG),
+        ),
+    )
+
+
+def without_zero(log: bool) -> dict[str, Any]:
+    """Option that lets an axis begin elsewhere than at zero, which logarithmic ones never do."""
+    return {} if log else {"zero": False}
+
+
+def _value_domain(layout: FigureLayout) -> tuple[float, float]:
+    """Range of all panels, with some room."""
+    marks = [mark for panel in layout.panels for mark in panel.marks]
+    low = min(mark.lowest for mark in marks)
+    high = max(mark.highest for mark in marks)
+    if layout.scale == LOG:
+        low = min(mark.lowest if mark.lowest > 0 else mark.y for mark in marks)
+        return low / 1.1, high * 1.1
+    if layout.scale != LINEAR:
+        low, high = min(low, 0.0), max(high, 0.0)
+    room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
+    ends = low - room, high + room
+    # Zero is an end of the axis, not a place in it.
+    return (
+        0.0 if low == 0 or low > 0 > ends[0] else ends[0],
+        0.0 if high == 0 or high < 0 < ends[1] else ends[1],
+    )
+
+
+def encode_places(layout: FigureLayout, channel: Any, field: str, *, several: bool) -> Any:
+    """Axis of places: days, or numbers labeled by the names of places."""
+    if layout.dates:
+        axis = alt.Axis(grid=False, labelOverlap=True, tickCount=8, format=_date_format(layout))
+        return channel(
+            "t:T", title=layout.x_title, scale=alt.Scale(type="utc", nice=False), axis=axis
+        )
+    count = len(layout.places)
+    # Bins are labeled by their lower edges.
+    shift = 0.5 if layout.bins else 0.0
+    upright = channel is alt.Y
+    axis = alt.Axis(
+        values=[number - shift for number in range(count)],
+        labelExpr=f"places[round(datum.value + {shift})]",
+        labelAngle=0 if upright else _label_angle(layout, several=several),
+        # Boxes around slanted labels overlap where the labels do not.
+        labelOverlap="greedy" if upright or several or count > MAX_SLANTED else False,
+        ticks=bool(shift),
+        grid=False,
+    )
+    ends = [count - 0.5, -0.5] if upright else [-0.5, count - 0.5]
+    return channel(
+        f"{field}:Q",
+        title=layout.x_title,
+        scale=alt.Scale(domain=ends, nice=False, zero=False),
+        axis=axis,
+    )
+
+
+def _date_format(layout: FigureLayout) -> str:
+    years = {place[:4] for place in layout.places}
+    return "%-d %b" if len(years) == 1 else "%-d %b %Y"
+
+
+def _label_angle(layout: FigureLayout, *, several: bool) -> Any:
+    """Rotation of labels that depends on the width of the chart."""
+    width = _LETTER_WIDTH * max(map(len, layout.places)) * len(layout.places)
+    if several:
+        return -90 if width > PANEL_WIDTH else 0
+    turned = -90 if len(layout.places) > MAX_SLANTED else _TURNED_LABEL_DEGREES
+    return alt.ExprRef(
+        f"{width:.0f} < width ? 0 : {30 * len(layout.places)} < width ? {turned} : -90"
+    )
+
+
+def list_tooltips(layout: FigureLayout, *numbers: tuple[str, str]) -> list[alt.Tooltip]:
+    """Tooltip of a mark: its groups, then numbers by field and title."""
+    groups = [
+        alt.Tooltip(f"{field}:N", title=title)
+        for field, title in zip(("panel", "place", "name"), layout.groups, strict=True)
+        if title
+    ]
+    return groups + [
+        alt.Tooltip(f"{field}:Q", title=title, format="" if field == "n" else ".4~g")
+        for field, title in numbers
+    ]
+
+
+def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:
+    """Marks as rows of numbers."""
+    rows = []
+    for panel, of_panel in enumerate(layout.panels):
+        for mark in of_panel.marks:
+            row: dict[str, Any] = {"p": panel, "x": mark.place, "s": mark.series, "n": mark.count}
+            row.update(y=mark.y, l=mark.low, h=mark.high)
+            row.update(zip("abcde", mark.box, strict=False))
+            if layout.dates:
+                row["t"] = _milliseconds(layout.places[mark.place])
+            rows.append({key: _shorten(value) for key, value in row.items() if value is not None})
+    return rows
+
+
+def _shorten(value: Any) -> Any:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _milliseconds(day: str) -> int:
+    text = day if len(day) > 7 else f"{day}-01"
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def wrap_lines(texts: Sequence[str], width: float) -> list[str]:
+    """Wrap texts to the width of a file in pixels."""
+    letters = max(60, int(width / _LETTER_WIDTH))
+    return [line for text in texts for line in textwrap.wrap(text, letters)]
+
+
+def write_specification(
+    chart: Any, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]
+) -> Specification:
+    """Write a chart as plain data, in the style of all charts.
+
+    Args:
+        chart: the chart.
+        rows: its marks.
+        meta: what the page shows beside it: ``series`` of its legend, number of ``panels``, ``links``.
+    """
+    # The specification is ours; checking it against its schema takes longer than the query.
+    specification: Specification = chart.to_dict(validate=False)
+    return {
+        **specification,
+        "config": THEME,
+        "datasets": {**specification.get("datasets", {}), "marks": rows},
+        "usermeta": meta,
+    }
