@@ -7,6 +7,7 @@ import grp
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -42,7 +43,9 @@ query_socket={folder}/nagios.qh
 state_retention_file={folder}/retention.dat
 check_external_commands=0
 check_workers=2
-interval_length=1
+service_inter_check_delay_method=n
+host_inter_check_delay_method=n
+max_concurrent_checks=2
 check_for_updates=0
 enable_notifications=0
 """
@@ -167,14 +170,30 @@ def run_alertmanager(folder: Path, webhook: str) -> Iterator[int]:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    program = str(find_prometheus("prometheus-alertmanager"))
     command = [
-        program, f"--config.file={file}", f"--storage.path={folder / 'data'}",
+        str(_relocate_alertmanager(folder)), f"--config.file={file}", f"--storage.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
     ]  # fmt: skip
     with _run(command, folder):
         wait_for(lambda: fetch_json(f"http://127.0.0.1:{port}/api/v2/status"), folder)
         yield port
+
+
+def _relocate_alertmanager(folder: Path) -> Path:
+    """Copy Alertmanager with its templates, which it looks up in its working folder then.
+
+    Debian's program has an absolute path to them, and nothing is installed here.
+    """
+    program = find_prometheus("prometheus-alertmanager")
+    share = program.parents[1] / "share" / "prometheus" / "alertmanager"
+    for template in share.glob("*.tmpl"):
+        shutil.copy(template, folder)
+    installed = b"/usr/share/prometheus/alertmanager"
+    here = b"/proc/self/cwd".ljust(len(installed), b"/")
+    moved = folder / program.name
+    moved.write_bytes(program.read_bytes().replace(installed, here))
+    moved.chmod(0o755)
+    return moved
 
 
 @contextmanager
