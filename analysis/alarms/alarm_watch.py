@@ -13,16 +13,27 @@ from treehammer.analysis.alarms.alarm_events import find_regressions, find_state
 from treehammer.analysis.alarms.alarm_overview import assess_all
 from treehammer.analysis.alarms.regression_watch import watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState
+from treehammer.analysis.status.status_rules import StatusRules
+from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmOutbox
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 
 
-def record_events(store: Store, channels: AlarmChannels, now_us: int) -> list[AlarmEvent]:
+def record_events(
+    store: Store, rules: StatusRules, channels: AlarmChannels, now_us: int
+) -> list[AlarmEvent]:
     """Record what happened since the last round, with its messages; return the new events.
 
     Rounds may run in several processes, and be interrupted at any time: each event is recorded once.
+
+    Args:
+        store: the database.
+        rules: by which the states of sites are evaluated first.
+        channels: whose recipients get messages.
+        now_us: time of the round, in microseconds since 1970 UTC.
     """
+    update_states(store, now_us, rules)
     watch_campaigns(store, now_us)
     outbox = AlarmOutbox(store)
     confirmed = ReleaseCheckTable(store).list_checks(states=(CheckState.CONFIRMED,))
@@ -37,8 +48,8 @@ def record_events(store: Store, channels: AlarmChannels, now_us: int) -> list[Al
 
 
 def watch_and_notify(
-    store: Store, channels: AlarmChannels, clock_us: Callable[[], int]
+    store: Store, rules: StatusRules, channels: AlarmChannels, clock_us: Callable[[], int]
 ) -> DeliveryReport:
     """Record events and send all messages that are due; called by patrol and ``treehammer notify``."""
-    record_events(store, channels, clock_us())
+    record_events(store, rules, channels, clock_us())
     return deliver_messages(AlarmOutbox(store), channels, clock_us)

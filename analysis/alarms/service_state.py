@@ -16,6 +16,7 @@ from treehammer.analysis.alarms.alarm_levels import (
 )
 from treehammer.collectors.job_state import JobState
 from treehammer.sql.read import overview_queries
+from treehammer.sql.watch import state_history
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
 from treehammer.sql.write.store import Store
 
@@ -25,6 +26,8 @@ HELD_WARNING, HELD_CRITICAL = 20.0, 80.0
 MIN_HELD = 5
 #: Seconds that the oldest message waits for its delivery.
 WAITING_WARNING_S, WAITING_CRITICAL_S = 3600.0, 86_400.0
+#: Seconds since the states of sites were evaluated.
+STALE_WARNING_S, STALE_CRITICAL_S = 3600.0, 86_400.0
 RULE = "service/1"
 _US = 1_000_000
 
@@ -36,21 +39,25 @@ class ServiceFacts:
     Attributes:
         jobs: unfinished jobs by state.
         outbox: numbers of messages.
+        evaluated_us: time of the latest evaluation of the states of sites; None before the first.
         now_us: time of the facts.
     """
 
     jobs: Mapping[str, int]
     outbox: OutboxSummary
+    evaluated_us: int | None
     now_us: int
 
 
 def assess_service(store: Store, now_us: int) -> SubjectState:
     """Assess the service by its database."""
+    latest = state_history.find_latest_rule_set(store)
     open_states = [state.value for state in JobState if not state.is_final]
     return judge_service(
         ServiceFacts(
             overview_queries.count_jobs_by_state(store, open_states),
             AlarmOutbox(store).summarize(),
+            latest.evaluated_us if latest else None,
             now_us,
         )
     )
@@ -59,13 +66,15 @@ def assess_service(store: Store, now_us: int) -> SubjectState:
 def judge_service(facts: ServiceFacts) -> SubjectState:
     """Judge the facts.
 
-    Warning: a message was given up, one waits for an hour, or a fifth of the unfinished jobs is held.
-    Critical: a message waits for a day, or four fifths of the unfinished jobs are held.
+    Warning: a message was given up, one waits for an hour, a fifth of the unfinished jobs is held, or
+    the states of sites were not evaluated for an hour. Critical: a message waits for a day, four
+    fifths of the unfinished jobs are held, or no state was evaluated for a day.
     """
     held = facts.jobs.get(JobState.HELD.value, 0)
     open_jobs = sum(facts.jobs.values())
     oldest_us = facts.outbox.oldest_us
-    waiting_s = 0.0 if oldest_us is None else max(0.0, (facts.now_us - oldest_us) / _US)
+    waiting_s = _find_age_s(oldest_us, facts.now_us) or 0.0
+    stale_s = _find_age_s(facts.evaluated_us, facts.now_us)
     held_share = 100 * held / open_jobs if open_jobs else 0.0
     held_figure = AlarmFigure(
         "held_jobs", held_share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0
@@ -73,10 +82,12 @@ def judge_service(facts: ServiceFacts) -> SubjectState:
     oldest_figure = AlarmFigure(
         "oldest_message", waiting_s, "s", WAITING_WARNING_S, WAITING_CRITICAL_S
     )
+    stale_figure = AlarmFigure("states_age", stale_s, "s", STALE_WARNING_S, STALE_CRITICAL_S)
     lost_figure = AlarmFigure("given_up_messages", facts.outbox.given_up, warning=0)
     reasons = [
         (judge_figure(held_figure) if held >= MIN_HELD else AlarmLevel.OK, f"{held} held jobs"),
-        (judge_figure(oldest_figure), f"a message waits since {waiting_s / 3600:.0f} h"),
+        (judge_figure(oldest_figure), f"a message waits for {waiting_s / 3600:.0f} h"),
+        (judge_figure(stale_figure), f"states not evaluated for {(stale_s or 0.0) / 3600:.0f} h"),
         (judge_figure(lost_figure), f"{facts.outbox.given_up} undeliverable messages"),
     ]
     problems = [text for level, text in reasons if level is not AlarmLevel.OK]
@@ -97,7 +108,13 @@ def judge_service(facts: ServiceFacts) -> SubjectState:
             AlarmFigure("waiting_messages", facts.outbox.waiting),
             oldest_figure,
             lost_figure,
+            stale_figure,
         ),
         evidence="/alarms",
         rule=RULE,
     )
+
+
+def _find_age_s(time_us: int | None, now_us: int) -> float | None:
+    """Return the seconds since a time; None without one."""
+    return None if time_us is None else max(0.0, (now_us - time_us) / _US)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
+from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.config import Settings
 from treehammer.errors import ExitCode
 from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmMessage, AlarmOutbox
@@ -28,8 +29,8 @@ MAX_LISTED = 200
 def notify_command(settings: Settings, listing: bool, form: str) -> int:
     """Send messages about changed states, confirmed regressions and change points.
 
-    Each event is recorded once and sent once to each recipient; patrol does the same all the time, and
-    both may run together. Settings begin with alarm_: see treehammer config show. Leaves with 4 when
+    The states of sites are evaluated first. Each event is recorded once and sent once to each
+    recipient; patrol does the same all the time, and both may run together. Settings begin with alarm_: see treehammer config show. Leaves with 4 when
     a message could not be sent; it is sent again later.
 
     \b
@@ -45,7 +46,8 @@ def notify_command(settings: Settings, listing: bool, form: str) -> int:
         # Comparisons load scipy, which takes half a second.
         from treehammer.analysis.alarms.alarm_watch import watch_and_notify
 
-        report = watch_and_notify(store, channels, lambda: time.time_ns() // 1000)
+        rules = load_status_rules(settings.status_rules)
+        report = watch_and_notify(store, rules, channels, lambda: time.time_ns() // 1000)
     failed = {message.id: reason for message, _, reason in report.failed}
     pairs = [*report.sent, *((message, event) for message, event, _ in report.failed)]
     rows = [{**row, "error": failed.get(row["message"], "")} for row in _list_rows(pairs)]

@@ -86,7 +86,7 @@ def test_severity_is_compared_with_the_minimum(outbox: AlarmOutbox) -> None:
         ({"running": 10, "held": 4}, (0, 0, 0, None), AlarmLevel.OK, "14 jobs in progress, 4 held"),
         ({"running": 10, "held": 5}, (0, 0, 0, None), AlarmLevel.WARNING, "5 held jobs"),
         ({"held": 9}, (0, 0, 0, None), AlarmLevel.CRITICAL, "9 held jobs"),
-        ({}, (1, 0, 0, 0), AlarmLevel.WARNING, "a message waits since 2 h"),
+        ({}, (1, 0, 0, 0), AlarmLevel.WARNING, "a message waits for 2 h"),
         ({}, (0, 0, 2, None), AlarmLevel.WARNING, "2 undeliverable messages"),
     ],
 )
@@ -96,5 +96,16 @@ def test_service_is_judged_by_jobs_and_messages(
     level: AlarmLevel,
     summary: str,
 ) -> None:
-    state = judge_service(ServiceFacts(jobs, OutboxSummary(*outbox_facts), 2 * HOUR))
+    state = judge_service(ServiceFacts(jobs, OutboxSummary(*outbox_facts), 2 * HOUR, 2 * HOUR))
     assert (state.level, state.summary) == (level, summary)
+
+
+@pytest.mark.parametrize(
+    ("evaluated_us", "level"),
+    [(None, AlarmLevel.OK), (29 * HOUR, AlarmLevel.WARNING), (HOUR, AlarmLevel.CRITICAL)],
+)
+def test_stale_states_are_a_state_of_the_service(
+    evaluated_us: int | None, level: AlarmLevel
+) -> None:
+    outbox = OutboxSummary(0, 0, 0, None)
+    assert judge_service(ServiceFacts({}, outbox, evaluated_us, 31 * HOUR)).level is level

@@ -180,9 +180,10 @@ def test_events_are_listed_with_links_to_their_evidence(
 ) -> None:
     with Store.open(settings.database) as store:
         now_us = time.time_ns() // 1000
-        events = record_events(store, AlarmChannels("warning"), now_us)
+        rules, channels = load_shipped_rules(), AlarmChannels("warning")
+        events = record_events(store, rules, channels, now_us)
         assert {one.subject for one in events} == {"SITE_WARN", 'SITE <b>"CRIT" |Ä'}
-        assert record_events(store, AlarmChannels("warning"), now_us) == []
+        assert record_events(store, rules, channels, now_us + 1) == []
     rows = service.load_tables("/alarms", table="events")["events"]
     assert {row["id"] for row in rows} == {one.id for one in events}
     for row in rows:
