@@ -115,7 +115,7 @@ def check_code(folder: Path, site: str) -> int:
 def test_rules_of_prometheus_pass_their_tests(tmp_path: Path) -> None:
     copy(DEPLOYMENT / "treehammer.rules.yml", tmp_path)
     copy(RULES_TEST, tmp_path)
-    command = [find_prometheus("promtool"), "test", "rules", RULES_TEST.name]
+    command = [str(find_prometheus("promtool")), "test", "rules", RULES_TEST.name]
     done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
