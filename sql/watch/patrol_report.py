@@ -19,7 +19,7 @@ from treehammer.sql.core.rows import (
 from treehammer.sql.core.schema import patrol_entry, patrol_site, patrol_start
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_budget import SiteLimits, SiteUse, fetch_use, utc_day
-from treehammer.sql.watch.patrol_lease import PatrolLease, fetch_lease
+from treehammer.sql.watch.patrol_lease import Clock, PatrolLease, fetch_lease
 from treehammer.sql.watch.patrol_starts import NOTED, OPEN_STATES, update_sites
 from treehammer.sql.write.store import Store
 
@@ -80,10 +80,10 @@ class PatrolReport:
         return self.lease is not None and self.lease.expires_us > self.now_us
 
 
-def fetch_report(reader: ResultsReader) -> PatrolReport:
+def fetch_report(reader: ResultsReader, clock: Clock = read_clock) -> PatrolReport:
     """Fetch the state of the patrols, from one state of the database."""
     with reader.connection() as connection:
-        now_us = read_clock(connection)
+        now_us = clock(connection)
         order = sa.select(patrol_entry).order_by(patrol_entry.c.line, patrol_entry.c.name)
         entries = fetch_rows(connection, PatrolEntryRow, order)
         starts = (

@@ -329,6 +329,19 @@ OPERATIONS = (
         ("facts", "command_line", "explanation"),
     ),
     PageOperation(
+        "/patrol",
+        "getPatrol",
+        "patrol",
+        "The patrol: entries, budgets of today, latest starts",
+        {
+            "entries": "entries of the patrol file with their last and next start",
+            "budgets": "use and limits of sites today (UTC), and their back-off",
+            "starts": "latest starts, newest first",
+        },
+        (),
+        ("leader",),
+    ),
+    PageOperation(
         "/sites", "listSites", "sites", "All sites and their last 30 days", {"sites": "sites"}
     ),
     PageOperation(

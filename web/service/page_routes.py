@@ -19,6 +19,7 @@ from treehammer.web.views import (
     alarms_page,
     day_page,
     error_pages,
+    patrol_page,
     root_file_page,
     search_page,
 )
@@ -48,6 +49,7 @@ MENU = {
     "campaigns": "Campaigns",
     "sites": "Sites",
     "alarms": "Alarms",
+    "patrol": "Patrol",
     "rootfile": "ROOT file",
 }
 
@@ -94,6 +96,7 @@ class PageRoutes:
             *state_change_page.routes(self._context),
             *day_page.routes(self._context),
             *alarms_page.routes(self._context),
+            *patrol_page.routes(self._context),
             *prometheus.routes(self._context),
             *search_page.routes(self._context),
             *root_file_page.routes(self._context, exports),

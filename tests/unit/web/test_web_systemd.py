@@ -16,7 +16,12 @@ from service_thread import run_service
 
 from treehammer.systemd_notify import SystemdNotifier
 
-UNIT = Path(__file__).parents[3] / "web" / "deployment" / "treehammer@.service"
+DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"
+#: Shipped unit -> name of the unit or of an instance.
+UNITS = {
+    "treehammer@.service": "treehammer@8443.service",
+    "treehammer-patrol.service": "treehammer-patrol.service",
+}
 
 
 @pytest.fixture
@@ -91,12 +96,14 @@ def test_service_reports_its_status(
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_unit_is_accepted_and_confined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shipped, name", UNITS.items())
+def test_unit_is_accepted_and_confined(shipped: str, name: str, tmp_path: Path) -> None:
     program = tmp_path / "treehammer"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    unit = tmp_path / "treehammer@8443.service"
-    unit.write_text(UNIT.read_text().replace("/opt/treehammer/bin/treehammer", str(program)))
+    unit = tmp_path / name
+    text = (DEPLOYMENT / shipped).read_text()
+    unit.write_text(text.replace("/opt/treehammer/bin/treehammer", str(program)))
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False
     )

@@ -218,6 +218,29 @@ INSERT INTO pair (comparison_id, line, site, comparison_key, label, metric, axis
     :a_value, :b_value, :log_ratio)
 ;
 
+INSERT INTO patrol_charge (campaign_id, site, day, reserved_cpu_s, reserved_bytes, used_cpu_s,
+    used_bytes) VALUES (:campaign_id, :site, :day, :reserved_cpu_s, :reserved_bytes, :used_cpu_s,
+    :used_bytes)
+;
+
+INSERT INTO patrol_entry (name, line, test, follows, sites, every_s, in_flight, next_us, note,
+    checked_us) VALUES (:name, :line, :test, :follows, :sites, :every_s, :in_flight, :next_us,
+    :note, :checked_us)
+;
+
+INSERT INTO patrol_lease (name, holder, epoch, acquired_us, expires_us) VALUES (:name, :holder,
+    :epoch, :acquired_us, :expires_us)
+;
+
+INSERT INTO patrol_site (site, cpu_limit_s, bytes_limit, failures, probe_us, changed_us, reason)
+    VALUES (:site, :cpu_limit_s, :bytes_limit, :failures, :probe_us, :changed_us, :reason)
+;
+
+INSERT INTO patrol_start (entry, occasion, campaign_id, state, due_us, claimed_us, finished_us,
+    epoch, holder, request, message) VALUES (:entry, :occasion, :campaign_id, :state, :due_us,
+    :claimed_us, :finished_us, :epoch, :holder, :request, :message)
+; -- many rows
+
 INSERT INTO read_session (token_hash, role, name, key_id, identity, address, created_us, expires_us)
     VALUES (:token_hash, :role, :name, :key_id, :identity, :address, :created_us, :expires_us)
 ;
@@ -392,6 +415,26 @@ FROM origin
 
 SELECT count(*) AS count_1
 FROM pair
+;
+
+SELECT count(*) AS count_1
+FROM patrol_charge
+;
+
+SELECT count(*) AS count_1
+FROM patrol_entry
+;
+
+SELECT count(*) AS count_1
+FROM patrol_lease
+;
+
+SELECT count(*) AS count_1
+FROM patrol_site
+;
+
+SELECT count(*) AS count_1
+FROM patrol_start
 ;
 
 SELECT count(*) AS count_1

@@ -1,0 +1,288 @@
+"""Rounds of a patrol with the time and the campaigns of a test."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from measurement_factory import make_campaign_row
+
+from treehammer import config
+from treehammer.errors import BatchError
+from treehammer.patrol import campaign_starts
+from treehammer.patrol.campaign_settlement import CampaignSettlement, _make_judge, _SiteTally
+from treehammer.patrol.campaign_starts import CampaignStarter
+from treehammer.patrol.patrol_file import parse_patrol_file
+from treehammer.patrol.patrol_service import Patrol, open_patrol
+from treehammer.sql.core.rows import PatrolStartRow
+from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
+from treehammer.sql.watch.patrol_starts import SiteCharge
+from treehammer.sql.write.store import Store
+from treehammer.submit.lifecycle.campaign_request import CampaignRequest
+
+SITES_TOML = """
+[sites.SITE_A]
+doors = [{name = "file", protocol = "file", prefix = "/a"}]
+[sites.SITE_B]
+doors = [{name = "file", protocol = "file", prefix = "/b"}]
+"""
+HOUR_S = 3600
+
+
+class SimulatedGrid:
+    """Patrol whose campaigns end as the test says, at a time that the test sets."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (folder / "sites.toml").write_text(SITES_TOML)
+        flags = {"data_dir": folder, "cache_dir": folder, "sites_file": folder / "sites.toml"}
+        self.folder = folder
+        self.settings = config.load_settings(flags, environ={}, folder=folder)
+        self.now_us = 1_700_000_000 * 10**6 // (HOUR_S * 10**6) * (HOUR_S * 10**6)
+        self.requests: list[CampaignRequest] = []
+        self.bad_sites: set[str] = set()
+        self.is_running = False
+        self.cpu_s = 60.0
+        self.batch_answers = True
+        self._patrols = ExitStack()
+        monkeypatch.setattr(campaign_starts, "plan_request", self._plan)
+        monkeypatch.setattr(campaign_starts, "check_plan_limits", lambda *_: None)
+        monkeypatch.setattr(campaign_starts, "submit_plan", self._submit)
+        monkeypatch.setattr(
+            CampaignStarter, "_estimate_charges", lambda _, plan: self._estimate(plan)
+        )
+        monkeypatch.setattr(
+            CampaignSettlement, "follow", lambda owner, start, _: self._follow(owner, start)
+        )
+
+    def open(self, text: str) -> Patrol:
+        self._patrols.close()
+        file = parse_patrol_file(text, self.folder / "patrol.toml")
+        opened = open_patrol(self.settings, file, clock=lambda _: self.now_us)
+        return self._patrols.enter_context(opened)
+
+    def close(self) -> None:
+        self._patrols.close()
+
+    def advance(self, seconds: float) -> None:
+        self.now_us += round(seconds * 1e6)
+
+    def report(self) -> PatrolReport:
+        with Store.open(self.settings.database) as store:
+            return fetch_report(store, lambda _: self.now_us)
+
+    def remark(self) -> str:
+        return self.report().entries[0].entry.note
+
+    def occasions(self) -> list[str]:
+        return [start.occasion for start in reversed(self.report().starts)]
+
+    def _plan(self, request: CampaignRequest, *_: object, **__: object) -> Any:
+        if not request.campaign_id:
+            self.requests.append(request)
+        number = len(self.requests)
+        return SimpleNamespace(
+            campaign_id=request.campaign_id or f"c{number}", request=request, jobs=()
+        )
+
+    def _estimate(self, plan: Any) -> dict[str, SiteCharge]:
+        return {site: SiteCharge(self.cpu_s, 0) for site in plan.request.sites}
+
+    def _submit(self, plan: Any, _settings: object, permit: Any) -> None:
+        with Store.open(self.settings.database) as store:
+            store.add_campaign(replace(make_campaign_row(), id=plan.campaign_id), [], permit)
+        if not self.batch_answers:
+            raise BatchError("the pool does not answer")
+
+    def _follow(self, settlement: CampaignSettlement, start: PatrolStartRow) -> bool:
+        if self.is_running:
+            return False
+        sites = campaign_starts.StartRequest.parse(start.request).sites
+        tallies = {
+            site: _SiteTally(planned=4, good=0 if site in self.bad_sites else 4) for site in sites
+        }
+        used = {site: SiteCharge(self.cpu_s / 2, 0) for site in sites}
+        judge = _make_judge(start, tallies, settlement._back_off)
+        return settlement._starts.settle(start, used, judge)
+
+
+@pytest.fixture
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGrid]:
+    made = SimulatedGrid(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+HOURLY = """
+[backoff]
+first = "30m"
+ceiling = "2h"
+[entries.hourly]
+test = "ttree-read"
+sites = ["all"]
+every = "1h"
+"""
+
+
+def test_each_period_starts_one_campaign(grid: SimulatedGrid) -> None:
+    patrol = grid.open(HOURLY)
+    for _ in range(3):
+        assert patrol.run_round()
+        grid.advance(20)
+    assert len(grid.requests) == 1
+    grid.advance(HOUR_S)
+    patrol = grid.open(HOURLY)  # restarted
+    patrol.run_round()
+    grid.advance(10 * HOUR_S)
+    patrol.run_round()  # the lease had expired, and nine periods were missed
+    assert len(grid.occasions()) == len(set(grid.occasions())) == 3
+    assert {request.sites for request in grid.requests} == {("SITE_A", "SITE_B")}
+    assert (
+        grid.report().entries[0].entry.next_us
+        == grid.now_us // 3_600_000_000 * 3_600_000_000 + 3_600_000_000
+    )
+
+
+def test_campaigns_in_flight_and_quiet_hours_delay_starts(grid: SimulatedGrid) -> None:
+    grid.is_running = True
+    patrol = grid.open(HOURLY)
+    patrol.run_round()
+    grid.advance(HOUR_S)
+    patrol.run_round()
+    assert "in_flight = 1 reached" in grid.remark()
+    grid.is_running = False
+    patrol.run_round()
+    assert len(grid.requests) == 2
+    hour = grid.now_us // 3_600_000_000 % 24
+    quiet = f'[patrol]\nquiet_hours = ["{(hour + 1) % 24:02}:00-{(hour + 3) % 24:02}:00"]\n'
+    patrol = grid.open(quiet + HOURLY)
+    grid.advance(HOUR_S)
+    patrol.run_round()
+    assert (grid.remark(), len(grid.requests)) == ("quiet hours", 2)
+    grid.advance(2 * HOUR_S)
+    patrol.run_round()
+    assert len(grid.requests) == 3
+
+
+def test_sites_without_budget_are_left_out(grid: SimulatedGrid) -> None:
+    budget = "[budget]\ncpu_hours = 1\n[budget.sites.SITE_A]\ncpu_hours = 0.02\n"
+    grid.now_us = grid.now_us // 86_400_000_000 * 86_400_000_000
+    patrol = grid.open(budget + HOURLY)
+    for _ in range(3):
+        patrol.run_round()
+        grid.advance(HOUR_S)
+    chosen = [request.sites for request in grid.requests]
+    # Reserved are 60 s, used 30 s; SITE_A has 72 s.
+    assert chosen[0] == ("SITE_A", "SITE_B")
+    assert chosen[-1] == ("SITE_B",)
+    site_a, site_b = grid.report().sites
+    assert (site_a.use.cpu_s, site_b.use.cpu_s) == (30.0, 120.0)
+    grid.advance(86_400)
+    patrol.run_round()
+    assert grid.requests[-1].sites == ("SITE_A", "SITE_B")
+
+
+def test_site_in_trouble_gets_probes_only(grid: SimulatedGrid) -> None:
+    patrol = grid.open(HOURLY)
+    grid.bad_sites = {"SITE_A"}
+    patrol.run_round()
+    patrol.run_round()
+    site = next(one.site for one in grid.report().sites if one.site.site == "SITE_A")
+    assert (site.failures, site.probe_us) == (1, grid.now_us + 1800 * 10**6)
+    delays = []
+    for _ in range(3):
+        grid.now_us = site.probe_us or 0
+        patrol.run_round()
+        probe = [one for one in grid.requests if one.max_jobs][-1]
+        assert (probe.sites, probe.max_jobs, probe.overrides) == (("SITE_A",), 1, {"repeats": "1"})
+        patrol.run_round()
+        site = next(one.site for one in grid.report().sites if one.site.site == "SITE_A")
+        delays.append(((site.probe_us or 0) - grid.now_us) // 10**6)
+    assert delays == [3600, 7200, 7200]
+    regular = [one.sites for one in grid.requests if not one.max_jobs]
+    assert set(regular[1:]) == {("SITE_B",)}
+    grid.bad_sites = set()
+    grid.now_us = site.probe_us or 0
+    patrol.run_round()
+    patrol.run_round()
+    grid.advance(HOUR_S)
+    patrol.run_round()
+    assert grid.requests[-1].sites == ("SITE_A", "SITE_B")
+
+
+def test_failure_at_every_site_blames_none(grid: SimulatedGrid) -> None:
+    patrol = grid.open(HOURLY)
+    grid.bad_sites = {"SITE_A", "SITE_B"}
+    patrol.run_round()
+    patrol.run_round()
+    assert [one.site.failures for one in grid.report().sites] == [0, 0]
+
+
+def test_interrupted_submission_is_completed_with_the_same_identity(grid: SimulatedGrid) -> None:
+    grid.batch_answers = False
+    patrol = grid.open(HOURLY)
+    patrol.run_round()
+    (start,) = grid.report().starts
+    assert (start.state, start.campaign_id) == ("stored", "c1")
+    grid.batch_answers = True
+    patrol = grid.open(HOURLY)  # restarted
+    patrol.run_round()
+    (start,) = grid.report().starts
+    assert (start.state, start.campaign_id) == ("finished", "c1")
+    assert len(grid.requests) == 1
+
+
+def test_commits_tags_and_releases_start_campaigns(grid: SimulatedGrid) -> None:
+    repository, releases = grid.folder / "client", grid.folder / "releases"
+
+    def run_git(*arguments: str) -> None:
+        who = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", "-C", str(repository), *who, *arguments], check=True)
+
+    repository.mkdir()
+    run_git("init", "--quiet", "--initial-branch=main")
+    run_git("commit", "--quiet", "--allow-empty", "--message", "first")
+    run_git("tag", "v1")
+    (releases / "6.40.00").mkdir(parents=True)
+    text = f"""
+[patrol]
+look_every = "10s"
+[releases]
+source = "{releases}"
+look_every = "10s"
+[entries.branch]
+repository = "{repository}"
+branch = "main"
+sites = ["all"]
+[entries.tags]
+repository = "{repository}"
+tags = "v*"
+sites = ["all"]
+[entries.releases]
+test = "ttree-read"
+releases = true
+sites = ["all"]
+"""
+    patrol = grid.open(text)
+    patrol.run_round()
+    assert [name.partition(":")[0] for name in grid.occasions()] == ["commit"]
+    run_git("commit", "--quiet", "--allow-empty", "--message", "idea")
+    run_git("tag", "v2")
+    run_git("tag", "other")
+    (releases / "6.40.02").mkdir()
+    (releases / "notes").mkdir()
+    grid.advance(11)
+    patrol = grid.open(text)  # restarted
+    for _ in range(3):
+        patrol.run_round()
+        grid.advance(11)
+    assert sorted(grid.occasions()[1:])[1:] == ["release:6.40.02", "tag:v2"]
+    commit = sorted(grid.occasions()[1:])[0].removeprefix("commit:")
+    specs = {request.name.split()[0]: request for request in grid.requests}
+    assert specs["branch"].test_spec == specs["tags"].test_spec == f"{repository}@{commit}:."
+    assert specs["releases"].axes == {"root": (f"path:{releases}/6.40.02",)}

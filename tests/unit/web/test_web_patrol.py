@@ -1,0 +1,69 @@
+"""Page and API of the patrol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from service_thread import ServiceThread, run_service
+
+from treehammer.sql.core.rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.watch.patrol_budget import SiteLimits
+from treehammer.sql.watch.patrol_lease import PatrolLease
+from treehammer.sql.watch.patrol_report import write_entries, write_limits
+from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge
+from treehammer.sql.write.store import Store
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    with run_service(tmp_path_factory.mktemp("patrol"), reading_open=True) as running:
+        yield running
+
+
+def fail(site: PatrolSiteRow, now_us: int) -> PatrolSiteRow:
+    return replace(site, failures=2, probe_us=now_us, reason="50% <failed>")
+
+
+def fill(url: str) -> None:
+    with Store.open(url) as store:
+        lease = PatrolLease(store, "node1:/data")
+        assert lease.acquire()
+        write_limits(store, lease, {"SITE_A": SiteLimits(3600, 10**9), "SITE_B": SiteLimits()})
+        daily = PatrolEntryRow("daily", 0, "<b>read", "", "all", 3600, 2, 2**50, "quiet hours", 1)
+        idea = PatrolEntryRow("idea", 1, "client", "branch main", "all", None, 1, None, "", 1)
+        write_entries(store, lease, [daily, idea])
+        starts = PatrolStarts(store, lease)
+        for number, occasion in enumerate(("time:1", "time:2")):
+            row = PatrolStartRow("daily", occasion, f"c{number}", "", 1, 0, None, 0, "", "{}", "")
+            charges = {"SITE_A": SiteCharge(600.0, 10**8), "SITE_B": SiteCharge(9.0, 0)}
+            start = starts.claim(row, charges, {}, 9).start
+            assert start
+            if not number:
+                starts.settle(start, {"SITE_A": SiteCharge(300.0, 10**7)}, fail)
+        starts.note_existing("idea", {"tag:1": ""})
+
+
+def test_page_shows_entries_budgets_and_starts(service: ServiceThread) -> None:
+    assert "No patrol has run" in service.load_page("/patrol")
+    fill(service.url)
+    page = service.load_page("/patrol")
+    assert "Led by node1:/data" in page
+    assert "<b>read" not in page
+    document = service.load_document("/patrol")
+    assert document["about"] == {"leader": "node1:/data"}
+    tables = service.load_tables("/patrol")
+    daily, idea = tables["entries"]
+    assert (daily["campaign_id"], daily["occasion"]) == ("c1", "time:2")
+    assert (daily["in_flight"], daily["in_flight_limit"]) == (1, 2)
+    assert (idea["last_start_us"], idea["follows"]) == (None, "branch main")
+    first, second = tables["budgets"]
+    assert (first["cpu_used_s"], first["cpu_left_s"]) == (900.0, 2700.0)
+    assert (first["bytes_used"], first["bytes_left"]) == (11 * 10**7, 89 * 10**7)
+    assert (first["failures"], first["reason"]) == (2, "50% <failed>")
+    assert (second["cpu_used_s"], second["cpu_left_s"]) == (9.0, None)
+    assert [(one["campaign_id"], one["state"]) for one in tables["starts"]] == [
+        ("c1", "claimed"),
+        ("c0", "finished"),
+    ]

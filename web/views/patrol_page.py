@@ -1,0 +1,172 @@
+"""Entries and starts of the patrol, and the budget of each site."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from treehammer.sql.core.rows import PatrolStartRow
+from treehammer.sql.watch.patrol_report import (
+    MAX_STARTS,
+    EntryReport,
+    PatrolReport,
+    SiteReport,
+    fetch_report,
+)
+from treehammer.sql.write.store import Store
+from treehammer.text_formatting import format_duration, format_size
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.template_environment import format_time
+from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Route of the page."""
+    return [context.page_route("/patrol", patrol_view, "patrol")]
+
+
+def patrol_view(store: Store, request: Request) -> PageView:
+    """Collect leader, entries, budgets and the latest starts."""
+    report = fetch_report(store)
+    tables = (
+        _entry_table(report, request),
+        _budget_table(report.sites, request),
+        _start_table(report.starts, request),
+    )
+    values = {
+        "entries": tables[0],
+        "budgets": tables[1],
+        "starts": tables[2],
+        "leader": report.lease.holder if report.lease and report.has_leader else "",
+        "has_run": report.lease is not None,
+    }
+    return PageView("patrol.html.j2", "Patrol", values, tables)
+
+
+def _entry_table(report: PatrolReport, request: Request) -> DataTable:
+    columns = (
+        TableColumn("entry", "entry"),
+        TableColumn("test", "test", is_long=True),
+        TableColumn("follows", "follows"),
+        TableColumn("sites", "sites", is_long=True),
+        TableColumn("every_s", "every", _or_dash(format_duration), is_number=True),
+        TableColumn(
+            "last_start_us",
+            "last start, UTC",
+            _or_dash(format_time),
+            link=_link_to_campaign(request),
+            detail=lambda row: str(row["occasion"] or "").partition(":")[0],
+        ),
+        TableColumn("occasion", hidden=True),
+        TableColumn("campaign_id", hidden=True),
+        TableColumn("next_start_us", "next start, UTC", _or_dash(format_time)),
+        TableColumn("in_flight", "campaigns in flight", is_number=True),
+        TableColumn("in_flight_limit", "at most", is_number=True),
+        TableColumn("remark", "remark", is_long=True),
+    )
+    rows = [_entry_row(one) for one in report.entries]
+    return DataTable("entries", "Entries", columns, rows, empty_text="No entries.")
+
+
+def _entry_row(one: EntryReport) -> dict[str, Any]:
+    return {
+        "entry": one.entry.name,
+        "test": one.entry.test,
+        "follows": one.entry.follows or "time",
+        "sites": one.entry.sites,
+        "every_s": one.entry.every_s,
+        "last_start_us": one.last.claimed_us if one.last else None,
+        "occasion": one.last.occasion if one.last else None,
+        "campaign_id": one.last.campaign_id if one.last else None,
+        "next_start_us": one.entry.next_us,
+        "in_flight": len(one.open_campaigns),
+        "in_flight_limit": one.entry.in_flight,
+        "remark": one.entry.note,
+    }
+
+
+def _budget_table(sites: tuple[SiteReport, ...], request: Request) -> DataTable:
+    columns = (
+        TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
+        TableColumn(
+            "cpu_used_s",
+            "CPU used",
+            format_duration,
+            is_number=True,
+            bar=lambda row: _share(row["cpu_used_s"], row["cpu_limit_s"]),
+        ),
+        TableColumn("cpu_left_s", "CPU left", _or_dash(format_duration), is_number=True),
+        TableColumn("cpu_limit_s", hidden=True),
+        TableColumn(
+            "bytes_used",
+            "read",
+            format_size,
+            is_number=True,
+            bar=lambda row: _share(row["bytes_used"], row["bytes_limit"]),
+        ),
+        TableColumn("bytes_left", "left to read", _or_dash(format_size), is_number=True),
+        TableColumn("bytes_limit", hidden=True),
+        TableColumn("failures", "failures in a row", is_number=True),
+        TableColumn("probe_us", "next probe, UTC", _or_dash(format_time)),
+        TableColumn("reason", "back-off since", is_long=True),
+    )
+    rows = [
+        {
+            "site": one.site.site,
+            "cpu_used_s": one.use.cpu_s,
+            "cpu_left_s": one.cpu_left_s,
+            "cpu_limit_s": one.site.cpu_limit_s,
+            "bytes_used": one.use.bytes,
+            "bytes_left": one.bytes_left,
+            "bytes_limit": one.site.bytes_limit,
+            "failures": one.site.failures,
+            "probe_us": one.site.probe_us,
+            "reason": one.site.reason,
+        }
+        for one in sites
+    ]
+    return DataTable("budgets", "Budgets of today (UTC)", columns, rows, empty_text="No sites.")
+
+
+def _start_table(starts: tuple[PatrolStartRow, ...], request: Request) -> DataTable:
+    columns = (
+        TableColumn("start_us", "start, UTC", format_time, link=_link_to_campaign(request)),
+        TableColumn("entry", "entry"),
+        TableColumn("occasion", "occasion", is_long=True),
+        TableColumn("campaign_id", hidden=True),
+        TableColumn("state", "state"),
+        TableColumn("end_us", "end, UTC", _or_dash(format_time)),
+        TableColumn("message", "remark", is_long=True),
+    )
+    rows = [
+        {
+            "start_us": one.claimed_us,
+            "entry": one.entry,
+            "occasion": one.occasion,
+            "campaign_id": one.campaign_id,
+            "state": one.state,
+            "end_us": one.finished_us,
+            "message": one.message,
+        }
+        for one in starts
+    ]
+    caption = f"Starts, newest first, at most {MAX_STARTS}"
+    return DataTable("starts", caption, columns, rows, empty_text="No starts yet.")
+
+
+def _link_to_campaign(request: Request) -> Any:
+    def link(row: Row) -> str:
+        id_ = row["campaign_id"]
+        return link_to(request, "campaign", campaign_id=id_) if id_ else ""
+
+    return link
+
+
+def _or_dash(write: Any) -> Any:
+    return lambda value: "–" if value is None else write(value)
+
+
+def _share(used: float, limit: float | None) -> float | None:
+    return min(1.0, used / limit) if limit else None
