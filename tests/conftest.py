@@ -30,14 +30,15 @@ settings.load_profile("tests")
 TESTS = Path(__file__).parent
 
 #: Fixtures of a session that are slow to build. The files that use one run on one worker, and in
-#: this order before all others, so that none of these long groups begins last.
+#: this order before all others, so that none of these long groups begins last. Groups at a testbed
+#: mostly wait; the demo and the kit's tests keep the cores busy meanwhile.
 EXPENSIVE_FIXTURES = (
+    "demo_run",
     "pool",
+    "warm_root",
     "rucio_grid",
     "grid",
-    "demo_run",
     "secure",
-    "warm_root",
     "exported",
     "tiny_catalogue",
 )
