@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -165,8 +166,18 @@ class WorkerBench:
 
 
 @pytest.fixture(scope="session")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed_worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The worker as jobs run it."""
     return worker_zipapp.build_worker(tmp_path_factory.mktemp("packed") / "worker.pyz")
+
+
+@pytest.fixture(scope="session")
+def worker(packed_worker: Path) -> Path:
+    """Folder with the packed worker's content; Python compiles a packed one at each start."""
+    folder = packed_worker.with_suffix("")
+    with zipfile.ZipFile(packed_worker) as archive:
+        archive.extractall(folder)
+    return folder
 
 
 @pytest.fixture

@@ -371,8 +371,13 @@ def python_of(minor: int) -> str:
 
 @pytest.mark.parametrize("minor", [9, 10, 11, 12, 13])
 def test_every_python(
-    bench: Any, make_spec: Callable[..., Any], input_file: InputFile, minor: int
+    bench: Any,
+    make_spec: Callable[..., Any],
+    input_file: InputFile,
+    packed_worker: Path,
+    minor: int,
 ) -> None:
+    bench.worker = packed_worker
     payload = f"""
         import os, sys
         assert open(os.environ["TREEHAMMER_URL"], "rb").read()
