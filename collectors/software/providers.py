@@ -75,6 +75,8 @@ RUNNABLE_PAYLOAD_KINDS = ("python", "macro", "executable")
 _RELEASE_PATTERN = re.compile(r"\d+\.\d+[./]\d+")
 _PROVIDER_PREFIXES = ("wheel", "path", "cvmfs", "wrap", XROOTD, BUILD, PYPI)
 _XROOTD_VERSION = re.compile(r"\d+\.\d+\.\d+")
+#: Version as PyPI writes it, which has no leading zeros: 0.1a12, 6.42.0rc1.
+_WHEEL_VERSION = re.compile(r"\d+(\.\d+)+((a|b|rc)\d+)?(\.post\d+)?")
 _VERSIONED_REQUEST = re.compile(r"(?P<rest>.+?)(?:@(?P<version>\d+\.\d+[./]\d+))?")
 
 Progress = Callable[[str], None]
@@ -84,7 +86,8 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     """Parse a value of the ``root`` axis.
 
     Args:
-        text: ``6.40.00`` or ``wheel:6.40.00``; ``path:FOLDER``, ``cvmfs:VIEW/PLATFORM`` or
+        text: ``6.40.00`` or ``wheel:6.40.00``; ``wheel:0.1a13`` by the version of the package on PyPI;
+            ``path:FOLDER``, ``cvmfs:VIEW/PLATFORM`` or
             ``wrap:COMMAND``, each optionally with ``@6.40.01`` for the version it must report;
             ``xrootd:VERSION`` or ``xrootd:FOLDER``; ``build:FOLDER``; ``pypi:NAME==VERSION``;
             ``current``; ``none``.
@@ -106,9 +109,15 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     if provider in _PROVIDER_PREFIXES[1:] and rest:
         return _parse_versioned(text, provider, rest, base)
     release = rest if provider == "wheel" else text
-    if release in WHEELS:
+    if release in WHEELS or (provider == "wheel" and _is_wheel_version(rest)):
         return SoftwareRequest(text, "wheel", release, "")
     raise ValueError(_describe_unknown_request(text, release))
+
+
+def _is_wheel_version(text: str) -> bool:
+    """Whether a text is the version of a wheel, not a release of ROOT such as 6.40.00."""
+    is_release = re.fullmatch(r"\d+\.\d+\.\d\d", text)
+    return bool(_WHEEL_VERSION.fullmatch(text)) and not is_release
 
 
 def _parse_versioned(text: str, provider: str, rest: str, base: PathLike) -> SoftwareRequest:

@@ -117,7 +117,7 @@ class WheelInstaller:
             f"its wheel may need another system; {release.remedy}",
         )
         reported = output.split()[-1] if output.split() else "nothing"
-        if reported != release.version:
+        if release.expected_version not in ("", reported):
             wheel = f"{release.package}=={release.wheel}"
             raise_setup_error(
                 "version", f"the wheel {wheel} reports {reported}, not {release.version}"

@@ -73,6 +73,11 @@ class Release:
         return f"{self.package.lower()}-{self.version}{self.suffix}"
 
     @property
+    def expected_version(self) -> str:
+        """Version that the program must report; '' for a wheel whose release is not known."""
+        return "" if self.package == "ROOT" and self.version not in WHEELS else self.version
+
+    @property
     def marker(self) -> Dict[str, str]:
         """Content of the marker of a complete environment."""
         return {self.package.lower(): self.version, "wheel": self.wheel}
@@ -87,13 +92,20 @@ def find_release(request: SoftwareRequest) -> Release:
     return make_root_release(request.version)
 
 
+def expected_root_version(request: SoftwareRequest) -> str:
+    """Return the version that the requested ROOT must report; '' for any."""
+    is_unknown = request.provider == "wheel" and request.version not in WHEELS
+    return "" if is_unknown else request.version
+
+
 def make_root_release(version: str) -> Release:
     """Return a release of ROOT."""
     return Release(
         title=f"ROOT {version}",
         version=version,
         package="ROOT",
-        wheel=WHEELS.get(version, ""),
+        # A wheel whose release is not known yet is requested by the version of its package.
+        wheel=WHEELS.get(version, version),
         sha256=find_wheel_sha256(version),
         others=("numpy",),
         dependencies=False,

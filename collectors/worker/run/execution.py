@@ -12,6 +12,7 @@ from ...job_spec import ExecutionLimits, ExecutionSpec, InputFile
 from ...record.failures import ExecutionError, Failure
 from ...record.measurement_record import Measurement, make_measurement_id
 from ...shared_files import DISK_FULL_ERRNOS
+from ...software.wheel_releases import expected_root_version
 from ..bounded_log import BoundedLog, print_line
 from ..payload import payload_process, payload_result
 from ..payload.credential_refusals import classify_refusal
@@ -208,7 +209,9 @@ class Execution:
             self._keep_recording(self._prepared.recorder, run)
         failure = classify_failure(
             run.outcome, reported, self._limits(), run.out_of_memory
-        ) or check_root_version(self._spec.software.version, reported.values.get("root_version"))
+        ) or check_root_version(
+            expected_root_version(self._spec.software), reported.values.get("root_version")
+        )
         if failure:
             failure = attribute_to_full_disk(name_crash(failure, run.log_path), self._folder)
             self._record.failure = self._name_refusal(failure, run.excerpt)

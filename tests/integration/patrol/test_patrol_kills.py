@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[3]
 def test_killed_patrol_starts_each_campaign_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.service.patrol_kills", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--kills", "8", "--seed", "19"],
+        [*command, "--kills", "6", "--seed", "19"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -22,6 +22,6 @@ def test_killed_patrol_starts_each_campaign_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert (report["kills"], report["lost"], report["doubled"]) == (8, 0, 0)
+    assert (report["kills"], report["lost"], report["doubled"]) == (6, 0, 0)
     assert (report["over_budget"], report["unsettled"]) == (0, 0)
     assert report["starts"] == report["campaigns"] > 0
