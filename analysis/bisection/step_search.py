@@ -20,6 +20,8 @@ from treehammer.analysis.bisection.step_posterior import (
 #: Builds of a search at most: hypotheses grow with their square.
 MAX_BUILDS = 1000
 DEFAULT_CERTAINTY = 0.95
+#: Jobs on which every changed level rests: a single one may have been disturbed.
+MIN_LEVEL_JOBS = 2
 
 
 class SearchOutcome(Enum):
@@ -95,9 +97,15 @@ class StepSearch:
         return replace(self, skipped=self.skipped | {build})
 
     def choose_next(self) -> int:
-        """Choose the build to measure next: BAD first, then the most informative one."""
+        """Choose the build to measure next: BAD first, then the most informative one.
+
+        A level of an otherwise certain explanation that rests on one job is measured again.
+        """
         if not self.jobs:
             return self.builds - 1
+        _, steps, certainty = self._explanation
+        if certainty >= self.certainty and (thin := self._find_thin_level(steps)):
+            return thin
         return choose_build(self._posterior, self._list_measurable())
 
     def conclude(self) -> Conclusion:
@@ -106,9 +114,9 @@ class StepSearch:
         known = posterior.hypotheses
         kind = (known.first > 0).astype(int) + (known.second > 0)
         shares = np.bincount(kind, known.probability, minlength=3)
-        likeliest, steps, certainty = self._find_explanation(posterior)
+        likeliest, steps, certainty = self._explanation
         outcome = SearchOutcome.UNDECIDED
-        if certainty >= self.certainty:
+        if certainty >= self.certainty and not self._find_thin_level(steps):
             outcome = likeliest
         level = posterior.estimate_last_level() if posterior.counts[-1] else None
         return Conclusion(
@@ -123,6 +131,18 @@ class StepSearch:
     @cached_property
     def _posterior(self) -> StepPosterior:
         return StepPosterior(self.builds, self.jobs)
+
+    @cached_property
+    def _explanation(self) -> tuple[SearchOutcome, tuple[FoundStep, ...], float]:
+        return self._find_explanation(self._posterior)
+
+    def _find_thin_level(self, steps: tuple[FoundStep, ...]) -> int:
+        """Find the first build of a level that rests on too few jobs; 0 if there is none."""
+        ends = [*(step.last for step in steps[1:]), self.builds]
+        for step, end in zip(steps, ends, strict=False):
+            if sum(step.last <= job.build < end for job in self.jobs) < MIN_LEVEL_JOBS:
+                return step.last
+        return 0
 
     def _list_measurable(self) -> list[int]:
         return [build for build in range(1, self.builds) if build not in self.skipped]

@@ -75,6 +75,16 @@ def test_two_steps_are_reported() -> None:
     assert sizes == [pytest.approx(0.15, abs=0.03), pytest.approx(-0.10, abs=0.03)]
 
 
+def test_disturbed_job_makes_no_steps() -> None:
+    search = StepSearch(6)
+    for build, effect in ((5, 0.010), (3, -0.005), (2, 0.004), (1, 1.38)):
+        search = search.add_effects(build, [effect])
+    assert search.conclude().outcome is SearchOutcome.UNDECIDED, "a level that rests on one job"
+    assert search.choose_next() == 1
+    search = search.add_effects(1, [0.002])
+    assert search.conclude().outcome is not SearchOutcome.SEVERAL_STEPS
+
+
 def test_search_without_enough_jobs_is_undecided() -> None:
     found, search = run_search(lambda build: 0.02 if build >= 30 else 0.0, limit=5)
     assert found.outcome is SearchOutcome.UNDECIDED
