@@ -24,6 +24,8 @@ MAIL, WEBHOOK = "mail", "webhook"
 _US = 1_000_000
 #: Time for which a message is leased by the process that sends it, longer than all timeouts together.
 LEASE_US = 300 * _US
+#: Time after which a round ends, such as at a server that does not answer.
+MAX_ROUND_US = 60 * _US
 #: Times between attempts; after the last one the message is given up.
 RETRY_US = tuple(s * _US for s in (60, 300, 900, 3600, *[4 * 3600] * 12))
 
@@ -114,7 +116,7 @@ class DeliveryReport:
 def deliver_messages(
     outbox: AlarmOutbox, channels: AlarmChannels, clock_us: Callable[[], int]
 ) -> DeliveryReport:
-    """Send all messages that are due; a failed one becomes due again later.
+    """Send the messages that are due, for a minute; a failed one becomes due again later.
 
     Args:
         outbox: with the messages.
@@ -123,7 +125,8 @@ def deliver_messages(
     """
     sent: list[tuple[AlarmMessage, AlarmEvent]] = []
     failed: list[tuple[AlarmMessage, AlarmEvent, str]] = []
-    while claimed := outbox.claim_messages(clock_us(), LEASE_US, 1):
+    end_us = clock_us() + MAX_ROUND_US
+    while clock_us() <= end_us and (claimed := outbox.claim_messages(clock_us(), LEASE_US, 1)):
         for message, event in claimed:
             try:
                 channels.send_message(message, event)

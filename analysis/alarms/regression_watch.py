@@ -9,6 +9,8 @@ state      event                                                next state
 ========== ==================================================== ===========================
 (new)      nothing is slower                                    clear
 (new)      something is slower                                  suspected
+(new)      the same, while an earlier check is open or          known: neither repeated nor
+           confirmed                                            announced
 suspected  patrol started the rerun                             rerunning
 rerunning  the same variant and metric is slower again          confirmed: is announced
 rerunning  all of them are the same or faster                   refuted
@@ -51,6 +53,8 @@ MAX_RERUNS = 3
 MAX_AGE_US = 7 * 86_400 * 1_000_000
 #: Slower variants that are listed.
 MAX_LISTED = 20
+#: States of a regression that is announced, or may be.
+_OPEN_STATES = (CheckState.SUSPECTED, CheckState.RERUNNING, CheckState.CONFIRMED)
 
 
 @dataclass(frozen=True)
@@ -167,9 +171,19 @@ def _check_campaign(
     checks = []
     for one in found:
         check = _make_check(campaign_id, test_name, str(one.query.a), str(one.query.b), now_us)
-        state = CheckState.SUSPECTED if one.regressed else CheckState.CLEAR
-        checks.append(_add_result(check, one, state))
+        checks.append(_add_result(check, one, _find_first_state(table, check, one)))
     return checks
+
+
+def _find_first_state(
+    table: ReleaseCheckTable, check: ReleaseCheck, found: Comparison
+) -> CheckState:
+    if not found.regressed:
+        return CheckState.CLEAR
+    for one in table.list_checks(release=check.b):
+        if (one.test_name, one.a) == (check.test_name, check.a) and one.state != CheckState.KNOWN:
+            return CheckState.KNOWN if one.state in _OPEN_STATES else CheckState.SUSPECTED
+    return CheckState.SUSPECTED
 
 
 def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:

@@ -31,6 +31,8 @@ class CheckState(StrEnum):
     CONFIRMED = "confirmed"
     REFUTED = "refuted"
     UNDECIDED = "undecided"
+    #: Slower again while an earlier check of the same test and releases is open or confirmed.
+    KNOWN = "known"
     NOT_COMPARABLE = "not comparable"
 
 
@@ -109,7 +111,8 @@ def link_check(check: ReleaseCheck) -> str:
 
 
 def _is_compared(check: ReleaseCheck) -> bool:
-    return check.state != CheckState.NOT_COMPARABLE
+    """Whether a check decides the state; a known regression has the state of the earlier check."""
+    return check.state not in (CheckState.NOT_COMPARABLE, CheckState.KNOWN)
 
 
 def _level(check: ReleaseCheck) -> AlarmLevel:

@@ -86,6 +86,17 @@ class PatrolStarts:
         with self._store.connection() as connection:
             return fetch_rows(connection, PatrolChargeRow, query.order_by(_charge.c.site))
 
+    def find_start(self, entry: str, occasion: str) -> PatrolStartRow | None:
+        """Find the start of an entry on an occasion."""
+        with self._store.connection() as connection:
+            return _fetch_start(connection, entry, occasion)
+
+    def find_campaign(self, campaign_id: str) -> PatrolStartRow | None:
+        """Find the start of a campaign; None for one that no patrol started."""
+        query = sa.select(_start).where(_start.c.campaign_id == campaign_id)
+        with self._store.connection() as connection:
+            return next(iter(fetch_rows(connection, PatrolStartRow, query)), None)
+
     def find_known(self, entry: str, occasions: Collection[str]) -> set[str]:
         """Return those of some occasions that have a start, or were noted."""
         with self._store.connection() as connection:

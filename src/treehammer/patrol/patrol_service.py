@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
+from treehammer.analysis.alarms.alarm_watch import watch_and_notify
+from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import StoreError, TreehammerError
@@ -26,6 +29,7 @@ from treehammer.patrol.occasions import (
     name_occasion,
 )
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
+from treehammer.patrol.regression_reruns import find_reruns, record_reruns
 from treehammer.patrol.start_times import US
 from treehammer.sql.core.database_engine import read_clock
 from treehammer.sql.core.rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
@@ -40,6 +44,8 @@ _LOG = logging.getLogger(__name__)
 ROUND_S = 5.0
 #: Shortest and longest delay in seconds before a refused or failed start is tried again.
 RETRY_S, MAX_RETRY_S = 30, 1800
+#: Seconds between two evaluations of states and campaigns.
+WATCH_S = 60
 
 
 @dataclass
@@ -87,6 +93,9 @@ class Patrol:
         self._starter = CampaignStarter(settings, store, self._starts, file)
         self._settlement = CampaignSettlement(settings, store, self._starts, file.back_off)
         self._finder = OccasionFinder(settings, file.look_every_s, file.releases)
+        self._rules = load_status_rules(settings.status_rules)
+        self._channels = AlarmChannels.from_settings(settings)
+        self._next_watch_us = 0
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
 
@@ -154,6 +163,7 @@ class Patrol:
     def _lead(self, problems: dict[str, str], is_stopping: Callable[[], bool]) -> None:
         if not self._has_written_limits:
             self._write_limits()
+        self._watch()
         states = {entry.name: _EntryState() for entry in self._file.entries}
         for name, problem in problems.items():
             if name in states:
@@ -165,6 +175,17 @@ class Patrol:
                 return
             self._visit_entry(entry, states[entry.name], sites, probed)
         self._write_entries(states)
+
+    def _watch(self) -> None:
+        """Evaluate states and campaigns once a minute, and send messages about what happened."""
+        now_us = self._read_clock()
+        if now_us < self._next_watch_us:
+            return
+        self._next_watch_us = now_us + WATCH_S * US
+        record_reruns(self._store, self._starts, now_us)
+        report = watch_and_notify(self._store, self._rules, self._channels, self._read_clock)
+        for _, event, reason in report.failed:
+            _LOG.warning("a message was not sent: %s: %s", event.title, reason)
 
     def _visit_entry(
         self,
@@ -213,6 +234,7 @@ class Patrol:
         if entry.follows_releases:
             releases = self._finder.find_releases(spec, now_us)
             due |= self._drop_existing(entry, RELEASE, releases)
+        due |= find_reruns(self._store, self._starts, entry.name, now_us)
         if entry.times is not None:
             slot = entry.times.latest_slot(now_us)
             due[slot.name] = Occasion(slot.name, slot.due_us, spec)

@@ -98,6 +98,28 @@ def test_confirmed_regression_is_one_event(store: Store) -> None:
     assert watch_campaigns(store, NOW) == []
 
 
+def test_regression_of_every_night_is_one_event(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    add_campaign(store, "second night", 0.08, seed=5)
+    (known,) = watch_campaigns(store, NOW + 1)
+    assert known.state == CheckState.KNOWN
+    rerun(store, "again", 0.08)
+    watch_campaigns(store, NOW + 2)
+    add_campaign(store, "third night", 0.08, seed=6)
+    watch_campaigns(store, NOW + 3)
+    assert len(list(find_regressions(list_checks(store)))) == 1
+    assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
+    # Repaired, and broken again.
+    add_campaign(store, "fourth night", 0.0, seed=7)
+    watch_campaigns(store, NOW + 4)
+    assert assess_release(store, NEW).level is AlarmLevel.OK
+    add_campaign(store, "fifth night", 0.08, seed=8)
+    (check,) = watch_campaigns(store, NOW + 5)
+    assert check.state == CheckState.SUSPECTED
+
+
 def test_refuted_regression_is_never_announced(store: Store) -> None:
     add_campaign(store, "nightly", 0.08)
     watch_campaigns(store, NOW)
