@@ -1,12 +1,19 @@
-"""Events of alarms: changes of states, and regressions that a rerun confirmed."""
+"""Events of alarms: changes of states, regressions that a rerun confirmed, and change points."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from urllib.parse import quote
 
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.release_state import CheckState, describe_check, link_check
+from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes.change_search import ChangeState
+from treehammer.analysis.changes.step_attribution import Attribution
 from treehammer.analysis.comparison.verdict_text import format_effect
+from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
+from treehammer.sql.core.rows import ChangePointRow
 from treehammer.sql.watch.alarm_outbox import (
     AlarmChange,
     AlarmEvent,
@@ -19,6 +26,8 @@ from treehammer.sql.watch.release_checks import ReleaseCheck
 STATE, REGRESSION, CHANGE_POINT = "state", "regression", "change point"
 #: Severities of events, in order.
 SEVERITIES = ("warning", "critical")
+#: Times since a change point was found, and since its day, within which it is news.
+NEWS_US, RECENT_US = 7 * DAY_US, 30 * DAY_US
 
 
 def find_state_changes(
@@ -49,6 +58,17 @@ def find_regressions(checks: Iterable[ReleaseCheck]) -> Iterator[AlarmChange]:
             yield AlarmChange(_build_regression_event(one))
 
 
+def find_change_points(changes: Iterable[ChangePointRow], now_us: int) -> Iterator[AlarmChange]:
+    """Find the confirmed change points that are news and made reading slower.
+
+    A change of long ago that is found now, such as at the first search, is no news.
+    """
+    for one in changes:
+        is_news = one.found_us >= now_us - NEWS_US and _day_us(one.day) >= now_us - RECENT_US
+        if one.state == ChangeState.CONFIRMED and change_text.is_regression(one) and is_news:
+            yield AlarmChange(_build_change_event(one))
+
+
 def reaches_severity(event: AlarmEvent, minimum: str) -> bool:
     """Whether an event is as severe as the minimum."""
     return SEVERITIES.index(event.severity) >= SEVERITIES.index(minimum)
@@ -74,6 +94,33 @@ def _build_state_event(
         title=f"{level}: {subject.title}{was}: {subject.summary}",
         text="\n".join([*lines, *([f"Rule: {subject.rule}"] if subject.rule else [])]),
         evidence=subject.evidence,
+    )
+
+
+def _build_change_event(change: ChangePointRow) -> AlarmEvent:
+    kinds = {Attribution.SITE: AlarmKind.SITE, Attribution.STORAGE: AlarmKind.SITE}
+    kind = kinds.get(Attribution(change.attribution), AlarmKind.RELEASE)
+    return AlarmEvent(
+        id=hash_identity(CHANGE_POINT, change.id),
+        kind=CHANGE_POINT,
+        subject_kind=AlarmKind.CENTRAL if not change.subject else kind,
+        subject=change.subject,
+        state=AlarmLevel.WARNING,
+        severity="warning",
+        happened_us=change.found_us,
+        title=f"Change: {change_text.describe_change(change)}",
+        text=f"{change.days_before} days before and {change.days_after} since were measured.",
+        evidence=f"/changes/{quote(change.id, safe='')}",
+    )
+
+
+def _day_us(day: int) -> int:
+    """Return the start of a day (YYYYMMDD); 0 for none."""
+    found = number_to_day(day)
+    return (
+        int(datetime(found.year, found.month, found.day, tzinfo=UTC).timestamp() * 1e6)
+        if found
+        else 0
     )
 
 

@@ -9,13 +9,18 @@ from treehammer.analysis.alarms.alarm_delivery import (
     DeliveryReport,
     deliver_messages,
 )
-from treehammer.analysis.alarms.alarm_events import find_regressions, find_state_changes
+from treehammer.analysis.alarms.alarm_events import (
+    find_change_points,
+    find_regressions,
+    find_state_changes,
+)
 from treehammer.analysis.alarms.alarm_overview import assess_all
 from treehammer.analysis.alarms.regression_watch import watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.analysis.status.status_rules import StatusRules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmOutbox
+from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 
@@ -40,6 +45,7 @@ def record_events(
     changes = [
         *find_state_changes(assess_all(store, now_us), outbox.load_states(), now_us),
         *find_regressions(confirmed),
+        *find_change_points(fetch_change_points(store), now_us),
     ]
     recipients = {
         one.event.id: list(channels.list_recipients(one.event)) for one in changes if one.event

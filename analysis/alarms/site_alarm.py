@@ -51,7 +51,6 @@ def assess_sites(store: ResultsReader) -> list[SubjectState]:
 def _build_state(
     site: str, rows: Sequence[StatusChangeRow], figures: Iterable[AlarmFigure] = ()
 ) -> SubjectState:
-    link = f"/sites/{quote(site, safe='')}"
     if not rows:
         return SubjectState(
             AlarmKind.SITE,
@@ -59,7 +58,7 @@ def _build_state(
             AlarmLevel.UNKNOWN,
             "no state was evaluated",
             figures=tuple(figures),
-            evidence=link,
+            evidence=f"/sites/{quote(site, safe='')}",
         )
     worst = min(rows, key=lambda row: WORST_FIRST.index(SiteState(row.state)))
     return SubjectState(
@@ -70,7 +69,7 @@ def _build_state(
         details=tuple(map(_describe_row, rows)),
         figures=tuple(figures),
         since_us=worst.since_us,
-        evidence=link,
+        evidence=_link_change(worst),
         rule=f"{worst.cause}/{worst.rule_version}",
         is_excused=worst.cause == CENTRAL_CAUSE or worst.state == SiteState.DOWNTIME,
     )
@@ -83,9 +82,14 @@ def _build_central_state(row: StatusChangeRow) -> SubjectState:
         AlarmLevel(row.state.upper()),
         row.reason,
         since_us=row.since_us,
-        evidence="/",
+        evidence=_link_change(row),
         rule=f"{row.cause}/{row.rule_version}",
     )
+
+
+def _link_change(row: StatusChangeRow) -> str:
+    """Return the path of the page with the evidence of a change."""
+    return f"/state-changes/{quote(row.id, safe='')}"
 
 
 def _describe_row(row: StatusChangeRow) -> str:

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.analysis.alarms.alarm_events import find_state_changes, reaches_severity
+from treehammer.analysis.alarms.alarm_events import (
+    find_change_points,
+    find_state_changes,
+    reaches_severity,
+)
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.service_state import ServiceFacts, judge_service
+from treehammer.sql.core.rows import ChangePointRow
 from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmOutbox, OutboxSummary
 from treehammer.sql.write.store import Store
 
@@ -77,6 +82,29 @@ def test_severity_is_compared_with_the_minimum(outbox: AlarmOutbox) -> None:
     assert reaches_severity(event, "warning")
     assert not reaches_severity(event, "critical")
     assert reaches_severity(replace(event, severity="critical"), "critical")
+
+
+def test_recent_confirmed_slowdown_is_an_event() -> None:
+    now_us = 1_790_000_000_000_000  # 2026-09-21
+    slow = ChangePointRow(
+        id="c1", found_us=now_us, updated_us=now_us, day=20260915, state="confirmed", kind="ratio",
+        metric="cpu_per_event_s", test_name="ttree-read", control="6.38.00", attribution="site",
+        subject="SITE_A", effect=0.05, low=0.04, high=0.06, p_value=1e-6, days_before=30,
+        days_after=6, seconded=True, cause="kernel", evidence="[]",
+    )  # fmt: skip
+    (change,) = find_change_points([slow], now_us)
+    assert change.event is not None
+    assert change.event.title.startswith("Change: Site SITE_A: ")
+    assert "+5.1 %" in change.event.title
+    assert (change.event.subject_kind, change.event.subject) == ("site", "SITE_A")
+    assert change.event.evidence == "/changes/c1"
+    for other in (
+        replace(slow, effect=-0.05),
+        replace(slow, state="provisional"),
+        replace(slow, found_us=now_us - 8 * 24 * HOUR),
+        replace(slow, day=20260801),
+    ):
+        assert list(find_change_points([other], now_us)) == []
 
 
 @pytest.mark.parametrize(
