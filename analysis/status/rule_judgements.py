@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from treehammer.analysis.status.site_state import SiteState
@@ -47,13 +47,20 @@ class RuleMemory:
     recovered_us: int | None = None
 
 
+#: Collects counts, and identities of results, behind a judgement.
+CollectEvidence = Callable[[], Mapping[str, Any]]
+
+
 @dataclass(frozen=True)
 class Judgement:
-    """State by a rule at a time, with a sentence and its evidence."""
+    """State by a rule at a time, with a sentence.
+
+    ``collect_evidence`` is called where the state changes, which most judgements do not.
+    """
 
     state: SiteState
     reason: str
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    collect_evidence: CollectEvidence = dict
     memory: RuleMemory = RuleMemory()
 
 
@@ -83,15 +90,17 @@ def charge_run(run: RunOutcome, kind: str, storage_failures: Collection[str]) ->
 def judge_share(rule: ShareRule, runs: Sequence[ChargedRun], before: RuleMemory) -> Judgement:
     """Judge the measurements of a window by the ratio of bad to good ones."""
     good, bad = sum(run.good for run in runs), sum(run.bad for run in runs)
-    counts = {"good": good, "bad": bad}
-    evidence = {"counts": counts, **_name_evidence(runs)}
+
+    def collect_evidence() -> Mapping[str, Any]:
+        return {"counts": {"good": good, "bad": bad}, **_name_evidence(runs)}
+
     total = good + bad
     if total < rule.min_measurements:
         reason = f"{pluralize(total, 'measurement')} in {rule.window}, too few to judge"
-        return Judgement(SiteState.UNKNOWN, reason, evidence)
+        return Judgement(SiteState.UNKNOWN, reason, collect_evidence)
     state = classify_share(rule, good, bad, was_bad=before.state in _BAD)
     reason = f"{bad} of {pluralize(total, 'measurement')} in {rule.window} failed"
-    return Judgement(state, reason, evidence, RuleMemory(state))
+    return Judgement(state, reason, collect_evidence, RuleMemory(state))
 
 
 _BAD = (SiteState.WARNING, SiteState.CRITICAL)
@@ -136,23 +145,26 @@ def judge_tests(
         return _judge_recovery(rule, by_test, before, now_us, recent)
     if len(failing) >= rule.failing_tests:
         return _judge_exclusion(rule, failing, by_test, before, now_us)
-    evidence = {"tests": _count_tests(by_test), **_name_evidence(runs)}
+
+    def collect_evidence() -> Mapping[str, Any]:
+        return {"tests": _count_tests(by_test), **_name_evidence(runs)}
+
     memory = replace(before, tests=frozenset())
     if failing:
         names = ", ".join(sorted(failing))
         reason = f"the last {rule.failed_runs} runs of {names} failed"
-        return _judge(SiteState.WARNING, reason, evidence, memory)
+        return _judge(SiteState.WARNING, reason, collect_evidence, memory)
     if all(len(some) < rule.failed_runs for some in by_test.values()):
         reason = f"fewer than {rule.failed_runs} runs of any test in {rule.window}"
-        return _judge(SiteState.UNKNOWN, reason, evidence, memory)
+        return _judge(SiteState.UNKNOWN, reason, collect_evidence, memory)
     reason = f"{pluralize(len(by_test), 'test')} ran, none failed {rule.failed_runs} times in a row"
-    return _judge(SiteState.OK, reason, evidence, memory)
+    return _judge(SiteState.OK, reason, collect_evidence, memory)
 
 
 def _judge(
-    state: SiteState, reason: str, evidence: Mapping[str, Any], memory: RuleMemory
+    state: SiteState, reason: str, collect_evidence: CollectEvidence, memory: RuleMemory
 ) -> Judgement:
-    return Judgement(state, reason, evidence, replace(memory, state=state))
+    return Judgement(state, reason, collect_evidence, replace(memory, state=state))
 
 
 def _judge_exclusion(
@@ -165,11 +177,10 @@ def _judge_exclusion(
     runs = sorted(
         (run for some in failing.values() for run in some), key=lambda run: run.run.ended_us
     )
-    evidence = {
-        "tests": _count_tests(by_test),
-        "failures": dict(_count_failures(runs).most_common()),
-        **_name_evidence(runs),
-    }
+
+    def collect_evidence() -> Mapping[str, Any]:
+        return {"tests": _count_tests(by_test), **_name_evidence(runs)}
+
     names = ", ".join(sorted(failing))
     reason = (
         f"the last {rule.failed_runs} runs of {pluralize(len(failing), 'test')} failed: {names}"
@@ -177,9 +188,9 @@ def _judge_exclusion(
     hold_until_us = (before.recovered_us or 0) + duration_us(rule.hold)
     if before.recovered_us is not None and now_us < hold_until_us:
         reason += f"; no second exclusion within {rule.hold} of the last recovery"
-        return _judge(SiteState.WARNING, reason, evidence, before)
+        return _judge(SiteState.WARNING, reason, collect_evidence, before)
     memory = replace(before, tests=frozenset(by_test))
-    return _judge(SiteState.CRITICAL, reason, evidence, memory)
+    return _judge(SiteState.CRITICAL, reason, collect_evidence, memory)
 
 
 def _judge_recovery(
@@ -198,17 +209,22 @@ def _judge_recovery(
         and all(run.succeeded for run in by_test[test][-rule.recovery_runs :])
     }
     runs = [run for some in by_test.values() for run in some]
-    evidence = {"tests": _count_tests(by_test), **_name_evidence(runs)}
+
+    def collect_evidence() -> Mapping[str, Any]:
+        return {"tests": _count_tests(by_test), **_name_evidence(runs)}
+
     if tests and recovered == tests:
         of_all = f"all {len(tests)} tests" if len(tests) > 1 else "the only test"
         reason = f"the last {rule.recovery_runs} runs of {of_all} succeeded"
-        return _judge(SiteState.OK, reason, evidence, RuleMemory(recovered_us=now_us))
+        return _judge(SiteState.OK, reason, collect_evidence, RuleMemory(recovered_us=now_us))
     if not recent:
         reason = f"no run in {rule.forget}"
-        return _judge(SiteState.UNKNOWN, reason, evidence, RuleMemory())
+        return _judge(SiteState.UNKNOWN, reason, collect_evidence, RuleMemory())
     missing = ", ".join(sorted(tests - recovered))
     reason = f"waits for {rule.recovery_runs} successes in a row of {missing}"
-    return _judge(SiteState.CRITICAL, reason, evidence, replace(before, tests=before.tests | tests))
+    return _judge(
+        SiteState.CRITICAL, reason, collect_evidence, replace(before, tests=before.tests | tests)
+    )
 
 
 def _group_by_test(runs: Iterable[ChargedRun]) -> dict[str, list[ChargedRun]]:

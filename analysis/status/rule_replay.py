@@ -145,7 +145,7 @@ def _note_change(
                 judgement.state,
                 before.state,
                 judgement.reason,
-                judgement.evidence,
+                judgement.collect_evidence(),
                 judgement.memory,
             )
         )

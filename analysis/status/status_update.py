@@ -6,8 +6,15 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from treehammer.analysis.status.rule_judgements import ChargedRun, Judgement, RuleMemory, charge_run
+from treehammer.analysis.status.rule_judgements import (
+    ChargedRun,
+    CollectEvidence,
+    Judgement,
+    RuleMemory,
+    charge_run,
+)
 from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange, replay_rule
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.state_timeline import Subject, SubjectInput, build_timeline
@@ -104,10 +111,18 @@ def _replay(
         downtimes,
     )
     days = _judge_days(store, rules, window)
+    known: defaultdict[Subject, list[StatusChangeRow]] = defaultdict(list)
+    for row in states:
+        known[Subject(row.subject_kind, row.site)].append(row)
     inputs: dict[Subject, SubjectInput] = {}
     for subject in _list_subjects(runs, days, states, overrides):
         inputs[subject] = _replay_subject(
-            subject, runs.get(subject, ()), days.get(subject.site, {}), states, rules, window
+            subject,
+            runs.get(subject, ()),
+            days.get(subject.site, {}),
+            known[subject],
+            rules,
+            window,
         )
     central = {row.site: row for row in states if row.subject_kind == CENTRAL}
     timeline = build_timeline(inputs, downtimes, overrides, central, rules, window)
@@ -169,7 +184,7 @@ def _judge_days(
         list_operation_days(store, first, last), rule
     ).items():
         if site:
-            evidence = {"day": day, "counts": one.counts}
+            evidence: CollectEvidence = partial(dict, day=day, counts=one.counts)
             memory = RuleMemory(one.status)
             found[site][day] = Judgement(one.status, f"load tests: {one}", evidence, memory)
     return dict(found)
@@ -179,11 +194,10 @@ def _replay_subject(
     subject: Subject,
     runs: Sequence[ChargedRun],
     days: Mapping[int, Judgement],
-    states: Iterable[StatusChangeRow],
+    mine: Sequence[StatusChangeRow],
     rules: StatusRules,
     window: ReplayWindow,
 ) -> SubjectInput:
-    mine = [row for row in states if (row.subject_kind, row.site) == subject]
     rule_states = {row.rule: row for row in mine if row.rule}
     changes: dict[str, Sequence[RuleChange]] = {}
     for name, rule in rules.rules.items():
