@@ -24,7 +24,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.sql.core import schema
-from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, upsert_rows
+from treehammer.sql.core.row_mapping import (
+    fetch_rows,
+    insert_missing_rows,
+    split_ids,
+    upsert_rows,
+)
 from treehammer.sql.core.rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.watch.patrol_budget import SiteLimits, find_exhausted_sites, utc_day
 from treehammer.sql.watch.patrol_lease import LeaseLostError, PatrolLease
@@ -99,18 +104,14 @@ class PatrolStarts:
 
     def find_known(self, entry: str, occasions: Collection[str]) -> set[str]:
         """Return those of some occasions that have a start, or were noted."""
+        known: set[str] = set()
         with self._store.connection() as connection:
-            query = sa.select(_start.c.occasion).where(_start.c.entry == entry)
-            known = {str(row[0]) for row in connection.execute(query)}
-        return known & set(occasions)
-
-    def has_noted(self, entry: str, prefix: str) -> bool:
-        """Whether the entry has any occasion with this prefix."""
-        query = sa.select(sa.func.count()).where(
-            _start.c.entry == entry, _start.c.occasion.startswith(prefix, autoescape=True)
-        )
-        with self._store.connection() as connection:
-            return bool(connection.execute(query).scalar_one())
+            for some in split_ids(occasions):
+                query = sa.select(_start.c.occasion).where(
+                    _start.c.entry == entry, _start.c.occasion.in_(some)
+                )
+                known.update(str(row[0]) for row in connection.execute(query))
+        return known
 
     # Claims
 

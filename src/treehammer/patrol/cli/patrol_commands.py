@@ -85,7 +85,7 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
     notifier.notify("READY=1", "STATUS=opens the database")
     with (
         _stop_on_signals(notifier) as stop,
-        open_patrol(settings, content, on_wait=_describe_wait) as service,
+        open_patrol(settings, content, on_wait=_refuse_wait if once else _describe_wait) as service,
     ):
         if once:
             leads = service.run_round(stop.is_set)
@@ -100,6 +100,13 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
 def _describe_wait() -> None:
     logging.getLogger("treehammer.patrol").info(
         "another patrol uses this data folder; waiting until it ends"
+    )
+
+
+def _refuse_wait() -> None:
+    raise NothingToDoError(
+        "another patrol uses this data folder",
+        hint="It starts what is due; see treehammer patrol status.",
     )
 
 
