@@ -50,7 +50,14 @@ class MailServer:
         Raises:
             DeliveryError: it was not accepted.
         """
-        mail = build_mail(message, event, link, sender=self.sender)
+        self.send_mail(build_mail(message, event, link, sender=self.sender))
+
+    def send_mail(self, mail: EmailMessage) -> None:
+        """Send a mail to its recipient.
+
+        Raises:
+            DeliveryError: it was not accepted.
+        """
         try:
             server = self._connect()
             try:

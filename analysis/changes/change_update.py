@@ -110,7 +110,9 @@ def _find_rows(
             earlier = next((one for one in unclaimed if _is_same(one, row)), None)
             if earlier:
                 unclaimed.remove(earlier)
-                row = replace(row, id=earlier.id, found_us=earlier.found_us)
+                same_state = earlier.state == row.state
+                found_us = earlier.found_us if same_state else now_us
+                row = replace(row, id=earlier.id, found_us=found_us)
             yield row
 
 

@@ -51,7 +51,7 @@ MISSING_SHARE = 0.1
 SIZES = (0.02, 0.05, 0.10)
 #: Days at either end without a planted step, and days by which a finding may miss it.
 MARGIN_DAYS, DAY_TOLERANCE = 15, 5
-TRIALS = 20
+TRIALS = 10
 #: Mozilla's detector: share of alert groups that are false, and of regressions that it misses.
 MOZILLA_FALSE, MOZILLA_MISSED = 0.125, 0.068
 OTAVA_PACKAGE = "apache-otava==0.8.0"
@@ -288,16 +288,6 @@ def search_raw_times(jobs: Sequence[SimulatedJob]) -> list[Alert]:
     return _group_alerts(series)
 
 
-def search_ratios(jobs: Sequence[SimulatedJob]) -> list[Alert]:
-    """Search the daily paired ratios (as times) with Otava's defaults, and group alerts by day."""
-    series: dict[SeriesPlace, dict[int, list[float]]] = {}
-    for job in jobs:
-        for release, value in job.ratios.items():
-            place = replace(job.place, release=release)
-            series.setdefault(place, {}).setdefault(job.day, []).append(math.exp(value))
-    return _group_alerts(series)
-
-
 def _group_alerts(series: Mapping[SeriesPlace, Mapping[int, Sequence[float]]]) -> list[Alert]:
     """Run Otava on each series; alerts within three days of the previous one form a group."""
     compute = _load_otava()
@@ -344,5 +334,4 @@ def _install_otava() -> None:
 METHODS: Mapping[str, Callable[[Sequence[SimulatedJob]], list[Alert]]] = {
     "treehammer": search_changes,
     "Otava, raw times": search_raw_times,
-    "Otava, daily ratios": search_ratios,
 }

@@ -490,7 +490,7 @@ class ChangePointRow:
 
     Attributes:
         id: identity, kept while the change is found again.
-        found_us: time of the first finding.
+        found_us: time of the first finding in its state.
         updated_us: time of the last one.
         day: first day (UTC, YYYYMMDD) after the change.
         state: ``provisional`` or ``confirmed``.

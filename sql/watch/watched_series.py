@@ -39,7 +39,7 @@ def fetch_watched_series(store: ResultsReader, **values: str) -> list[WatchedSer
 
 
 def fetch_watched_days(
-    store: ResultsReader, first: int, last: int, **values: str
+    store: ResultsReader, first: int, last: int, /, **values: str
 ) -> list[WatchedDayRow]:
     """Fetch the days from ``first`` to ``last`` of the series with these values, by series and day."""
     table = watched_day

@@ -69,6 +69,9 @@ COMMANDS = {
         "sql.cli.database_commands:db_group", "Inspect, upgrade and copy the results database."
     ),
     "demo": LazyCommand("demo:demo", "Compare two ROOT releases on this machine."),
+    "digest": LazyCommand(
+        "analysis.cli.digest_command:digest_command", "Print or mail the changes of a week."
+    ),
     "doctor": LazyCommand(
         "submit.cli.doctor_command:doctor", "Check this installation; name remedies."
     ),

@@ -360,6 +360,7 @@ OPERATIONS = (
             "work": "tests and variants ever measured",
             "states": "current states of its jobs and its storage",
             "state_changes": "changes of these states, also superseded ones",
+            "changepoints": "steps of the last 90 days in daily series of the site",
         },
         (
             Parameter("site", "Name of the site.", _TEXT, in_path=True),
@@ -467,6 +468,17 @@ OPERATIONS = (
                 {"enum": ["site", "release", "service"]},
             ),
             Parameter("name", "Name of the site or release.", _TEXT),
+        ),
+    ),
+    PageOperation(
+        "/changes",
+        "listChanges",
+        "changes",
+        "Steps in daily series of the last 90 days",
+        {"changepoints": "changes, slower ones first, then newest first"},
+        (
+            Parameter("site", "Changes of a site, as site of the jobs or storage.", _TEXT),
+            Parameter("release", "Changes of a ROOT release.", _TEXT),
         ),
     ),
     PageOperation(

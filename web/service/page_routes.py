@@ -29,6 +29,7 @@ from treehammer.web.views.campaign import (
     job_page,
     measurement_page,
 )
+from treehammer.web.views.changes import changes_page
 from treehammer.web.views.compare import compare_page
 from treehammer.web.views.explore import explore_page
 from treehammer.web.views.load import load_page
@@ -46,6 +47,7 @@ MENU = {
     "overview": "Overview",
     "explore": "Explore",
     "compare": "Compare",
+    "changes": "Changes",
     "campaigns": "Campaigns",
     "sites": "Sites",
     "alarms": "Alarms",
@@ -86,6 +88,7 @@ class PageRoutes:
             *overview_page.routes(self._context),
             *explore_page.routes(self._context),
             *compare_page.routes(self._context),
+            *changes_page.routes(self._context),
             *campaign_list_page.routes(self._context),
             *load_page.routes(self._context),
             *campaign_page.routes(self._context),

@@ -36,6 +36,8 @@ from treehammer.web.display.efficiency_explanation import (
     explain_efficiency,
 )
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
+from treehammer.web.views.changes.change_table import build_change_point_table
+from treehammer.web.views.changes.changes_page import list_recent_changes
 from treehammer.web.views.shared.common_columns import count_columns, variant_column
 from treehammer.web.views.shared.page_context import (
     HTML,
@@ -106,6 +108,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     outcomes = _outcome_table(store, query, request)
     work = _work_table(works)
     explanation = _explain_site(store, query)
+    changepoints = build_change_point_table(list_recent_changes(store, site=site), request)
     states = build_states_table(load_current_states(store, site), request)
     state_changes = build_history_table(
         state_history.list_state_changes(store, site=site, superseded=True), request
@@ -113,6 +116,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     chart = build_site_chart(points, changes.rows, query) if points else None
     values: dict[str, Any] = {
         "query": query,
+        "changepoints": changepoints,
         "states": states,
         "state_changes": state_changes,
         "chart": chart,
@@ -148,6 +152,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         work,
         states,
         state_changes,
+        changepoints,
     )
     charts = {"trend": chart} if chart else {}
     charts |= {f"doors-{number}": one for number, one in enumerate(values["door_charts"], 1)}

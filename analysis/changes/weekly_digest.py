@@ -1,0 +1,156 @@
+"""Digest of a week: what became slower or faster, in five minutes' reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from html import escape
+
+from treehammer.analysis.changes.change_search import ChangeState
+from treehammer.analysis.changes.change_text import (
+    describe_quantity,
+    format_day,
+    format_interval,
+    format_size,
+    is_regression,
+    name_subject,
+)
+from treehammer.sql.core.rows import ChangePointRow
+
+#: Lines of a section; the rest is counted.
+MAX_LINES = 12
+
+
+@dataclass(frozen=True)
+class DigestLine:
+    """One change in words, and the identity of its evidence."""
+
+    text: str
+    change_id: str
+
+
+@dataclass(frozen=True)
+class DigestSection:
+    """Lines below a heading, the largest change first; ``more`` counts those left out."""
+
+    title: str
+    lines: Sequence[DigestLine]
+    more: int
+    empty: str
+
+
+@dataclass(frozen=True)
+class WeeklyDigest:
+    """Digest of the seven days from ``first``, a Monday."""
+
+    first: date
+    sections: Sequence[DigestSection]
+
+    @property
+    def title(self) -> str:
+        """Title with the week and its days."""
+        year, week, _ = self.first.isocalendar()
+        last = self.first + timedelta(days=6)
+        return f"Treehammer, week {year}-W{week:02}: {self.first} to {last}"
+
+    def to_markdown(self, base_url: str) -> str:
+        """Write the digest as Markdown; every line links to its evidence."""
+        return "\n".join(self._list_markdown(base_url)) + "\n"
+
+    def to_html(self, base_url: str) -> str:
+        """Write the digest as a small HTML page for mail."""
+        parts = [f"<h1>{escape(self.title)}</h1>"]
+        for section in self.sections:
+            parts.append(f"<h2>{escape(section.title)}</h2>")
+            items = [
+                f'<li>{escape(line.text)} <a href="{escape(link_change(base_url, line))}">evidence</a>'
+                "</li>"
+                for line in section.lines
+            ]
+            parts.append(f"<ul>{''.join(items)}</ul>" if items else f"<p>{section.empty}</p>")
+            parts += [f"<p>{section.more} more.</p>"] if section.more else []
+        return f"<!DOCTYPE html><html><body>{''.join(parts)}</body></html>\n"
+
+    def _list_markdown(self, base_url: str) -> Iterator[str]:
+        yield f"# {self.title}"
+        for section in self.sections:
+            yield f"\n## {section.title}\n"
+            for line in section.lines:
+                yield f"- {line.text} ([evidence]({link_change(base_url, line)}))"
+            if section.more:
+                yield f"- {section.more} more"
+            if not section.lines:
+                yield section.empty
+
+
+def link_change(base_url: str, line: DigestLine) -> str:
+    """Return the address of a change's page."""
+    return f"{base_url}/changes/{line.change_id}"
+
+
+def parse_week(text: str) -> date:
+    """Parse a week such as ``2026-W46``; return its Monday.
+
+    Raises:
+        ValueError: it is no week.
+    """
+    year, _, week = text.partition("-W")
+    return date.fromisocalendar(int(year), int(week), 1)
+
+
+def last_whole_week(today: date) -> date:
+    """Return the Monday of the last week that is over."""
+    return today - timedelta(days=today.weekday() + 7)
+
+
+def build_digest(changes: Iterable[ChangePointRow], first: date) -> WeeklyDigest:
+    """Build the digest of the week from ``first``.
+
+    A change belongs to the week in which it was confirmed. Provisional ones are listed apart.
+    Metrics of one change share a line.
+    """
+    start_us = int(datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp() * 1e6)
+    end_us = start_us + 7 * 86_400_000_000
+    own = [one for one in changes if start_us <= one.found_us < end_us]
+    confirmed = [one for one in own if one.state == ChangeState.CONFIRMED]
+    return WeeklyDigest(
+        first,
+        (
+            _build_section(
+                "Slower", [one for one in confirmed if is_regression(one)], "Nothing became slower."
+            ),
+            _build_section(
+                "Faster",
+                [one for one in confirmed if not is_regression(one)],
+                "Nothing became faster.",
+            ),
+            _build_section(
+                "Provisional, to be confirmed by the next days",
+                [one for one in own if one.state == ChangeState.PROVISIONAL],
+                "Nothing.",
+            ),
+        ),
+    )
+
+
+def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) -> DigestSection:
+    groups: dict[tuple[object, ...], list[ChangePointRow]] = {}
+    for one in sorted(changes, key=lambda change: (-abs(change.effect), change.metric)):
+        subject = (one.kind, one.test_name, one.control, one.attribution, one.subject)
+        key = (*subject, one.day) if one.subject or one.attribution == "central" else (one.id,)
+        groups.setdefault(key, []).append(one)
+    lines = [DigestLine(_describe_group(group), group[0].id) for group in groups.values()]
+    return DigestSection(title, lines[:MAX_LINES], max(len(lines) - MAX_LINES, 0), empty)
+
+
+def _describe_group(group: Sequence[ChangePointRow]) -> str:
+    first = group[0]
+    sizes = ", ".join(
+        f"{describe_quantity(one)} {format_size(one.effect)} ({format_interval(one)})"
+        for one in group
+    )
+    causes = dict.fromkeys(one.cause for one in group if one.cause)
+    cause = f"; changed on that day: {'; '.join(causes)}" if causes else ""
+    name = name_subject(first)
+    return f"{name[0].upper()}{name[1:]} since {format_day(first.day)}, test {first.test_name}: {sizes}{cause}"

@@ -1,0 +1,135 @@
+"""Pages of changes over time, the digest and the feed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from measurement_factory import (
+    build_change_point,
+    build_watched_day,
+    build_watched_series,
+    make_measurement,
+)
+from service_thread import ServiceThread, run_service
+
+from treehammer.analysis.changes.weekly_digest import build_digest, parse_week
+from treehammer.cli import cli
+from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.watch.change_points import replace_change_points
+from treehammer.sql.watch.watched_series import replace_watched_days
+from treehammer.sql.write.store import Store
+
+NOW = datetime.now(UTC)
+ATOM = "{http://www.w3.org/2005/Atom}"
+
+
+def day_ago(days: int) -> int:
+    return day_to_number((NOW - timedelta(days=days)).date())
+
+
+def list_changes() -> list[ChangePointRow]:
+    found = {"found_us": int(NOW.timestamp() * 1e6), "day": day_ago(20)}
+    storage = json.dumps([{"site": "B", "storage_site": "B", "door": "near", "effect": -0.1}])
+    return [
+        build_change_point("cpu", cause="ROOT build a → b", **found),
+        build_change_point("wall", metric="wall_per_event_s", effect=0.04, **found),
+        build_change_point(
+            "storage",
+            kind="level",
+            attribution="storage",
+            subject="B",
+            effect=-0.1,
+            evidence=storage,
+            **found,
+        ),
+        build_change_point("new", state="provisional", effect=0.3, **found),
+    ]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'results.db'}"
+    series = [
+        build_watched_series(f"{site}{release}", site=site, release=release)
+        for site in "AB"
+        for release in ("6.40.00", "master")
+    ]
+    days = [
+        build_watched_day(one.id, day_ago(back), 0.05 * (back < 20) + 0.001 * (back % 3))
+        for one in series
+        for back in range(40)
+    ]
+    with Store.open(url) as store:
+        store.add([make_measurement(site="A")])
+        replace_watched_days(store, series, days, day_ago(40), day_ago(0))
+        replace_change_points(store, list_changes(), 0)
+    return url
+
+
+@pytest.fixture
+def service(database: str, tmp_path: Path) -> Iterator[ServiceThread]:
+    with run_service(tmp_path, reading_open=True) as running:
+        yield running
+
+
+def test_pages_show_changes_with_their_evidence(service: ServiceThread) -> None:
+    page = unescape(service.load_page("/changes"))
+    assert page.index("+35.0 %") < page.index("-9.5 %")
+    assert "/changes/cpu" in page
+    assert "storage B" not in unescape(service.load_page("/changes?site=A"))
+    change = unescape(service.load_page("/changes/cpu"))
+    assert "ROOT 6.40.00: CPU" in change
+    assert "changed on that day: ROOT build a → b" in change
+    assert "+5.0 %" in change
+    release = unescape(service.load_page("/releases/6.40.00"))
+    assert "relative to 6.38.00, in per cent" in release
+    drawn = service.load_page("/releases/6.40.00?drawing=test-1.svg")
+    assert "master" in drawn
+    assert "Slower or faster since" in unescape(service.load_page("/sites/A"))
+    rows = json.loads(service.load_page("/changes?format=json"))["tables"]["changepoints"]
+    assert {row["id"] for row in rows} == {"cpu", "wall", "storage", "new"}
+
+
+def test_digest_has_one_line_for_each_change(service: ServiceThread) -> None:
+    year, week, _ = NOW.isocalendar()
+    page = unescape(service.load_page(f"/digest?week={year}-W{week:02}"))
+    assert page.count("<li>ROOT 6.40.00 since") == 2
+    assert "Storage B since" in page
+    assert "/changes/storage" in page
+    feed = ElementTree.fromstring(service.load_page("/changes.atom"))
+    entries = feed.findall(f"{ATOM}entry")
+    links = [entry.find(f"{ATOM}link") for entry in entries]
+    assert [str(link.get("href")).rpartition("/")[2] for link in links if link is not None] == [
+        "cpu",
+        "wall",
+    ]
+
+
+def test_digest_is_printed_with_links(database: str, tmp_path: Path) -> None:
+    year, week, _ = NOW.isocalendar()
+    arguments = ["--database", database, "digest", "--week", f"{year}-W{week:02}"]
+    printed = CliRunner().invoke(cli, arguments, catch_exceptions=False).output
+    assert "## Slower\n\n- ROOT 6.40.00 since" in printed
+    assert "wall relative to 6.38.00 +4.1 %" in printed
+    assert "([evidence](/changes/cpu))" in printed
+    html = CliRunner().invoke(cli, [*arguments, "--html"], catch_exceptions=False).output
+    assert '<a href="/changes/storage">' in html
+    listed = CliRunner().invoke(
+        cli, ["--database", database, "changes", "--site", "B", "--json"], catch_exceptions=False
+    )
+    assert [row["id"] for row in json.loads(listed.stdout)] == ["storage"]
+
+
+def test_quiet_week_says_so() -> None:
+    digest = build_digest(list_changes(), parse_week("2020-W01"))
+    assert "Nothing became slower." in digest.to_markdown("")
+    with pytest.raises(ValueError, match="week"):
+        parse_week("2020-W60")

@@ -1,0 +1,67 @@
+"""Table of change points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+
+from treehammer.analysis.changes import change_text
+from treehammer.sql.core.rows import ChangePointRow
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.views.shared.page_context import link_to
+
+
+def build_change_point_table(changes: Sequence[ChangePointRow], request: Request) -> DataTable:
+    """Build the table of changes; each leads to its evidence."""
+    rows = [
+        {
+            "since": change_text.format_day(one.day),
+            "id": one.id,
+            "points_at": change_text.name_subject(one),
+            "attribution": one.attribution,
+            "subject": one.subject,
+            "quantity": change_text.describe_quantity(one),
+            "metric": one.metric,
+            "kind": one.kind,
+            "test": one.test_name,
+            "control": one.control,
+            "change": change_text.format_size(one.effect),
+            "interval": change_text.format_interval(one),
+            "effect": one.effect,
+            "low": one.low,
+            "high": one.high,
+            "state": one.state,
+            "cause": one.cause,
+        }
+        for one in changes
+    ]
+    columns = (
+        TableColumn(
+            "since", "since", link=lambda row: link_to(request, "change", change=row["id"])
+        ),
+        TableColumn("points_at", "points at", is_long=True),
+        TableColumn("quantity", "quantity", is_long=True),
+        TableColumn("test", "test", is_long=True),
+        TableColumn("change", "change", is_number=True, css_class=_color),
+        TableColumn("interval", "95 % interval", is_number=True),
+        TableColumn("state", "state"),
+        TableColumn("cause", "changed on that day", is_long=True),
+        *(
+            TableColumn(name, hidden=True)
+            for name in ("id", "attribution", "subject", "metric", "kind", "control", "effect")
+        ),
+        TableColumn("low", hidden=True),
+        TableColumn("high", hidden=True),
+    )
+    return DataTable(
+        "changepoints",
+        "Changes over time",
+        columns,
+        rows,
+        empty_text="No changes found in this period.",
+    )
+
+
+def _color(row: Row) -> str:
+    return "worse-2" if row["effect"] > 0 else "better-2"

@@ -1,0 +1,203 @@
+"""Changes over time: the list, the evidence of one, the week's digest, and a feed of regressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
+from xml.etree import ElementTree
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from treehammer.analysis.changes import change_text, weekly_digest
+from treehammer.analysis.changes.change_search import ChangeState
+from treehammer.analysis.changes.change_update import WINDOW_DAYS
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.watch.change_points import fetch_change_points, find_change_point
+from treehammer.sql.write.store import Store
+from treehammer.web.core.route_paths import allow_any_text
+from treehammer.web.display import calendar_days
+from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.views.changes.change_table import build_change_point_table
+from treehammer.web.views.changes.ratio_chart import build_ratio_charts, build_ratio_table
+from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
+
+#: Entries of the feed.
+MAX_ENTRIES = 50
+_ATOM = "http://www.w3.org/2005/Atom"
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Routes of the pages."""
+    return [
+        context.page_route("/changes", changes_view, "changes"),
+        context.page_route("/changes.atom", feed_view, "changes-feed"),
+        context.page_route("/digest", digest_view, "digest"),
+        context.page_route(allow_any_text("/changes/{change}"), change_view, "change"),
+        context.page_route(allow_any_text("/releases/{release}"), release_view, "release"),
+    ]
+
+
+def list_recent_changes(store: Store, site: str = "", release: str = "") -> list[ChangePointRow]:
+    """List the changes of the last 90 days, slower ones first, newest first."""
+    first = calendar_days.today() - timedelta(days=WINDOW_DAYS)
+    found = fetch_change_points(store, calendar_days.day_number(first))
+    chosen = change_text.select_changes(found, site, release)
+    return sorted(chosen, key=lambda one: (not change_text.is_regression(one), -one.day))
+
+
+def changes_view(store: Store, request: Request) -> PageView:
+    """Collect the changes, of one site or release if the request names it."""
+    names = {name: request.query_params.get(name, "") for name in ("site", "release")}
+    changes = list_recent_changes(store, **names)
+    table = build_change_point_table(changes, request)
+    values = {"changepoints": table, "names": names}
+    return PageView("changes.html.j2", "Changes over time", values, (table,))
+
+
+def change_view(store: Store, request: Request) -> PageView:
+    """Collect the evidence of a change.
+
+    Raises:
+        NothingToDoError: it is unknown.
+    """
+    change = find_change_point(store, str(request.path_params["change"]))
+    if change is None:
+        raise NothingToDoError(
+            "no such change", hint="Later days may not have supported a provisional one."
+        )
+    columns = (
+        TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
+        TableColumn("storage_site", "storage"),
+        TableColumn("door", "door"),
+        TableColumn("release", "ROOT"),
+        TableColumn("variant", "variant", is_long=True),
+        TableColumn("change", "its own change", is_number=True),
+        TableColumn("error", "± standard error", is_number=True),
+    )
+    rows = [
+        {
+            **{name: str(one.get(name) or "") for name in ("site", "storage_site", "door")},
+            **{name: str(one.get(name) or "") for name in ("release", "variant")},
+            "change": _format_optional(one.get("effect"), "{:+.1%}"),
+            "error": _format_optional(one.get("error"), "{:.1%}"),
+        }
+        for one in change_text.list_places(change)
+    ]
+    table = DataTable("places", "Series that changed", columns, rows)
+    releases = {row["release"] for row in rows if row["release"]}
+    values = {
+        "change": change,
+        "sentence": change_text.describe_change(change),
+        "places": table,
+        "release": next(iter(releases)) if len(releases) == 1 else "",
+        "facts": [
+            ("first day after the change", change_text.format_day(change.day)),
+            ("state", change.state),
+            ("p-value of no change", f"{change.p_value:.1g}"),
+            ("measured days before", change.days_before),
+            ("measured days from the change on", change.days_after),
+            ("a second detector finds it", "yes" if change.seconded else "no"),
+        ],
+    }
+    return PageView("change.html.j2", change_text.name_subject(change), values, (table,))
+
+
+def _format_optional(value: object, form: str) -> str:
+    return form.format(value).replace("%", " %") if isinstance(value, int | float) else "–"
+
+
+def release_view(store: Store, request: Request) -> PageView:
+    """Collect the changes of a release and of the control, and all releases by day.
+
+    Raises:
+        NothingToDoError: it was never related to a control.
+    """
+    release = str(request.path_params["release"])
+    changes = list_recent_changes(store, release=release)
+    charts = build_ratio_charts(store, release, changes)
+    if not charts and not changes:
+        raise NothingToDoError(
+            f"nothing is known of ROOT {release} over time",
+            hint="It needs jobs that it shares with a control release: treehammer changes --update.",
+        )
+    table = build_change_point_table(changes, request)
+    ratios = build_ratio_table(charts)
+    values = {"changepoints": table, "charts": charts, "ratios": ratios}
+    drawings = {f"test-{number}": one.drawing for number, one in enumerate(charts, 1)}
+    return PageView("release.html.j2", f"ROOT {release}", values, (table, ratios), charts=drawings)
+
+
+def digest_view(store: Store, request: Request) -> PageView:
+    """Collect the digest of a week.
+
+    Raises:
+        ConfigError: the request names no week.
+    """
+    week = request.query_params.get("week", "")
+    try:
+        today = calendar_days.today()
+        first = weekly_digest.parse_week(week) if week else weekly_digest.last_whole_week(today)
+        weeks = [_format_week(first + timedelta(days=days)) for days in (-7, 7)]
+    except (ValueError, OverflowError):
+        raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
+    digest = weekly_digest.build_digest(fetch_change_points(store), first)
+    values = {"digest": digest, "weeks": weeks}
+    return PageView("digest.html.j2", digest.title, values)
+
+
+def _format_week(monday: date) -> str:
+    year, week, _ = monday.isocalendar()
+    return f"{year}-W{week:02}"
+
+
+def feed_view(store: Store, request: Request) -> Response:
+    """Answer with the confirmed regressions as an Atom feed, newest first."""
+    confirmed = [
+        one
+        for one in fetch_change_points(store)
+        if change_text.is_regression(one) and one.state == ChangeState.CONFIRMED
+    ]
+    newest = sorted(confirmed, key=lambda one: (-one.found_us, one.id))[:MAX_ENTRIES]
+    return Response(_write_feed(newest, request), media_type="application/atom+xml")
+
+
+def _write_feed(changes: Iterable[ChangePointRow], request: Request) -> bytes:
+    base = str(request.base_url).rstrip("/")
+    feed = ElementTree.Element("feed", xmlns=_ATOM)
+
+    def add(parent: ElementTree.Element, name: str, text: str = "", **attributes: str) -> None:
+        ElementTree.SubElement(parent, name, attributes).text = _drop_controls(text)
+
+    entries = list(changes)
+    add(feed, "title", "Treehammer: regressions")
+    add(feed, "id", f"{base}/changes.atom")
+    add(feed, "link", rel="self", href=f"{base}/changes.atom")
+    add(feed, "updated", _format_time(max((one.found_us for one in entries), default=0)))
+    for one in entries:
+        entry = ElementTree.SubElement(feed, "entry")
+        size = change_text.format_size(one.effect)
+        title = f"{change_text.name_subject(one)}: {change_text.describe_quantity(one)} {size}"
+        add(entry, "title", title)
+        address = base + link_to(request, "change", change=one.id).removeprefix(
+            request.scope.get("root_path", "")
+        )
+        add(entry, "id", address)
+        add(entry, "link", href=address)
+        add(entry, "updated", _format_time(one.found_us))
+        author = ElementTree.SubElement(entry, "author")
+        add(author, "name", "Treehammer")
+        add(entry, "summary", change_text.describe_change(one))
+    body: bytes = ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
+    return body
+
+
+def _drop_controls(text: str) -> str:
+    """Replace characters that XML does not allow."""
+    return "".join(one if one >= " " and one not in "\ufffe\uffff" else " " for one in text)
+
+
+def _format_time(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="seconds")

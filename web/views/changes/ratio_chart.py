@@ -1,0 +1,135 @@
+"""Charts of all releases as ratio to the pinned control, one for each test, with marked changes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from statistics import fmean
+
+import numpy as np
+
+from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes.change_update import WINDOW_DAYS
+from treehammer.analysis.changes.daily_series import DailySeries, SeriesKind, pool_series
+from treehammer.analysis.changes.job_points import build_families
+from treehammer.analysis.samples.sample import HEADLINE_METRICS, natural_sort_key
+from treehammer.analysis.statistics.estimates import estimate_mean
+from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.watch.watched_series import fetch_watched_days, fetch_watched_series
+from treehammer.sql.write.store import Store
+from treehammer.web.display import calendar_days
+from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
+
+#: Releases in a chart: as many as there are colors.
+MAX_RELEASES = 8
+
+
+@dataclass(frozen=True)
+class RatioChart:
+    """Chart of one test, and the changes that its marks number."""
+
+    test: str
+    control: str
+    drawing: LineChart
+    marks: Sequence[tuple[int, str]]
+
+
+def build_ratio_charts(
+    store: Store, release: str, changes: Sequence[ChangePointRow]
+) -> list[RatioChart]:
+    """Build a chart for each test that measured a release, with the other releases beside it."""
+    last = calendar_days.today()
+    first = last - timedelta(days=WINDOW_DAYS - 1)
+    wanted = {"kind": SeriesKind.RATIO.value, "metric": HEADLINE_METRICS[0]}
+    window = calendar_days.day_number(first), calendar_days.day_number(last)
+    families = build_families(
+        fetch_watched_series(store, **wanted), fetch_watched_days(store, *window, **wanted)
+    )
+    charts = []
+    for family, series in sorted(families.items(), key=lambda item: item[0].test_name):
+        if all(one.place.release != release for one in series):
+            continue
+        own = sorted(
+            (one for one in changes if one.test_name == family.test_name), key=lambda one: one.day
+        )
+        marks = [
+            ChartMark(
+                calendar_days.day_from_number(one.day), number, change_text.describe_change(one)
+            )
+            for number, one in enumerate(own, 1)
+            if first <= calendar_days.day_from_number(one.day) <= last
+        ]
+        drawing = LineChart(
+            f"CPU time per event of {family.test_name} relative to {family.control}, in per cent",
+            _build_lines(series, release),
+            DayAxis(first, last),
+            marks,
+        )
+        texts = [(mark.number, mark.text) for mark in marks]
+        charts.append(RatioChart(family.test_name, family.control, drawing, texts))
+    return charts
+
+
+def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
+    """Build the table of all drawn values."""
+    rows = [
+        {
+            "test": chart.test,
+            "release": line.name,
+            "day": dot.at.isoformat(),
+            "ratio": dot.value,
+            "error": dot.error,
+        }
+        for chart in charts
+        for line in chart.drawing.lines
+        for dot in line.dots
+    ]
+    columns = (
+        TableColumn("test", "test", is_long=True),
+        TableColumn("release", "ROOT"),
+        TableColumn("day", "day (UTC)"),
+        TableColumn("ratio", "relative to the control, %", is_number=True),
+        TableColumn("error", "half of the 95 % interval", is_number=True),
+    )
+    return DataTable("ratios", "Releases relative to the control by day", columns, rows)
+
+
+def _build_lines(series: Sequence[DailySeries], release: str) -> list[ChartLine]:
+    """Build a line for each release, the chosen one first."""
+    members: dict[str, list[DailySeries]] = defaultdict(list)
+    for one in series:
+        members[one.place.release].append(one)
+    names = sorted(members, key=natural_sort_key)
+    names.sort(key=lambda name: name != release)
+    colors: Mapping[str, int] = {
+        name: number % MAX_RELEASES
+        for number, name in enumerate(sorted(members, key=natural_sort_key))
+    }
+    return [
+        ChartLine(name, f"color{colors[name]}", _build_dots(name, members[name]))
+        for name in names[:MAX_RELEASES]
+    ]
+
+
+def _build_dots(release: str, members: Sequence[DailySeries]) -> list[ChartDot]:
+    """Average the series of a release by day, with 95 % intervals over series."""
+    days, values = pool_series(members)
+    level = fmean(float(one.values.mean()) for one in members)
+    level -= float(np.mean(values))
+    residuals: dict[int, list[float]] = defaultdict(list)
+    for one in members:
+        for day, value in zip(one.days, one.values - one.values.mean(), strict=True):
+            residuals[int(day)].append(float(value))
+    dots = []
+    for day, value in zip(map(int, days), values, strict=True):
+        estimate = estimate_mean(residuals[day])
+        error = (estimate.interval()[1] - estimate.mean) * 100 if estimate else None
+        size = 100 * math.expm1(level + float(value))
+        when = date.fromordinal(day)
+        text = f"{calendar_days.format_day(when)}: {release} {size:+.1f} %, {len(residuals[day])} series"
+        dots.append(ChartDot(when, size, error, text))
+    return dots
