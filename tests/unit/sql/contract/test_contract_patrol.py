@@ -114,8 +114,8 @@ def test_budget_is_reserved_and_settled(store: Store, clock: FakeClock) -> None:
     clock.advance(86_400)
     starts._lease.acquire()
     assert starts.claim(make_start("c"), charges, limits, 9).start
-    sites = {one.site.site: one for one in fetch_report(store).sites}
-    assert (sites["s"].site.cpu_limit_s, sites["s"].bytes_left) == (100, 1000)
+    sites = {one.site.site: one for one in fetch_report(store, clock).sites}
+    assert (sites["s"].site.cpu_limit_s, sites["s"].bytes_left) == (100, 990)
 
 
 def test_claim_is_completed_by_one_patrol(store: Store, clock: FakeClock) -> None:
@@ -139,7 +139,7 @@ def test_claim_is_completed_by_one_patrol(store: Store, clock: FakeClock) -> Non
     assert {one.state for one in heir.list_open()} == {STORED}
     heir.mark_submitted(taken)
     assert heir.settle(stored, {}, keep_site, state=FAILED, message="gone")
-    assert {one.state for one in fetch_report(store).starts} == {"submitted", FAILED}
+    assert {one.state for one in fetch_report(store, clock).starts} == {"submitted", FAILED}
 
 
 def test_settlement_updates_sites(store: Store, clock: FakeClock) -> None:
