@@ -22,7 +22,7 @@ from treehammer.testbed.install.debian_packages import unpack_packages
 from treehammer.testbed.network.free_ports import find_free_ports
 
 SUITE = "trixie"
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"
 _NAGIOS_FRAME = """
 log_file={folder}/nagios.log

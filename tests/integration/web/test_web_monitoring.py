@@ -1,11 +1,13 @@
-"""Nagios, Prometheus with Alertmanager, the page and ``check`` show the same states."""
+"""Nagios, Prometheus, the page and ``check`` show the same states; killed senders lose nothing."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -33,6 +35,7 @@ from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.rows import DowntimeRow
 from treehammer.sql.watch import site_exceptions
+from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store
 
 pytestmark = pytest.mark.xdist_group("monitoring")
@@ -106,10 +109,12 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
         yield folder, url
 
 
-def check_code(folder: Path, site: str) -> int:
-    words = ("--data-dir", str(folder), "check", "--site", site)
+def list_states(folder: Path) -> dict[tuple[str, str], str]:
+    """List the states that ``check`` prints, by kind and name."""
+    words = ("--data-dir", str(folder), "check", "--all", "--format", "json")
     command = [sys.executable, "-m", "treehammer", *words]
-    return subprocess.run(command, check=False, capture_output=True).returncode
+    done = subprocess.run(command, check=True, capture_output=True)
+    return {(row["kind"], row["name"]): row["state"] for row in json.loads(done.stdout)}
 
 
 def test_rules_of_prometheus_pass_their_tests(tmp_path: Path) -> None:
@@ -149,11 +154,12 @@ def test_all_monitoring_shows_the_same_states(monitored: tuple[Path, str], tmp_p
             (row["kind"], row["name"]): row["state"]
             for row in fetch_json(f"{url}/alarms?format=json")["tables"]["states"]
         }
+        printed = list_states(folder)
         for site, (state, _, _) in SITES.items():
             seen = nagios[f"site {site}"]
             assert page["site", site] == state
             assert metrics["site", site] == int(seen["current_state"]) == CODES[state]
-            assert check_code(folder, site) == CODES[state]
+            assert printed["site", site] == state
             assert f" {state} - " in seen["plugin_output"]
         assert "daily_failed_per_good=25%;6" in nagios["site SITE_WARN"]["performance_data"]
         assert int(nagios["treehammer"]["current_state"]) == 0
@@ -166,3 +172,43 @@ def test_all_monitoring_shows_the_same_states(monitored: tuple[Path, str], tmp_p
         wait_for(lambda: AlertReceiver.alerts.items() >= expected.items(), tmp_path)
         named = {name for _, name in AlertReceiver.alerts}
         assert not named & {"SITE_OK", "SITE_DOWN"}
+
+
+def test_killed_notify_neither_loses_nor_doubles_a_message(
+    monitored: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, _ = monitored
+    received: Counter[str] = Counter()
+
+    class MessageReceiver(BaseHTTPRequestHandler):
+        """Webhook whose sender dies at every second message, before or after the answer."""
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            received[self.headers["X-Treehammer-Delivery"]] += 1
+            if sum(received.values()) % 2:
+                running[-1].kill()
+                running[-1].wait()
+                return
+            self.send_response(204)
+            self.end_headers()
+
+    running: list[subprocess.Popen[bytes]] = []
+    words = ["--data-dir", str(folder), "notify"]
+    with serve_http(MessageReceiver) as port:
+        environment = {**os.environ, "TREEHAMMER_ALARM_WEBHOOK_URL": f"http://127.0.0.1:{port}/"}
+        for _ in range(8):
+            running.append(
+                subprocess.Popen([sys.executable, "-m", "treehammer", *words], env=environment)
+            )
+            running[-1].wait()
+            with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+                # Instead of waiting for the lease of the killed process.
+                with store.writing_connection() as connection:
+                    connection.exec_driver_sql("UPDATE alarm_message SET leased_until_us = 0")
+                events = AlarmOutbox(store).list_events(100)
+                summary = AlarmOutbox(store).summarize()
+            if not summary.waiting:
+                break
+    assert {one.subject for one in events} == {"SITE_A", "SITE_WARN"}
+    assert (summary.sent, len(received)) == (len(events), len(events))
