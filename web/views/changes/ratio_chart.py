@@ -26,6 +26,8 @@ from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, Da
 
 #: Releases in a chart: as many as there are colors.
 MAX_RELEASES = 8
+#: Series that an interval needs: that of two is thirty times as wide as their spread.
+MIN_SERIES = 4
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ def _build_dots(release: str, members: Sequence[DailySeries]) -> list[ChartDot]:
             residuals[int(day)].append(float(value))
     dots = []
     for day, value in zip(map(int, days), values, strict=True):
-        estimate = estimate_mean(residuals[day])
+        enough = len(residuals[day]) >= MIN_SERIES
+        estimate = estimate_mean(residuals[day]) if enough else None
         error = (estimate.interval()[1] - estimate.mean) * 100 if estimate else None
         size = 100 * math.expm1(level + float(value))
         when = date.fromordinal(day)
