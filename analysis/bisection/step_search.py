@@ -20,8 +20,8 @@ from treehammer.analysis.bisection.step_posterior import (
 #: Builds of a search at most: hypotheses grow with their square.
 MAX_BUILDS = 1000
 DEFAULT_CERTAINTY = 0.95
-#: Jobs on which every changed level rests: a single one may have been disturbed.
-MIN_LEVEL_JOBS = 2
+#: Jobs of the builds on both sides of a step: a single one may have been disturbed.
+MIN_SIDE_JOBS = 2
 
 
 class SearchOutcome(Enum):
@@ -99,13 +99,13 @@ class StepSearch:
     def choose_next(self) -> int:
         """Choose the build to measure next: BAD first, then the most informative one.
 
-        A level of an otherwise certain explanation that rests on one job is measured again.
+        A build beside an otherwise certain step that was measured by one job is measured again.
         """
         if not self.jobs:
             return self.builds - 1
         _, steps, certainty = self._explanation
-        if certainty >= self.certainty and (thin := self._find_thin_level(steps)):
-            return thin
+        if certainty >= self.certainty and (side := self._find_unconfirmed_side(steps)):
+            return side
         return choose_build(self._posterior, self._list_measurable())
 
     def conclude(self) -> Conclusion:
@@ -116,7 +116,7 @@ class StepSearch:
         shares = np.bincount(kind, known.probability, minlength=3)
         likeliest, steps, certainty = self._explanation
         outcome = SearchOutcome.UNDECIDED
-        if certainty >= self.certainty and not self._find_thin_level(steps):
+        if certainty >= self.certainty and not self._find_unconfirmed_side(steps):
             outcome = likeliest
         level = posterior.estimate_last_level() if posterior.counts[-1] else None
         return Conclusion(
@@ -136,13 +136,14 @@ class StepSearch:
     def _explanation(self) -> tuple[SearchOutcome, tuple[FoundStep, ...], float]:
         return self._find_explanation(self._posterior)
 
-    def _find_thin_level(self, steps: tuple[FoundStep, ...]) -> int:
-        """Find the first build of a level that rests on too few jobs; 0 if there is none."""
-        ends = [*(step.last for step in steps[1:]), self.builds]
-        for step, end in zip(steps, ends, strict=False):
-            if sum(step.last <= job.build < end for job in self.jobs) < MIN_LEVEL_JOBS:
-                return step.last
-        return 0
+    def _find_unconfirmed_side(self, steps: tuple[FoundStep, ...]) -> int:
+        """Find a build beside a step that has too few jobs; 0 if there is none.
+
+        GOOD, build 0, is measured by every job.
+        """
+        sides = (side for step in steps for side in (step.last, step.first - 1) if side)
+        counts = self._posterior.counts
+        return next((side for side in sides if counts[side] < MIN_SIDE_JOBS), 0)
 
     def _list_measurable(self) -> list[int]:
         return [build for build in range(1, self.builds) if build not in self.skipped]

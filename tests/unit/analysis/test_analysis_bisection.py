@@ -79,7 +79,7 @@ def test_disturbed_job_makes_no_steps() -> None:
     search = StepSearch(6)
     for build, effect in ((5, 0.010), (3, -0.005), (2, 0.004), (1, 1.38)):
         search = search.add_effects(build, [effect])
-    assert search.conclude().outcome is SearchOutcome.UNDECIDED, "a level that rests on one job"
+    assert search.conclude().outcome is SearchOutcome.UNDECIDED, "the high build was measured once"
     assert search.choose_next() == 1
     search = search.add_effects(1, [0.002])
     assert search.conclude().outcome is not SearchOutcome.SEVERAL_STEPS
