@@ -33,7 +33,7 @@ def test_load_is_reachable_and_drawn(loaded: str, open_tab: Visit, size: str, sc
     tab.page.get_by_role("link", name="Load", exact=True).click()
     tab.page.get_by_role("heading", name="Load of opens", level=1).wait_for()
     figures = tab.page.locator("figure")
-    points, marks = ".canvas .mark-symbol.role-mark path", ".canvas .mark-rect.role-mark path"
+    points, marks = ".canvas .mark-symbol.role-mark path", ".canvas .mark-text.role-mark text"
     figures.first.locator(".plot.ready").wait_for()
     assert figures.first.locator(points).count() == len(RATES)
     rates = figures.filter(has_text="over seconds since the start").first

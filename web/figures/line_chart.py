@@ -65,7 +65,8 @@ class DayAxis:
 
     def encode(self, channel: Any, field: str) -> Any:
         """Encode a field as days."""
-        scale = alt.Scale(type="utc", domain=list(self.ends), nice=False)
+        # Vega-Lite cannot merge equal domains of days of several layers.
+        scale = alt.Scale(type="utc", nice=False, padding=12)
         axis = alt.Axis(grid=False, format="%-d %b", tickCount=8, labelOverlap=True)
         return channel(f"{field}:T", title=None, scale=scale, axis=axis)
 
@@ -264,9 +265,13 @@ class LineChart:
         shape = encode_marker(series, _WIDTH, names)
         points = {True: dots.transform_filter("datum.o"), False: dots.transform_filter("!datum.o")}
         return [
-            *self._layer_marks(),
             *self._layer_lines(base, y),
-            drop_missing_bars(dots).mark_rule().encode(self._up.encode(alt.Y, "l"), y2="h:Q"),
+            # Vega warns of a layer without data.
+            *(
+                [drop_missing_bars(dots).mark_rule().encode(self._up.encode(alt.Y, "l"), y2="h:Q")]
+                if any(dot.error for line in self.lines for dot in line.dots)
+                else []
+            ),
             *(
                 chart.mark_point(filled=not hollow, size=45).encode(
                     y, shape=shape, tooltip=alt.Tooltip("text:N", title=" ")
@@ -274,6 +279,7 @@ class LineChart:
                 for hollow, chart in points.items()
                 if not hollow or any(dot.hollow for line in self.lines for dot in line.dots)
             ),
+            *self._layer_marks(),
         ]
 
     def _layer_lines(self, base: alt.Chart, y: Any) -> Iterator[alt.Chart]:
@@ -290,12 +296,12 @@ class LineChart:
             return
         rows = [asdict(mark) for mark in self.marks]
         tooltip = alt.Tooltip("text:N", title=" ")
-        base = alt.Chart(alt.InlineData(values=rows)).encode(
-            self._across.encode(alt.X, "x"), tooltip=tooltip
-        )
-        yield base.mark_rect(color=_GRAY, opacity=0.25, stroke=_GRAY, strokeWidth=2).encode(
-            x2="end"
-        )
+        base = alt.Chart(alt.InlineData(values=rows)).encode(tooltip=tooltip)
+        # A range of days would need a domain of its own.
+        for end in ("x", "end"):
+            x = self._across.encode(alt.X, end)
+            yield base.mark_rule(color=_GRAY, strokeWidth=2, strokeDash=[2, 3]).encode(x)
+        base = base.encode(self._across.encode(alt.X, "x"))
         yield base.mark_text(y=-8, fontWeight="bold", color=_GRAY).encode(text="label:N")
 
 
