@@ -277,7 +277,7 @@ class LineChart:
                     y, shape=shape, tooltip=alt.Tooltip("text:N", title=" ")
                 )
                 for hollow, chart in points.items()
-                if not hollow or any(dot.hollow for line in self.lines for dot in line.dots)
+                if hollow in {bool(dot.hollow) for line in self.lines for dot in line.dots}
             ),
             *self._layer_marks(),
         ]
@@ -286,7 +286,8 @@ class LineChart:
         """Draw a layer of lines for each kind of dashes."""
         numbers: dict[str, list[int]] = {}
         for number, line in enumerate(self.lines):
-            numbers.setdefault(json.dumps(_DASHED.get(line.role)), []).append(number)
+            if line.dots:
+                numbers.setdefault(json.dumps(_DASHED.get(line.role)), []).append(number)
         for dash, some in numbers.items():
             drawn = base.transform_filter(f"indexof({some}, datum.s) >= 0")
             yield drawn.mark_line(strokeDash=json.loads(dash) or [1, 0], strokeWidth=1.5).encode(y)
