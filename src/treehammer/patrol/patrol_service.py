@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.alarms.alarm_watch import watch_and_notify
+from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
-from treehammer.errors import StoreError, TreehammerError
+from treehammer.errors import MissingExtraError, StoreError, TreehammerError
+from treehammer.optional_packages import explain_missing_extra
 from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
 from treehammer.patrol.campaign_starts import CampaignStarter, StartRequest
 from treehammer.patrol.occasions import (
@@ -46,6 +49,8 @@ ROUND_S = 5.0
 RETRY_S, MAX_RETRY_S = 30, 1800
 #: Seconds between two evaluations of states and campaigns.
 WATCH_S = 60
+#: Seconds from the start to the first search for changes, and between two searches.
+CHANGES_AFTER_S, CHANGES_EVERY_S = 3600, 86_400
 
 
 @dataclass
@@ -96,6 +101,8 @@ class Patrol:
         self._rules = load_status_rules(settings.status_rules)
         self._channels = AlarmChannels.from_settings(settings)
         self._next_watch_us = 0
+        self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * US
+        self._control_release = settings.control_release
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
 
@@ -186,6 +193,20 @@ class Patrol:
         report = watch_and_notify(self._store, self._rules, self._channels, self._read_clock)
         for _, event, reason in report.failed:
             _LOG.warning("a message was not sent: %s: %s", event.title, reason)
+        if now_us >= self._next_changes_us:
+            self._next_changes_us = now_us + CHANGES_EVERY_S * US
+            self._update_changes(now_us)
+
+    def _update_changes(self, now_us: int) -> None:
+        """Search the daily series for changes; the next watch announces new ones."""
+        now = datetime.fromtimestamp(now_us / US, UTC)
+        try:
+            with explain_missing_extra():
+                result = update_changes(self._store, now, control=self._control_release)
+        except MissingExtraError as error:
+            _LOG.warning("changes were not searched: %s", error)
+            return
+        _LOG.info("%d series searched for changes, %d new", result.series, result.new)
 
     def _visit_entry(
         self,

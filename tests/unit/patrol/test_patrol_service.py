@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from measurement_factory import make_campaign_row
 
 from treehammer import config
+from treehammer.analysis.changes.change_update import UpdateResult
 from treehammer.errors import BatchError
-from treehammer.patrol import campaign_starts
+from treehammer.patrol import campaign_starts, patrol_service
 from treehammer.patrol.campaign_settlement import CampaignSettlement, _make_judge, _SiteTally
 from treehammer.patrol.campaign_starts import CampaignStarter
 from treehammer.patrol.patrol_file import parse_patrol_file
@@ -286,3 +288,23 @@ sites = ["all"]
     specs = {request.name.split()[0]: request for request in grid.requests}
     assert specs["branch"].test_spec == specs["tags"].test_spec == f"{repository}@{commit}:."
     assert specs["releases"].axes == {"root": (f"path:{releases}/6.40.02",)}
+
+
+def test_changes_are_searched_once_a_day(
+    grid: SimulatedGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[tuple[int, str]] = []
+
+    def search(_: Store, now: datetime, *, control: str) -> UpdateResult:
+        searched.append((round(now.timestamp() * 1e6), control))
+        return UpdateResult(days=7, series=4, new=1, changes=2)
+
+    monkeypatch.setattr(patrol_service, "update_changes", search)
+    grid.settings = replace(grid.settings, control_release="6.36.00")
+    patrol = grid.open(HOURLY)
+    expected = []
+    for hours, is_searched in ((0, False), (1, True), (1, False), (22, False), (1, True)):
+        grid.advance(hours * HOUR_S)
+        patrol.run_round()
+        expected += [(grid.now_us, "6.36.00")] * is_searched
+        assert searched == expected
