@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
@@ -21,11 +21,13 @@ class SiteStanding:
         difference: the site's mean over the median of the same work, minus 1.
         place: 1 for the best; None for metrics without a better direction.
         sites: number of sites ranked.
+        better_sites: those with a better place, the best first.
     """
 
     difference: float
     place: int | None
     sites: int
+    better_sites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,54 @@ def rank_site(
         return None
     own = found[site]
     sign = {"higher": 1, "lower": -1}.get(better or "")
-    place = None
-    if sign:
-        place = 1 + sum(sign * other > sign * own for other in found.values())
-    return SiteStanding(own, place, len(found))
+    if sign is None:
+        return SiteStanding(own, None, len(found))
+    order = sorted(found, key=lambda name: (-sign * found[name], name))
+    better_sites = tuple(name for name in order if sign * found[name] > sign * own)
+    return SiteStanding(own, 1 + len(better_sites), len(found), better_sites)
+
+
+@dataclass(frozen=True)
+class ConditionContrast:
+    """A condition that most better sites do not share with a site.
+
+    Attributes:
+        title: of the condition.
+        own: values at the site.
+        others: value -> number of better sites that have it, the most frequent first.
+        differing: better sites that share none of the site's values.
+        known: better sites that report the condition.
+    """
+
+    title: str
+    own: tuple[str, ...]
+    others: Mapping[str, int]
+    differing: int
+    known: int
+
+
+def contrast_conditions(
+    own: Mapping[str, Collection[str]], others: Iterable[Mapping[str, Collection[str]]]
+) -> list[ConditionContrast]:
+    """Find the conditions in which most of the better sites differ, the clearest first.
+
+    Args:
+        own: title of a condition -> the site's values.
+        others: the same of each better site.
+    """
+    found = []
+    better = list(others)
+    for title, values in own.items():
+        known = [set(one[title]) for one in better if one.get(title)]
+        differing = sum(one.isdisjoint(values) for one in known)
+        if 2 * differing > len(known):
+            counts = Counter(value for one in known for value in one)
+            found.append(
+                ConditionContrast(
+                    title, tuple(sorted(values)), dict(counts.most_common()), differing, len(known)
+                )
+            )
+    return sorted(found, key=lambda one: (-one.differing / one.known, -one.known, one.title))
 
 
 def find_peer_medians(

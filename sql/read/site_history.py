@@ -175,33 +175,75 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
     }
 
 
-def _history_query(store: ResultsReader, site: str, first: int, last: int) -> sa.Select[Any]:
+#: Title of a condition of work -> its column.
+CONDITIONS: Mapping[str, Any] = {
+    "storage server": _STORAGE.server_version,
+    "address family": _STORAGE.address_family,
+    "CPU model": _NODE.cpu_model,
+    "usable cores": _NODE.cores_allowed,
+    "CPU limit (cores)": _NODE.cgroup_cpu_limit,
+    "memory limit (bytes)": _NODE.cgroup_memory_limit_bytes,
+    "operating system": _NODE.os_name,
+    "kernel": _NODE.kernel,
+    "container": _NODE.container,
+    "state of the client's cache": _STORAGE.client_cache_state,
+    "state of the server's cache": _STORAGE.server_cache_state,
+}
+
+
+def fetch_conditions(
+    store: ResultsReader, sites: Collection[str], first: int, last: int
+) -> dict[str, dict[str, frozenset[str]]]:
+    """Fetch the conditions under which sites worked last: site -> title -> values.
+
+    The last measurement without a failure is used, of each series on its last day from ``first`` to
+    ``last`` (YYYYMMDD). Conditions that nobody reported are left out.
+    """
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    with store.connection() as connection:
+        for site, *values in connection.execute(_conditions_query(store, sites, first, last)):
+            for title, value in zip(CONDITIONS, values, strict=True):
+                if value not in (None, ""):
+                    found[site or ""][title].add(
+                        f"{value:g}" if isinstance(value, float) else str(value)
+                    )
+    return {
+        site: {title: frozenset(values) for title, values in titles.items()}
+        for site, titles in found.items()
+    }
+
+
+def _conditions_query(
+    store: ResultsReader, sites: Collection[str], first: int, last: int
+) -> sa.Select[Any]:
     table = measurement.c
-    mine = sa.select(_SUBJECT.id).where(_is_site(site))
+    theirs = sa.select(_SUBJECT.id).where(sa.or_(*map(_is_site, sites)))
+    last_day = (
+        sa.select(rollup_day.c.subject_id, sa.func.max(rollup_day.c.day).label("day"))
+        .where(rollup_day.c.subject_id.in_(theirs), rollup_day.c.day.between(first, last))
+        .group_by(rollup_day.c.subject_id)
+        .subquery("last_day")
+    )
     latest = (
         sa.select(table.subject_id, table.day, sa.func.max(table.started_us).label("last_us"))
-        .where(
-            table.subject_id.in_(mine),
-            table.day.between(first, last),
-            table.failure_class.is_(None),
+        .join(
+            last_day,
+            sa.and_(table.subject_id == last_day.c.subject_id, _is_same_day(store, last_day)),
         )
+        .where(table.failure_class.is_(None))
         .group_by(table.subject_id, table.day)
         .subquery("latest")
     )
+    return _join_latest(store, sa.select(_SUBJECT.site, *CONDITIONS.values()), latest)
+
+
+def _join_latest(
+    store: ResultsReader, query: sa.Select[Any], latest: sa.Subquery
+) -> sa.Select[Any]:
+    """Read columns of dimensions of the latest measurements."""
+    table = measurement.c
     return (
-        sa.select(
-            latest.c.day,
-            _SUBJECT.door,
-            _SUBJECT.door_protocol,
-            _SUBJECT.axis_root,
-            _STORAGE.server_version,
-            _STORAGE.address_family,
-            _SOFTWARE.root_version,
-            _SOFTWARE.root_commit,
-            _SOFTWARE.root_provider,
-            _NODE.os_name,
-        )
-        .select_from(measurement)
+        query.select_from(measurement)
         .join(
             latest,
             sa.and_(
@@ -215,6 +257,34 @@ def _history_query(store: ResultsReader, site: str, first: int, last: int) -> sa
         .join(dimension_tables["software"], _SOFTWARE.id == table.software_id)
         .join(dimension_tables["node"], _NODE.id == table.node_id)
     )
+
+
+def _history_query(store: ResultsReader, site: str, first: int, last: int) -> sa.Select[Any]:
+    table = measurement.c
+    mine = sa.select(_SUBJECT.id).where(_is_site(site))
+    latest = (
+        sa.select(table.subject_id, table.day, sa.func.max(table.started_us).label("last_us"))
+        .where(
+            table.subject_id.in_(mine),
+            table.day.between(first, last),
+            table.failure_class.is_(None),
+        )
+        .group_by(table.subject_id, table.day)
+        .subquery("latest")
+    )
+    columns = (
+        latest.c.day,
+        _SUBJECT.door,
+        _SUBJECT.door_protocol,
+        _SUBJECT.axis_root,
+        _STORAGE.server_version,
+        _STORAGE.address_family,
+        _SOFTWARE.root_version,
+        _SOFTWARE.root_commit,
+        _SOFTWARE.root_provider,
+        _NODE.os_name,
+    )
+    return _join_latest(store, sa.select(*columns), latest)
 
 
 def _is_same_day(store: ResultsReader, latest: sa.Subquery) -> sa.ColumnElement[bool]:

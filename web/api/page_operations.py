@@ -352,6 +352,7 @@ OPERATIONS = (
         {
             "series": "the site and the median of similar sites, by day or week",
             "parts": "parts of the site's difference by variant, door, host and CPU model",
+            "contrasts": "conditions in which most of the better sites differ",
             "time": _TIME_TABLE,
             "state": "doors, releases and nodes",
             "changes": "changes of doors, releases and nodes, by day",

@@ -38,6 +38,15 @@ PAGES = {
 }
 
 
+def _drop_ages(tables: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the ages of alarms' figures, which grow between two requests."""
+    for state in tables.get("states", ()):
+        for figure in state.get("figures", ()):
+            if figure["unit"] == "s":
+                figure["value"] = None
+    return tables
+
+
 @pytest.mark.parametrize(
     "operation",
     [one for one in OPERATIONS if one.name != "compareSelections"],
@@ -55,7 +64,8 @@ def test_operation_returns_content_of_page(
     assert set(body["about"]) == set(operation.about)
     page = PAGES.get(operation.name, operation.path).format(**PARTS)
     shown = filled_service.client.get(page, params={**needed, "format": "json"}).json()
-    assert (body["title"], body["tables"]) == (shown["title"], shown["tables"])
+    assert body["title"] == shown["title"]
+    assert _drop_ages(body["tables"]) == _drop_ages(shown["tables"])
     first = next(iter(operation.tables))
     lines = filled_service.client.get(address, params={**needed, "format": "csv"})
     rows = [*csv.reader(io.StringIO(lines.text))]

@@ -16,6 +16,7 @@ from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.descriptive.site_standing import (
+    contrast_conditions,
     find_peer_medians,
     rank_site,
     split_difference,
@@ -39,6 +40,8 @@ def measure() -> Iterator[Measurement]:
                 "site": site,
                 "host": f"node{number % 2}.{site}",
                 "cpu_model": "old" if slow else "new",
+                "server_version": "XRootD v5.6.9" if site == "SLOW" else "XRootD v5.8.1",
+                "kernel": f"5.14.{len(site)}",
                 "door": "near" if number < 4 else "far",
                 "door_protocol": "root",
                 "day": TODAY.year * 10000 + TODAY.month * 100 + TODAY.day,
@@ -106,6 +109,37 @@ def test_parts_add_up_and_name_the_slow_host(service: ServiceThread) -> None:
     assert (worst["name"], worst["measurements"]) == ("node1.SLOW", 4)
     assert worst["difference"] == pytest.approx(0.6 / 0.85 - 1)
     assert other["difference"] == pytest.approx(0.8 / 0.85 - 1)
+
+
+def test_page_lists_conditions_of_better_sites(service: ServiceThread) -> None:
+    rows = service.load_tables("/sites/SLOW")["contrasts"]
+    assert [(row["condition"], row["differing"], row["known"]) for row in rows] == [
+        ("storage server", 2, 2)
+    ]
+    assert rows[0]["own"] == ["XRootD v5.6.9"]
+    assert rows[0]["others"] == {"XRootD v5.8.1": 2}
+    page = html.unescape(service.load_page("/sites/SLOW"))
+    assert "XRootD v5.8.1 (2 sites)" in page
+    assert "Compared with BEST, MIDDLE: the best sites by the same work." in page
+    # Nothing is better than the best site.
+    assert service.load_tables("/sites/BEST")["contrasts"] == []
+    assert "What differs at better sites" not in service.load_page("/sites/BEST")
+
+
+def test_conditions_that_few_better_sites_differ_in_are_left_out() -> None:
+    own = {"kernel": {"5"}, "CPU model": {"old", "new"}, "container": {"none"}, "cores": {"4"}}
+    others = [
+        {"kernel": {"6"}, "CPU model": {"new"}, "container": {"none"}},
+        {"kernel": {"6"}, "CPU model": {"newest"}, "container": {"docker"}},
+        {"kernel": {"5"}, "CPU model": {"newest"}, "container": {"none"}},
+    ]
+    found = contrast_conditions(own, others)
+    assert [(one.title, one.differing, one.known) for one in found] == [
+        ("CPU model", 2, 3),
+        ("kernel", 2, 3),
+    ]
+    assert found[0].others == {"newest": 2, "new": 1}
+    assert contrast_conditions(own, []) == []
 
 
 def test_page_shows_few_parts_and_files_all(

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-
 from treehammer.sql.read.site_history import ContextAspect, ContextHistory
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date, timedelta
 
-
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.sql.read.figure_query import WEEK
 from treehammer.web.display import calendar_days
@@ -19,6 +18,8 @@ from treehammer.web.views.site.site_query import SiteQuery
 def build_site_chart(
     points: Sequence[PeerComparison], changes: Sequence[Row], query: SiteQuery
 ) -> LineChart:
+    """Draw the site's means beside the median of similar sites, with marks of changes."""
+
     def describe(point: PeerComparison, value: float, subject: str) -> str:
         when = calendar_days.format_day(calendar_days.day_from_number(point.time))
         return f"{'week of ' if query.time_column == WEEK else ''}{when}: {subject} {format_cell(value)}"

@@ -11,9 +11,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive import peer_comparison
-from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
@@ -61,7 +61,11 @@ from treehammer.web.views.site.door_charts import (
     build_door_table,
     fetch_door_days,
 )
-from treehammer.web.views.site.site_changes import build_change_table, build_state_table, list_changes
+from treehammer.web.views.site.site_changes import (
+    build_change_table,
+    build_state_table,
+    list_changes,
+)
 from treehammer.web.views.site.site_chart import build_site_chart
 from treehammer.web.views.site.site_query import FILTERS, SiteQuery, parse_site_query
 from treehammer.web.views.site.site_standing_view import (
@@ -99,6 +103,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     points = _compare_over_time(sums.dailies, query)
     standing = describe_standing(store, query, sums.totals)
     parts = standing.build_table(MAX_PARTS if requested_format(request) == HTML else None)
+    contrasts = standing.build_contrast_table()
     history = site_history.fetch_history(store, site, *query.day_numbers)
     series = _series_table(points, query)
     state = build_state_table(history, earlier=_has_earlier_measurements(store, query))
@@ -122,6 +127,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         "chart": chart,
         "standing": standing.sentence,
         "parts": parts,
+        "contrasts": contrasts,
         "series": series,
         "state": state,
         "changes": changes,
@@ -144,6 +150,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     tables = (
         series,
         parts,
+        contrasts,
         explanation.table,
         state,
         changes,
@@ -290,5 +297,3 @@ def _work_table(works: Sequence[Workload]) -> DataTable:
         TableColumn("protocol", "protocol"),
     )
     return DataTable("work", "Everything measured here", columns, rows, note=variants.note)
-
-

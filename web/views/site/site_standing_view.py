@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from treehammer.analysis.descriptive import peer_comparison, site_standing
-from treehammer.analysis.descriptive.site_standing import SiteStanding
+from treehammer.analysis.descriptive.site_standing import ConditionContrast, SiteStanding
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read import figure_values, site_history
 from treehammer.sql.read.figure_query import FigureQuery, Moments
@@ -14,6 +14,7 @@ from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.peer_sums import WorkKey
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import pluralize
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, format_per_cent
 from treehammer.web.display.metric_titles import title_column
@@ -24,6 +25,8 @@ from treehammer.web.views.site.site_query import SiteQuery
 MAX_READ = 30_000
 #: Parts shown of each kind; CSV and JSON hold all.
 MAX_PARTS = 5
+#: Better sites whose conditions are compared, and values shown of each condition.
+MAX_BETTER_SITES, MAX_VALUES = 10, 4
 #: Difference below which a site equals the median, and share of a main part.
 _EQUAL, _MAIN_SHARE = 5e-4, 0.5
 #: Kinds of parts: those of the roll-ups, and those that only measurements know.
@@ -38,11 +41,45 @@ class StandingView:
         title: of the metric.
         sentence: difference and place; '' where no other site did the same work.
         rows: parts of the difference by kind, the largest first.
+        contrasts: conditions in which most of the better sites differ.
+        better_sites: the sites that these are compared with.
     """
 
     title: str
     sentence: str
     rows: Sequence[Row]
+    contrasts: Sequence[ConditionContrast] = ()
+    better_sites: Sequence[str] = ()
+
+    def build_contrast_table(self) -> DataTable:
+        """Build the table of conditions that differ at better sites."""
+        columns = (
+            TableColumn("condition", "condition"),
+            TableColumn("own", "here", ", ".join, is_long=True),
+            TableColumn("others", "at better sites", _format_values, is_long=True),
+            TableColumn(
+                "differing",
+                "sites that differ",
+                format_row=lambda row: f"{row['differing']} of {row['known']}",
+                is_number=True,
+            ),
+            TableColumn("known", hidden=True),
+        )
+        rows = [
+            {
+                "condition": one.title,
+                "own": list(one.own),
+                "others": dict(one.others),
+                "differing": one.differing,
+                "known": one.known,
+            }
+            for one in self.contrasts
+        ]
+        named = ", ".join(self.better_sites)
+        note = f"Compared with {named}: the best sites by the same work. A difference is not yet a cause."
+        empty = "In no known condition do most of the better sites differ."
+        caption = "What differs at better sites"
+        return DataTable("contrasts", caption, columns, rows, empty, note if rows else "")
 
     def build_table(self, limit: int | None) -> DataTable:
         """Build the table of the parts, with at most so many of each kind."""
@@ -87,7 +124,24 @@ def describe_standing(
     sentences = [_describe_place(query, standing)]
     if abs(standing.difference) >= _EQUAL:
         sentences += _describe_main_part(standing, rows)
-    return StandingView(title, " ".join(sentences), rows)
+    better_sites = standing.better_sites[:MAX_BETTER_SITES]
+    contrasts = _contrast_sites(store, query, better_sites) if better_sites else []
+    return StandingView(title, " ".join(sentences), rows, contrasts, better_sites)
+
+
+def _contrast_sites(
+    store: Store, query: SiteQuery, better_sites: Sequence[str]
+) -> list[ConditionContrast]:
+    known = site_history.fetch_conditions(store, [query.site, *better_sites], *query.day_numbers)
+    others = [known[site] for site in better_sites if site in known]
+    return site_standing.contrast_conditions(known.get(query.site, {}), others)
+
+
+def _format_values(values: Mapping[str, int]) -> str:
+    """Write values with the number of sites that have them, e.g. ``XRootD 6.0.0 (3 sites)``."""
+    shown = [f"{value} ({pluralize(count, 'site')})" for value, count in values.items()]
+    further = [f"{len(shown) - MAX_VALUES} others"] if len(shown) > MAX_VALUES else []
+    return ", ".join([*shown[:MAX_VALUES], *further])
 
 
 def _describe_main_part(standing: SiteStanding, rows: Sequence[Row]) -> Iterator[str]:
@@ -177,9 +231,9 @@ def _load_groups(
         last_day=last,
     )
     with store.connection() as connection:
-        if kind in _MEASURED:
-            if figure_values.estimate_max_measurements(connection, figure) > MAX_READ:
-                return
+        is_long = figure_values.estimate_max_measurements(connection, figure) > MAX_READ
+    if kind in _MEASURED and is_long:
+        return
     for group in store.fetch_figure(figure).groups:
         work = site_history.workload_key(group.by[name] for name in WORKLOAD_COLUMNS)
         yield str(group.by[kind] or "unknown"), work, group.metrics[query.metric]

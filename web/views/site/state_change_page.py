@@ -49,13 +49,17 @@ def state_change_view(store: Store, request: Request) -> PageView:
     results = _result_table(evidence, request)
     values = {
         "change": describe_state(row),
-        "site_address": "" if row.subject_kind == CENTRAL else link_to(request, "site", site=row.site),
+        "site_address": ""
+        if row.subject_kind == CENTRAL
+        else link_to(request, "site", site=row.site),
         "facts": list(_list_facts(row, evidence)),
         "tests": tests,
         "results": results,
     }
     of = KIND_WORDS[row.subject_kind]
-    title = f"{row.site}, {of}: {row.state}" if row.subject_kind != CENTRAL else f"{of}: {row.state}"
+    title = (
+        f"{row.site}, {of}: {row.state}" if row.subject_kind != CENTRAL else f"{of}: {row.state}"
+    )
     return PageView("state_change.html.j2", title, values, (results, tests))
 
 
