@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treehammer.analysis.samples.sample import Sample, comparison_key, find_varying_axes
@@ -35,19 +35,24 @@ MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class CountedSample:
-    """A measurement with its exact counters."""
+    """A measurement with its exact counters.
+
+    ``own`` maps those that its test declares to their better direction, '' for none.
+    """
 
     sample: Sample
     counters: Mapping[str, float]
+    own: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> CountedSample:
         """Build one from a row of the store with the columns of a sample and COUNTER_NAMES."""
         sample = Sample.from_row(row)
         mode = find_access_mode(dict(sample.variant.values), sample.door_protocol)
-        names = EXACT_COUNTERS.get(mode or "", ())
+        own = row.get("exact_metrics") or {}
+        names = (*EXACT_COUNTERS.get(mode or "", ()), *own)
         counters = {name: float(row[name]) for name in names if row.get(name) is not None}
-        return cls(sample, counters)
+        return cls(sample, counters, own)
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class CounterChange:
 
     ``verdict`` is ``same``, ``more``, ``fewer``, or ``varies`` where the executions of one side
     differ from each other; then ``a_value`` and ``b_value`` are the smallest ones. ``effect`` is
-    ln(B/A), None where one side is 0.
+    ln(B/A), None where one side is 0. ``better`` is ``lower``, ``higher``, or '' for neither.
     """
 
     scope: str
@@ -69,12 +74,13 @@ class CounterChange:
     effect: float | None
     jobs: int
     comparison_key: str = ""
+    better: str = ""
 
     def is_regression(self, delta: float) -> bool:
         """Whether B counts more than A, beyond ``delta`` in ln, of a counter of which less is better."""
-        if self.verdict != MORE or METRICS_BY_NAME[self.metric].better != "lower":
+        if (self.verdict, self.better) not in ((MORE, "lower"), (FEWER, "higher")):
             return False
-        return self.effect is None or self.effect > delta
+        return self.effect is None or abs(self.effect) > delta
 
 
 def compare_counters(
@@ -120,7 +126,8 @@ def _compare_sides(
 ) -> Iterator[CounterChange]:
     first = of_a[0].sample
     label = first.variant.label(shown_axes) if shown_axes else first.test_name
-    for name in COUNTER_NAMES:
+    own = {name: better for one in (*of_a, *of_b) for name, better in one.own.items()}
+    for name in (*COUNTER_NAMES, *sorted(own)):
         values_a, values_b = _collect_values(of_a, name), _collect_values(of_b, name)
         if values_a and values_b:
             a, b = min(values_a), min(values_b)
@@ -135,6 +142,7 @@ def _compare_sides(
                 effect=_log_ratio(a, b),
                 jobs=len({one.sample.job_id for one in (*of_a, *of_b)}),
                 comparison_key=comparison_key(first, axis),
+                better=own[name] if name in own else METRICS_BY_NAME[name].better,
             )
 
 
@@ -153,6 +161,7 @@ def attach_counters(
             one.a_value,
             one.b_value,
             one.jobs,
+            one.better,
         )
     attached = []
     for row in rows:
@@ -179,10 +188,14 @@ def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:
             _log_ratio(float(a), float(b)),
             int(jobs),
             row.comparison_key,
+            # Comparisons from before tests could declare exact metrics have none.
+            str(better[0]) if better else METRICS_BY_NAME[name].better,
         )
         for row in rows
-        for name, (verdict, a, b, jobs) in VerdictEvidence.from_json(row.evidence).counters.items()
-        if name in METRICS_BY_NAME
+        for name, (verdict, a, b, jobs, *better) in (
+            VerdictEvidence.from_json(row.evidence).counters.items()
+        )
+        if better or name in METRICS_BY_NAME
     ]
 
 

@@ -30,10 +30,12 @@ def load_headline_rows(
     columns: Sequence[str],
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[Row]:
-    """Load measurements; those of tests that state a headline have the keys ``headline`` and its names.
+    """Load measurements with what their tests state of their own metrics.
 
-    The headline is no part of a test's identity: of several campaigns of a test, the newest one that
-    states a headline decides for all.
+    Rows of tests that state a headline have the keys ``headline`` and its names; those of tests with
+    exact metrics have the keys ``exact_metrics`` (name -> better direction, '' for none) and their
+    names. Neither is part of a test's identity: of several campaigns of a test, the newest one that
+    states any of them decides for all.
 
     Args:
         store: the database.
@@ -41,8 +43,8 @@ def load_headline_rows(
         columns: catalogue columns, of them ``campaign_id``, ``test_hash`` and ``measurement_id``.
         on_progress: called with the number of rows read, now and then; what it raises ends the reading.
     """
-    stated = _parse_plans(campaign_queries.fetch_plans_with_headline(store))
-    metrics = {metric for headline in stated.values() for metric in headline}
+    stated = _parse_plans(campaign_queries.fetch_plans_with_own_metrics(store))
+    metrics = {metric for statement in stated.values() for metric in statement.headline}
     added = [one.name for one in metrics if not one.figure and one.name in METRICS_BY_NAME]
     wanted = tuple(dict.fromkeys((*columns, *sorted(added))))
     with store.snapshot() as snapshot:
@@ -51,18 +53,29 @@ def load_headline_rows(
             rows.append(measured)
             if len(rows) % _PROGRESS_ROWS == 0:
                 on_progress(len(rows))
-        headlines = _find_headlines(rows, stated)
-        owners = [row for row in rows if row["test_hash"] in headlines]
+        statements = _find_statements(rows, stated)
+        owners = [row for row in rows if row["test_hash"] in statements]
         for row in owners:
-            row["headline"] = headlines[row["test_hash"]]
+            statement = statements[row["test_hash"]]
+            row["exact_metrics"] = statement.exact
+            if statement.headline:
+                row["headline"] = statement.headline
         if owners:
             _add_own_metrics(snapshot, selection, owners)
             _add_figures(snapshot, selection, owners)
     return rows
 
 
-def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Headline]:
-    """Map campaigns, the newest first, to their headlines; names that are unknown here are left out."""
+@dataclass(frozen=True)
+class _Statement:
+    """Headline metrics of a test, and its exact ones with their better direction."""
+
+    headline: _Headline
+    exact: Mapping[str, str]
+
+
+def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Statement]:
+    """Map campaigns, the newest first, to statements; names that are unknown here are left out."""
     found = {}
     for campaign, plan in plans:
         definition = json.loads(plan).get("definition", {})
@@ -71,8 +84,13 @@ def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Headline]:
             for name, one in definition.get("metrics", {}).items()
         }
         headline = tuple(_parse_names(definition, own))
-        if headline:
-            found[campaign] = headline
+        exact = {
+            name: own[name].better
+            for name, one in definition.get("metrics", {}).items()
+            if one.get("exact") and name not in METRICS_BY_NAME
+        }
+        if headline or exact:
+            found[campaign] = _Statement(headline, exact)
     return found
 
 
@@ -87,16 +105,18 @@ def _parse_names(
             continue
 
 
-def _find_headlines(rows: Iterable[Row], stated: Mapping[str, _Headline]) -> dict[str, _Headline]:
-    """Map the hash of each test that states a headline to that of its newest campaign."""
+def _find_statements(
+    rows: Iterable[Row], stated: Mapping[str, _Statement]
+) -> dict[str, _Statement]:
+    """Map the hash of each test that states something to the statement of its newest campaign."""
     tests: dict[str, set[str]] = {}
     for row in rows:
         if row["campaign_id"] in stated:
             tests.setdefault(row["campaign_id"], set()).add(row["test_hash"])
-    found: dict[str, _Headline] = {}
-    for campaign, headline in stated.items():
+    found: dict[str, _Statement] = {}
+    for campaign, statement in stated.items():
         for test in tests.get(campaign, ()):
-            found.setdefault(test, headline)
+            found.setdefault(test, statement)
     return found
 
 
@@ -104,7 +124,9 @@ def _add_own_metrics(
     snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]
 ) -> None:
     by_id = {row["measurement_id"]: row for row in owners}
-    names = {one.name for row in owners for one in row["headline"]} - METRICS_BY_NAME.keys()
+    names = {one.name for row in owners for one in row.get("headline", ())}
+    names |= {name for row in owners for name in row["exact_metrics"]}
+    names -= METRICS_BY_NAME.keys()
     if not names:
         return
     for one in snapshot.extras(selection):
@@ -125,7 +147,7 @@ class _OperationsOfRow:
 
 
 def _add_figures(snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]) -> None:
-    owners = [row for row in owners if any(one.figure for one in row["headline"])]
+    owners = [row for row in owners if any(one.figure for one in row.get("headline", ()))]
     if not owners:
         return
     campaigns = tuple(dict.fromkeys(str(row["campaign_id"]) for row in owners))

@@ -102,11 +102,15 @@ class VariantGroup:
 
 @dataclass(frozen=True)
 class MetricDeclaration:
-    """A counter that the payload reports beyond the catalogue."""
+    """A counter that the payload reports beyond the catalogue.
+
+    ``exact`` says that equal reads give equal values, so that one job decides in comparisons.
+    """
 
     unit: str = "1"
     better: str = ""
     description: str = ""
+    exact: bool = False
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ def find_headline_metric(
         ValueError: it cannot be judged, with the reason.
     """
     if name in own:
+        if own[name].exact:
+            raise ValueError("is exact, so that every comparison lists it anyway")
         if own[name].better not in ("lower", "higher"):
             raise ValueError(f'needs a direction: better = "lower" or "higher" in [metrics.{name}]')
         return HeadlineMetric(name, own[name].unit, own[name].better)

@@ -266,7 +266,10 @@ def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
 
 def check_headline(names: Sequence[str], document: DefinitionDocument) -> Iterator[DocumentProblem]:
     """Check that the headline metrics exist, have a direction and are named once."""
-    own = {name: MetricDeclaration(one.unit, one.better) for name, one in document.metrics.items()}
+    own = {
+        name: MetricDeclaration(one.unit, one.better, exact=one.exact)
+        for name, one in document.metrics.items()
+    }
     is_load = document.load is not None
     for index, name in enumerate(names):
         path: KeyPath = ("test", "headline", index)

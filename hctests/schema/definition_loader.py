@@ -276,7 +276,7 @@ def _build_definition(
         include=tuple(_normalize_rule(rule) for rule in document.include),
         settings=document.settings,
         metrics={
-            name: MetricDeclaration(metric.unit, metric.better, metric.description)
+            name: MetricDeclaration(metric.unit, metric.better, metric.description, metric.exact)
             for name, metric in document.metrics.items()
         },
         files=tuple(files),

@@ -159,6 +159,9 @@ class MetricTable(StrictModel):
     unit: str = Field("1", min_length=1, max_length=20, description="SI unit; 1 for counts.")
     better: Literal["lower", "higher", ""] = Field("", description="Direction of improvement.")
     description: str = Field("", max_length=500, description="One sentence.")
+    exact: bool = Field(
+        False, description="Equal reads give equal values, so that one job decides in comparisons."
+    )
 
 
 class CeilingTable(StrictModel):

@@ -73,11 +73,15 @@ class JobSummary:
     message: str
 
 
-def fetch_plans_with_headline(store: ResultsReader) -> list[tuple[str, str]]:
-    """Fetch identity and plan of the campaigns whose tests state headline metrics, newest first."""
+def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, str]]:
+    """Fetch identity and plan of campaigns whose tests state headline or exact metrics, newest first."""
     query = (
         sa.select(campaign.c.id, campaign.c.plan)
-        .where(campaign.c.plan.like('%"headline": ["%'))
+        .where(
+            sa.or_(
+                campaign.c.plan.like('%"headline": ["%'), campaign.c.plan.like('%"exact": true%')
+            )
+        )
         .order_by(campaign.c.created_us.desc(), campaign.c.id)
     )
     with store.connection() as connection:

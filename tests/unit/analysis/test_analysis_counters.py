@@ -152,3 +152,33 @@ def test_exact_counters_are_metrics_of_the_payload() -> None:
     assert METRICS_BY_NAME["cpu_per_event_s"].exact_in == ()
     assert METRICS_BY_NAME["kernel_read_bytes"].exact_in == ()
     assert set(EXACT_COUNTERS) == set(ACCESS_MODES)
+
+
+def test_own_exact_metrics_are_compared_by_their_direction() -> None:
+    own = {"copies": "lower", "hits": "higher", "seeds": ""}
+    values = {"copies": 100, "hits": 50, "seeds": 7}
+
+    def compare_own(**changes: int) -> dict[str, CounterChange]:
+        rows = ({**values, **row, "exact_metrics": own} for row in build_rows(**changes))
+        return compare(rows)
+
+    same = compare_own()
+    assert {name: same[name].verdict for name in own} == dict.fromkeys(own, SAME)
+    changed = compare_own(copies=103, hits=48, seeds=8)
+    assert {name: (changed[name].verdict, changed[name].better) for name in own} == {
+        "copies": (MORE, "lower"),
+        "hits": (FEWER, "higher"),
+        "seeds": (MORE, ""),
+    }
+    assert [name for name in own if changed[name].is_regression(0.02)] == ["copies", "hits"]
+    assert not changed["copies"].is_regression(0.05)
+    assert not compare_own(hits=60)["hits"].is_regression(0.02)
+    # Stored with the verdicts, with their direction.
+    comparison = compare_samples(
+        [CountedSample.from_row(row).sample for row in build_rows()],
+        ComparisonQuery("root", A, B),
+        now_us=0,
+    )
+    rows = attach_counters(comparison.verdicts, changed.values())
+    stored = {one.metric: one for one in stored_counters(rows)}
+    assert {name: stored[name] for name in own} == {name: changed[name] for name in own}

@@ -191,3 +191,14 @@ def test_stored_evidence_without_unit_is_of_seconds() -> None:
     del old["unit"], old["better"]
     evidence = VerdictEvidence.from_json(json.dumps(old))
     assert (evidence.unit, evidence.better) == ("s", "lower")
+
+
+def test_exact_metrics_of_a_test_are_compared_as_counters(store: Store, tmp_path: Path) -> None:
+    plan = make_plan("rate_hz").replace('"better": "lower"', '"better": "lower", "exact": true')
+    fill(store, plan, depth={"5": 10, "128": 12})
+    (row, *_) = load_headline_rows(store, Selection(), SAMPLE_COLUMNS)
+    assert row["exact_metrics"] == {"queue_depth": "lower"}
+    result = compare(tmp_path, "5", "128", "--axis", "listen")
+    assert "+20.0 % queue depth" in result.output
+    # The rate is better, but the queue is not.
+    assert result.return_value == ExitCode.REGRESSION

@@ -24,7 +24,6 @@ from treehammer.analysis.statistics.verdict import (
     SERIES_SCOPES,
     SITES_SCOPE,
 )
-from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import DataTable
@@ -88,6 +87,11 @@ class ShownComparison:
         return counter_changes.stored_counters(self.rows)
 
     @cached_property
+    def shows_counter(self) -> bool:
+        """Whether an exact counter is chosen."""
+        return self.shown.metric in {change.metric for change in self.counters}
+
+    @cached_property
     def shown(self) -> VerdictFilter:
         """Filters of the URL."""
         return VerdictFilter.parse(self.request)
@@ -95,7 +99,7 @@ class ShownComparison:
     @cached_property
     def split(self) -> _VerdictRows:
         """Filtered verdicts by table."""
-        is_counter = self.shown.metric in COUNTER_NAMES
+        is_counter = self.shows_counter
         return _VerdictRows.split(self.shown.select(self.rows, any_metric=is_counter))
 
     @property
@@ -180,7 +184,7 @@ def _build_matrix(one: ShownComparison) -> EffectMatrix | None:
     def link(site: str, variant: str) -> str:
         return link_to_same_page(one.request, site=site or None, variant=variant or None)
 
-    if one.shown.metric in COUNTER_NAMES:
+    if one.shows_counter:
         return matrix_of_counters(one.shown.select(one.counters), link)
     return matrix_of_verdicts(one.shown.select(one.rows), link)
 
@@ -206,7 +210,7 @@ def _build_effect_tables(one: ShownComparison) -> list[DataTable]:
 
 def _build_counter_table(one: ShownComparison, *, is_page: bool) -> DataTable:
     """Build the table of exact counters; on a page, of those only that changed."""
-    is_counter = one.shown.metric in COUNTER_NAMES
+    is_counter = one.shows_counter
     chosen = one.shown.select(one.counters, any_metric=not is_counter)
     if is_page:
         chosen = [change for change in chosen if change.verdict != counter_changes.SAME]

@@ -18,7 +18,6 @@ from treehammer.analysis.comparison.counter_changes import (
 )
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, OPEN_VERDICTS, Verdict
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import VerdictRow
 
 #: Heading of the column over all sites.
@@ -153,7 +152,7 @@ def _find_tone(row: VerdictRow) -> str:
 def _find_counter_tone(change: CounterChange) -> str:
     if change.verdict not in (MORE, FEWER):
         return "equal" if change.verdict == SAME else "missing"
-    is_higher_better = METRICS_BY_NAME[change.metric].better == "higher"
+    is_higher_better = change.better == "higher"
     return "better" if (change.verdict == MORE) == is_higher_better else "worse"
 
 
