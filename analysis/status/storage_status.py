@@ -21,6 +21,10 @@ def load_rule() -> OperationsRule:
     return load_shipped_rules().operations_rule
 
 
+#: Letters of the study S1: good, warning, failed.
+_STUDY_LETTERS = {SiteState.OK: "G", SiteState.WARNING: "W", SiteState.CRITICAL: "F"}
+
+
 @dataclass(frozen=True)
 class StorageDay:
     """Operations of load tests on a storage on one day, and the status by a rule.
@@ -109,8 +113,10 @@ class StorageDay:
 
     @property
     def letter(self) -> str:
-        """Letter of the status; N for too few operations, a dash for none."""
-        return "N" if self.total and self.status is SiteState.UNKNOWN else self.status.letter
+        """Letter of study S1: G, W or F; N for too few operations, a dash for none."""
+        if self.total and self.status is SiteState.UNKNOWN:
+            return "N"
+        return _STUDY_LETTERS.get(self.status, self.status.letter)
 
     def as_dict(self) -> dict[str, Any]:
         """Status, reason and figures, for tables and programs."""

@@ -31,7 +31,7 @@ def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: 
     """Automated browsers have no back-forward cache, so its event is dispatched."""
     tab = open_tab(full_service)
     tab.open("/explore?metric=eff_job")
-    box = tab.page.locator("[name=metric]")
+    box = tab.page.locator("select[name=metric]")
     box.select_option("cpu_per_event_s")
     for kept, value in (("false", "cpu_per_event_s"), ("true", "eff_job")):
         tab.page.evaluate(

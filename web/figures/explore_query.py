@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
-
-from starlette.requests import Request
+from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS, TIMED
 from treehammer.collectors.record.metric_catalogue import (
@@ -25,6 +23,10 @@ from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.table_arrangement import is_arrangement
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
+
+if TYPE_CHECKING:
+    # Reports draw the same figures without the service.
+    from starlette.requests import Request
 
 #: Kinds of figures.
 MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"

@@ -135,6 +135,20 @@ INSERT INTO access_key (key_id, role, name, created_us, expires_us, revoked_us,
 INSERT INTO access_revocation (scope, subject, revoked_us) VALUES (:scope, :subject, :revoked_us)
 ;
 
+INSERT INTO alarm_event (id, kind, subject_kind, subject, state, severity, happened_us, title, text,
+    evidence) VALUES (:id, :kind, :subject_kind, :subject, :state, :severity, :happened_us, :title,
+    :text, :evidence)
+;
+
+INSERT INTO alarm_message (id, event_id, channel, recipient, state, attempts, due_us,
+    leased_until_us, sent_us, error) VALUES (:id, :event_id, :channel, :recipient, :state,
+    :attempts, :due_us, :leased_until_us, :sent_us, :error)
+;
+
+INSERT INTO alarm_state (id, kind, subject, state, since_us) VALUES (:id, :kind, :subject, :state,
+    :since_us)
+;
+
 INSERT INTO alembic_version (version_num) VALUES (:version_num)
 ;
 
@@ -247,6 +261,12 @@ INSERT INTO read_session (token_hash, role, name, key_id, identity, address, cre
 
 INSERT INTO receipt (subject, kind, key_id, address, campaign_id, received_us) VALUES (:subject,
     :kind, :key_id, :address, :campaign_id, :received_us)
+;
+
+INSERT INTO release_check (id, campaign_id, test_name, a, b, state, comparison_id, compared, slower,
+    effect, text, reruns, rerun_id, checked_us, changed_us) VALUES (:id, :campaign_id, :test_name,
+    :a, :b, :state, :comparison_id, :compared, :slower, :effect, :text, :reruns, :rerun_id,
+    :checked_us, :changed_us)
 ;
 
 INSERT INTO replica (id, found_us, dataset, dataset_hash, site, door, file_name, url, good, message,
