@@ -161,7 +161,8 @@ def attach_counters(
             one.a_value,
             one.b_value,
             one.jobs,
-            one.better,
+            # The direction of other counters is in the catalogue.
+            *((one.better,) if one.metric not in METRICS_BY_NAME else ()),
         )
     attached = []
     for row in rows:
@@ -188,7 +189,6 @@ def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:
             _log_ratio(float(a), float(b)),
             int(jobs),
             row.comparison_key,
-            # Comparisons from before tests could declare exact metrics have none.
             str(better[0]) if better else METRICS_BY_NAME[name].better,
         )
         for row in rows
