@@ -10,6 +10,7 @@ from treehammer.analysis.status.rule_judgements import classify_share
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.status_rules import ShareRule, load_shipped_rules
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
+from treehammer.text_formatting import format_share
 
 
 def daily_rule() -> ShareRule:
@@ -23,9 +24,9 @@ def describe_daily_rule() -> str:
     first, second = rule.severity_steps
     return (
         "Critical: no measurement of that day is good. "
-        f"Warning: failed and implausible ones are more than {rule.max_failed_per_success:.0%} of "
+        f"Warning: failed and implausible ones are more than {format_share(rule.max_failed_per_success)} of "
         "the good ones. "
-        f"OK: fewer. Darker warnings: from {first:.0%} and from {second:.0%} not good. "
+        f"OK: fewer. Darker warnings: from {format_share(first)} and from {format_share(second)} not good. "
         "Unknown: nothing was measured. "
         "What a release does not support at all counts for neither side."
     )

@@ -24,6 +24,7 @@ from treehammer.hctests.schema.document_problems import (
     StrictModel,
 )
 from treehammer.hctests.schema.toml_positions import KeyPath
+from treehammer.text_formatting import format_share
 
 RULES_FILE = Path(__file__).with_name("status_rules.toml")
 
@@ -104,8 +105,8 @@ class ShareRule(_RuleTable):
         """Describe the rule in words."""
         return (
             "Critical: no measurement is good. Warning: failed and implausible ones are more than "
-            f"{self.max_failed_per_success:.0%} of the good ones, until they are fewer than "
-            f"{self.clear_below:.0%}. Over {self.window}, with {self.min_measurements} measurements "
+            f"{format_share(self.max_failed_per_success)} of the good ones, until they are fewer than "
+            f"{format_share(self.clear_below)}. Over {self.window}, with {self.min_measurements} measurements "
             f"at least."
         )
 
@@ -136,7 +137,7 @@ class OperationsRule(_RuleTable):
         """Describe the rule in words."""
         return (
             "Critical: no open, or no read, succeeded. Warning: failures are more than "
-            f"{self.max_failed_per_success:.0%} of the successes, or a block takes more than "
+            f"{format_share(self.max_failed_per_success)} of the successes, or a block takes more than "
             f"{self.max_block_s:g} s on average, without the round trip to the door. "
             f"N: fewer than {self.min_opens} opens and {self.min_blocks} reads ended. "
             "Steps in which the load generator was the limit are left out. "

@@ -29,7 +29,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.cli.downtime_commands import sites
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
-from treehammer.text_formatting import format_duration, pluralize
+from treehammer.text_formatting import format_duration, format_share, pluralize
 
 __all__ = ["sites"]
 
@@ -203,7 +203,7 @@ def show_rules(settings: Settings, file: Path | None, form: str) -> None:
 def _describe_central(rules: StatusRules) -> str:
     central = rules.central
     return (
-        f"Central event: at least {central.min_sites} sites and {central.share:.0%} of the judged "
+        f"Central event: at least {central.min_sites} sites and {format_share(central.share)} of the judged "
         f"ones turn critical within {central.within}; no exclusion until {central.grace} after it "
         f"ends. Rules {rules.version}."
     )

@@ -303,7 +303,10 @@ class LineChart:
             x = self._across.encode(alt.X, end)
             yield base.mark_rule(color=_GRAY, strokeWidth=2, strokeDash=[2, 3]).encode(x)
         base = base.encode(self._across.encode(alt.X, "x"))
-        yield base.mark_text(y=-8, fontWeight="bold", color=_GRAY).encode(text="label:N")
+        # Beside the line: above the plot it would lie outside of the drawing.
+        yield base.mark_text(y=8, dx=6, align="left", fontWeight="bold", color=_GRAY).encode(
+            text="label:N"
+        )
 
 
 @dataclass(frozen=True)

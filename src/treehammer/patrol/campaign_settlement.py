@@ -18,6 +18,7 @@ from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.watch.patrol_starts import FINISHED, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.campaign_polling import make_tracker, poll_campaign
+from treehammer.text_formatting import format_share
 
 _LOG = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ def _make_judge(
         if share >= rule.failed_share:
             failures = site.failures + 1
             probe_us = now_us + rule.delay_s(failures) * US
-            reason = f"{share:.0%} of campaign {start.campaign_id} failed"
+            reason = f"{format_share(share)} of campaign {start.campaign_id} failed"
             return replace(
                 site, failures=failures, probe_us=probe_us, changed_us=now_us, reason=reason
             )
