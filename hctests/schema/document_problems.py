@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -134,6 +135,48 @@ def validate_document(
         _remove_key(rest, _error_path(detail))
     fill_required(rest)
     return model.model_validate(rest), [_convert_error(detail, tables) for detail in details]
+
+
+def read_document_text(path: Path, error: type[InvalidDocumentError], hint: str) -> str:
+    """Read the text of a document.
+
+    Raises:
+        InvalidDocumentError: of the given type; ``hint`` is the remedy if the file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as cause:
+        raise error(f"is not UTF-8 text ({cause.reason})", where=str(path)) from cause
+    except OSError as cause:
+        raise error(f"cannot be read ({cause.strerror})", where=str(path), hint=hint) from cause
+
+
+def load_document(
+    model: type[M],
+    text: str,
+    shown: str,
+    tables: DocumentTables,
+    fill_required: Callable[[dict[str, Any]], None],
+    check_across: Callable[[M], Iterable[DocumentProblem]],
+    error: type[InvalidDocumentError],
+) -> M:
+    """Parse and validate the text of a document, called ``shown`` in messages.
+
+    Raises:
+        InvalidDocumentError: of the given type, with all problems of shape and across tables.
+    """
+    document, problems = validate_document(
+        model, parse_document(text, shown, error), tables, fill_required
+    )
+    # A problem that overlaps with a mistake of shape is only its consequence.
+    problems += [
+        problem
+        for problem in check_across(document)
+        if not any(problems_overlap(problem, other) for other in problems)
+    ]
+    if problems:
+        raise combine_problems(problems, make_key_locator(text, shown), shown, error)
+    return document
 
 
 def list_problems(

@@ -50,16 +50,8 @@ def read_sites_file(path: Path) -> SitesFileContent:
     Raises:
         SitesError: the file cannot be read, or has mistakes; ``problems`` lists all of them.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SitesError(f"is not UTF-8 text ({error.reason})", where=str(path)) from error
-    except OSError as error:
-        raise SitesError(
-            f"cannot be read ({error.strerror})",
-            where=str(path),
-            hint="Check sites_file in treehammer.toml, TREEHAMMER_SITES_FILE or --sites-file.",
-        ) from error
+    hint = "Check sites_file in treehammer.toml, TREEHAMMER_SITES_FILE or --sites-file."
+    text = document_problems.read_document_text(path, SitesError, hint)
     return parse_sites_file(text, path)
 
 
@@ -69,19 +61,15 @@ def parse_sites_file(text: str, path: Path) -> SitesFileContent:
     Raises:
         SitesError: the text has mistakes.
     """
-    raw = document_problems.parse_document(text, str(path), SitesError)
-    document, problems = document_problems.validate_document(
-        SitesDocument, raw, SITES_TABLES, _fill_missing_keys
+    document = document_problems.load_document(
+        SitesDocument,
+        text,
+        str(path),
+        SITES_TABLES,
+        _fill_missing_keys,
+        _check_across_tables,
+        SitesError,
     )
-    # A problem that overlaps with a mistake of shape is only its consequence.
-    problems += [
-        problem
-        for problem in _check_across_tables(document)
-        if not any(document_problems.problems_overlap(problem, other) for other in problems)
-    ]
-    if problems:
-        where = document_problems.make_key_locator(text, str(path))
-        raise document_problems.combine_problems(problems, where, str(path), SitesError)
     base = path.resolve().parent
     return SitesFileContent(
         sites={name: _build_site(name, table, base) for name, table in document.sites.items()},

@@ -57,7 +57,7 @@ class PatrolEntry:
 
     @property
     def follows(self) -> str:
-        """What starts a campaign beside the time, for people."""
+        """Other occasions than the time that start a campaign, for people."""
         parts = [
             f"branch {self.branch}" if self.branch else "",
             f"tags {self.tags}" if self.tags else "",
@@ -121,16 +121,8 @@ def read_patrol_file(path: Path) -> PatrolFile:
     Raises:
         PatrolFileError: the file cannot be read, or has mistakes; ``problems`` lists all of them.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise PatrolFileError(f"is not UTF-8 text ({error.reason})", where=str(path)) from error
-    except OSError as error:
-        raise PatrolFileError(
-            f"cannot be read ({error.strerror})",
-            where=str(path),
-            hint="Give the path of a patrol file; docs/patrol.md has an example.",
-        ) from error
+    hint = "Give the path of a patrol file; docs/patrol.md has an example."
+    text = document_problems.read_document_text(path, PatrolFileError, hint)
     return parse_patrol_file(text, path)
 
 
@@ -140,18 +132,15 @@ def parse_patrol_file(text: str, path: Path) -> PatrolFile:
     Raises:
         PatrolFileError: the text has mistakes.
     """
-    raw = document_problems.parse_document(text, str(path), PatrolFileError)
-    document, problems = document_problems.validate_document(
-        PatrolDocument, raw, PATROL_TABLES, _fill_missing_keys
+    document = document_problems.load_document(
+        PatrolDocument,
+        text,
+        str(path),
+        PATROL_TABLES,
+        _fill_missing_keys,
+        _check_across_tables,
+        PatrolFileError,
     )
-    problems += [
-        problem
-        for problem in _check_across_tables(document)
-        if not any(document_problems.problems_overlap(problem, other) for other in problems)
-    ]
-    if problems:
-        where = document_problems.make_key_locator(text, str(path))
-        raise document_problems.combine_problems(problems, where, str(path), PatrolFileError)
     base = path.resolve().parent
     return PatrolFile(
         tuple(_build_entry(*item, document.patrol, base) for item in document.entries.items()),
