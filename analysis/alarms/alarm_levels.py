@@ -45,7 +45,7 @@ _RANKS: Mapping[AlarmLevel, int] = {
 
 
 class AlarmKind(StrEnum):
-    """Kinds of what has a state."""
+    """Kinds of subjects that have a state."""
 
     SITE = "site"
     RELEASE = "release"

@@ -28,7 +28,7 @@ from treehammer.sql.write.store import Store
 def record_events(
     store: Store, rules: StatusRules, channels: AlarmChannels, now_us: int
 ) -> list[AlarmEvent]:
-    """Record what happened since the last round, with its messages; return the new events.
+    """Record the events since the last round, with their messages; return the new ones.
 
     Rounds may run in several processes, and be interrupted at any time: each event is recorded once.
 

@@ -25,7 +25,7 @@ MIN_SIDE_JOBS = 2
 
 
 class SearchOutcome(Enum):
-    """What a search found."""
+    """Result of a search."""
 
     STEP = "step"
     SEVERAL_STEPS = "several steps"

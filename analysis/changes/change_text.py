@@ -25,7 +25,7 @@ _SUBJECTS: Mapping[str, str] = {
 
 
 def name_subject(change: ChangePointRow) -> str:
-    """Name what a change points at."""
+    """Name the subject that a change points at."""
     return _SUBJECTS.get(change.attribution, "{}").format(change.subject)
 
 

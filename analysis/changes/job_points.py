@@ -68,7 +68,7 @@ class SeriesFamily(NamedTuple):
 
 @dataclass(frozen=True)
 class _Execution:
-    """A sample with what a point needs beside it."""
+    """A sample with the other values that a point needs."""
 
     sample: Sample
     release: str

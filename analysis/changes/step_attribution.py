@@ -30,7 +30,7 @@ WINDOW_DAYS = 30
 
 
 class Attribution(StrEnum):
-    """What a change points at."""
+    """Subject that a change points at."""
 
     SITE = "site"
     RELEASE = "release"

@@ -1,4 +1,4 @@
-"""Digest of a week: what became slower or faster, in five minutes' reading."""
+"""Digest of a week: slower and faster series, in five minutes' reading."""
 
 from __future__ import annotations
 

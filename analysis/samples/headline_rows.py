@@ -30,7 +30,7 @@ def load_headline_rows(
     columns: Sequence[str],
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[Row]:
-    """Load measurements with what their tests state of their own metrics.
+    """Load measurements with the headline and exact metrics of their tests.
 
     Rows of tests that state a headline have the keys ``headline`` and its names; those of tests with
     exact metrics have the keys ``exact_metrics`` (name -> better direction, '' for none) and their

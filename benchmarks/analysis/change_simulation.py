@@ -80,7 +80,7 @@ class PlantedStep:
         }[self.attribution]
 
 
-#: Name -> what is planted.
+#: Name -> planted change.
 KINDS: Mapping[str, tuple[Attribution, str, bool]] = {
     "at one site": (Attribution.SITE, "SITE_03", False),
     "at one site, releases only": (Attribution.SITE, "SITE_03", True),

@@ -563,7 +563,7 @@ alarm_state = sa.Table(
     sa.Column("since_us", sa.BigInteger, nullable=False),
 )
 
-# Events that people are told about; ``id`` is a hash of the event, so that each is recorded once.
+# Events that cause messages; ``id`` is a hash of the event, so that each is recorded once.
 alarm_event = sa.Table(
     "alarm_event",
     metadata,

@@ -1,4 +1,4 @@
-"""Events that people are told about, and the outbox of messages about them.
+"""Events that cause messages, and the outbox of these messages.
 
 An event and its messages are written in one transaction, before anything is sent. Identities are
 hashes of the event, so that several processes record the same event once. A message is leased by
@@ -40,7 +40,7 @@ class AnnouncedState:
 
 @dataclass(frozen=True)
 class AlarmEvent:
-    """Event that people are told about.
+    """Event that causes messages.
 
     Attributes:
         id: hash of the event.

@@ -36,7 +36,7 @@ def utc_day(now_us: int) -> int:
 
 
 def fetch_use(connection: Connection, day: int) -> dict[str, SiteUse]:
-    """Fetch what was charged to each site on a day."""
+    """Fetch the charges of each site on a day."""
     table = patrol_charge
     query = (
         sa.select(

@@ -101,7 +101,7 @@ def _list_package_releases(good: str, bad: str, requirements: str) -> list[Liste
 def list_commits(
     good: str, bad: str, source: CommitSource, settings: Settings
 ) -> tuple[list[ListedBuild], CommitBuilder]:
-    """List the commits from GOOD to BAD, and what builds them.
+    """List the commits from GOOD to BAD, and the source that builds them.
 
     Raises:
         SourceError: the repository or a commit is missing, or BAD does not descend from GOOD.

@@ -18,7 +18,7 @@ PACKAGE = "treehammer"
 #: Extras for developers, and sums of others.
 _LEFT_OUT = ("dev", "all")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
-#: Program -> what it is for, and whether all users need it.
+#: Program -> its purpose, and whether all users need it.
 _PROGRAMS = {
     "git": ("tests from repositories", True),
     "valgrind": ("treehammer count", False),

@@ -184,7 +184,7 @@ class Patrol:
         self._write_entries(states)
 
     def _watch(self) -> None:
-        """Evaluate states and campaigns once a minute, and send messages about what happened."""
+        """Evaluate states and campaigns once a minute, and send messages about events."""
         now_us = self._read_clock()
         if now_us < self._next_watch_us:
             return
@@ -215,7 +215,7 @@ class Patrol:
         sites: dict[str, PatrolSiteRow],
         probed: set[str],
     ) -> None:
-        """Start what is due of an entry; what prevents it becomes a remark."""
+        """Start the due campaigns of an entry; obstacles become remarks."""
         now_us = self._read_clock()
         try:
             names = self._starter.select_site_names(entry)
@@ -452,7 +452,7 @@ def run_patrol(
     report: Callable[[str], None] = lambda _status: None,
     round_s: float = ROUND_S,
 ) -> None:
-    """Run rounds until told to stop; an unavailable database is waited for.
+    """Run rounds until ``stop`` is set; an unavailable database is waited for.
 
     Args:
         patrol: the patrol.

@@ -1,4 +1,4 @@
-"""A running patrol is told to stop."""
+"""A running patrol receives a signal to stop."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ LATER = 1_800_000_000_000_000
 
 
 class MailSink:
-    """SMTP server that keeps what it accepts, and refuses some recipients."""
+    """SMTP server that keeps accepted messages, and refuses some recipients."""
 
     def __init__(self) -> None:
         self.mails: list[Envelope] = []

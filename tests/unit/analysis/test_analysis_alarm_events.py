@@ -1,4 +1,4 @@
-"""States become events once, and recoveries are told as well."""
+"""States become events once, and so do recoveries."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _describe_wait() -> None:
 def _refuse_wait() -> None:
     raise NothingToDoError(
         "another patrol uses this data folder",
-        hint="It starts what is due; see treehammer patrol status.",
+        hint="It starts due campaigns; see treehammer patrol status.",
     )
 
 
