@@ -130,7 +130,6 @@ class ChartDot:
         error: half length of the error bar, None if unknown.
         text: tooltip.
         hollow: draw an outline only.
-        link: address of the page about the value, '' for none.
     """
 
     at: Any
@@ -138,7 +137,6 @@ class ChartDot:
     error: float | None = None
     text: str = ""
     hollow: bool = False
-    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -245,8 +243,6 @@ class LineChart:
                 row |= {"l": self._up.place(dot.value - dot.error), "h": dot.value + dot.error}
             if dot.hollow:
                 row["o"] = True
-            if dot.link:
-                row["u"] = dot.link
             if value is not None:
                 yield row
 
