@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, TypeVar, get_type_hints
 
@@ -11,86 +11,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.sql.core.backends import backend_of
-from treehammer.sql.core.rows import (
-    AttemptRow,
-    AuditRow,
-    CampaignOwnerRow,
-    CampaignRow,
-    ChangePointRow,
-    DowntimeRow,
-    InstructionRow,
-    JobRow,
-    OverrideRow,
-    PairRow,
-    PatrolChargeRow,
-    PatrolEntryRow,
-    PatrolLeaseRow,
-    PatrolSiteRow,
-    PatrolStartRow,
-    ReceiptRow,
-    ReplicaRow,
-    RuleSetRow,
-    StatusChangeRow,
-    VerdictRow,
-    WatchedDayRow,
-    WatchedSeriesRow,
-)
+from treehammer.sql.core.rows import PairRow, StoredRow, VerdictRow
 
-Row = TypeVar(
-    "Row",
-    CampaignRow,
-    JobRow,
-    AttemptRow,
-    ReplicaRow,
-    PairRow,
-    VerdictRow,
-    InstructionRow,
-    AuditRow,
-    StatusChangeRow,
-    RuleSetRow,
-    DowntimeRow,
-    OverrideRow,
-    PatrolLeaseRow,
-    PatrolEntryRow,
-    PatrolStartRow,
-    PatrolChargeRow,
-    PatrolSiteRow,
-    WatchedSeriesRow,
-    WatchedDayRow,
-    ChangePointRow,
-)
+Row = TypeVar("Row", bound=StoredRow)
 #: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
-KeyedRow = (
-    CampaignRow
-    | JobRow
-    | AttemptRow
-    | ReplicaRow
-    | InstructionRow
-    | CampaignOwnerRow
-    | ReceiptRow
-    | AuditRow
-    | StatusChangeRow
-    | RuleSetRow
-    | DowntimeRow
-    | OverrideRow
-    | PatrolLeaseRow
-    | PatrolEntryRow
-    | PatrolStartRow
-    | PatrolChargeRow
-    | PatrolSiteRow
-    | WatchedSeriesRow
-    | WatchedDayRow
-    | ChangePointRow
-)
-ComparisonRow = PairRow | VerdictRow
-
-#: Row class -> its columns, each with a flag for text.
-_COLUMNS = {
-    kind.__name__: tuple(
-        (field.name, get_type_hints(kind)[field.name] is str) for field in fields(kind)
-    )
-    for kind in Row.__constraints__
+#: Row class -> its fields, each with a flag for text.
+_FIELDS = {
+    kind: tuple((name, hint is str) for name, hint in get_type_hints(kind).items())
+    for kind in StoredRow.__subclasses__()
 }
 
 
@@ -98,13 +27,12 @@ def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -
     """Fetch the rows of a query as dataclasses; unknown text becomes ''."""
     # By position rather than by name, which is faster for ten thousand rows.
     place = {name: index for index, name in enumerate(query.selected_columns.keys())}
-    plan = [(place[name], text) for name, text in _COLUMNS[kind.__name__]]
-    known: list[Any]
-    found: list[Row] = []
-    for row in connection.execute(query):
-        known = ["" if (value := row[index]) is None and text else value for index, text in plan]
-        found.append(kind(*known))
-    return found
+    plan = [(place[name], text) for name, text in _FIELDS[kind]]
+    build: Callable[..., Row] = kind
+    return [
+        build(*["" if (value := row[index]) is None and text else value for index, text in plan])
+        for row in connection.execute(query)
+    ]
 
 
 def split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
@@ -113,25 +41,28 @@ def split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
     return (distinct[start : start + CHUNK_ROWS] for start in range(0, len(distinct), CHUNK_ROWS))
 
 
-def insert_new_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:
+def insert_new_rows(connection: Connection, table: sa.Table, rows: Iterable[StoredRow]) -> None:
     """Insert rows whose keys are known to be missing."""
     waiting = iter(rows)
     while some := [vars(row) for row in islice(waiting, CHUNK_ROWS)]:
         backend_of(connection.engine).insert_rows(connection, table, some)
 
 
-def insert_missing_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:
+def insert_missing_rows(connection: Connection, table: sa.Table, rows: Iterable[StoredRow]) -> None:
     """Insert the rows whose keys are missing."""
     _write_rows(connection, table, rows, replace=False)
 
 
-def upsert_rows(connection: Connection, table: sa.Table, rows: Iterable[KeyedRow]) -> None:
+def upsert_rows(connection: Connection, table: sa.Table, rows: Iterable[StoredRow]) -> None:
     """Insert rows, or update those with the same key."""
     _write_rows(connection, table, rows, replace=True)
 
 
 def replace_comparison_rows(
-    connection: Connection, table: sa.Table, comparison_id: str, rows: Sequence[ComparisonRow]
+    connection: Connection,
+    table: sa.Table,
+    comparison_id: str,
+    rows: Sequence[PairRow | VerdictRow],
 ) -> None:
     """Replace the rows of a comparison, keeping their order."""
     connection.execute(sa.delete(table).where(table.c.comparison_id == comparison_id))
@@ -149,7 +80,7 @@ def select_comparison_rows(table: sa.Table, comparison_id: str) -> sa.Select[Any
 
 
 def _write_rows(
-    connection: Connection, table: sa.Table, rows: Iterable[KeyedRow], *, replace: bool
+    connection: Connection, table: sa.Table, rows: Iterable[StoredRow], *, replace: bool
 ) -> None:
     waiting = iter(rows)
     while some := [asdict(row) for row in islice(waiting, CHUNK_ROWS)]:

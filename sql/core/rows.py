@@ -1,52 +1,71 @@
 """Row classes for all tables of the store except measurements.
 
+:mod:`treehammer.sql.core.schema` derives the columns of their tables from the fields.
 Times are microseconds since 1970 UTC. Unknown text is ``''`` here and NULL in the database.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, TypeVar
 
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
+from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY, MAX_TEXT, MAX_WORD
+
+#: Text with its maximum length in characters; 0 for none.
+Identity = Annotated[str, MAX_IDENTITY]
+Word = Annotated[str, MAX_WORD]
+Text = Annotated[str, MAX_TEXT]
+LongText = Annotated[str, 0]
+
+#: Marks text that is never empty, so that its column is NOT NULL.
+REQUIRED = "required"
+_Value = TypeVar("_Value")
+Required = Annotated[_Value, REQUIRED]
 
 
 @dataclass(frozen=True)
-class CampaignRow:
+class StoredRow:
+    """Base of the row classes."""
+
+
+@dataclass(frozen=True)
+class CampaignRow(StoredRow):
     """Campaign: one test at one commit, with its variants, sites and repeats.
 
     ``plan`` is the canonical JSON of the request (definition with overrides, sites);
     ``planned_measurements`` counts timed and checksum executions.
     """
 
-    id: str
-    name: str
+    id: Identity
+    name: Text
     created_us: int
-    repository: str
-    ref: str
-    commit_id: str
+    repository: Text
+    ref: Text
+    commit_id: Identity
     dirty: bool
-    test_name: str
-    test_path: str
-    plan: str
+    test_name: Text
+    test_path: Text
+    plan: LongText
     planned_jobs: int
     planned_measurements: int
 
 
 @dataclass(frozen=True)
-class JobRow:
+class JobRow(StoredRow):
     """Job of a campaign and its identity in the batch system; ``state`` is a JobState value."""
 
-    id: str
-    campaign_id: str
-    site: str
-    door: str
-    kind: str
+    id: Identity
+    campaign_id: Required[Identity]
+    site: Text
+    door: Text
+    kind: Text
     repeat: int
-    label: str
-    batch_system: str
-    batch_id: str
+    label: Text
+    batch_system: Text
+    batch_id: Identity
     planned_measurements: int
-    state: str
+    state: Text
 
     @property
     def is_external(self) -> bool:
@@ -63,21 +82,21 @@ class JobRow:
 
 
 @dataclass(frozen=True)
-class AttemptRow:
+class AttemptRow(StoredRow):
     """Execution of a job; ``failure_class`` is '' while it runs and after success."""
 
-    job_id: str
+    job_id: Identity
     number: int
-    state: str
+    state: Text
     started_us: int
     ended_us: int
     exit_code: int | None
-    failure_class: str
-    message: str
+    failure_class: Text
+    message: LongText
 
 
 @dataclass(frozen=True)
-class ReplicaRow:
+class ReplicaRow(StoredRow):
     """Result of a replica check: one file of a dataset read in full, or requested, through a door.
 
     Attributes:
@@ -94,30 +113,30 @@ class ReplicaRow:
         owner: group whose campaigns it applies to; '' for all.
     """
 
-    id: str
+    id: Identity
     found_us: int
-    dataset: str
-    dataset_hash: str
-    site: str
-    door: str
-    file: str
-    url: str
+    dataset: Text
+    dataset_hash: Text
+    site: Text
+    door: Text
+    file: Text
+    url: Text
     good: bool
-    message: str
-    owner: str = ""
+    message: LongText
+    owner: Text = ""
 
 
 @dataclass(frozen=True)
-class CampaignOwnerRow:
+class CampaignOwnerRow(StoredRow):
     """Group that a campaign belongs to, since something of it was first sent."""
 
-    campaign_id: str
-    owner: str
+    campaign_id: Identity
+    owner: Required[Text]
     claimed_us: int
 
 
 @dataclass(frozen=True)
-class ReceiptRow:
+class ReceiptRow(StoredRow):
     """First time that a key sent something from an address.
 
     Attributes:
@@ -129,16 +148,16 @@ class ReceiptRow:
         received_us: time of the request.
     """
 
-    subject: str
-    kind: str
-    key_id: str
-    address: str
-    campaign_id: str
+    subject: Identity
+    kind: Word
+    key_id: Identity
+    address: Word
+    campaign_id: Required[Identity]
     received_us: int
 
 
 @dataclass(frozen=True)
-class AuditRow:
+class AuditRow(StoredRow):
     """Entry of the audit trail: a change by an administrator, a sign-in, or refused requests.
 
     Attributes:
@@ -151,17 +170,17 @@ class AuditRow:
         measurements: number of changed measurements or refused requests.
     """
 
-    id: str
+    id: Identity
     changed_us: int
-    action: str
-    actor: str
-    scope: str
-    reason: str
+    action: Required[Word]
+    actor: Required[Text]
+    scope: Required[Text]
+    reason: Text
     measurements: int
 
 
 @dataclass(frozen=True)
-class PairRow:
+class PairRow(StoredRow):
     """One job's paired effect: ``log_ratio`` is the median over its rounds of ln(B/A) of ``metric``.
 
     ``a_value`` and ``b_value`` are the medians over rounds of the metric itself, in its unit.
@@ -169,17 +188,17 @@ class PairRow:
     without the compared axis, ``label`` its display name.
     """
 
-    comparison_id: str
-    job_id: str
-    campaign_id: str
-    site: str
-    host: str
-    comparison_key: str
-    label: str
-    metric: str
-    axis: str
-    a: str
-    b: str
+    comparison_id: Identity
+    job_id: Identity
+    campaign_id: Identity
+    site: Text
+    host: Text
+    comparison_key: Text
+    label: Text
+    metric: Text
+    axis: Text
+    a: Text
+    b: Text
     rounds: int
     a_value: float
     b_value: float
@@ -187,7 +206,7 @@ class PairRow:
 
 
 @dataclass(frozen=True)
-class VerdictRow:
+class VerdictRow(StoredRow):
     """Conclusion of a verdict rule, with its evidence; effects are means of d = ln(B/A).
 
     ``scope`` is ``host`` (one comparison key on one or two hosts), ``site`` (on three hosts and
@@ -198,30 +217,30 @@ class VerdictRow:
     ``evidence`` is the JSON of :class:`treehammer.analysis.statistics.verdict.VerdictEvidence`.
     """
 
-    comparison_id: str
+    comparison_id: Identity
     created_us: int
     rule_version: int
-    scope: str
-    site: str
-    comparison_key: str
-    label: str
-    metric: str
-    axis: str
-    a: str
-    b: str
-    verdict: str
+    scope: Text
+    site: Text
+    comparison_key: Text
+    label: Text
+    metric: Text
+    axis: Text
+    a: Text
+    b: Text
+    verdict: Text
     effect: float | None
     low: float | None
     high: float | None
     jobs: int
     hosts: int
     jobs_needed: int | None
-    evidence: str
+    evidence: LongText
 
 
 @dataclass(frozen=True)
-class StatusChangeRow:
-    """Change of a site's state, with its evidence.
+class StatusChangeRow(StoredRow):
+    """Change of a site's state, with its evidence. It may be superseded, but is never removed.
 
     Attributes:
         id: identity.
@@ -240,69 +259,69 @@ class StatusChangeRow:
         superseded_us: time at which late results contradicted the change; None if it holds.
     """
 
-    id: str
-    subject_kind: str
-    site: str
-    rule: str
-    state: str
-    previous: str
+    id: Identity
+    subject_kind: Required[Word]
+    site: Text
+    rule: Word
+    state: Required[Word]
+    previous: Required[Word]
     since_us: int
     decided_us: int
-    cause: str
-    rule_version: str
-    reason: str
-    evidence: str
+    cause: Required[Word]
+    rule_version: Word
+    reason: Text
+    evidence: LongText
     superseded_us: int | None = None
 
 
 @dataclass(frozen=True)
-class RuleSetRow:
+class RuleSetRow(StoredRow):
     """Set of status rules by its content hash, with the times of its use."""
 
-    version: str
-    document: str
+    version: Word
+    document: LongText
     started_us: int
     evaluated_us: int
 
 
 @dataclass(frozen=True)
-class DowntimeRow:
+class DowntimeRow(StoredRow):
     """Announced downtime of a site; ``subject_kind`` is '' if jobs and storage are down.
 
     ``source`` names the document, and ``withdrawn_us`` is the time since which it lacks the downtime.
     """
 
-    id: str
-    source: str
-    site: str
-    subject_kind: str
+    id: Identity
+    source: Text
+    site: Text
+    subject_kind: Word
     starts_us: int
     ends_us: int
-    severity: str
-    description: str
-    url: str
+    severity: Required[Word]
+    description: Text
+    url: Text
     imported_us: int
     withdrawn_us: int | None = None
 
 
 @dataclass(frozen=True)
-class OverrideRow:
+class OverrideRow(StoredRow):
     """State that a person set for a site until a time; ``subject_kind`` is '' for jobs and storage."""
 
-    id: str
-    site: str
-    subject_kind: str
-    state: str
-    who: str
-    why: str
+    id: Identity
+    site: Text
+    subject_kind: Word
+    state: Required[Word]
+    who: Required[Text]
+    why: Required[Text]
     made_us: int
     until_us: int
     ended_us: int | None = None
-    ended_by: str = ""
+    ended_by: Text = ""
 
 
 @dataclass(frozen=True)
-class InstructionRow:
+class InstructionRow(StoredRow):
     """Instructions of one library or function in a count of one variant under callgrind.
 
     A count is identified by test, variant with its ROOT release, dataset and number of events;
@@ -310,30 +329,30 @@ class InstructionRow:
     those of the whole loop over ``events`` events.
     """
 
-    count_id: str
+    count_id: Identity
     line: int
     created_us: int
-    test_name: str
-    test_hash: str
-    variant: str
-    label: str
-    root_version: str
-    dataset: str
-    dataset_hash: str
+    test_name: Text
+    test_hash: Identity
+    variant: Text
+    label: Text
+    root_version: Text
+    dataset: Text
+    dataset_hash: Text
     events: int
-    host: str
-    valgrind: str
-    library: str
-    function: str
+    host: Text
+    valgrind: Text
+    library: Text
+    function: Text
     instructions: int
 
 
 @dataclass(frozen=True)
-class ExtraRow:
+class ExtraRow(StoredRow):
     """Value of a test-defined metric in one measurement, in the unit stated there."""
 
-    measurement_id: str
-    name: str
+    measurement_id: Identity
+    name: Word
     value: float
 
 
@@ -349,35 +368,37 @@ class CountRow:
 
 
 @dataclass(frozen=True)
-class PatrolLeaseRow:
+class PatrolLeaseRow(StoredRow):
     """Lease of the leader among patrols; ``epoch`` grows with every change of the holder."""
 
-    name: str
-    holder: str
+    name: Word
+    holder: Required[Text]
     epoch: int
     acquired_us: int
     expires_us: int
 
 
 @dataclass(frozen=True)
-class PatrolEntryRow:
-    """Entry of a patrol file; ``next_us`` is its next start, None if that is not known."""
+class PatrolEntryRow(StoredRow):
+    """Entry of a patrol file as the leader last read it; ``next_us`` is its next start, if known."""
 
-    name: str
+    name: Identity
     line: int
-    test: str
-    follows: str
-    sites: str
+    test: Text
+    follows: Text
+    sites: Text
     every_s: int | None
     in_flight: int
     next_us: int | None
-    note: str
+    note: LongText
     checked_us: int
 
 
 @dataclass(frozen=True)
-class PatrolStartRow:
+class PatrolStartRow(StoredRow):
     """Start of a campaign on one occasion: a time, a commit, a tag or a release.
+
+    The row is written before anything is submitted.
 
     Attributes:
         entry: name of the entry.
@@ -393,28 +414,28 @@ class PatrolStartRow:
         message: for people.
     """
 
-    entry: str
-    occasion: str
-    campaign_id: str
-    state: str
+    entry: Identity
+    occasion: Identity
+    campaign_id: Identity
+    state: Required[Word]
     due_us: int
     claimed_us: int
     finished_us: int | None
     epoch: int
-    holder: str
-    request: str
-    message: str
+    holder: Required[Text]
+    request: LongText
+    message: LongText
 
 
 @dataclass(frozen=True)
-class PatrolChargeRow:
+class PatrolChargeRow(StoredRow):
     """Cost of a campaign at a site: reserved with its start, settled at its end.
 
     ``day`` counts UTC days since 1970.
     """
 
-    campaign_id: str
-    site: str
+    campaign_id: Identity
+    site: Identity
     day: int
     reserved_cpu_s: float
     reserved_bytes: int
@@ -423,20 +444,20 @@ class PatrolChargeRow:
 
 
 @dataclass(frozen=True)
-class PatrolSiteRow:
+class PatrolSiteRow(StoredRow):
     """Daily limits of a site and its back-off, during which only a probe starts at ``probe_us``."""
 
-    site: str
+    site: Identity
     cpu_limit_s: float | None
     bytes_limit: int | None
     failures: int
     probe_us: int | None
     changed_us: int
-    reason: str
+    reason: LongText
 
 
 @dataclass(frozen=True)
-class WatchedSeriesRow:
+class WatchedSeriesRow(StoredRow):
     """Series that is watched by day.
 
     Attributes:
@@ -454,38 +475,38 @@ class WatchedSeriesRow:
         host: host of a level; '' for ratios.
     """
 
-    id: str
-    kind: str
-    metric: str
-    test_name: str
-    work: str
-    variant_label: str
-    site: str
-    storage_site: str
-    door: str
-    release: str
-    control: str
-    host: str
+    id: Identity
+    kind: Required[Word]
+    metric: Required[Word]
+    test_name: Text
+    work: Text
+    variant_label: Text
+    site: Text
+    storage_site: Text
+    door: Text
+    release: Text
+    control: Text
+    host: Text
 
 
 @dataclass(frozen=True)
-class WatchedDayRow:
+class WatchedDayRow(StoredRow):
     """Mean of a watched series over the jobs of a day (UTC, YYYYMMDD), in ln.
 
     ``squares`` is the sum of squared deviations of the jobs; ``context`` is a JSON object with the
     usual value of each aspect.
     """
 
-    series_id: str
+    series_id: Identity
     day: int
     value: float
     squares: float
     jobs: int
-    context: str
+    context: LongText
 
 
 @dataclass(frozen=True)
-class ChangePointRow:
+class ChangePointRow(StoredRow):
     """Change found in watched series.
 
     Attributes:
@@ -498,8 +519,8 @@ class ChangePointRow:
         metric: the metric.
         test_name: name of the test.
         control: the pinned control release.
-        attribution: what it points at: site, release, storage, central or unknown.
-        subject: its name; '' for central and unknown.
+        attribution: kind of its origin: site, release, storage, central or unknown.
+        subject: name of the origin; '' for central and unknown.
         effect: size in ln; positive is slower.
         low: lower end of the 95 % interval.
         high: upper end.
@@ -511,17 +532,17 @@ class ChangePointRow:
         evidence: JSON with the places of all changed series and their own sizes.
     """
 
-    id: str
+    id: Identity
     found_us: int
     updated_us: int
     day: int
-    state: str
-    kind: str
-    metric: str
-    test_name: str
-    control: str
-    attribution: str
-    subject: str
+    state: Required[Word]
+    kind: Required[Word]
+    metric: Required[Word]
+    test_name: Text
+    control: Text
+    attribution: Required[Word]
+    subject: Text
     effect: float
     low: float
     high: float
@@ -529,5 +550,5 @@ class ChangePointRow:
     days_before: int
     days_after: int
     seconded: bool
-    cause: str
-    evidence: str
+    cause: LongText
+    evidence: LongText

@@ -2,14 +2,16 @@
 
 Every entry of the metric catalogue has one column: in the measurement table or in the table of its
 dimension (:mod:`treehammer.sql.core.dimensions`). Lists of passes share the column ``passes``
-(:mod:`treehammer.sql.core.packing`). SQLite, PostgreSQL and Oracle can hold the same rows: names
+(:mod:`treehammer.sql.core.packing`). Most other tables have a row class in
+:mod:`treehammer.sql.core.rows`, whose fields are their columns. SQLite, PostgreSQL and Oracle can hold the same rows: names
 have at most 30 characters, times are whole microseconds since 1970 UTC, and empty text is NULL, as
 on Oracle. Tests run on SQLite, on PostgreSQL and on a substitute for Oracle; see docs/databases.md.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
@@ -25,16 +27,45 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.core.column_types import REAL, LongText, NumberList, StoredText
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
-
-#: Longest name of a test-defined metric, in characters; see ``record.EXTRA_NAME``.
-EXTRA_NAME_LENGTH = 64
-
+from treehammer.sql.core.rows import (
+    REQUIRED,
+    AttemptRow,
+    AuditRow,
+    CampaignOwnerRow,
+    CampaignRow,
+    ChangePointRow,
+    DowntimeRow,
+    ExtraRow,
+    InstructionRow,
+    JobRow,
+    OverrideRow,
+    PairRow,
+    PatrolChargeRow,
+    PatrolEntryRow,
+    PatrolLeaseRow,
+    PatrolSiteRow,
+    PatrolStartRow,
+    ReceiptRow,
+    ReplicaRow,
+    RuleSetRow,
+    StatusChangeRow,
+    StoredRow,
+    VerdictRow,
+    WatchedDayRow,
+    WatchedSeriesRow,
+)
 
 _TYPES: dict[str, TypeEngine[Any]] = {
     "int": sa.BigInteger(),
     "float": REAL,
     "bool": sa.Boolean(),
     "ints": NumberList(),
+}
+
+_FIELD_TYPES: dict[type, TypeEngine[Any]] = {
+    int: sa.BigInteger(),
+    float: REAL,
+    bool: sa.Boolean(),
 }
 
 metadata = sa.MetaData(
@@ -79,6 +110,50 @@ def _dimension_key_column(dimension: Dimension) -> sa.Column[Any]:
         sa.ForeignKey(dimension_tables[dimension.name].c.id),
         nullable=False,
     )
+
+
+def _row_table(
+    name: str,
+    row_class: type[StoredRow],
+    *items: sa.Column[Any] | sa.Index,
+    key: tuple[str, ...] = ("id",),
+    references: Mapping[str, sa.Column[Any]] = {},
+    column_names: Mapping[str, str] = {},
+) -> sa.Table:
+    """Create the table of a row class.
+
+    Args:
+        name: name of the table.
+        row_class: its fields are the columns.
+        items: further columns, and indexes.
+        key: fields of the primary key.
+        references: columns of other tables that fields refer to.
+        column_names: names of columns in the database, where a field's name is reserved.
+    """
+    columns = []
+    for field, hint in get_type_hints(row_class, include_extras=True).items():
+        kind, nullable = _field_column_type(hint)
+        columns.append(
+            sa.Column(
+                column_names.get(field, field),
+                kind,
+                *([sa.ForeignKey(references[field])] if field in references else ()),
+                key=field,
+                primary_key=field in key,
+                autoincrement=False,
+                nullable=nullable and field not in key,
+            )
+        )
+    return sa.Table(name, metadata, *columns, *items)
+
+
+def _field_column_type(hint: Any) -> tuple[TypeEngine[Any], bool]:
+    """Return the type of a row field's column, and whether it may be NULL."""
+    kind, *details = get_args(hint) or (hint,)
+    if kind is str:
+        text = StoredText(details[0]) if details[0] else LongText()
+        return text, REQUIRED not in details
+    return _FIELD_TYPES[kind], type(None) in details
 
 
 dimension_tables = {dimension.name: _dimension_table(dimension) for dimension in DIMENSIONS}
@@ -231,12 +306,11 @@ rollup_day = sa.Table(
     sa.Index("ix_rollup_day_subject", "subject_id", "day"),
 )
 
-extra = sa.Table(
+extra = _row_table(
     "extra",
-    metadata,
-    _measurement_key_column(),
-    sa.Column("name", StoredText(EXTRA_NAME_LENGTH), primary_key=True),
-    sa.Column("value", REAL, nullable=False),
+    ExtraRow,
+    key=("measurement_id", "name"),
+    references={"measurement_id": measurement.c.measurement_id},
 )
 
 # Steps of load tests; ``line`` preserves their order in the measurement.
@@ -268,147 +342,53 @@ rollup_operation = sa.Table(
     sa.Index("ix_rollup_operation_subject", "subject_id", "day"),
 )
 
-campaign = sa.Table(
-    "campaign",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("name", StoredText(MAX_TEXT)),
-    sa.Column("created_us", sa.BigInteger, nullable=False),
-    sa.Column("repository", StoredText(MAX_TEXT)),
-    sa.Column("ref", StoredText(MAX_TEXT)),
-    sa.Column("commit_id", StoredText(MAX_IDENTITY)),
-    sa.Column("dirty", sa.Boolean, nullable=False),
-    sa.Column("test_name", StoredText(MAX_TEXT)),
-    sa.Column("test_path", StoredText(MAX_TEXT)),
-    sa.Column("plan", LongText),
-    sa.Column("planned_jobs", sa.BigInteger, nullable=False),
-    sa.Column("planned_measurements", sa.BigInteger, nullable=False),
-    sa.Index("ix_campaign_created", "created_us"),
-)
+campaign = _row_table("campaign", CampaignRow, sa.Index("ix_campaign_created", "created_us"))
 
-job = sa.Table(
+job = _row_table(
     "job",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column(
-        "campaign_id", StoredText(MAX_IDENTITY), sa.ForeignKey(campaign.c.id), nullable=False
-    ),
-    sa.Column("site", StoredText(MAX_TEXT)),
-    sa.Column("door", StoredText(MAX_TEXT)),
-    sa.Column("kind", StoredText(MAX_TEXT)),
-    sa.Column("repeat", sa.BigInteger, nullable=False),
-    sa.Column("label", StoredText(MAX_TEXT)),
-    sa.Column("batch_system", StoredText(MAX_TEXT)),
-    sa.Column("batch_id", StoredText(MAX_IDENTITY)),
-    sa.Column("planned_measurements", sa.BigInteger, nullable=False),
-    sa.Column("state", StoredText(MAX_TEXT)),
+    JobRow,
     sa.Index("ix_job_campaign", "campaign_id", "site"),
     # Unfinished jobs: few among very many.
     sa.Index("ix_job_state", "state", "campaign_id"),
+    references={"campaign_id": campaign.c.id},
 )
 
-attempt = sa.Table(
+attempt = _row_table(
     "attempt",
-    metadata,
-    sa.Column("job_id", StoredText(MAX_IDENTITY), sa.ForeignKey(job.c.id), primary_key=True),
+    AttemptRow,
+    key=("job_id", "number"),
+    references={"job_id": job.c.id},
     # NUMBER is a reserved word on Oracle.
-    sa.Column("attempt", sa.BigInteger, key="number", primary_key=True, autoincrement=False),
-    sa.Column("state", StoredText(MAX_TEXT)),
-    sa.Column("started_us", sa.BigInteger, nullable=False),
-    sa.Column("ended_us", sa.BigInteger, nullable=False),
-    sa.Column("exit_code", sa.BigInteger),
-    sa.Column("failure_class", StoredText(MAX_TEXT)),
-    sa.Column("message", LongText),
+    column_names={"number": "attempt"},
 )
 
 # FILE is a reserved word on Oracle.
-replica = sa.Table(
-    "replica",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("found_us", sa.BigInteger, nullable=False),
-    sa.Column("dataset", StoredText(MAX_TEXT)),
-    sa.Column("dataset_hash", StoredText(MAX_TEXT)),
-    sa.Column("site", StoredText(MAX_TEXT)),
-    sa.Column("door", StoredText(MAX_TEXT)),
-    sa.Column("file_name", StoredText(MAX_TEXT), key="file"),
-    sa.Column("url", StoredText(MAX_TEXT)),
-    sa.Column("good", sa.Boolean, nullable=False),
-    sa.Column("message", LongText),
-    # Group whose campaigns the check applies to; NULL for all.
-    sa.Column("owner", StoredText(MAX_TEXT)),
-)
+replica = _row_table("replica", ReplicaRow, column_names={"file": "file_name"})
 
 
-def _comparison_columns() -> tuple[sa.Column[Any], ...]:
-    # ``line`` preserves the order of the comparison's rows.
-    return (
-        sa.Column("comparison_id", StoredText(MAX_IDENTITY), primary_key=True),
-        sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("site", StoredText(MAX_TEXT)),
-        sa.Column("comparison_key", StoredText(MAX_TEXT)),
-        sa.Column("label", StoredText(MAX_TEXT)),
-        sa.Column("metric", StoredText(MAX_TEXT)),
-        sa.Column("axis", StoredText(MAX_TEXT)),
-        sa.Column("a", StoredText(MAX_TEXT)),
-        sa.Column("b", StoredText(MAX_TEXT)),
-    )
+def _line_column() -> sa.Column[Any]:
+    """Order of a comparison's rows."""
+    return sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False)
 
 
-pair = sa.Table(
-    "pair",
-    metadata,
-    *_comparison_columns(),
-    sa.Column("job_id", StoredText(MAX_IDENTITY)),
-    sa.Column("campaign_id", StoredText(MAX_IDENTITY)),
-    sa.Column("host", StoredText(MAX_TEXT)),
-    sa.Column("rounds", sa.BigInteger, nullable=False),
-    sa.Column("a_value", REAL, nullable=False),
-    sa.Column("b_value", REAL, nullable=False),
-    sa.Column("log_ratio", REAL, nullable=False),
-)
+pair = _row_table("pair", PairRow, _line_column(), key=("comparison_id",))
 
-verdict = sa.Table(
+verdict = _row_table(
     "verdict",
-    metadata,
-    *_comparison_columns(),
-    sa.Column("created_us", sa.BigInteger, nullable=False),
-    sa.Column("rule_version", sa.BigInteger, nullable=False),
-    sa.Column("scope", StoredText(MAX_TEXT)),
-    sa.Column("verdict", StoredText(MAX_TEXT)),
-    sa.Column("effect", REAL),
-    sa.Column("low", REAL),
-    sa.Column("high", REAL),
-    sa.Column("jobs", sa.BigInteger, nullable=False),
-    sa.Column("hosts", sa.BigInteger, nullable=False),
-    sa.Column("jobs_needed", sa.BigInteger),
-    sa.Column("evidence", LongText),
+    VerdictRow,
+    _line_column(),
     # Latest comparisons, by the first line of each.
     sa.Index("ix_verdict_latest", "line", "created_us", "comparison_id"),
+    key=("comparison_id",),
 )
 
-# Counts under callgrind: facts of a release and a variant, not measurements. FUNCTION is a reserved
-# word on PostgreSQL.
-instruction_count = sa.Table(
+# FUNCTION is a reserved word on PostgreSQL.
+instruction_count = _row_table(
     "instruction_count",
-    metadata,
-    sa.Column("count_id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("created_us", sa.BigInteger, nullable=False),
-    sa.Column("test_name", StoredText(MAX_TEXT)),
-    sa.Column("test_hash", StoredText(MAX_IDENTITY)),
-    sa.Column("variant", StoredText(MAX_TEXT)),
-    sa.Column("label", StoredText(MAX_TEXT)),
-    sa.Column("root_version", StoredText(MAX_TEXT)),
-    sa.Column("dataset", StoredText(MAX_TEXT)),
-    sa.Column("dataset_hash", StoredText(MAX_TEXT)),
-    sa.Column("events", sa.BigInteger, nullable=False),
-    sa.Column("host", StoredText(MAX_TEXT)),
-    sa.Column("valgrind", StoredText(MAX_TEXT)),
-    sa.Column("library", StoredText(MAX_TEXT)),
-    sa.Column("function_name", StoredText(MAX_TEXT), key="function"),
-    sa.Column("instructions", sa.BigInteger, nullable=False),
+    InstructionRow,
     sa.Index("ix_instruction_count_test", "test_hash"),
+    key=("count_id", "line"),
+    column_names={"function": "function_name"},
 )
 
 # Key to the results service. Its secret is derived from the service's master key and is not stored;
@@ -427,42 +407,18 @@ access_key = sa.Table(
     sa.Column("owner", StoredText(MAX_TEXT), nullable=False),
 )
 
-# Group that a campaign belongs to: that of the key which first sent something of it.
-campaign_owner = sa.Table(
-    "campaign_owner",
-    metadata,
-    sa.Column("campaign_id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("owner", StoredText(MAX_TEXT), nullable=False),
-    sa.Column("claimed_us", sa.BigInteger, nullable=False),
-)
+campaign_owner = _row_table("campaign_owner", CampaignOwnerRow, key=("campaign_id",))
 
-# Who first sent what: measurements of a job, a campaign and its jobs, or a check of a replica.
-receipt = sa.Table(
+receipt = _row_table(
     "receipt",
-    metadata,
-    sa.Column("subject", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("kind", StoredText(MAX_WORD), primary_key=True),
-    sa.Column("key_id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("address", StoredText(MAX_WORD), primary_key=True),
-    sa.Column("campaign_id", StoredText(MAX_IDENTITY), nullable=False),
-    sa.Column("received_us", sa.BigInteger, nullable=False),
+    ReceiptRow,
     sa.Index("ix_receipt_campaign", "campaign_id"),
     sa.Index("ix_receipt_key", "key_id", "received_us"),
+    key=("subject", "kind", "key_id", "address"),
 )
 
-# Changes of recorded results by administrators.
 # AUDIT is a reserved word on Oracle.
-audit_entry = sa.Table(
-    "audit_entry",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("changed_us", sa.BigInteger, nullable=False),
-    sa.Column("action", StoredText(MAX_WORD), nullable=False),
-    sa.Column("actor", StoredText(MAX_TEXT), nullable=False),
-    sa.Column("scope", StoredText(MAX_TEXT), nullable=False),
-    sa.Column("reason", StoredText(MAX_TEXT)),
-    sa.Column("measurements", sa.BigInteger, nullable=False),
-)
+audit_entry = _row_table("audit_entry", AuditRow)
 
 # Campaigns and jobs with revoked tokens; ``scope`` is 'campaign' or 'job'.
 access_revocation = sa.Table(
@@ -488,69 +444,15 @@ read_session = sa.Table(
     sa.Column("expires_us", sa.BigInteger, nullable=False),
 )
 
-# Changes of the states of sites. ``rule`` is NULL in the changes of the state that all rules, downtimes
-# and overrides give together. A change that late results contradict is superseded, never removed.
-status_change = sa.Table(
-    "status_change",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("subject_kind", StoredText(MAX_WORD), nullable=False),
-    sa.Column("site", StoredText(MAX_TEXT)),
-    sa.Column("rule", StoredText(MAX_WORD)),
-    sa.Column("state", StoredText(MAX_WORD), nullable=False),
-    sa.Column("previous", StoredText(MAX_WORD), nullable=False),
-    sa.Column("since_us", sa.BigInteger, nullable=False),
-    sa.Column("decided_us", sa.BigInteger, nullable=False),
-    sa.Column("cause", StoredText(MAX_WORD), nullable=False),
-    sa.Column("rule_version", StoredText(MAX_WORD)),
-    sa.Column("reason", StoredText(MAX_TEXT)),
-    sa.Column("evidence", LongText),
-    sa.Column("superseded_us", sa.BigInteger),
-    sa.Index("ix_status_change_since", "since_us"),
+status_change = _row_table(
+    "status_change", StatusChangeRow, sa.Index("ix_status_change_since", "since_us")
 )
 
-# Rules by which states were evaluated, with their text.
-status_rule_set = sa.Table(
-    "status_rule_set",
-    metadata,
-    sa.Column("version", StoredText(MAX_WORD), primary_key=True),
-    sa.Column("document", LongText),
-    sa.Column("started_us", sa.BigInteger, nullable=False),
-    sa.Column("evaluated_us", sa.BigInteger, nullable=False),
-)
+status_rule_set = _row_table("status_rule_set", RuleSetRow, key=("version",))
 
-# Announced downtimes of sites; ``subject_kind`` is NULL if jobs and storage are down.
-site_downtime = sa.Table(
-    "site_downtime",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("source", StoredText(MAX_TEXT)),
-    sa.Column("site", StoredText(MAX_TEXT)),
-    sa.Column("subject_kind", StoredText(MAX_WORD)),
-    sa.Column("starts_us", sa.BigInteger, nullable=False),
-    sa.Column("ends_us", sa.BigInteger, nullable=False),
-    sa.Column("severity", StoredText(MAX_WORD), nullable=False),
-    sa.Column("description", StoredText(MAX_TEXT)),
-    sa.Column("url", StoredText(MAX_TEXT)),
-    sa.Column("imported_us", sa.BigInteger, nullable=False),
-    sa.Column("withdrawn_us", sa.BigInteger),
-)
+site_downtime = _row_table("site_downtime", DowntimeRow)
 
-# States that people set for a time; ``ended_us`` is the end, if somebody ended it early.
-site_override = sa.Table(
-    "site_override",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("site", StoredText(MAX_TEXT)),
-    sa.Column("subject_kind", StoredText(MAX_WORD)),
-    sa.Column("state", StoredText(MAX_WORD), nullable=False),
-    sa.Column("who", StoredText(MAX_TEXT), nullable=False),
-    sa.Column("why", StoredText(MAX_TEXT), nullable=False),
-    sa.Column("made_us", sa.BigInteger, nullable=False),
-    sa.Column("until_us", sa.BigInteger, nullable=False),
-    sa.Column("ended_us", sa.BigInteger),
-    sa.Column("ended_by", StoredText(MAX_TEXT)),
-)
+site_override = _row_table("site_override", OverrideRow)
 
 # Last announced state of each site and of the service; ``id`` is a hash of kind and subject.
 alarm_state = sa.Table(
@@ -625,139 +527,40 @@ release_check = sa.Table(
     sa.Index("ix_release_check_state", "state", "changed_us"),
 )
 
-# Lease of the one leader among several patrols. ``epoch`` grows with every change of the holder.
-patrol_lease = sa.Table(
-    "patrol_lease",
-    metadata,
-    sa.Column("name", StoredText(MAX_WORD), primary_key=True),
-    sa.Column("holder", StoredText(MAX_TEXT), nullable=False),
-    sa.Column("epoch", sa.BigInteger, nullable=False),
-    sa.Column("acquired_us", sa.BigInteger, nullable=False),
-    sa.Column("expires_us", sa.BigInteger, nullable=False),
-)
+patrol_lease = _row_table("patrol_lease", PatrolLeaseRow, key=("name",))
 
-# Entries of the patrol file, as the leader last saw them.
-patrol_entry = sa.Table(
-    "patrol_entry",
-    metadata,
-    sa.Column("name", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("line", sa.BigInteger, nullable=False),
-    sa.Column("test", StoredText(MAX_TEXT)),
-    sa.Column("follows", StoredText(MAX_TEXT)),
-    sa.Column("sites", StoredText(MAX_TEXT)),
-    sa.Column("every_s", sa.BigInteger),
-    sa.Column("in_flight", sa.BigInteger, nullable=False),
-    sa.Column("next_us", sa.BigInteger),
-    sa.Column("note", LongText),
-    sa.Column("checked_us", sa.BigInteger, nullable=False),
-)
+patrol_entry = _row_table("patrol_entry", PatrolEntryRow, key=("name",))
 
-# Starts of campaigns. A row is written before anything is submitted, once for each occasion: a time,
-# a commit, a tag or a release.
-patrol_start = sa.Table(
+patrol_start = _row_table(
     "patrol_start",
-    metadata,
-    sa.Column("entry", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("occasion", StoredText(MAX_IDENTITY), primary_key=True),
-    # NULL for what existed before the patrol began to follow it.
-    sa.Column("campaign_id", StoredText(MAX_IDENTITY)),
-    sa.Column("state", StoredText(MAX_WORD), nullable=False),
-    sa.Column("due_us", sa.BigInteger, nullable=False),
-    sa.Column("claimed_us", sa.BigInteger, nullable=False),
-    sa.Column("finished_us", sa.BigInteger),
-    sa.Column("epoch", sa.BigInteger, nullable=False),
-    sa.Column("holder", StoredText(MAX_TEXT), nullable=False),
-    sa.Column("request", LongText),
-    sa.Column("message", LongText),
+    PatrolStartRow,
     sa.Index("ix_patrol_start_campaign", "campaign_id", unique=True),
     sa.Index("ix_patrol_start_state", "state", "entry"),
+    key=("entry", "occasion"),
 )
 
-# Cost of a campaign at a site on the day of its start (UTC, days since 1970): reserved with the
-# start, settled at the end.
-patrol_charge = sa.Table(
+patrol_charge = _row_table(
     "patrol_charge",
-    metadata,
-    sa.Column("campaign_id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("site", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("day", sa.BigInteger, nullable=False),
-    sa.Column("reserved_cpu_s", REAL, nullable=False),
-    sa.Column("reserved_bytes", sa.BigInteger, nullable=False),
-    sa.Column("used_cpu_s", REAL),
-    sa.Column("used_bytes", sa.BigInteger),
+    PatrolChargeRow,
     sa.Index("ix_patrol_charge_day", "day", "site"),
+    key=("campaign_id", "site"),
 )
 
-# Daily limits of a site, and its back-off: no campaigns but one probe at ``probe_us``.
-patrol_site = sa.Table(
-    "patrol_site",
-    metadata,
-    sa.Column("site", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("cpu_limit_s", REAL),
-    sa.Column("bytes_limit", sa.BigInteger),
-    sa.Column("failures", sa.BigInteger, nullable=False),
-    sa.Column("probe_us", sa.BigInteger),
-    sa.Column("changed_us", sa.BigInteger, nullable=False),
-    sa.Column("reason", LongText),
-)
+patrol_site = _row_table("patrol_site", PatrolSiteRow, key=("site",))
 
-# Series that change points are searched in, by day: derived from the measurements.
-watched_series = sa.Table(
+watched_series = _row_table(
     "watched_series",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("kind", StoredText(MAX_WORD), nullable=False),
-    sa.Column("metric", StoredText(MAX_WORD), nullable=False),
-    sa.Column("test_name", StoredText(MAX_TEXT)),
-    # WORK is a reserved word on Oracle.
-    sa.Column("work_key", StoredText(MAX_TEXT), key="work"),
-    sa.Column("variant_label", StoredText(MAX_TEXT)),
-    sa.Column("site", StoredText(MAX_TEXT)),
-    sa.Column("storage_site", StoredText(MAX_TEXT)),
-    sa.Column("door", StoredText(MAX_TEXT)),
-    # RELEASE is a reserved word on PostgreSQL.
-    sa.Column("root_release", StoredText(MAX_TEXT), key="release"),
-    sa.Column("control", StoredText(MAX_TEXT)),
-    sa.Column("host", StoredText(MAX_TEXT)),
+    WatchedSeriesRow,
+    # WORK is a reserved word on Oracle, RELEASE on PostgreSQL.
+    column_names={"work": "work_key", "release": "root_release"},
 )
 
-watched_day = sa.Table(
+watched_day = _row_table(
     "watched_day",
-    metadata,
-    sa.Column(
-        "series_id", StoredText(MAX_IDENTITY), sa.ForeignKey(watched_series.c.id), primary_key=True
-    ),
-    sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("value", REAL, nullable=False),
-    sa.Column("squares", REAL, nullable=False),
-    sa.Column("jobs", sa.BigInteger, nullable=False),
-    sa.Column("context", LongText),
+    WatchedDayRow,
     sa.Index("ix_watched_day_day", "day"),
+    key=("series_id", "day"),
+    references={"series_id": watched_series.c.id},
 )
 
-# Steps found in them.
-change_point = sa.Table(
-    "change_point",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("found_us", sa.BigInteger, nullable=False),
-    sa.Column("updated_us", sa.BigInteger, nullable=False),
-    sa.Column("day", sa.BigInteger, nullable=False),
-    sa.Column("state", StoredText(MAX_WORD), nullable=False),
-    sa.Column("kind", StoredText(MAX_WORD), nullable=False),
-    sa.Column("metric", StoredText(MAX_WORD), nullable=False),
-    sa.Column("test_name", StoredText(MAX_TEXT)),
-    sa.Column("control", StoredText(MAX_TEXT)),
-    sa.Column("attribution", StoredText(MAX_WORD), nullable=False),
-    sa.Column("subject", StoredText(MAX_TEXT)),
-    sa.Column("effect", REAL, nullable=False),
-    sa.Column("low", REAL, nullable=False),
-    sa.Column("high", REAL, nullable=False),
-    sa.Column("p_value", REAL, nullable=False),
-    sa.Column("days_before", sa.BigInteger, nullable=False),
-    sa.Column("days_after", sa.BigInteger, nullable=False),
-    sa.Column("seconded", sa.Boolean, nullable=False),
-    sa.Column("cause", LongText),
-    sa.Column("evidence", LongText),
-    sa.Index("ix_change_point_day", "day"),
-)
+change_point = _row_table("change_point", ChangePointRow, sa.Index("ix_change_point_day", "day"))

@@ -226,10 +226,10 @@ INSERT INTO origin (id, record_version, instrument_version, campaign_name, repos
     :test_path, :test_hash, :payload_hash, :treehammer_version)
 ; -- many rows
 
-INSERT INTO pair (comparison_id, line, site, comparison_key, label, metric, axis, a, b, job_id,
-    campaign_id, host, rounds, a_value, b_value, log_ratio) VALUES (:comparison_id, :line, :site,
-    :comparison_key, :label, :metric, :axis, :a, :b, :job_id, :campaign_id, :host, :rounds,
-    :a_value, :b_value, :log_ratio)
+INSERT INTO pair (comparison_id, job_id, campaign_id, site, host, comparison_key, label, metric,
+    axis, a, b, rounds, a_value, b_value, log_ratio, line) VALUES (:comparison_id, :job_id,
+    :campaign_id, :site, :host, :comparison_key, :label, :metric, :axis, :a, :b, :rounds, :a_value,
+    :b_value, :log_ratio, :line)
 ;
 
 INSERT INTO patrol_charge (campaign_id, site, day, reserved_cpu_s, reserved_bytes, used_cpu_s,
@@ -332,11 +332,10 @@ INSERT INTO subject (id, series, test_name, variant, variant_label, site, storag
     :axis_events, :axis_access, :axis_cache, :passes_planned, :run_mode, :launch_order)
 ; -- many rows
 
-INSERT INTO verdict (comparison_id, line, site, comparison_key, label, metric, axis, a, b,
-    created_us, rule_version, scope, verdict, effect, low, high, jobs, hosts, jobs_needed, evidence)
-    VALUES (:comparison_id, :line, :site, :comparison_key, :label, :metric, :axis, :a, :b,
-    :created_us, :rule_version, :scope, :verdict, :effect, :low, :high, :jobs, :hosts, :jobs_needed,
-    :evidence)
+INSERT INTO verdict (comparison_id, created_us, rule_version, scope, site, comparison_key, label,
+    metric, axis, a, b, verdict, effect, low, high, jobs, hosts, jobs_needed, evidence, line) VALUES
+    (:comparison_id, :created_us, :rule_version, :scope, :site, :comparison_key, :label, :metric,
+    :axis, :a, :b, :verdict, :effect, :low, :high, :jobs, :hosts, :jobs_needed, :evidence, :line)
 ;
 
 INSERT INTO watched_day (series_id, day, value, squares, jobs, context) VALUES (:series_id, :day,
