@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -265,20 +265,14 @@ def load_status_rules(path: Path | None = None) -> StatusRules:
     """Load rules from a file; without one the shipped rules.
 
     Raises:
-        ConfigError: the file cannot be read.
-        StatusRulesError: it has mistakes; ``problems`` lists all of them.
+        StatusRulesError: the file cannot be read, or has mistakes; ``problems`` lists them.
     """
     if path is None:
         return load_shipped_rules()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot be read: {getattr(error, 'strerror', None) or error}",
-            where=str(path),
-            hint="Check status_rules in treehammer.toml, TREEHAMMER_STATUS_RULES or --rules.",
-        ) from error
-    return parse_status_rules(text, str(path))
+    hint = "Check status_rules in treehammer.toml, TREEHAMMER_STATUS_RULES or --rules."
+    return parse_status_rules(
+        document_problems.read_document_text(path, StatusRulesError, hint), str(path)
+    )
 
 
 def parse_status_rules(text: str, shown: str) -> StatusRules:
@@ -287,19 +281,18 @@ def parse_status_rules(text: str, shown: str) -> StatusRules:
     Raises:
         StatusRulesError: the text has mistakes.
     """
-    raw = document_problems.parse_document(text, shown, StatusRulesError)
-    document, problems = document_problems.validate_document(
-        RulesDocument, raw, _DOCUMENT_TABLES, lambda rest: rest.setdefault("rules", {"-": {}})
+    document = document_problems.load_document(
+        RulesDocument,
+        text,
+        shown,
+        _DOCUMENT_TABLES,
+        lambda rest: rest.setdefault("rules", {"missing": {}}),
+        _list_rule_problems,
+        StatusRulesError,
     )
-    rules: dict[str, StatusRule] = {}
-    for name, table in document.rules.items():
-        rule, found = _parse_rule(name, table)
-        problems += found
-        if rule is not None:
-            rules[name] = rule
-    if problems:
-        where = document_problems.make_key_locator(text, shown)
-        raise document_problems.combine_problems(problems, where, shown, StatusRulesError)
+    rules: dict[str, StatusRule] = {
+        name: _MODELS[table["kind"]].model_validate(table) for name, table in document.rules.items()
+    }
     values = document.model_dump() | {
         "rules": {name: rule.model_dump() for name, rule in rules.items()}
     }
@@ -313,25 +306,22 @@ def parse_status_rules(text: str, shown: str) -> StatusRules:
     )
 
 
-def _parse_rule(
-    name: str, table: Mapping[str, Any]
-) -> tuple[StatusRule | None, list[DocumentProblem]]:
-    path: KeyPath = ("rules", name)
-    if name == "-":  # Stands in for a missing table, which is reported already.
-        return None, []
-    if name in RESERVED_RULE_NAMES or not _NAME.fullmatch(name):
-        expected = "a word of lower-case letters, digits and '-' but " + ", ".join(
-            RESERVED_RULE_NAMES
-        )
-        return None, [DocumentProblem(path, f"is no name of a rule (expected {expected})")]
-    model = _MODELS.get(str(table.get("kind", "")))
-    if model is None:
-        kinds = ", ".join(_MODELS)
-        return None, [DocumentProblem((*path, "kind"), f"is missing or unknown (known: {kinds})")]
-    tables = DocumentTables({_LOCATED: tuple(model.model_fields)}, lambda _path: _LOCATED)
-    if found := document_problems.list_problems(model, table, tables):
-        return None, [DocumentProblem((*path, *one.path), one.text) for one in found]
-    return model.model_validate(table), []
+def _list_rule_problems(document: RulesDocument) -> Iterator[DocumentProblem]:
+    """List the problems of all rules, whose keys depend on their kind."""
+    for name, table in document.rules.items():
+        path: KeyPath = ("rules", name)
+        model = _MODELS.get(str(table.get("kind", "")))
+        if name in RESERVED_RULE_NAMES or not _NAME.fullmatch(name):
+            reserved = ", ".join(RESERVED_RULE_NAMES)
+            expected = f"a word of lower-case letters, digits and '-' but {reserved}"
+            yield DocumentProblem(path, f"is no name of a rule (expected {expected})")
+        elif model is None:
+            kinds = ", ".join(_MODELS)
+            yield DocumentProblem((*path, "kind"), f"is missing or unknown (known: {kinds})")
+        else:
+            tables = DocumentTables({_LOCATED: tuple(model.model_fields)}, lambda _path: _LOCATED)
+            for one in document_problems.list_problems(model, table, tables):
+                yield DocumentProblem((*path, *one.path), one.text)
 
 
 def _table_of(path: KeyPath) -> str:
