@@ -18,7 +18,6 @@ TIMEOUT_S = 30.0
 #: Maximum characters of a subject line.
 MAX_SUBJECT = 150
 NO_TLS, STARTTLS, TLS = "none", "starttls", "tls"
-TLS_MODES = (NO_TLS, STARTTLS, TLS)
 
 
 @dataclass(frozen=True)

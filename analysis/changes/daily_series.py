@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -124,8 +124,3 @@ def adjust_for_items(
     ).tocsr()
     solved = linalg.lsqr(design, values - values.mean(), atol=1e-10, btol=1e-10)[0]
     return known, np.asarray(solved[count:], dtype=float)
-
-
-def collect_places(series: Iterable[DailySeries], attribute: str) -> set[str]:
-    """Collect the values of an attribute of :class:`SeriesPlace`."""
-    return {str(getattr(one.place, attribute)) for one in series}
