@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
@@ -80,74 +81,78 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 def overview_view(store: Store, request: Request) -> PageView:
     """Collect the data of the overview."""
-    today = calendar_days.today()
     shown = calendar_days.parse_window(request.query_params, CHOICES, DAYS)
-    last, count = shown[-1], len(shown)
     by = _parse_site_kind(request)
+    is_page = requested_format(request) == HTML
     lines = load_site_days(store, shown, by)
     storages = load_storage_days(store, shown)
-    newest = overview_queries.find_last_day(store)
-    running = campaign_table(
-        "running",
-        "Campaigns with active jobs",
-        overview_queries.list_active_campaigns(store, _OPEN_STATES),
-        request,
-    )
-    latest = overview_queries.list_latest_comparisons(store, MAX_COMPARISONS)
-    verdicts = _verdict_table(store, request, latest)
-    people = requested_format(request) == HTML
-    recent = _load_recent_days(store, shown, lines, today)
-    quiet = sorted({*overview_queries.list_sites(store, by)} - {line.site for line in lines})
-    storage_days = _storage_day_table(storages)
     states = load_current_states(store)
     current = index_by_site(states, by)
-    states_table = build_states_table(sort_by_state(states), request)
+    active = overview_queries.list_active_campaigns(store, _OPEN_STATES)
+    running = campaign_table("running", "Campaigns with active jobs", active, request)
+    latest = overview_queries.list_latest_comparisons(store, MAX_COMPARISONS)
+    verdicts = _verdict_table(store, request, latest)
+    latest_tile = _tile_of_latest(request, verdicts, latest)
+    storage_days = _storage_day_table(storages)
     values = {
         "now": time.time_ns() // 1000,
+        "tiles": build_tiles(lines, current, len(running.rows), latest_tile),
         "running": running,
-        "changes": changes_since.changes_since_yesterday(
-            store, request, recent, today, MAX_NAMED_SITES if people else None
+        "changes": _list_changes(
+            store, request, shown, lines, MAX_NAMED_SITES if is_page else None
         ),
         "max_changes": changes_since.MAX_CHANGES,
         "verdicts": verdicts,
-        "days": shown,
-        "months": [(text, len(list(group))) for text, group in _month_headers(shown)],
+        **_matrix_values(store, request, shown, by, lines),
         "lines": sort_worst_first(lines, current),
-        "tiles": build_tiles(
-            lines, current, len(running.rows), _tile_of_latest(request, verdicts, latest)
-        ),
         "states": current,
         "central": [row for row in states if row.subject_kind == CENTRAL],
-        "count": count,
-        "choices": CHOICES,
-        "last": last,
-        "is_now": last == today,
-        "newest": calendar_days.day_from_number(newest) if newest else None,
-        "quiet": _name_sites(quiet),
-        "rule": describe_daily_rule(),
-        "statuses": _SHOWN_STATES,
-        "format_day": calendar_days.format_day,
-        # Computed once rather than for each of a thousand cells.
-        "css_classes": {status: status.value for status in SiteState},
-        "cell_address": _make_cell_linker(request, shown, by),
         "storage_days": storage_days,
         "storage_lines": storages,
         "storage_rule": load_rule().describe(),
-        "storage_cell_address": _make_campaign_linker(request),
-        "by": by,
-        "site_kinds": SITE_KINDS,
+        "storage_cell_address": _make_explore_linker(request, "campaign_id"),
         "linked_sites": {*overview_queries.list_sites(store)}
         if storages or by == STORAGE_SITE
         else None,
-        "day_names": {day: calendar_days.format_day(day) for day in shown},
     }
-    site_days = _site_day_table(() if people else lines)
-    return PageView(
-        "overview.html.j2",
-        "Overview",
-        values,
-        (site_days, running, verdicts, storage_days, states_table),
+    tables = (
+        _site_day_table(() if is_page else lines),
+        running,
+        verdicts,
+        storage_days,
+        build_states_table(sort_by_state(states), request),
     )
+    return PageView("overview.html.j2", "Overview", values, tables)
+
+
+def _matrix_values(
+    store: Store,
+    request: Request,
+    shown: Sequence[date],
+    by: str,
+    lines: Sequence[SiteRow[DayOutcomes]],
+) -> dict[str, Any]:
+    """Collect the head, legend and choices of the matrix of sites by day."""
+    newest = overview_queries.find_last_day(store)
+    quiet = sorted({*overview_queries.list_sites(store, by)} - {line.site for line in lines})
+    return {
+        "days": shown,
+        "day_names": {day: calendar_days.format_day(day) for day in shown},
+        "months": [(text, len(list(days))) for text, days in groupby(shown, "{:%B %Y}".format)],
+        "last": shown[-1],
+        "count": len(shown),
+        "choices": CHOICES,
+        "by": by,
+        "site_kinds": SITE_KINDS,
+        "newest": calendar_days.day_from_number(newest) if newest else None,
+        "format_day": calendar_days.format_day,
+        "quiet": _name_sites(quiet),
+        "rule": describe_daily_rule(),
+        "statuses": _SHOWN_STATES,
+        # Computed once rather than for each of a thousand cells.
+        "css_classes": {status: status.value for status in SiteState},
+        "cell_address": _make_cell_linker(request, shown, by),
+    }
 
 
 def _parse_site_kind(request: Request) -> str:
@@ -166,44 +171,39 @@ def _make_cell_linker(
     request: Request, shown: Sequence[date], by: str
 ) -> Callable[[SiteRow[DayOutcomes], date], str]:
     """Link a site's day: to its page, or of a storage site to the sites that read it."""
-    addresses = {day: link_to(request, "day", day=day) for day in shown}
-    explore = link_to(request, "explore")
-
-    def link_to_readers(line: SiteRow[DayOutcomes], day: date) -> str:
-        query = {"metric": DEFAULT_METRIC, "by": JOB_SITE, "from": day, "to": day}
-        return f"{explore}?{urlencode({**query, 'where': f'{STORAGE_SITE}={line.site}'})}"
-
     if by == STORAGE_SITE:
-        return link_to_readers
+        return _make_explore_linker(request, JOB_SITE)
+    addresses = {day: link_to(request, "day", day=day) for day in shown}
     return lambda line, day: f"{addresses[day]}?{line.query_string}"
 
 
-def _make_campaign_linker(request: Request) -> Callable[[SiteRow[StorageDay], date], str]:
-    """Link a storage's day to the campaigns that used it."""
+def _make_explore_linker(request: Request, by: str) -> Callable[[SiteRow[Any], date], str]:
+    """Link a storage's day to its measurements in Explore, grouped by a column."""
     explore = link_to(request, "explore")
 
-    def link_to_campaigns(line: SiteRow[StorageDay], day: date) -> str:
-        query = {"metric": DEFAULT_METRIC, "by": "campaign_id", "from": day, "to": day}
+    def link_to_measurements(line: SiteRow[Any], day: date) -> str:
+        query = {"metric": DEFAULT_METRIC, "by": by, "from": day, "to": day}
         return f"{explore}?{urlencode({**query, 'where': f'{STORAGE_SITE}={line.site}'})}"
 
-    return link_to_campaigns
+    return link_to_measurements
 
 
-def _load_recent_days(
-    store: Store, shown: Sequence[date], lines: Sequence[SiteRow[DayOutcomes]], today: date
-) -> list[SiteRow[DayOutcomes]]:
-    """Return the days in which changes are searched, from the shown ones if they are among them."""
+def _list_changes(
+    store: Store,
+    request: Request,
+    shown: Sequence[date],
+    lines: Sequence[SiteRow[DayOutcomes]],
+    max_named: int | None,
+) -> list[changes_since.Change]:
+    """List the changes since yesterday, from the shown days if they suffice."""
+    today = calendar_days.today()
+    days = changes_since.LOOKBACK_DAYS
     of_jobs = not lines or lines[0].by == JOB_SITE
-    if of_jobs and shown[-1] == today and len(shown) >= changes_since.LOOKBACK_DAYS:
-        return [replace(line, cells=line.cells[-changes_since.LOOKBACK_DAYS :]) for line in lines]
-    return load_site_days(store, calendar_days.days_until(today, changes_since.LOOKBACK_DAYS))
-
-
-def _month_headers(shown: Sequence[date]) -> list[tuple[str, list[date]]]:
-    months: dict[str, list[date]] = {}
-    for day in shown:
-        months.setdefault(f"{day:%B} {day.year}", []).append(day)
-    return list(months.items())
+    if of_jobs and shown[-1] == today and len(shown) >= days:
+        recent = [replace(line, cells=line.cells[-days:]) for line in lines]
+    else:
+        recent = load_site_days(store, calendar_days.days_until(today, days))
+    return changes_since.changes_since_yesterday(store, request, recent, today, max_named)
 
 
 def _site_day_table(lines: Sequence[SiteRow[DayOutcomes]]) -> DataTable:

@@ -22,9 +22,7 @@ from treehammer.sql.read import overview_queries, peer_sums, site_history
 from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.peer_sums import DailySums
-from treehammer.sql.read.site_history import (
-    Workload,
-)
+from treehammer.sql.read.site_history import Workload
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text
@@ -102,41 +100,30 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     )
     points = _compare_over_time(sums.dailies, query)
     standing = describe_standing(store, query, sums.totals)
-    parts = standing.build_table(MAX_PARTS if requested_format(request) == HTML else None)
-    contrasts = standing.build_contrast_table()
-    history = site_history.fetch_history(store, site, *query.day_numbers)
-    series = _series_table(points, query)
-    state = build_state_table(history, earlier=_has_earlier_measurements(store, query))
-    changes = build_change_table(list_changes(history))
-    door_days = fetch_door_days(store, query)
-    door_table = build_door_table(door_days)
-    outcomes = _outcome_table(store, query, request)
-    work = _work_table(works)
+    max_parts = MAX_PARTS if requested_format(request) == HTML else None
     explanation = _explain_site(store, query)
-    changepoints = build_change_point_table(list_recent_changes(store, site=site), request)
-    states = build_states_table(load_current_states(store, site), request)
-    state_changes = build_history_table(
-        state_history.list_state_changes(store, site=site, superseded=True), request
-    )
-    chart = build_site_chart(points, changes.rows, query) if points else None
+    door_days = fetch_door_days(store, query)
+    tables = {
+        "series": _series_table(points, query),
+        "parts": standing.build_table(max_parts),
+        "contrasts": standing.build_contrast_table(),
+        "time": explanation.table,
+        **_history_tables(store, query),
+        "door_days": build_door_table(door_days),
+        "outcomes": _outcome_table(store, query, request),
+        "works": _work_table(works),
+        **_state_tables(store, site, request),
+    }
+    changes = tables["changes"].rows
+    chart = build_site_chart(points, changes, query) if points else None
+    door_charts = build_door_charts(door_days, changes, query)
     values: dict[str, Any] = {
+        **tables,
         "query": query,
-        "changepoints": changepoints,
-        "states": states,
-        "state_changes": state_changes,
         "chart": chart,
         "standing": standing.sentence,
-        "parts": parts,
-        "contrasts": contrasts,
-        "series": series,
-        "state": state,
-        "changes": changes,
-        "door_charts": build_door_charts(door_days, changes.rows, query),
-        "door_days": door_table,
+        "door_charts": door_charts,
         "explanation": explanation.sentences,
-        "time": explanation.table,
-        "outcomes": outcomes,
-        "works": work,
         "metrics": [METRICS_BY_NAME[name] for name in ROLLUP_METRICS],
         "metric": METRICS_BY_NAME[query.metric],
         "choices": WINDOW_CHOICES,
@@ -147,23 +134,31 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         "links": list(_link_to_explore(store, query, request)),
         "comparable": any(point.peer_count for point in points),
     }
-    tables = (
-        series,
-        parts,
-        contrasts,
-        explanation.table,
-        state,
-        changes,
-        door_table,
-        outcomes,
-        work,
-        states,
-        state_changes,
-        changepoints,
-    )
     charts = {"trend": chart} if chart else {}
-    charts |= {f"doors-{number}": one for number, one in enumerate(values["door_charts"], 1)}
-    return PageView("site.html.j2", site or "(no site)", values, tables, charts=charts)
+    charts |= {f"doors-{number}": one for number, one in enumerate(door_charts, 1)}
+    title = site or "(no site)"
+    return PageView("site.html.j2", title, values, tuple(tables.values()), charts=charts)
+
+
+def _history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
+    """Build the tables of doors, releases and nodes, and of their changes."""
+    history = site_history.fetch_history(store, query.site, *query.day_numbers)
+    first = site_history.find_first_day(store, query.site)
+    measured_earlier = first is not None and first < query.day_numbers[0]
+    return {
+        "state": build_state_table(history, earlier=measured_earlier),
+        "changes": build_change_table(list_changes(history)),
+    }
+
+
+def _state_tables(store: Store, site: str, request: Request) -> dict[str, DataTable]:
+    """Build the tables of states, their changes, and change points of daily series."""
+    changes = state_history.list_state_changes(store, site=site, superseded=True)
+    return {
+        "states": build_states_table(load_current_states(store, site), request),
+        "state_changes": build_history_table(changes, request),
+        "changepoints": build_change_point_table(list_recent_changes(store, site=site), request),
+    }
 
 
 def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
@@ -202,11 +197,6 @@ def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterat
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
         yield title, link_to(request, "explore", query={**view, "color": "axis_root", **filters})
-
-
-def _has_earlier_measurements(store: Store, query: SiteQuery) -> bool:
-    first = site_history.find_first_day(store, query.site)
-    return first is not None and first < calendar_days.day_number(query.first)
 
 
 def _filter_options(
@@ -254,8 +244,8 @@ def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTab
 def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTable:
     """Executions of all kinds by day and outcome."""
     selection = Selection(conditions=(Condition("site", "=", query.site or None),))
-    first, last = calendar_days.day_number(query.first), calendar_days.day_number(query.last)
-    groups = store.fetch_figure(FigureQuery((), (DAY,), selection, first, last, kind=None)).groups
+    figure = FigureQuery((), (DAY,), selection, *query.day_numbers, kind=None)
+    groups = store.fetch_figure(figure).groups
     classes = sorted({name for group in groups for name in group.outcomes} - {*_COMPLETED})
     rows = [
         {
@@ -274,14 +264,8 @@ def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTabl
         TableColumn("status", "status", css_class=status_class),
         *count_columns(*_COMPLETED, *classes),
     )
-    empty = "No measurements in this period."
-    return DataTable(
-        "outcomes",
-        "Outcomes of all executions by day",
-        columns,
-        rows,
-        empty_text=empty,
-    )
+    caption, empty = "Outcomes of all executions by day", "No measurements in this period."
+    return DataTable("outcomes", caption, columns, rows, empty_text=empty)
 
 
 def _work_table(works: Sequence[Workload]) -> DataTable:
