@@ -9,7 +9,7 @@ import click
 from treehammer.analysis.status.storage_status import judge_storage_days, load_rule
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.errors import NothingToDoError
-from treehammer.sql.read.load_days import list_operation_days
+from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.terminal import TABLE, OutputColumn, print_rows
 

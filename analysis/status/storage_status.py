@@ -13,7 +13,7 @@ from typing import Any
 
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.status_rules import OperationsRule, load_shipped_rules
-from treehammer.sql.read.load_days import OperationDay
+from treehammer.sql.read.operation_figures import OperationDay
 
 
 def load_rule() -> OperationsRule:

@@ -8,7 +8,7 @@ a single step, a database would sort millions of rows by text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -39,6 +39,7 @@ from treehammer.sql.core.schema import (
 )
 from treehammer.sql.read.figure_query import (
     DAY,
+    ROLLUP_GROUPINGS,
     TIME_UNITS,
     FigureGroup,
     FigureQuery,
@@ -47,7 +48,12 @@ from treehammer.sql.read.figure_query import (
     coarsen_day,
     require_max_groups,
 )
-from treehammer.sql.read.measurement_selection import Scalar, compile_condition, compile_selection
+from treehammer.sql.read.measurement_selection import (
+    Scalar,
+    Selection,
+    compile_condition,
+    compile_selection,
+)
 
 #: Rows that are fetched at once where many are read.
 FIGURE_FETCH_ROWS = 5000
@@ -374,3 +380,49 @@ def measurement_conditions(figure: FigureQuery, dialect: str) -> Iterator[sa.Col
         # As a range: after "equal to" SQLite would not group along the index, but sort all rows.
         yield kind.between(figure.kind, figure.kind) if figure.kind else kind.is_(None)
     yield from compile_selection(figure.selection, dialect)
+
+
+def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> int:
+    """Estimate an upper limit of the selected measurements from roll-ups and the index of campaigns.
+
+    It may be far more than there are, as conditions on other columns are left aside.
+    """
+    known = tuple(w for w in figure.selection.conditions if w.column in ROLLUP_GROUPINGS)
+    selection = Selection(conditions=known)
+    rolled = replace(
+        figure, metrics=(), by=(), selection=selection, latencies=False, from_measurements=False
+    )
+    found = sum(group.measurements for group in fetch_figure(connection, rolled).groups)
+    if not figure.selection.campaigns:
+        return found
+    of_campaigns = measurement.c.campaign_id.in_(figure.selection.campaigns)
+    count = sa.select(sa.func.count()).select_from(measurement).where(of_campaigns)
+    return min(found, connection.scalar(count) or 0)
+
+
+def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[GroupKey, float]]:
+    """Yield the values of the figure's first metric with their groups, of good measurements only.
+
+    In no order.  Values that no figure counts are left out here, too.
+    """
+    metric, *_ = figure.metrics
+    fetched = [DAY if name in TIME_UNITS else name for name in figure.by]
+    tables = measurement_view.join_dimensions([*fetched, metric])
+    joined, column = measurement_view.join_metric(tables, metric)
+    value = credible_value(column)
+    query = (
+        sa.select(*map(measurement_view.catalogue_column, fetched), value)
+        .select_from(joined)
+        .where(
+            *measurement_conditions(figure, connection.dialect.name),
+            has_outcome(Outcome.GOOD),
+            value.is_not(None),
+        )
+    )
+    with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
+        for *group, number in rows:
+            key = tuple(
+                coarsen_day(name, found) if name in TIME_UNITS and name != DAY else found
+                for name, found in zip(figure.by, group, strict=True)
+            )
+            yield key, float(number)

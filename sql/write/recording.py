@@ -21,14 +21,13 @@ from treehammer.sql.core.packing import pack_lists, unpack_lists
 from treehammer.sql.core.schema import extra, measurement
 from treehammer.sql.read.operation_queries import OperationRow, fetch_operations_of
 from treehammer.sql.write import (
-    operation_pruning,
     operation_recording,
     operation_rollups,
     quality_flags,
+    retention,
     rollups,
 )
 from treehammer.sql.write.dimension_rows import DimensionWriter
-from treehammer.sql.write.retention import PRUNED_COLUMNS
 
 #: Measurements per transaction; an IN list may hold 1000 on Oracle.
 BATCH_MEASUREMENTS = 500
@@ -116,11 +115,11 @@ def _is_same_content(one: _MeasurementContent, other: _MeasurementContent) -> bo
     """Compare two contents, ignoring columns that retention removed from either of them."""
     if one == other:
         return True
-    if operation_pruning.is_merge_of(one.operations, other.operations):
+    if retention.is_merge_of(one.operations, other.operations):
         other = replace(other, operations=one.operations)
-    elif operation_pruning.is_merge_of(other.operations, one.operations):
+    elif retention.is_merge_of(other.operations, one.operations):
         one = replace(one, operations=other.operations)
-    gone = [n for n in PRUNED_COLUMNS if None in (one.values[n], other.values[n])]
+    gone = [n for n in retention.PRUNED_COLUMNS if None in (one.values[n], other.values[n])]
     return _drop_values(one, gone) == _drop_values(other, gone)
 
 
@@ -134,10 +133,10 @@ def fingerprint_content(item: Measurement) -> bytes:
     One hash covers all permanent columns; each prunable column has its own.
     """
     content = _without_later_flags(_normalize_content(item))
-    stays = _drop_values(content, PRUNED_COLUMNS)
-    merged = operation_pruning.merge_steps(content.operations)
+    stays = _drop_values(content, retention.PRUNED_COLUMNS)
+    merged = retention.merge_steps(content.operations)
     steps = content.operations if len(merged) < len(content.operations) else None
-    goes = (*(content.values[name] for name in PRUNED_COLUMNS), steps)
+    goes = (*(content.values[name] for name in retention.PRUNED_COLUMNS), steps)
     whole = [stays.values, stays.extras, merged]
     return _hash_content(whole) + b"".join(map(_hash_content, goes))
 

@@ -11,7 +11,7 @@ from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.record.outcome import sum_outcomes
 from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import ROLLUP_METRICS
-from treehammer.sql.read import campaign_queries, figure_values
+from treehammer.sql.read import campaign_queries, figure_sql
 from treehammer.sql.read.figure_query import TIME_UNITS, FigureGroup, Moments, require_max_groups
 from treehammer.sql.read.figure_sql import fetch_work
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
@@ -120,7 +120,7 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
     with store.connection() as connection:
         snapshot = DatabaseSnapshot(connection)
         if reads_values or figure.source == "measurements":
-            _require_few_groups(figure_values.estimate_max_measurements(connection, figure))
+            _require_few_groups(figure_sql.estimate_max_measurements(connection, figure))
         if figure.source == "roll-ups" and not _is_interval(query):
             groups: Sequence[FigureGroup] = snapshot.fetch_figure(figure, MAX_GROUPS).groups
             stored_columns = _stored_columns(figure.by, without=_OUTCOME_COLUMNS)
@@ -132,9 +132,7 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
             parts = snapshot.fetch_figure(replace(figure, by=stored_columns)).groups
             groups = _merge_groups(parts, names)
             work = [tuple(part.by.values()) for part in parts if _is_drawn(part, query)]
-        values = (
-            figure_values.fetch_values(connection, figure) if query.view == DISTRIBUTION else ()
-        )
+        values = figure_sql.fetch_values(connection, figure) if query.view == DISTRIBUTION else ()
         points = _build_points(groups, values, query)
     require_max_groups(len(points), MAX_GROUPS)
     source = "measurements" if reads_values else figure.source

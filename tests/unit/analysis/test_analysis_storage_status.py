@@ -21,7 +21,7 @@ from treehammer.analysis.status.storage_status import (
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.config import load_settings
-from treehammer.sql.read.load_days import OperationDay
+from treehammer.sql.read.operation_figures import OperationDay
 from treehammer.sql.write.store import Store
 
 

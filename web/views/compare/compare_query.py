@@ -31,7 +31,7 @@ from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read import campaign_queries, figure_values
+from treehammer.sql.read import campaign_queries, figure_sql
 from treehammer.sql.read.figure_query import ALL_MEASUREMENTS, FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
 from treehammer.sql.write.store import Store
@@ -329,7 +329,7 @@ def _require_few_measurements(
         return
     with store.connection() as connection:
         count = sum(
-            figure_values.estimate_max_measurements(
+            figure_sql.estimate_max_measurements(
                 connection, FigureQuery(selection=selection, kind=None)
             )
             for selection in selections

@@ -15,7 +15,7 @@ from treehammer.analysis.status.storage_status import (
     load_rule,
 )
 from treehammer.sql.read import overview_queries
-from treehammer.sql.read.load_days import list_operation_days
+from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from treehammer.analysis.descriptive import peer_comparison, site_standing
 from treehammer.analysis.descriptive.site_standing import ConditionContrast, SiteStanding
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.read import figure_values, site_history
+from treehammer.sql.read import figure_sql, site_history
 from treehammer.sql.read.figure_query import FigureQuery, Moments
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.peer_sums import WorkKey
@@ -231,7 +231,7 @@ def _load_groups(
         last_day=last,
     )
     with store.connection() as connection:
-        is_long = figure_values.estimate_max_measurements(connection, figure) > MAX_READ
+        is_long = figure_sql.estimate_max_measurements(connection, figure) > MAX_READ
     if kind in _MEASURED and is_long:
         return
     for group in store.fetch_figure(figure).groups:
