@@ -17,6 +17,7 @@ from treehammer.analysis.statistics.verdict import (
     MIN_SITES,
     ONE_SIDED_VERDICTS,
     SERIES_SCOPES,
+    THROUGH_BASE,
     Verdict,
     VerdictEvidence,
 )
@@ -83,6 +84,12 @@ def _exclusion_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
         yield (
             f"Too little read: less than {MIN_CPU_S:g} s of CPU per side in a job is mostly clock "
             "steps and start-up, and enters no verdict; read more passes, rounds or events."
+        )
+    if any(THROUGH_BASE in one.test for _, one in series):
+        yield (
+            "Through the base: no launch holds both values, since paired mode launches each with the "
+            "first value of the axis. Effects are differences of two launches' ratios and as noisy "
+            "as both; compare with the first value, or submit these two alone, for a sharper answer."
         )
     if any(one.unpaired for _, one in series):
         yield (

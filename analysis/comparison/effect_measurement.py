@@ -30,7 +30,7 @@ def measure_effect(
     """Measure one series: pairs where jobs hold both sides, else unpaired jobs."""
     metric = headline.name
     a, b, dirty = drop_dirty(series.a, series.b)
-    pairs, left_out = pair_jobs(a, b, metric)
+    pairs, left_out = pair_jobs(a, b, metric, series.elsewhere)
     values_a: list[JobValue] = []
     values_b: list[JobValue] = []
     if pairs:

@@ -31,6 +31,7 @@ from treehammer.analysis.statistics.verdict import (
     MIN_HOSTS,
     MIN_JOBS,
     SITE_SCOPE,
+    THROUGH_BASE,
     Verdict,
 )
 from treehammer.hctests.matrix.headline import HeadlineMetric
@@ -110,9 +111,16 @@ class SeriesEffect:
         return bool(self.a and self.b)
 
     @property
+    def through_base(self) -> bool:
+        """Whether both sides were launched with a third value rather than with each other."""
+        return any(pair.through_base for pair in self.pairs)
+
+    @property
     def test_name(self) -> str:
         """The statistical test, for people."""
         unit = "host means" if self.scope == SITE_SCOPE else "launches" if self.launches else "jobs"
+        if self.through_base:
+            return f"t over {unit}, {THROUGH_BASE}"
         return f"t over {unit}" if self.pairs else f"Welch t over {unit}, unpaired (weaker)"
 
     @property

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from treehammer.analysis.samples.job_pairs import RoundKey
 from treehammer.analysis.samples.sample import (
     Sample,
     comparison_key,
@@ -19,7 +20,10 @@ from treehammer.hctests.matrix.definition import DATASET_AXIS, FORMAT_AXIS, Scal
 
 @dataclass(frozen=True)
 class SeriesSides:
-    """Both sides of one comparison key; ``site`` names both sites when sites are compared."""
+    """Both sides of one comparison key; ``site`` names both sites when sites are compared.
+
+    ``elsewhere`` holds the rounds in which the same jobs ran other values of the compared axis.
+    """
 
     key: str
     release: str
@@ -27,15 +31,22 @@ class SeriesSides:
     site: str
     a: tuple[Sample, ...]
     b: tuple[Sample, ...]
+    elsewhere: frozenset[RoundKey] = frozenset()
 
 
 def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> list[SeriesSides]:
     """Group timed executions that have value ``a`` or ``b`` on ``axis`` by comparison key."""
     sides: dict[str, tuple[list[Sample], list[Sample]]] = defaultdict(lambda: ([], []))
+    others: dict[str, set[RoundKey]] = defaultdict(set)
     for sample in samples:
         value = sample.axis_value(axis)
-        if sample.kind == TIMED and value in (a, b):
-            sides[comparison_key(sample, axis)][0 if value == a else 1].append(sample)
+        if sample.kind != TIMED or value is None:
+            continue
+        key = comparison_key(sample, axis)
+        if value in (a, b):
+            sides[key][0 if value == a else 1].append(sample)
+        else:
+            others[key].add((sample.job_id, sample.attempt, sample.round))
     label = _label_series([s for pair in sides.values() for side in pair for s in side], axis)
     found = []
     for key, (left, right) in sides.items():
@@ -48,6 +59,7 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
                 site=f"{a} → {b}" if axis == "site" else one.site,
                 a=tuple(left),
                 b=tuple(right),
+                elsewhere=frozenset(others[key]),
             )
         )
     return sorted(

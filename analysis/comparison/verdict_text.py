@@ -16,6 +16,7 @@ from treehammer.analysis.statistics.verdict import (
     OPEN_VERDICTS,
     SITE_SCOPE,
     SITES_SCOPE,
+    THROUGH_BASE,
     Verdict,
     VerdictEvidence,
 )
@@ -268,6 +269,8 @@ def format_verdict(row: VerdictRow) -> str:
         words.append(_describe_plan(row, evidence))
     if evidence.unpaired:
         words.append("unpaired")
+    if THROUGH_BASE in evidence.test:
+        words.append(THROUGH_BASE)
     return ", ".join(words)
 
 

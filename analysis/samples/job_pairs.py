@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean, median
 from typing import NamedTuple, TypeVar
@@ -26,8 +26,9 @@ class JobPair:
 
     ``a`` and ``b`` are the medians of the metric itself over the same rounds, in its unit.  In paired
     mode ``launches`` holds the recorded ln(B/A) of each launch, ``d`` is their mean, and ``b / a`` is
-    exp(d).  ``cpu_s`` is the CPU of the loops on the side with less, over all its rounds and passes;
-    None where it was not measured.
+    exp(d).  ``through_base`` says that each is the difference ln(B/base) - ln(A/base) of two
+    launches, because the job launched both values with a third one.  ``cpu_s`` is the CPU of the
+    loops on the side with less, over all its rounds and passes; None where it was not measured.
     """
 
     job_id: str
@@ -39,6 +40,7 @@ class JobPair:
     d: float
     cpu_s: float | None
     launches: tuple[float, ...] = ()
+    through_base: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class JobValue:
     host: str
     value: float
     cpu_s: float | None
+
+
+#: Job, attempt and round of an execution.
+RoundKey = tuple[str, int, int]
 
 
 class _Round(NamedTuple):
@@ -89,36 +95,70 @@ def drop_dirty(
 
 
 def pair_jobs(
-    a: Iterable[Sample], b: Iterable[Sample], metric: str
+    a: Iterable[Sample],
+    b: Iterable[Sample],
+    metric: str,
+    elsewhere: Collection[RoundKey] = (),
 ) -> tuple[list[JobPair], Counter[str]]:
     """Pair both sides inside each job.
 
     A round counts when both its halves are usable and belong to the same attempt.  Of several
-    attempts of a job the last one with a whole round counts: a retry runs on another slot.
+    attempts of a job the last one with a whole round counts: a retry runs on another slot.  Where
+    no round holds both sides, launches of either side with one base are paired through it.
+
+    Args:
+        a, b: executions of both sides.
+        metric: the metric.
+        elsewhere: rounds in which a third value of the compared axis ran; their lone halves are
+            complete and not left out.
 
     Returns:
         one pair a job, in order of job id, and how many executions were left out for which reason.
     """
-    rounds: dict[tuple[str, int, int], tuple[list[Sample], list[Sample]]] = defaultdict(
-        lambda: ([], [])
-    )
+    rounds: dict[RoundKey, tuple[list[Sample], list[Sample]]] = defaultdict(lambda: ([], []))
     for side, samples in enumerate((a, b)):
         for sample in samples:
             rounds[sample.job_id, sample.attempt, sample.round][side].append(sample)
     left_out: Counter[str] = Counter()
     whole: list[_Round] = []
-    for _, halves in sorted(rounds.items()):
+    lone: list[tuple[list[Sample], list[Sample]]] = []
+    for key, halves in sorted(rounds.items()):
         usable_a, usable_b = (_select_usable(half, metric, left_out) for half in halves)
         if usable_a and usable_b:
             ratio = _find_launch_ratio(usable_a, usable_b, metric)
             whole.append(_Round(usable_a, usable_b, ratio))
+        elif key in elsewhere:
+            lone.append((usable_a, usable_b))
         else:
             left_out[UNPAIRED_EXECUTION] += len(usable_a) + len(usable_b)
+    through_base = not whole
+    whole = whole or list(_pair_through_base(lone, metric))
     jobs = select_last_attempts(whole, lambda one: (one.a[0].job_id, one.a[0].attempt))
-    pairs = [_make_pair(rounds_of, metric) for rounds_of in jobs.values()]
+    pairs = [
+        replace(_make_pair(rounds_of, metric), through_base=through_base)
+        for rounds_of in jobs.values()
+    ]
     counted = chain.from_iterable(jobs.values())
     left_out[EARLIER_ATTEMPT] += _count_executions(whole) - _count_executions(counted)
     return pairs, +left_out
+
+
+def _pair_through_base(
+    lone: Iterable[tuple[Sequence[Sample], Sequence[Sample]]], metric: str
+) -> Iterator[_Round]:
+    """Pair launches of one attempt that recorded ln(value/base), in order of their rounds."""
+    launches: dict[tuple[str, int], tuple[list[Sample], list[Sample]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for halves in lone:
+        for side, half in enumerate(halves):
+            for sample in half:
+                if metric in sample.launch_ratios:
+                    launches[sample.job_id, sample.attempt][side].append(sample)
+    for of_a, of_b in launches.values():
+        for a, b in zip(of_a, of_b, strict=False):
+            ratio = b.launch_ratios[metric] - a.launch_ratios[metric]
+            yield _Round((a,), (b,), ratio)
 
 
 def _count_executions(rounds: Iterable[_Round]) -> int:

@@ -14,6 +14,8 @@ from typing import Any
 HOST_SCOPE, SITE_SCOPE, SITES_SCOPE = "host", "site", "sites"
 #: Scopes of a single series.
 SERIES_SCOPES = (HOST_SCOPE, SITE_SCOPE)
+#: Words of a test's name where a third value was launched with either side.
+THROUGH_BASE = "through the base"
 #: Error rate of a family of tests.
 ALPHA = 0.05
 #: CPU seconds that a job must collect on each side, over all rounds and passes.  Below, the steps

@@ -23,6 +23,7 @@ _LOOP = (
     "read_calls_single",
     "read_calls_vector",
     "loop_unzipped_bytes",
+    "baskets_read",
 )
 _CACHE = (
     "vector_chunks",

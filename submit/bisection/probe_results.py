@@ -64,9 +64,10 @@ def find_metric(name: str, definition: TestDefinition) -> HeadlineMetric:
         ) from error
 
 
-def is_exact_counter(name: str) -> bool:
-    """Whether a metric of the catalogue is an exact counter."""
-    return name in COUNTER_NAMES
+def is_exact_counter(name: str, definition: TestDefinition) -> bool:
+    """Whether one job decides: the test declares the metric exact, or the catalogue does."""
+    own = definition.metrics.get(name)
+    return own.exact if own else name in COUNTER_NAMES
 
 
 def read_probe(

@@ -17,7 +17,7 @@ from treehammer.analysis.bisection.step_search import (
 )
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
-from treehammer.hctests.cli.definition_options import definition_options
+from treehammer.hctests.cli.definition_options import definition_options, load_pinned_test
 from treehammer.hctests.cli.shipped_test_names import complete_tests
 from treehammer.submit.bisection.bisection_run import BisectionRun
 from treehammer.submit.bisection.bisection_state import (
@@ -80,7 +80,8 @@ DEFAULT_JOB_LIMIT = 60
 @click.option(
     "--exact/--noisy",
     default=None,
-    help="Whether one job decides about the metric [default: exact for exact counters].",
+    help="Whether one job decides about the metric [default: as the catalogue, or [metrics.NAME] of "
+    "test.toml, says].",
 )
 @click.option(
     "--certainty",
@@ -156,6 +157,9 @@ def bisect(
         builds = (
             list_commits(good, bad, source, settings)[0] if source else list_builds(good, bad, over)
         )
+        if exact is None:
+            definition = load_pinned_test(spec, {}, {}, settings).definition
+            exact = is_exact_counter(metric, definition)
         state = BisectionState.start(
             BisectionQuestion(
                 builds=tuple(builds),
@@ -166,7 +170,7 @@ def bisect(
                 sites=(site,),
                 from_sites=(),
                 metric=metric,
-                is_exact=is_exact_counter(metric) if exact is None else exact,
+                is_exact=exact,
                 certainty=certainty,
                 job_limit=job_limit,
             )

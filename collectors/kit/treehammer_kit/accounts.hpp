@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -181,7 +182,7 @@ public:
    }
 };
 
-/// TTreePerfStats that also counts the reads by latency, and the vector reads of a cache.
+/// TTreePerfStats that also counts baskets, the reads by latency, and the vector reads of a cache.
 class ReadEvents : public TTreePerfStats {
 public:
    Long64_t calls = 0, bytes = 0;
@@ -189,8 +190,12 @@ public:
    const TFileCacheRead *cache = nullptr;
    double longest_s = 0;
    std::array<Long64_t, kLatencyBins * kLatencyParts> latencies{};
+   std::atomic<Long64_t> baskets{0}; // implicit multithreading reads branches in parallel
 
    explicit ReadEvents(TTree *tree) : TTreePerfStats("ioperf", tree) {}
+
+   /// Called for every basket that a branch has read; its base class would keep a list of them.
+   void SetUsed(TBranch *, size_t) override { ++baskets; }
 
    void FileReadEvent(TFile *file, Int_t length, Double_t start) override
    {

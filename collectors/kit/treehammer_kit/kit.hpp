@@ -135,7 +135,7 @@ public:
    double cache_efficiency = 0, cache_efficiency_rel = 0;
    bool cached = false, prefetching = false;
    Long64_t vector_calls = 0, vector_blocks = 0;
-   Long64_t perfstats_bytes_read = 0, perfstats_read_calls = 0;
+   Long64_t perfstats_bytes_read = 0, perfstats_read_calls = 0, baskets_read = 0;
    double perfstats_read_s = 0, perfstats_unzip_s = 0, perfstats_wall_s = 0, perfstats_cpu_s = 0, longest_read_s = 0;
    std::vector<Long64_t> latencies;
 
@@ -277,6 +277,7 @@ public:
       fEvents->Finish(); // before Close: it accesses the file
       perfstats_bytes_read = fEvents->bytes;
       perfstats_read_calls = fEvents->calls;
+      baskets_read = fEvents->baskets;
       vector_calls = fEvents->vector_calls;
       vector_blocks = fEvents->vector_blocks;
       perfstats_read_s = fEvents->GetDiskTime();

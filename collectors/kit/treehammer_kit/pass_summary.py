@@ -30,6 +30,7 @@ LOOP_COUNTERS = (
     "read_calls",
     "perfstats_bytes_read",
     "perfstats_read_calls",
+    "baskets_read",
     "cache_bytes_read",
     "cache_read_calls",
     "cache_missed_bytes",
@@ -46,6 +47,9 @@ LOOP_COUNTERS = (
 _TERMS = ("vector_calls", "vector_blocks")
 #: Classes that send the blocks of a cache as one vector read.
 _VECTOR_READERS = ("TNetXNGFile",)
+#: Classes that receive by recv(), of which the kernel keeps no account: it would show reads as 0.
+_HTTP_READERS = ("TDavixFile", "TCurlFile", "TWebFile")
+_RECEIVED = ("kernel_read_chars", "kernel_read_calls")
 #: Undefined without a TTreeCache.
 _CACHE_COUNTERS = (
     "cache_bytes_read",
@@ -76,6 +80,11 @@ class FileRead:
     cache_efficiency_rel: float = 0.0
     longest_read_s: float = 0.0
     latencies: List[int] = field(default_factory=list)
+
+    def find_counter(self, name: str) -> float:
+        """Return a counter of the loop; -1 where it says nothing about this class of file."""
+        uncounted = name in _RECEIVED and self.file_class in _HTTP_READERS
+        return -1 if uncounted else self.counters[name]
 
 
 @dataclass
@@ -124,7 +133,7 @@ class PassRead:
 
     def sum_counter(self, name: str) -> Optional[float]:
         """Sum a counter of the loop; None where a file lacks it."""
-        return _sum_known([file.counters[name] for file in self.files])
+        return _sum_known([file.find_counter(name) for file in self.files])
 
     def sum_reported(self) -> Dict[str, float]:
         """Sum the values that the payload reported, by name."""

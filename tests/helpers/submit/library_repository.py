@@ -17,6 +17,7 @@ root = ["none"]
 [metrics.steps_done]
 unit = "1"
 better = "lower"
+exact = true
 """
 
 # The time is made of steps, so that it depends on the library and not on the machine's load.

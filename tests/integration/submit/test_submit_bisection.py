@@ -44,7 +44,7 @@ def test_killed_search_of_an_exact_counter_is_resumed(
     commits = make_library(tmp_path / "library", 8, changed=3)
     test = make_test(tmp_path / "measured")
     where = ("--repository", str(tmp_path / "library"), "--build", "sh build.sh")
-    metric = ("--metric", "steps_done", "--exact")
+    metric = ("--metric", "steps_done")  # exact in its test.toml
     with monkeypatch.context() as killed:
 
         def end_process(*_arguments: object) -> None:

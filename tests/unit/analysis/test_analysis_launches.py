@@ -6,14 +6,20 @@ import math
 from dataclasses import replace
 
 import pytest
+from comparison_questions import ask, evidence, rows
 from simulated_campaign import SimulatedCampaign
 
+from treehammer.analysis.comparison.comparison import ComparisonQuery
 from treehammer.analysis.comparison.comparison_notes import control_notes
+from treehammer.analysis.comparison.series_sides import split_sides
+from treehammer.analysis.comparison.verdict_text import format_verdict
 from treehammer.analysis.samples.control_check import check_controls
 from treehammer.analysis.samples.job_pairs import pair_jobs
 from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.control import ControlCheck
+from treehammer.analysis.statistics.verdict import THROUGH_BASE
 from treehammer.collectors.job_spec import CONTROL
+from treehammer.hctests.matrix.definition import Variant
 
 CPU, WALL = "cpu_per_event_s", "wall_per_event_s"
 
@@ -40,6 +46,41 @@ def test_effect_changes_its_sign_with_the_sides() -> None:
     (forward,), _ = pair_jobs(a, b, CPU)
     (backward,), _ = pair_jobs(b, a, CPU)
     assert backward.d == pytest.approx(-forward.d)
+
+
+def make_three_values() -> list[Sample]:
+    """Executions of a job that launches B and C, each in three rounds, with the base A."""
+    launches = [("B", 0.05), ("C", 0.02), ("C", 0.03), ("B", 0.06), ("B", 0.04), ("C", 0.016)]
+    found = []
+    for round_, (value, ratio) in enumerate(launches, 1):
+        halves = (make_sample(round_, 1.0, None), make_sample(round_, math.exp(ratio), ratio))
+        for name, one in zip(("A", value), halves, strict=True):
+            found.append(replace(one, variant=Variant((("root", name),))))
+    return found
+
+
+def test_launches_of_another_value_are_complete() -> None:
+    (series,) = split_sides(make_three_values(), "root", "A", "C")
+    (pair,), left_out = pair_jobs(series.a, series.b, CPU, series.elsewhere)
+    assert not left_out
+    assert pair.launches == pytest.approx((0.02, 0.03, 0.016))
+    assert not pair.through_base
+
+
+def test_values_without_a_common_launch_are_compared_through_their_base() -> None:
+    samples = make_three_values()
+    (series,) = split_sides(samples, "root", "B", "C")
+    (pair,), left_out = pair_jobs(series.a, series.b, CPU, series.elsewhere)
+    assert not left_out
+    assert pair.through_base
+    assert pair.launches == pytest.approx((0.02 - 0.05, 0.03 - 0.06, 0.016 - 0.04))
+    assert pair.d == pytest.approx(-0.028)
+    found = ask(samples, ComparisonQuery("root", "B", "C"))
+    (row,) = rows(found)
+    assert evidence(row).test == f"t over launches, {THROUGH_BASE}"
+    assert THROUGH_BASE in format_verdict(row)
+    assert any("Through the base" in note for note in found.notes)
+    assert not any("Left out" in note or "Unpaired" in note for note in found.notes)
 
 
 def test_controls_of_compared_jobs_are_summarized() -> None:

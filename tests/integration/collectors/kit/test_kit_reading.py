@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uproot
 
 from treehammer.collectors.record import metric_catalogue
 from treehammer.collectors.software import providers
@@ -50,6 +51,13 @@ def test_successful_read_logs_only_its_passes(
     assert [line for line in lines if not line.startswith("pass ")] == []
 
 
+def count_baskets(path: Path) -> int:
+    """Count the baskets of all branches that are records of their own, by another reader."""
+    with uproot.open(path) as file:
+        branches = file["events"].itervalues(recursive=True)
+        return sum(branch.num_baskets - len(branch.embedded_baskets) for branch in branches)
+
+
 def test_full_read_fetches_every_basket_once(
     release: providers.SoftwareSetup, tree_file: Path, run_payload: Run
 ) -> None:
@@ -58,6 +66,7 @@ def test_full_read_fetches_every_basket_once(
     assert values["events_read"] == values["events_total"] == 4000
     assert values["branches_selected"] == values["branches_total"] == 32
     assert values["cache_missed_calls"] == 0
+    assert values["baskets_read"] == count_baskets(tree_file)
     assert values["cache_efficiency"] == 1.0
 
 

@@ -104,6 +104,14 @@ def test_unknown_kernel_counters_are_omitted() -> None:
     assert "eff_loop_corrected" not in longer_than_loop
 
 
+@pytest.mark.parametrize("reader", ["TDavixFile", "TCurlFile", "TWebFile"])
+def test_kernel_counters_are_unknown_over_http(reader: str) -> None:
+    counters = {**dict.fromkeys(LOOP_COUNTERS, 5), "kernel_read_chars": 0, "kernel_read_calls": 0}
+    values = pass_summary.summarize_tree_passes([one_pass(counters=counters, file_class=reader)])
+    assert not {"kernel_read_chars", "kernel_read_calls"} & set(values)
+    assert values["kernel_read_bytes"] == 5  # nothing comes from a device, which is no mistake
+
+
 def test_files_of_a_pass_are_summed() -> None:
     values = pass_summary.summarize_tree_passes([PassRead([one_file(), one_file((1.0, 1.0, 0.0))])])
     assert values["loop_wall_s"] == 3.0
