@@ -18,7 +18,8 @@ from treehammer.analysis.alarms.webhook_channel import Webhook
 from treehammer.config import Settings, split_recipients
 from treehammer.errors import DeliveryError
 from treehammer.private_files import read_secret_file
-from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmMessage, AlarmOutbox, Recipient
+from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
+from treehammer.sql.watch.alarm_outbox import AlarmOutbox, Recipient
 
 MAIL, WEBHOOK = "mail", "webhook"
 _US = 1_000_000

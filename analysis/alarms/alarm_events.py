@@ -13,14 +13,8 @@ from treehammer.analysis.changes.change_search import ChangeState
 from treehammer.analysis.changes.step_attribution import Attribution
 from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
-from treehammer.sql.core.rows import ChangePointRow
-from treehammer.sql.watch.alarm_outbox import (
-    AlarmChange,
-    AlarmEvent,
-    AnnouncedState,
-    hash_identity,
-)
-from treehammer.sql.watch.release_checks import ReleaseCheck
+from treehammer.sql.core.rows import AlarmEvent, AnnouncedState, ChangePointRow, ReleaseCheck
+from treehammer.sql.watch.alarm_outbox import AlarmChange, hash_identity
 
 #: Kinds of events.
 STATE, REGRESSION, CHANGE_POINT = "state", "regression", "change point"

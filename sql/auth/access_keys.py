@@ -46,25 +46,6 @@ class AccessKey:
         return f"{_KEY_PREFIX}.{self.key_id}.{self.secret}"
 
 
-@dataclass(frozen=True)
-class AccessKeyRow:
-    """A key as the service stores it.
-
-    ``expires_us`` and ``revoked_us`` are None for a key that does not expire or was not revoked.
-    ``master_key_fingerprint`` identifies the master key from which the key was derived; see
-    :func:`fingerprint_master_key`. Keys with the same ``owner`` share their campaigns.
-    """
-
-    key_id: str
-    role: str
-    name: str
-    created_us: int
-    expires_us: int | None
-    revoked_us: int | None
-    master_key_fingerprint: str
-    owner: str
-
-
 class MasterKeys:
     """The service's master key, and previous ones whose keys stay valid until the rotation ends.
 

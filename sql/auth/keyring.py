@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -12,21 +12,15 @@ from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError
-from treehammer.sql.auth.access_keys import (
-    ROLES,
-    AccessKey,
-    AccessKeyRow,
-    derive_key,
-    fingerprint_master_key,
-)
+from treehammer.sql.auth.access_keys import ROLES, AccessKey, derive_key, fingerprint_master_key
 from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.session_table import end_sessions_of_key, load_sessions
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB, AccessList
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
+from treehammer.sql.core.row_mapping import fetch_rows
+from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.core.schema import access_key, access_revocation, campaign, job, measurement
 from treehammer.sql.write import audit_trail
-
-_KEY_COLUMNS = [access_key.c[field.name] for field in fields(AccessKeyRow)]
 
 # Columns that hold identities of campaigns and jobs.
 _SUBJECT_COLUMNS = {
@@ -94,18 +88,16 @@ class Keyring:
 
     def list_keys(self) -> Sequence[AccessKeyRow]:
         """List all keys ever made, oldest first."""
-        query = sa.select(*_KEY_COLUMNS).order_by(access_key.c.created_us, access_key.c.key_id)
+        query = sa.select(access_key).order_by(access_key.c.created_us, access_key.c.key_id)
         with read_transaction(self._engine) as connection:
-            return [AccessKeyRow(*row) for row in connection.execute(query)]
+            return fetch_rows(connection, AccessKeyRow, query)
 
     def load_access(self) -> AccessList:
         """Load all keys, revocations and sessions from one state of the database."""
         revoked: dict[str, set[str]] = {CAMPAIGN: set(), JOB: set()}
         with read_transaction(self._engine) as connection:
-            keys = {
-                row.key_id: AccessKeyRow(*row)
-                for row in connection.execute(sa.select(*_KEY_COLUMNS))
-            }
+            rows = fetch_rows(connection, AccessKeyRow, sa.select(access_key))
+            keys = {row.key_id: row for row in rows}
             columns = access_revocation.c
             for scope, subject in connection.execute(sa.select(columns.scope, columns.subject)):
                 revoked[scope].add(subject)

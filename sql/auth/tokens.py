@@ -18,10 +18,10 @@ from treehammer.sql.auth.access_keys import (
     READ,
     SUBMIT,
     AccessKey,
-    AccessKeyRow,
     MasterKeys,
     derive_key,
 )
+from treehammer.sql.core.rows import AccessKeyRow
 
 #: Kinds of subjects whose tokens can be revoked without revoking their key.
 CAMPAIGN, JOB = "campaign", "job"

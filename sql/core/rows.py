@@ -552,3 +552,116 @@ class ChangePointRow(StoredRow):
     seconded: bool
     cause: LongText
     evidence: LongText
+
+
+@dataclass(frozen=True)
+class AnnouncedState(StoredRow):
+    """State of a subject that was recorded last; ``since_us`` is when it was first seen."""
+
+    kind: Required[Word]
+    subject: Text
+    state: Required[Word]
+    since_us: int
+
+
+@dataclass(frozen=True)
+class AlarmEvent(StoredRow):
+    """Event that causes messages.
+
+    Attributes:
+        id: hash of the event.
+        kind: ``state``, ``regression`` or ``change point``.
+        subject_kind: ``site``, ``release`` or ``service``.
+        subject: name of the site, release or service.
+        state: state of the subject after the event.
+        severity: ``warning`` or ``critical``: the worse one of the states before and after.
+        happened_us: time of the event.
+        title: one line.
+        text: further lines.
+        evidence: path of the page with the evidence.
+    """
+
+    id: Identity
+    kind: Required[Word]
+    subject_kind: Required[Word]
+    subject: Text
+    state: Required[Word]
+    severity: Required[Word]
+    happened_us: int
+    title: Required[Text]
+    text: LongText
+    evidence: Text
+
+
+@dataclass(frozen=True)
+class AlarmMessage(StoredRow):
+    """Message to one recipient; ``error`` is that of the last attempt, '' for none."""
+
+    id: Identity
+    event_id: Required[Identity]
+    channel: Required[Word]
+    recipient: Text
+    state: Required[Word]
+    attempts: int
+    due_us: int
+    leased_until_us: int
+    sent_us: int | None
+    error: Text
+
+
+@dataclass(frozen=True)
+class ReleaseCheck(StoredRow):
+    """Comparison of release ``b`` with ``a`` in one campaign, and its reruns.
+
+    Attributes:
+        id: hash of campaign and releases.
+        campaign_id: the campaign that was compared first.
+        test_name: its test.
+        a: the base; '' where the campaign compares no releases.
+        b: the other release.
+        state: a value of :class:`treehammer.analysis.alarms.release_state.CheckState`.
+        comparison_id: the stored comparison that decided last.
+        compared: variants and metrics with a statistical verdict.
+        slower: of them the slower ones.
+        effect: the largest of their effects, in ln.
+        text: the slower variants, one a line.
+        reruns: number of reruns that were started.
+        rerun_id: campaign of the last rerun; '' before the first.
+        checked_us: time of the first comparison.
+        changed_us: time of the last change of the state.
+    """
+
+    id: Identity
+    campaign_id: Required[Identity]
+    test_name: Text
+    a: Text
+    b: Text
+    state: Required[Word]
+    comparison_id: Identity
+    compared: int
+    slower: int
+    effect: float | None
+    text: LongText
+    reruns: int
+    rerun_id: Identity
+    checked_us: int
+    changed_us: int
+
+
+@dataclass(frozen=True)
+class AccessKeyRow(StoredRow):
+    """A key as the service stores it.
+
+    ``expires_us`` and ``revoked_us`` are None for a key that does not expire or was not revoked.
+    ``master_key_fingerprint`` identifies the master key from which the key was derived; see
+    :func:`treehammer.sql.auth.access_keys.fingerprint_master_key`. Keys with the same ``owner`` share their campaigns.
+    """
+
+    key_id: Identity
+    role: Required[Identity]
+    name: Required[Text]
+    created_us: int
+    expires_us: int | None
+    revoked_us: int | None
+    master_key_fingerprint: Required[Identity]
+    owner: Required[Text]

@@ -29,6 +29,10 @@ from treehammer.sql.core.column_types import REAL, LongText, NumberList, StoredT
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 from treehammer.sql.core.rows import (
     REQUIRED,
+    AccessKeyRow,
+    AlarmEvent,
+    AlarmMessage,
+    AnnouncedState,
     AttemptRow,
     AuditRow,
     CampaignOwnerRow,
@@ -46,6 +50,7 @@ from treehammer.sql.core.rows import (
     PatrolSiteRow,
     PatrolStartRow,
     ReceiptRow,
+    ReleaseCheck,
     ReplicaRow,
     RuleSetRow,
     StatusChangeRow,
@@ -391,21 +396,7 @@ instruction_count = _row_table(
     column_names={"function": "function_name"},
 )
 
-# Key to the results service. Its secret is derived from the service's master key and is not stored;
-# ``master_key_fingerprint`` identifies the master key.
-access_key = sa.Table(
-    "access_key",
-    metadata,
-    sa.Column("key_id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("role", StoredText(MAX_IDENTITY), nullable=False),
-    sa.Column("name", StoredText(MAX_TEXT), nullable=False),
-    sa.Column("created_us", sa.BigInteger, nullable=False),
-    sa.Column("expires_us", sa.BigInteger),
-    sa.Column("revoked_us", sa.BigInteger),
-    sa.Column("master_key_fingerprint", StoredText(MAX_IDENTITY), nullable=False),
-    # Holders of keys of one group share their campaigns.
-    sa.Column("owner", StoredText(MAX_TEXT), nullable=False),
-)
+access_key = _row_table("access_key", AccessKeyRow, key=("key_id",))
 
 campaign_owner = _row_table("campaign_owner", CampaignOwnerRow, key=("campaign_id",))
 
@@ -454,75 +445,26 @@ site_downtime = _row_table("site_downtime", DowntimeRow)
 
 site_override = _row_table("site_override", OverrideRow)
 
-# Last announced state of each site and of the service; ``id`` is a hash of kind and subject.
-alarm_state = sa.Table(
+alarm_state = _row_table(
     "alarm_state",
-    metadata,
+    AnnouncedState,
     sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("kind", StoredText(MAX_WORD), nullable=False),
-    sa.Column("subject", StoredText(MAX_TEXT)),
-    sa.Column("state", StoredText(MAX_WORD), nullable=False),
-    sa.Column("since_us", sa.BigInteger, nullable=False),
 )
 
-# Events that cause messages; ``id`` is a hash of the event, so that each is recorded once.
-alarm_event = sa.Table(
-    "alarm_event",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("kind", StoredText(MAX_WORD), nullable=False),
-    sa.Column("subject_kind", StoredText(MAX_WORD), nullable=False),
-    sa.Column("subject", StoredText(MAX_TEXT)),
-    sa.Column("state", StoredText(MAX_WORD), nullable=False),
-    sa.Column("severity", StoredText(MAX_WORD), nullable=False),
-    sa.Column("happened_us", sa.BigInteger, nullable=False),
-    sa.Column("title", StoredText(MAX_TEXT), nullable=False),
-    sa.Column("text", LongText),
-    # Path of the page with the evidence, below the service's public address.
-    sa.Column("evidence", StoredText(MAX_TEXT)),
-    sa.Index("ix_alarm_event_happened", "happened_us"),
+alarm_event = _row_table(
+    "alarm_event", AlarmEvent, sa.Index("ix_alarm_event_happened", "happened_us")
 )
 
-# Messages about events, one for each recipient. A message is claimed by a lease before it is sent.
-alarm_message = sa.Table(
+alarm_message = _row_table(
     "alarm_message",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column(
-        "event_id", StoredText(MAX_IDENTITY), sa.ForeignKey(alarm_event.c.id), nullable=False
-    ),
-    sa.Column("channel", StoredText(MAX_WORD), nullable=False),
-    sa.Column("recipient", StoredText(MAX_TEXT)),
-    sa.Column("state", StoredText(MAX_WORD), nullable=False),
-    sa.Column("attempts", sa.BigInteger, nullable=False),
-    sa.Column("due_us", sa.BigInteger, nullable=False),
-    sa.Column("leased_until_us", sa.BigInteger, nullable=False),
-    sa.Column("sent_us", sa.BigInteger),
-    sa.Column("error", StoredText(MAX_TEXT)),
+    AlarmMessage,
     sa.Index("ix_alarm_message_due", "state", "due_us"),
+    references={"event_id": alarm_event.c.id},
 )
 
-# Comparison of two releases in a finished campaign, and the reruns that confirm a regression.
-release_check = sa.Table(
+release_check = _row_table(
     "release_check",
-    metadata,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("campaign_id", StoredText(MAX_IDENTITY), nullable=False),
-    sa.Column("test_name", StoredText(MAX_TEXT)),
-    sa.Column("a", StoredText(MAX_TEXT)),
-    sa.Column("b", StoredText(MAX_TEXT)),
-    sa.Column("state", StoredText(MAX_WORD), nullable=False),
-    sa.Column("comparison_id", StoredText(MAX_IDENTITY)),
-    # Compared and slower variants of the last comparison, and the largest effect, in ln.
-    sa.Column("compared", sa.BigInteger, nullable=False),
-    sa.Column("slower", sa.BigInteger, nullable=False),
-    sa.Column("effect", REAL),
-    sa.Column("text", LongText),
-    sa.Column("reruns", sa.BigInteger, nullable=False),
-    # Campaign of the rerun in progress, or of the last one.
-    sa.Column("rerun_id", StoredText(MAX_IDENTITY)),
-    sa.Column("checked_us", sa.BigInteger, nullable=False),
-    sa.Column("changed_us", sa.BigInteger, nullable=False),
+    ReleaseCheck,
     sa.Index("ix_release_check_campaign", "campaign_id"),
     sa.Index("ix_release_check_state", "state", "changed_us"),
 )

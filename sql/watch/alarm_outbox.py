@@ -12,13 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
+from treehammer.sql.core.row_mapping import fetch_rows
+from treehammer.sql.core.rows import AlarmEvent, AlarmMessage, AnnouncedState
 from treehammer.sql.core.schema import alarm_event, alarm_message, alarm_state
 from treehammer.sql.write.store import Store
 
@@ -29,66 +31,11 @@ MAX_TEXT_CHARS = MAX_TEXT // 8
 
 
 @dataclass(frozen=True)
-class AnnouncedState:
-    """State of a subject that was recorded last; ``since_us`` is when it was first seen."""
-
-    kind: str
-    subject: str
-    state: str
-    since_us: int
-
-
-@dataclass(frozen=True)
-class AlarmEvent:
-    """Event that causes messages.
-
-    Attributes:
-        id: hash of the event.
-        kind: ``state``, ``regression`` or ``change point``.
-        subject_kind: ``site``, ``release`` or ``service``.
-        subject: name of the site, release or service.
-        state: state of the subject after the event.
-        severity: ``warning`` or ``critical``: the worse one of the states before and after.
-        happened_us: time of the event.
-        title: one line.
-        text: further lines.
-        evidence: path of the page with the evidence.
-    """
-
-    id: str
-    kind: str
-    subject_kind: str
-    subject: str
-    state: str
-    severity: str
-    happened_us: int
-    title: str
-    text: str
-    evidence: str
-
-
-@dataclass(frozen=True)
 class Recipient:
     """Destination of messages: a mail address, or '' for the only one of the channel."""
 
     channel: str
     address: str = ""
-
-
-@dataclass(frozen=True)
-class AlarmMessage:
-    """Message to one recipient; ``error`` is that of the last attempt, '' for none."""
-
-    id: str
-    event_id: str
-    channel: str
-    recipient: str
-    state: str
-    attempts: int
-    due_us: int
-    leased_until_us: int
-    sent_us: int | None
-    error: str
 
 
 @dataclass(frozen=True)
@@ -126,13 +73,6 @@ def cut_text(text: str) -> str:
     return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
 
 
-_STATE_FIELDS = tuple(field.name for field in fields(AnnouncedState))
-_EVENT_FIELDS = tuple(field.name for field in fields(AlarmEvent))
-_MESSAGE_FIELDS = tuple(field.name for field in fields(AlarmMessage))
-_EVENT_COLUMNS = [alarm_event.c[name] for name in _EVENT_FIELDS]
-_MESSAGE_COLUMNS = [alarm_message.c[name] for name in _MESSAGE_FIELDS]
-
-
 class AlarmOutbox:
     """Announced states, events and messages in a database."""
 
@@ -141,12 +81,8 @@ class AlarmOutbox:
 
     def load_states(self) -> dict[tuple[str, str], AnnouncedState]:
         """Load the announced states by kind and subject."""
-        query = sa.select(*(alarm_state.c[name] for name in _STATE_FIELDS))
         with self._store.connection() as connection:
-            found = [
-                AnnouncedState(kind, subject or "", state, since_us)
-                for kind, subject, state, since_us in connection.execute(query)
-            ]
+            found = fetch_rows(connection, AnnouncedState, sa.select(alarm_state))
         return {(one.kind, one.subject): one for one in found}
 
     def record_changes(
@@ -177,28 +113,22 @@ class AlarmOutbox:
         """Lease the messages that are due, oldest first; nobody else gets them until the lease ends."""
         table = alarm_message.c
         due = (
-            sa.select(*_MESSAGE_COLUMNS, *_EVENT_COLUMNS)
-            .join(alarm_event, alarm_event.c.id == table.event_id)
+            sa.select(alarm_message)
+            .join(alarm_event)
             .where(table.state == WAITING, table.due_us <= now_us, table.leased_until_us <= now_us)
             .order_by(alarm_event.c.happened_us, table.id)
             .limit(limit)
         )
         with self._store.writing_connection() as connection:
-            found = [_split_row(row) for row in connection.execute(due)]
-            for message, _ in found:
+            claimed = []
+            for message, event in _fetch_messages(connection, due):
+                attempts, leased_until_us = message.attempts + 1, now_us + lease_us
                 _update_message(
-                    connection,
-                    message.id,
-                    attempts=message.attempts + 1,
-                    leased_until_us=now_us + lease_us,
+                    connection, message.id, attempts=attempts, leased_until_us=leased_until_us
                 )
-        return [
-            (
-                replace(message, attempts=message.attempts + 1, leased_until_us=now_us + lease_us),
-                event,
-            )
-            for message, event in found
-        ]
+                leased = replace(message, attempts=attempts, leased_until_us=leased_until_us)
+                claimed.append((leased, event))
+        return claimed
 
     def mark_sent(self, message: AlarmMessage, now_us: int) -> None:
         """Record that a message was accepted by its recipient."""
@@ -238,19 +168,26 @@ class AlarmOutbox:
         """List the newest events."""
         order = (alarm_event.c.happened_us.desc(), alarm_event.c.id)
         with self._store.connection() as connection:
-            rows = connection.execute(sa.select(*_EVENT_COLUMNS).order_by(*order).limit(limit))
-            return [AlarmEvent(*_fill_texts(row)) for row in rows]
+            query = sa.select(alarm_event).order_by(*order).limit(limit)
+            return fetch_rows(connection, AlarmEvent, query)
 
     def list_messages(self, limit: int) -> list[tuple[AlarmMessage, AlarmEvent]]:
         """List the newest messages with their events."""
         order = (alarm_event.c.happened_us.desc(), alarm_message.c.id)
-        query = sa.select(*_MESSAGE_COLUMNS, *_EVENT_COLUMNS).join(
-            alarm_event, alarm_event.c.id == alarm_message.c.event_id
-        )
+        query = sa.select(alarm_message).join(alarm_event).order_by(*order).limit(limit)
         with self._store.connection() as connection:
-            return [
-                _split_row(row) for row in connection.execute(query.order_by(*order).limit(limit))
-            ]
+            return _fetch_messages(connection, query)
+
+
+def _fetch_messages(
+    connection: Connection, query: sa.Select[Any]
+) -> list[tuple[AlarmMessage, AlarmEvent]]:
+    """Fetch messages with their events; at most 1000."""
+    messages = fetch_rows(connection, AlarmMessage, query)
+    ids = {message.event_id for message in messages}
+    of_messages = sa.select(alarm_event).where(alarm_event.c.id.in_(ids))
+    events = {event.id: event for event in fetch_rows(connection, AlarmEvent, of_messages)}
+    return [(message, events[message.event_id]) for message in messages]
 
 
 def _move_state(connection: Connection, change: AlarmChange) -> bool:
@@ -265,7 +202,7 @@ def _move_state(connection: Connection, change: AlarmChange) -> bool:
     expected = change.before and (change.before.state, change.before.since_us)
     if (known and tuple(known)) != expected:
         return False
-    values = dict(zip(_STATE_FIELDS, astuple(after), strict=True))
+    values = asdict(after)
     if known:
         connection.execute(sa.update(table).where(table.c.id == identity).values(values))
     else:
@@ -277,8 +214,8 @@ def _insert_event(connection: Connection, event: AlarmEvent) -> bool:
     known = sa.select(alarm_event.c.id).where(alarm_event.c.id == event.id)
     if connection.scalar(known) is not None:
         return False
-    values = dict(zip(_EVENT_FIELDS, astuple(event), strict=True))
-    connection.execute(sa.insert(alarm_event), [{**values, "title": cut_text(event.title)}])
+    values = {**asdict(event), "title": cut_text(event.title)}
+    connection.execute(sa.insert(alarm_event), [values])
     return True
 
 
@@ -301,27 +238,10 @@ def _insert_messages(
         for one in dict.fromkeys(recipients)
     ]
     if rows:
-        connection.execute(
-            sa.insert(alarm_message),
-            [dict(zip(_MESSAGE_FIELDS, astuple(row), strict=True)) for row in rows],
-        )
+        connection.execute(sa.insert(alarm_message), [asdict(row) for row in rows])
 
 
 def _update_message(connection: Connection, identity: str, **values: Any) -> None:
     connection.execute(
         sa.update(alarm_message).where(alarm_message.c.id == identity).values(values)
     )
-
-
-def _split_row(row: sa.Row[Any]) -> tuple[AlarmMessage, AlarmEvent]:
-    count = len(_MESSAGE_FIELDS)
-    values = tuple(row)
-    message: list[Any] = [
-        "" if value is None and name in ("recipient", "error") else value
-        for name, value in zip(_MESSAGE_FIELDS, values[:count], strict=True)
-    ]
-    return AlarmMessage(*message), AlarmEvent(*_fill_texts(values[count:]))
-
-
-def _fill_texts(values: Iterable[Any]) -> list[Any]:
-    return ["" if value is None else value for value in values]

@@ -6,12 +6,13 @@ Times are microseconds since 1970 UTC.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass, fields
-from typing import Any
+from dataclasses import asdict
 
 import sqlalchemy as sa
 
 from treehammer.collectors.job_state import FINAL_JOB_STATES
+from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows
+from treehammer.sql.core.rows import ReleaseCheck
 from treehammer.sql.core.schema import (
     campaign,
     dimension_tables,
@@ -23,50 +24,6 @@ from treehammer.sql.write.store import Store
 
 #: Finished campaigns that are examined at once.
 MAX_EXAMINED = 20
-
-
-@dataclass(frozen=True)
-class ReleaseCheck:
-    """Comparison of release ``b`` with ``a`` in one campaign, and its reruns.
-
-    Attributes:
-        id: hash of campaign and releases.
-        campaign_id: the campaign that was compared first.
-        test_name: its test.
-        a: the base; '' where the campaign compares no releases.
-        b: the other release.
-        state: a value of :class:`treehammer.analysis.alarms.release_state.CheckState`.
-        comparison_id: the stored comparison that decided last.
-        compared: variants and metrics with a statistical verdict.
-        slower: of them the slower ones.
-        effect: the largest of their effects, in ln.
-        text: the slower variants, one a line.
-        reruns: number of reruns that were started.
-        rerun_id: campaign of the last rerun; '' before the first.
-        checked_us: time of the first comparison.
-        changed_us: time of the last change of the state.
-    """
-
-    id: str
-    campaign_id: str
-    test_name: str
-    a: str
-    b: str
-    state: str
-    comparison_id: str
-    compared: int
-    slower: int
-    effect: float | None
-    text: str
-    reruns: int
-    rerun_id: str
-    checked_us: int
-    changed_us: int
-
-
-_FIELDS = tuple(field.name for field in fields(ReleaseCheck))
-_COLUMNS = [release_check.c[name] for name in _FIELDS]
-_TEXTS = {name for name in _FIELDS if ReleaseCheck.__annotations__[name] == "str"}
 
 
 class ReleaseCheckTable:
@@ -138,27 +95,22 @@ class ReleaseCheckTable:
             release: only those of this release against an earlier one.
         """
         table = release_check.c
-        query = sa.select(*_COLUMNS).order_by(table.checked_us.desc(), table.id)
+        query = sa.select(release_check).order_by(table.checked_us.desc(), table.id)
         if states:
             query = query.where(table.state.in_(sorted(states)))
         if release is not None:
             query = query.where(table.b == release)
         with self._store.connection() as connection:
-            return [_parse_check(row) for row in connection.execute(query)]
+            return fetch_rows(connection, ReleaseCheck, query)
 
     def add_checks(self, checks: Sequence[ReleaseCheck]) -> None:
         """Add checks; those that another process added are kept."""
         with self._store.writing_connection() as connection:
-            for one in checks:
-                known = sa.select(release_check.c.id).where(release_check.c.id == one.id)
-                if connection.scalar(known) is None:
-                    values = dict(zip(_FIELDS, astuple(one), strict=True))
-                    connection.execute(sa.insert(release_check), [values])
+            insert_missing_rows(connection, release_check, checks)
 
     def update_check(self, before: ReleaseCheck, after: ReleaseCheck) -> bool:
         """Replace a check; False if another process changed it first."""
         table = release_check
-        values = dict(zip(_FIELDS, astuple(after), strict=True))
         with self._store.writing_connection() as connection:
             done = connection.execute(
                 sa.update(table)
@@ -167,12 +119,6 @@ class ReleaseCheckTable:
                     table.c.state == before.state,
                     table.c.changed_us == before.changed_us,
                 )
-                .values(values)
+                .values(asdict(after))
             )
             return done.rowcount == 1
-
-
-def _parse_check(row: sa.Row[Any]) -> ReleaseCheck:
-    values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
-    values |= {name: values[name] or "" for name in _TEXTS}
-    return ReleaseCheck(**values)

@@ -19,16 +19,11 @@ from treehammer.config import Settings
 from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.private_files import create_private_file
-from treehammer.sql.auth.access_keys import (
-    ROLES,
-    AccessKey,
-    AccessKeyRow,
-    MasterKeys,
-    parse_key,
-)
+from treehammer.sql.auth.access_keys import ROLES, AccessKey, MasterKeys, parse_key
 from treehammer.sql.auth.keyring import Keyring, Revocation
 from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB
+from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows

@@ -29,7 +29,8 @@ from treehammer.analysis.alarms.mail_channel import MailServer, build_mail
 from treehammer.analysis.alarms.webhook_channel import Webhook, sign_body
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError
-from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmEvent, AlarmMessage, AlarmOutbox
+from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
+from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox
 from treehammer.sql.write.store import Store
 
 EVENT = AlarmEvent(

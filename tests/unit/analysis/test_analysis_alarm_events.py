@@ -15,8 +15,8 @@ from treehammer.analysis.alarms.alarm_events import (
 )
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.service_state import ServiceFacts, judge_service
-from treehammer.sql.core.rows import ChangePointRow
-from treehammer.sql.watch.alarm_outbox import AlarmEvent, AlarmOutbox, OutboxSummary
+from treehammer.sql.core.rows import AlarmEvent, ChangePointRow
+from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
 from treehammer.sql.write.store import Store
 
 HOUR = 3_600_000_000

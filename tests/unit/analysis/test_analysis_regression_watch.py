@@ -24,7 +24,8 @@ from treehammer.analysis.alarms.release_state import (
     assess_release,
     assess_releases,
 )
-from treehammer.sql.watch.release_checks import ReleaseCheck, ReleaseCheckTable
+from treehammer.sql.core.rows import ReleaseCheck
+from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 
 NOW = START_US + 3_600_000_000

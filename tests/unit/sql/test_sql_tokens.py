@@ -24,7 +24,6 @@ from treehammer.sql.auth import tokens
 from treehammer.sql.auth.access_keys import (
     TOKEN_VARIABLE,
     AccessKey,
-    AccessKeyRow,
     MasterKeys,
     derive_key,
     fingerprint_master_key,
@@ -40,6 +39,7 @@ from treehammer.sql.auth.tokens import (
     mint_job_token,
     verify_token,
 )
+from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.write.store import Store
 
 MASTER = b"m" * 32

@@ -18,6 +18,7 @@ from treehammer.config import Settings, load_settings
 from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
 from treehammer.sql.auth import access_keys, tokens
+from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.submit.batch.htcondor.job_policy import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
 from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.interface import JobDescription
@@ -53,7 +54,7 @@ def settings(
 
 
 def granted(token: str) -> tokens.AccessGrant:
-    row = access_keys.AccessKeyRow(
+    row = AccessKeyRow(
         KEY.key_id, "submit", "x", 1, None, None, access_keys.fingerprint_master_key(MASTER), "x"
     )
     access = tokens.AccessList({KEY.key_id: row})

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from treehammer.sql.watch.alarm_outbox import (
-    AlarmChange,
-    AlarmEvent,
-    AlarmOutbox,
-    AnnouncedState,
-    Recipient,
-)
+from treehammer.sql.core.rows import AlarmEvent, AnnouncedState
+from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox, Recipient
 from treehammer.sql.write.store import Store
 
 MAIL, HOOK = Recipient("mail", "a@example.org"), Recipient("webhook")

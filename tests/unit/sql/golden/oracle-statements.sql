@@ -145,8 +145,8 @@ INSERT INTO alarm_message (id, event_id, channel, recipient, state, attempts, du
     :attempts, :due_us, :leased_until_us, :sent_us, :error)
 ;
 
-INSERT INTO alarm_state (id, kind, subject, state, since_us) VALUES (:id, :kind, :subject, :state,
-    :since_us)
+INSERT INTO alarm_state (kind, subject, state, since_us, id) VALUES (:kind, :subject, :state,
+    :since_us, :id)
 ;
 
 INSERT INTO alembic_version (version_num) VALUES (:version_num)
