@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -51,6 +51,8 @@ class ConnectionGuard:
         self._is_exempt = is_exempt
         self._connections: dict[_Peer, _GuardedConnection] = {}
         self._by_group: Counter[str] = Counter()
+        # TLS handshakes in progress with their groups, oldest first.
+        self._handshakes: dict[asyncio.Task[None], str] = {}
         self._log = RefusalLog()
         self._stopping = False
 
@@ -79,21 +81,42 @@ class ConnectionGuard:
 
     def admit(self, connection: _GuardedConnection) -> bool:
         """Register a new connection, unless that exceeds a limit."""
-        address = connection.peer[0]
-        group = client_group(address)
-        if not self._is_exempt(address):
-            allowed = self._limits.connections_per_address
-            if self._by_group[group] >= allowed:
-                reason = f"{allowed} connections from this address are open"
-                self._log.warn(reason, f"address {group}", "serve_max_connections_per_address")
-                return False
-        if len(self._connections) >= self._limits.connections and not self._drop_idle():
-            reason = f"{self._limits.connections} connections are open"
-            self._log.warn(reason, f"address {group}", "serve_max_connections")
+        group = client_group(connection.peer[0])
+        if not self._has_room(connection.peer[0], ()):
             return False
         connection.group = group
         self._connections[connection.peer] = connection
         self._by_group[group] += 1
+        return True
+
+    def begin_handshake(self, address: str, handshake: asyncio.Task[None]) -> bool:
+        """Register a TLS handshake, unless that exceeds a limit.
+
+        Its task is cancelled if it has to make room for another client.
+        """
+        if not self._has_room(address, self._handshakes.values()):
+            return False
+        self._handshakes[handshake] = client_group(address)
+        return True
+
+    def end_handshake(self, handshake: asyncio.Task[None]) -> None:
+        """Forget a handshake; a connection that follows from it has been registered."""
+        self._handshakes.pop(handshake, None)
+
+    def _has_room(self, address: str, handshakes: Collection[str]) -> bool:
+        """Whether a client may open one more connection; ``handshakes`` are groups that also count."""
+        group = client_group(address)
+        allowed = self._limits.connections_per_address
+        mine = self._by_group[group] + sum(one == group for one in handshakes)
+        if mine >= allowed and not self._is_exempt(address):
+            reason = f"{allowed} connections from this address are open"
+            self._log.warn(reason, f"address {group}", "serve_max_connections_per_address")
+            return False
+        open_now = len(self._connections) + len(handshakes)
+        if open_now >= self._limits.connections and not self._drop_idle():
+            reason = f"{self._limits.connections} connections are open"
+            self._log.warn(reason, f"address {group}", "serve_max_connections")
+            return False
         return True
 
     def discard(self, connection: _GuardedConnection) -> None:
@@ -105,7 +128,15 @@ class ConnectionGuard:
                 del self._by_group[connection.group]
 
     def _drop_idle(self) -> bool:
-        """Abort the connection that has waited longest for a request; return whether there is one."""
+        """Abort the oldest handshake, or the connection that has waited longest for a request.
+
+        Returns:
+            Whether there is one.
+        """
+        if handshake := next(iter(self._handshakes), None):
+            handshake.cancel()
+            self.end_handshake(handshake)
+            return True
         idle = [one for one in self._connections.values() if one.idle_since_s is not None]
         if not idle:
             return False

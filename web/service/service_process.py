@@ -10,10 +10,11 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -38,6 +39,7 @@ from treehammer.web.service.page_routes import PageRoutes
 from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
 from treehammer.web.service.security_headers import security_headers
 from treehammer.web.service.tls import ServerCertificate
+from treehammer.web.service.tls_listener import TlsListener
 
 _LOG = logging.getLogger("treehammer.service")
 
@@ -218,12 +220,31 @@ class ServiceServer(uvicorn.Server):
         self._guard = guard
         self._certificate = certificate
         self._notifier = SystemdNotifier.from_environment()
+        self._listeners: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and tell systemd that the service is ready."""
-        await super().startup(sockets)
+        context = self.config.ssl
+        await super().startup(sockets if context is None else [])
+        if context is not None:
+            for listening in sockets or []:
+                listener = TlsListener(listening, context, self._guard, self._make_protocol)
+                self._listeners.append(asyncio.create_task(listener.accept_forever()))
         if self.started:
             self._notifier.notify("READY=1")
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+        return make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing more, and finish requests."""
+        for listener in self._listeners:
+            listener.cancel()
+        await asyncio.gather(*self._listeners, return_exceptions=True)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Finish requests and stop; stop at once on a second Ctrl-C."""

@@ -428,8 +428,17 @@ class HTCondorBatch:
 
 
 def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int) -> JobStatus:
-    """Replace a guessed number of the last attempt by that of its output."""
-    if not status.state.is_final or not status.attempts:
+    """Replace the guessed numbers of attempts.
+
+    They continue those before a requeue, as the start script counts. Output shows the last number.
+    """
+    if not status.attempts:
+        return status
+    previous = submission.previous_attempts
+    if status.attempts[0].number <= previous:  # no event and no ad gave the numbers
+        counted = (replace(one, number=one.number + previous) for one in status.attempts)
+        status = replace(status, attempts=tuple(counted))
+    if not status.state.is_final:
         return status
     *earlier, last = status.attempts
     if not isinstance(last, GuessedAttemptStatus):

@@ -31,6 +31,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     START_SCRIPT,
     SUBMISSION_ATTRIBUTE,
     build_description,
+    parse_previous_attempts,
     uses_archives,
 )
 from treehammer.submit.batch.interface import JobDescription
@@ -135,6 +136,15 @@ class Submission:
             BatchError: the folder is damaged.
         """
         return self._read_index[1]
+
+    @cached_property
+    def previous_attempts(self) -> int:
+        """Number of the last attempt of its jobs before they were requeued; 0 for new jobs.
+
+        Raises:
+            BatchError: the folder is damaged.
+        """
+        return parse_previous_attempts(self.description_text)
 
     def inputs(self, job_id: str) -> dict[str, Path]:
         """Return name in the sandbox -> file or folder of a job's inputs."""

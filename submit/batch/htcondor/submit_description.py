@@ -118,6 +118,12 @@ def build_description(
     )
 
 
+def parse_previous_attempts(text: str) -> int:
+    """Return the number of the last attempt before a template's jobs were requeued; 0 for new ones."""
+    found = _PREVIOUS_ATTEMPTS.search(text)
+    return int(found[1]) if found else 0
+
+
 def uses_archives(text: str) -> bool:
     """Whether the jobs of a template receive and return plain files only."""
     return START_VARIABLE in text
@@ -130,9 +136,8 @@ def _output_statements(text: str) -> Iterator[str]:
     if uses_archives(text):
         # The other batch system counts the starts; their output shows the number.
         yield f'My.{ATTEMPT_ATTRIBUTE} = "unknown"'
-        found = _PREVIOUS_ATTEMPTS.search(text)
         yield f"transfer_output_files = {OUTPUT_ARCHIVE}"
-        yield f"treehammer_start = {START_SCRIPT} {found[1] if found else 0}"
+        yield f"treehammer_start = {START_SCRIPT} {parse_previous_attempts(text)}"
         return
     yield f"transfer_output_files = {OUTPUT_FOLDER}"
     yield f"treehammer_attempt = {_ATTEMPT_VALUE}"

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ import psutil
 from treehammer.sql.auth.access_keys import AccessKey
 from treehammer.sql.auth.keyring import Keyring, load_master_key
 from treehammer.sql.setup.database_setup import open_engine
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
 from treehammer.testbed.network.free_ports import find_free_ports
 
 PATIENCE_S = 60.0
@@ -31,13 +33,14 @@ ATTACKER, VICTIM = "127.0.0.1", "127.0.0.2"
 
 @dataclass
 class AttackedService:
-    """A running service without TLS."""
+    """A running service, with TLS if it has an authority."""
 
     process: subprocess.Popen[bytes]
     port: int
     log: Path
     folder: Path
     database: str
+    authority: CertificateAuthority | None = None
 
     def connect(self, source: str = ATTACKER) -> socket.socket:
         """Open a connection from an address."""
@@ -67,9 +70,7 @@ class AttackedService:
         **headers: str,
     ) -> tuple[int, Mapping[str, str], Any]:
         """Send a request; return status, headers and document."""
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.port, timeout=timeout_s, source_address=(source, 0)
-        )
+        connection = self._make_connection(source, timeout_s)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
             connection.request(method, path, body, named)
@@ -78,6 +79,15 @@ class AttackedService:
             return answer.status, dict(answer.getheaders()), json.loads(text) if text else None
         finally:
             connection.close()
+
+    def _make_connection(self, source: str, timeout_s: float) -> http.client.HTTPConnection:
+        address, start = ("127.0.0.1", self.port), (source, 0)
+        if self.authority is None:
+            return http.client.HTTPConnection(*address, timeout=timeout_s, source_address=start)
+        context = ssl.create_default_context(cafile=str(self.authority.ca))
+        return http.client.HTTPSConnection(
+            *address, timeout=timeout_s, source_address=start, context=context
+        )
 
     def make_key(self, name: str) -> AccessKey:
         """Create a key with the role submit."""
@@ -111,10 +121,19 @@ class AttackedService:
 
 @contextmanager
 def run_attacked_service(
-    folder: Path, *flags: str, open_files: int = 0, database: str = "", **settings: object
+    folder: Path,
+    *flags: str,
+    open_files: int = 0,
+    database: str = "",
+    with_tls: bool = False,
+    **settings: object,
 ) -> Iterator[AttackedService]:
     """Run a service on a database in a folder, with settings and a limit of open files."""
     (port,) = find_free_ports(1)
+    authority = CertificateAuthority(folder / "authority") if with_tls else None
+    if authority is not None:
+        chain, private = authority.issue_server_certificate()
+        settings |= {"serve_certificate": chain, "serve_certificate_key": private}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
     environment |= {f"TREEHAMMER_{k.upper()}": str(v) for k, v in settings.items()}
     words = ["--data-dir", str(folder), *(["--database", database] if database else [])]
@@ -139,7 +158,7 @@ def run_attacked_service(
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
         url = database or f"sqlite:///{folder / 'results.db'}"
-        yield AttackedService(process, port, log, folder, url)
+        yield AttackedService(process, port, log, folder, url, authority)
     finally:
         process.kill()
         process.wait()

@@ -65,6 +65,17 @@ def test_open_requests_leave_room_for_others(
         assert service.terminate() < 30
 
 
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["-", "half a hello"])
+def test_unfinished_handshakes_leave_room_for_others(
+    tmp_path: Path, clients: ExitStack, sent: bytes
+) -> None:
+    with run_attacked_service(tmp_path, open_files=512, with_tls=True) as service:
+        close_later(clients, service.open_with(sent, 512))
+        require_service(service)
+        wait_for_log(service, "serve_max_connections_per_address")
+        assert service.terminate() < 30
+
+
 def test_late_body_is_refused(tmp_path: Path, clients: ExitStack) -> None:
     with run_attacked_service(tmp_path) as service:
         paths = (b"/sign-in", b"/sign-out", b"/api/v1/measurements", b"/api/v1/campaigns", b"/")

@@ -11,11 +11,14 @@ import pytest
 from treehammer.collectors.job_state import JobState
 from treehammer.errors import BatchError
 from treehammer.submit.batch.htcondor.event_log import EventLogState, LogClock, parse_events
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.job_events import JobEventState
 from treehammer.submit.batch.htcondor.job_status import derive_status
 from treehammer.submit.batch.htcondor.match_diagnosis import split_conjunction
-from treehammer.submit.batch.htcondor.submission_folder import Submission
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.batch.htcondor.submission_folder import QueuedCluster, Submission
 from treehammer.submit.batch.htcondor.submit_description import build_description
+from treehammer.submit.batch.interface import JobDescription
 
 QUEUED_S = 1_767_225_600
 EXECUTE, EVICTED, TERMINATED, ABORTED, HELD = 1, 4, 5, 9, 12
@@ -153,6 +156,38 @@ def test_log_is_read_from_last_offset(tmp_path: Path) -> None:
     assert (seen.jobs[0].is_over, seen.jobs[1].starts[1].executing) == (True, True)
     (submission.path / "event_log_state.json").write_text("{")
     assert list(EventLogState.read(submission).jobs) == [1]
+
+
+@pytest.mark.parametrize(
+    ("later", "output", "numbers"),
+    [
+        ((), 0, [3]),
+        ((event(ABORTED, 20, Reason="by a person"),), 0, [3]),
+        ((event(TERMINATED, 20, TerminatedNormally=True, ReturnValue=0),), 4, [3, 4]),
+    ],
+    ids=["running", "removed", "restarted there"],
+)
+def test_requeued_job_of_another_pool_keeps_earlier_attempts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    later: tuple[str, ...],
+    output: int,
+    numbers: list[int],
+) -> None:
+    text = "arguments = $(treehammer_start)\nMy.TreehammerPreviousAttempts = 2\n"
+    batch = HTCondorBatch(HTCondorPool("p"), tmp_path)
+    batch._make_root()
+    submission = Submission.for_jobs(batch.root, "c", text, ["job"])
+    submission.stage(text, [JobDescription("job", text, {})], spool=False)
+    submission.record_cluster(QueuedCluster(7, QUEUED_S))
+    submission.log_file.write_text("".join((SUBMITTED, event(EXECUTE, 10), *later)))
+    if output:
+        (submission.job_folder(0) / f"output/attempt-{output}").mkdir(parents=True)
+    ad = {"JobStatus": 2, "ClusterId": 7, "ProcId": 0, "TreehammerSubmission": submission.name}
+    grid = {"GridResource": "condor a b", "JobStartDate": QUEUED_S + 10}
+    monkeypatch.setattr(batch.queue, "query_ads", lambda *_: [] if later else [ad | grid])
+    batch_id = f"7.0@{submission.name}"
+    assert [a.number for a in batch.query([batch_id])[batch_id].attempts] == numbers
 
 
 def test_reserved_keys_are_refused() -> None:
