@@ -50,11 +50,6 @@ class PeerComparison:
     peer_count: int
 
     @property
-    def displayed_mean(self) -> float:
-        """Value compared with the median; all of the site's work where there is no median."""
-        return self.mean if self.own_mean is None else self.own_mean
-
-    @property
     def difference(self) -> float | None:
         """The site's own over the median, minus 1; None where there is nothing to compare."""
         if self.own_mean is None or not self.peer_median:

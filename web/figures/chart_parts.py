@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from treehammer.web.figures.figure_layout import LINEAR, LOG, FigureLayout, FigureSeries
-from treehammer.web.figures.plot_style import THEME
+from treehammer.web.figures.plot_style import GRID_COLOR, INK_COLOR, THEME
 
 #: Vega-Lite specification, as plain data.
 Specification = dict[str, Any]
@@ -115,6 +115,7 @@ def encode_values(layout: FigureLayout, channel: Any, field: str = "y") -> Any:
     return channel(
         f"{field}:Q",
         title=layout.y_title,
+        axis=alt.Axis(gridColor=_ZERO_STANDS_OUT),
         scale=alt.Scale(
             type="log" if layout.scale == LOG else "linear",
             domain=list(_value_domain(layout)),
@@ -122,6 +123,10 @@ def encode_values(layout: FigureLayout, channel: Any, field: str = "y") -> Any:
             **without_zero(layout.scale == LOG),
         ),
     )
+
+
+#: Colors of grid lines.
+_ZERO_STANDS_OUT = alt.condition("datum.value == 0", alt.value(INK_COLOR), alt.value(GRID_COLOR))
 
 
 def without_zero(log: bool) -> dict[str, Any]:

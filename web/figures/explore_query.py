@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 #: Kinds of figures.
 MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"
-HEATMAP, SORTED = "heatmap", "sorted"
+HEATMAP, SORTED, RELATIVE = "heatmap", "sorted", "relative"
 VIEWS = {
     MEANS: "means",
     HEATMAP: "means as heat map",
     SORTED: "means, sorted",
+    RELATIVE: "per cent against the same work",
     DISTRIBUTION: "distributions",
     LATENCY: "read latency",
 }
@@ -245,6 +246,9 @@ def parse_explore_query(request: Request, store: Store, default: ExploreQuery) -
         first=first,
         last=last,
     )
+    if query.view == RELATIVE and query.scale == "log":
+        # Differences are negative, too.
+        query = replace(query, scale="linear")
     # Grouping by kind or a condition on it implies all kinds.
     kinds = "kind" in query.group_columns or any(where.column == "kind" for where in conditions)
     return replace(

@@ -14,6 +14,7 @@ from treehammer.web.figures.explore_query import (
     INTERVAL,
     LATENCY,
     NO_BARS,
+    RELATIVE,
     RMS,
     ExploreQuery,
 )
@@ -27,6 +28,8 @@ _EXCLUDED_NOTE = (
 def figure_heading(query: ExploreQuery) -> str:
     """Short heading of a figure."""
     subject = "Read latency" if query.view == LATENCY else query.metric
+    if query.view == RELATIVE:
+        subject += " against the same work"
     panels = f", for each {query.panels}" if query.panels else ""
     return f"{subject} by {' and '.join(name for name in (query.by, query.color) if name)}{panels}"
 
@@ -73,6 +76,8 @@ def describe_window(query: ExploreQuery) -> str:
 
 def y_axis_title(query: ExploreQuery, unit: DisplayUnit) -> str:
     """Title of the vertical axis."""
+    if query.view == RELATIVE:
+        return f"{query.metric} against the same work, %"
     return f"{query.metric} in {unit.name}" if unit.name else query.metric
 
 
@@ -125,6 +130,11 @@ def describe_left_out(
 _GROUP_CAPTIONS = {
     HEATMAP: "Each cell is the mean over the executions of a group; cells without good executions "
     "are empty.",
+    RELATIVE: "Each kind of work (test, variant, ROOT release, dataset, protocol) is compared with the "
+    "median over all sites of its means in these days, and counts once. Points and works are fitted "
+    "together, so another mix of work is no change; points that share no work are not connected. "
+    "What the figure itself compares, such as releases, is not part of the work. RMS bars are the "
+    "scatter of executions around the mean of their own work.",
     DISTRIBUTION: "Boxes span the quartiles around the median, whiskers the 5 % and 95 % quantiles of "
     "the executions.",
     RMS: "Points are means over executions, error bars their RMS around the mean; single executions "
@@ -135,6 +145,7 @@ _GROUP_CAPTIONS = {
 }
 _BAR_CAPTIONS = {
     HEATMAP: "means of executions",
+    RELATIVE: "differences from the median of the same work at all sites",
     DISTRIBUTION: "medians, quartiles, 5 % and 95 % quantiles of executions",
     LATENCY: "share of the reads of a group in each bin of latency",
     RMS: "means, error bars: RMS of executions",

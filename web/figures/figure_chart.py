@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import altair as alt
@@ -45,6 +45,18 @@ _HEIGHT, _PANEL_HEIGHT = 380, 210
 _ROW_HEIGHT = 18
 #: Series up to which sorted dots lie below each other and have error bars.
 _MAX_DODGED = 6
+
+
+@dataclass(frozen=True)
+class FigureChart:
+    """Chart of a layout on a page, which can be had as a file."""
+
+    layout: FigureLayout
+
+    @property
+    def specification(self) -> Specification:
+        """The chart as Vega-Lite."""
+        return chart_figure(self.layout)
 
 
 def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -> Specification:
@@ -114,7 +126,7 @@ def _layer_points(layout: FigureLayout, width: float) -> list[alt.Chart]:
         .mark_rule(strokeWidth=1.2)
         .encode(encode_values(layout, alt.Y, "l"), y2="h:Q")
     ]
-    if layout.dates:
+    if layout.dates and layout.joined:
         layers.append(base.mark_line(strokeWidth=1.2).encode(y))
     tooltips = list_tooltips(
         layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted)

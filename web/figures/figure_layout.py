@@ -104,6 +104,7 @@ class FigureLayout:
         aggregated: note on values aggregated in points, '' for none.
         keys: values of columns that select the executions of each panel, place and series.
         left_out: note on marks that could not be drawn, '' for none.
+        joined: draw lines through the points of a trend.
     """
 
     kind: str
@@ -124,6 +125,7 @@ class FigureLayout:
     aggregated: str
     keys: GroupKeys = ((), (), ())
     left_out: str = ""
+    joined: bool = True
 
     @property
     def bins(self) -> bool:

@@ -15,7 +15,8 @@ from treehammer.sql.read import campaign_queries, figure_sql
 from treehammer.sql.read.figure_query import TIME_UNITS, FigureGroup, Moments, require_max_groups
 from treehammer.sql.read.figure_sql import fetch_work
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.measurement_selection import Scalar
+from treehammer.sql.read.measurement_selection import Scalar, Selection
+from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.figures.aggregation_notes import (
@@ -28,6 +29,7 @@ from treehammer.web.figures.explore_query import (
     INTERVAL,
     LATENCY,
     MEAN_VIEWS,
+    RELATIVE,
     ExploreQuery,
 )
 
@@ -42,6 +44,8 @@ QUANTILE_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 #: Roll-up columns that do not describe the work; good executions have no failure class.
 _OUTCOME_COLUMNS = (*TIME_UNITS, "failure_class")
+#: Columns whose conditions select work; references of the same work ignore all others.
+_WORK_CONDITIONS = (*WORKLOAD_COLUMNS, "dataset", "variant_label")
 
 Key = tuple[Scalar, ...]
 
@@ -53,7 +57,8 @@ class FigurePoint:
     Attributes:
         key: values of the group columns.
         number: good executions that have the metric.
-        mean: mean of these; with intervals, mean over jobs.
+        mean: mean of these; with intervals, mean over jobs; difference from the same work, as a
+            share, if the figure is relative.
         rms: RMS of these executions around their mean.
         low: lower end of the mean's interval, None if undefined.
         high: upper end of the interval.
@@ -99,6 +104,7 @@ class FigurePoints:
         aggregation: numbers of values aggregated in points.
         variants: labels of variants, if groups have them.
         campaigns: campaign id -> unique name, if groups have them.
+        connected: whether common work connects all places of each line of a relative figure.
     """
 
     points: tuple[FigurePoint, ...]
@@ -106,6 +112,12 @@ class FigurePoints:
     aggregation: Aggregation = field(default_factory=Aggregation)
     variants: VariantLabels = field(default_factory=VariantLabels)
     campaigns: Mapping[str, str] = field(default_factory=dict)
+    connected: bool = True
+
+    @property
+    def are_comparable(self) -> bool:
+        """Whether a line through points shows changes, not another mix of work."""
+        return self.connected and not self.aggregation.largest_counts
 
 
 def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
@@ -115,6 +127,8 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
         ConfigError: a column cannot be used this way, or the figure would read more than
             :data:`MAX_READ` measurements or have more than :data:`MAX_GROUPS` groups.
     """
+    if query.view == RELATIVE:
+        return _load_relative(store, query)
     figure = query.figure
     reads_values = query.view == DISTRIBUTION or _is_interval(query)
     with store.connection() as connection:
@@ -142,6 +156,54 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
         count_aggregated(query.group_columns, stored_columns, work),
         _variant_labels(points, query.group_columns),
         _campaign_names(store, points, query.group_columns),
+    )
+
+
+def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
+    """Load the differences of groups from the median of the same work at all sites."""
+    # scipy takes a second to load.
+    from treehammer.web.figures.relative_points import compare_with_same_work
+
+    conditions = query.figure.selection.conditions
+    of_work = tuple(where for where in conditions if where.column in _WORK_CONDITIONS)
+    figures = [
+        replace(query.figure, by=tuple(dict.fromkeys((*query.group_columns, *WORKLOAD_COLUMNS)))),
+        replace(
+            query.figure,
+            by=("site", *WORKLOAD_COLUMNS),
+            selection=Selection(query.campaigns, of_work),
+        ),
+    ]
+    with store.connection() as connection:
+        for figure in figures:
+            if figure.source == "measurements":
+                _require_few_groups(figure_sql.estimate_max_measurements(connection, figure))
+        own, everywhere = [
+            DatabaseSnapshot(connection).fetch_figure(figure, MAX_READ).groups for figure in figures
+        ]
+    means = compare_with_same_work(own, everywhere, query.metric, query.group_columns, query.by)
+    members: dict[Key, list[FigureGroup]] = defaultdict(list)
+    for group in own:
+        members[tuple(group.by[name] for name in query.group_columns)].append(group)
+    points = []
+    for key, groups in members.items():
+        found = means.by_group.get(key)
+        points.append(
+            FigurePoint(
+                key=dict(zip(query.group_columns, key, strict=True)),
+                number=found.count if found else 0,
+                mean=found.difference if found else None,
+                rms=found.rms if found else None,
+                **_count_outcomes(groups),
+            )
+        )
+    require_max_groups(len(points), MAX_GROUPS)
+    return FigurePoints(
+        tuple(_sort_points(points, query.group_columns)),
+        figures[0].source,
+        variants=_variant_labels(points, query.group_columns),
+        campaigns=_campaign_names(store, points, query.group_columns),
+        connected=means.connected,
     )
 
 

@@ -130,6 +130,7 @@ class ChartDot:
         error: half length of the error bar, None if unknown.
         text: tooltip.
         hollow: draw an outline only.
+        link: page of its measurements.
     """
 
     at: Any
@@ -137,6 +138,7 @@ class ChartDot:
     error: float | None = None
     text: str = ""
     hollow: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,8 @@ class LineChart:
                 row |= {"l": self._up.place(dot.value - dot.error), "h": dot.value + dot.error}
             if dot.hollow:
                 row["o"] = True
+            if dot.link:
+                row["u"] = dot.link
             if value is not None:
                 yield row
 

@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute
 from treehammer.sql.read.name_search import MAX_HITS, HitKind, SearchHit, search_names
 from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to, wants_html
 
 #: Kind -> column by which Explore shows it; the others have pages of their own.
@@ -61,5 +62,5 @@ def _link_to_hit(request: Request, hit: SearchHit) -> str:
             return link_to(request, "campaign", campaign_id=hit.identity)
         case HitKind.JOB:
             return link_to(request, "job", job_id=hit.identity)
-    query = {"by": "day", _EXPLORED[hit.kind]: hit.identity}
+    query = {"by": "day", "view": RELATIVE, _EXPLORED[hit.kind]: hit.identity}
     return link_to(request, "explore", query=query)

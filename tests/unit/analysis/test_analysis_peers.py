@@ -38,19 +38,14 @@ def test_work_without_peers_is_excluded() -> None:
     )
     assert (point.count, point.compared_count) == (2, 1)
     assert point.mean == pytest.approx(0.3)
-    assert point.displayed_mean == point.own_mean == pytest.approx(0.5)
+    assert point.own_mean == pytest.approx(0.5)
 
 
 def test_other_days_are_not_compared() -> None:
     first, second = series(
         group("HERE", 2, "a", 0.5), group("HERE", 1, "a", 0.4), group("X", 2, "a", 0.6)
     )
-    assert (first.time, first.peer_median, first.difference, first.displayed_mean) == (
-        1,
-        None,
-        None,
-        0.4,
-    )
+    assert (first.time, first.peer_median, first.difference, first.mean) == (1, None, None, 0.4)
     assert second.peer_median == pytest.approx(0.6)
 
 

@@ -159,6 +159,7 @@ def test_bars_are_rms_around_mean_of_each_work(start_service: StartService) -> N
         add(service, on("A", 1, 0.4), on("A", 1, 0.6, door="x"), on("A", 1, 0.1, variant=HEAVY))
         (row,) = service.load_tables("/sites/A")["series"]
         assert row["rms"] == pytest.approx((2 * 0.1**2 / 3) ** 0.5)
+        add(service, on("B", 1, 0.5))
         page = service.client.get("/sites/A").text
         assert "bars are the RMS of executions" in page
         assert "standard error" not in page
@@ -207,7 +208,7 @@ def test_close_marks_are_merged() -> None:
 
 def test_weeks_are_drawn_in_the_middle_of_their_days(start_service: StartService) -> None:
     with start_service(reading_open=True) as service:
-        add(service, *(on("A", back, 0.5) for back in range(90)))
+        add(service, *(on(site, back, 0.5) for site in "AB" for back in range(90)))
         page = service.client.get("/sites/A?days=90").text
     (chart,) = load_charts(page)
     places = [mark["x"] for mark in list_marks(chart) if mark["s"] == 0]

@@ -34,8 +34,10 @@ from treehammer.web.figures.explore_query import (
     FILTERS,
     HEATMAP,
     LATENCY,
+    MEAN_VIEWS,
     MEANS,
     METRICS,
+    RELATIVE,
     SCALES,
     SORTED,
     VIEWS,
@@ -57,6 +59,7 @@ from treehammer.web.views.shared.page_context import (
     requested_format,
     wants_html,
 )
+from treehammer.web.views.shared.page_links import link_to_same_page
 
 Item = TypeVar("Item")
 
@@ -141,7 +144,8 @@ class _ExploreResult:
         """Description of the figure, for JSON."""
         query = self.query
         metric = METRICS_BY_NAME.get(query.metric)
-        of_metric = {"metric": query.metric, "unit": metric.unit if metric else ""}
+        unit = "1" if query.view == RELATIVE else metric.unit if metric else ""
+        of_metric = {"metric": query.metric, "unit": unit}
         return {
             **(
                 of_metric
@@ -247,6 +251,9 @@ def _page_view(name: str) -> Callable[[Store, Request], PageView]:
                 for table in (quantiles, whole)
                 if table.rows
             ],
+            "relative": link_to_same_page(request, view=RELATIVE)
+            if query.view in MEAN_VIEWS and query.by in TIME_UNITS
+            else "",
             "file": lambda form: _link_to_figure(request, f"{name}-file", query, form=form),
             "permanent": _link_to_figure(request, name, query),
             "presets": list(_preset_links(request, query, name)),
@@ -354,7 +361,7 @@ def _preset_links(request: Request, query: ExploreQuery, here: str) -> Sequence[
     # Each distinguishes variants: a mean over several would depend on their mix.
     return [
         *([s0] if here != "s0" else looks),
-        preset("Trend by day", metric=metric, by="day", color="site", panels=VARIANT_COLUMN),
+        preset("Trend by day", metric=metric, by="day", color="site", view=RELATIVE),
         preset(
             "Distribution by site",
             metric=metric,
@@ -383,6 +390,7 @@ def _preset_links(request: Request, query: ExploreQuery, here: str) -> Sequence[
             by="day",
             color=VARIANT_COLUMN,
             panels="site",
+            view=RELATIVE,
         ),
     ]
 

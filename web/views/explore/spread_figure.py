@@ -21,6 +21,7 @@ from treehammer.web.figures.explore_query import (
     HEATMAP,
     INTERVAL,
     MEANS,
+    RELATIVE,
     RMS,
     SORTED,
     ExploreQuery,
@@ -47,7 +48,14 @@ from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, F
 from treehammer.web.views.explore.row_links import RowLinks
 from treehammer.web.views.shared.common_columns import outcome_columns
 
-_KINDS = {MEANS: POINTS, HEATMAP: HEAT_MAP, SORTED: DOTS, DISTRIBUTION: BOXES}
+_KINDS = {
+    MEANS: POINTS,
+    RELATIVE: POINTS,
+    HEATMAP: HEAT_MAP,
+    SORTED: DOTS,
+    DISTRIBUTION: BOXES,
+}
+_PER_CENT = DisplayUnit("%", 0.01)
 _QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
 
 
@@ -81,6 +89,7 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
         caption=figure_captions.describe_groups(query),
         selection=figure_captions.describe_selection(query, data.points),
         aggregated=data.aggregation.describe_figure(query.group_columns),
+        joined=data.are_comparable,
     )
     labels = (
         [one.title for one in empty.panels],
@@ -109,6 +118,8 @@ def _sort_places(places: GroupNames, points: Iterable[FigurePoint]) -> list[str]
 
 def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
     """Unit in which the figure is shown."""
+    if query.view == RELATIVE:
+        return _PER_CENT
     metric = METRICS_BY_NAME.get(query.metric)
     return fit_unit(metric.unit if metric else "1", (point.mean for point in points))
 
@@ -155,6 +166,8 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
         *aggregation_column(query, rows),
     )
     own_unit = METRICS_BY_NAME[query.metric].unit if query.metric in METRICS_BY_NAME else ""
+    if query.view == RELATIVE:
+        own_unit = "shares: 0.05 is 5 %"
     unit_text = f", in {unit.name}" if unit.name else ""
     note = f"CSV, JSON and TTree use {own_unit}." if unit.name and unit.name != own_unit else ""
     return DataTable(
@@ -166,6 +179,8 @@ def _statistic_names(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]
     """Name the statistics in the table, which depend on view, bars and source."""
     if query.view == DISTRIBUTION:
         return ("smallest", *_QUANTILE_KEYS, "largest", "mean")
+    if query.view == RELATIVE:
+        return ("difference", "rms")
     if query.bars == INTERVAL:
         return ("jobs", "mean", "low", "high")
     return ("mean", "rms") if data.source == "roll-ups" else ("mean", "rms", "smallest", "largest")
@@ -201,5 +216,6 @@ def _point_row(query: ExploreQuery, point: FigurePoint, aggregation: Aggregation
         **{name: point.key[name] for name in query.group_columns},
         **{name: values[name] for name in values if name not in ("key", "quantiles", "reads")},
         **dict(zip(_QUANTILE_KEYS, quantiles, strict=True)),
+        "difference": point.mean,
         "aggregates": aggregation.describe_point(point.key),
     }

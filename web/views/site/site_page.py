@@ -34,6 +34,7 @@ from treehammer.web.display.efficiency_explanation import (
     explain_efficiency,
 )
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
+from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.views.changes.change_table import build_change_point_table
 from treehammer.web.views.changes.changes_page import list_recent_changes
 from treehammer.web.views.shared.common_columns import count_columns, variant_column
@@ -115,7 +116,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         **_state_tables(store, site, request),
     }
     changes = tables["changes"].rows
-    chart = build_site_chart(points, changes, query) if points else None
+    chart = build_site_chart(points, changes, query, request)
     door_charts = build_door_charts(door_days, changes, query)
     values: dict[str, Any] = {
         **tables,
@@ -132,7 +133,6 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         },
         "similar": peer_comparison.SIMILAR_SITES_TEXT,
         "links": list(_link_to_explore(store, query, request)),
-        "comparable": any(point.peer_count for point in points),
     }
     charts = {"trend": chart} if chart else {}
     charts |= {f"doors-{number}": one for number, one in enumerate(door_charts, 1)}
@@ -193,7 +193,7 @@ def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterat
     metric = {"metric": query.metric}
     for title, view in (
         (f"{query.metric} by variant", {**metric, "by": VARIANT_COLUMN}),
-        (f"{query.metric} by day and release", {**metric, "by": "day"}),
+        (f"{query.metric} by day and release", {**metric, "by": "day", "view": RELATIVE}),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
         yield title, link_to(request, "explore", query={**view, "color": "axis_root", **filters})
