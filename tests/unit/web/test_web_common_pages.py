@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from page_charts import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS
 from prometheus_client.parser import text_string_to_metric_families
 from service_thread import ServiceThread, StartService, run_service
@@ -137,7 +138,7 @@ def test_job_page_has_table_per_attempt(start_service: StartService) -> None:
         ]
         assert row["attempt"] == 2
         whole = service.client.get("/jobs/job?format=json").json()["tables"]
-        assert set(whole) == {"measurements", "attempts", "time"}
+        assert set(whole) == {"measurements", "attempts", "time", "latencies"}
         assert len(whole["measurements"]) == 2
 
 
@@ -149,7 +150,9 @@ def test_job_page_shows_measured_percentiles_only(start_service: StartService) -
             bins = [0] * 13 + [951]
             store.add([make_measurement(read_latency_hist=bins, read_latency_p50_s=8.69e-3)])
         page = service.load_page("/jobs/job")
-    assert "951 reads by latency" in page
+    (chart,) = load_charts(page)
+    assert [mark["y"] for mark in list_marks(chart)] == [0, 951, 0]
+    assert list_names(chart, "places")[1] == "8.19 ms"
     assert "8.69" in page
     assert "12.3" not in page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
+from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
@@ -26,13 +27,15 @@ from treehammer.submit.lifecycle import rerun
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.display_units import format_seconds
 from treehammer.web.display.efficiency_explanation import (
     EfficiencyExplanation,
     explain_efficiency,
 )
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
-from treehammer.web.figures.histogram_layout import HistogramLayout, lay_out_histograms
+from treehammer.web.figures.figure_chart import FigureChart
+from treehammer.web.figures.histogram_layout import bin_lower_s, lay_out_histograms
 from treehammer.web.views.shared.common_columns import variant_column
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 
@@ -178,6 +181,10 @@ def job_view(store: Store, request: Request) -> PageView:
         "measurements", "All measurements of the job", rows, variants, request
     )
     explanation = _explain_job(store, job)
+    reads = _sum_reads(rows)
+    histogram = lay_out_histograms(reads)
+    latencies = FigureChart(histogram) if histogram else None
+    bins = _latency_table(reads)
     values = {
         "explanation": explanation.sentences,
         "time": explanation.table,
@@ -185,7 +192,8 @@ def job_view(store: Store, request: Request) -> PageView:
         "campaign": campaign,
         "is_finished": JobState(job.state).is_final,
         "attempts": attempts,
-        "histograms": _latency_histograms(rows),
+        "latencies": latencies,
+        "bins": bins,
         "facts": list(_provenance_facts(job, campaign, rows)),
         "links": list(_related_links(store, job, rows, request)),
         "truncated": len(rows) == campaign_queries.MAX_JOB_MEASUREMENTS,
@@ -203,8 +211,10 @@ def job_view(store: Store, request: Request) -> PageView:
             measurements,
             _attempt_table(recorded.values()),
             explanation.table,
+            bins,
             *requested_tables,
         ),
+        charts={"latencies": latencies} if latencies else {},
     )
 
 
@@ -366,16 +376,37 @@ def _failure_reason(row: Row) -> str:
     return row["implausible_reasons"] or ""
 
 
-def _latency_histograms(rows: Sequence[Row]) -> list[HistogramLayout]:
-    """Read latencies of good measurements by release."""
+def _sum_reads(rows: Sequence[Row]) -> dict[str, list[int]]:
+    """Sum the reads of good measurements by release and bin of latency."""
     sums: dict[str, list[int]] = {}
     for row in rows:
         bins = row["read_latency_hist"]
         if bins and classify_outcome(row) is Outcome.GOOD:
-            title = f"ROOT {row['root_version']}" if row["root_version"] else "All reads"
-            counts = sums.get(title, [])
-            sums[title] = [a + b for a, b in zip_longest(counts, bins, fillvalue=0)]
-    return lay_out_histograms(dict(sorted(sums.items())))
+            release = row["root_version"] or ""
+            counts = sums.get(release, [])
+            sums[release] = [a + b for a, b in zip_longest(counts, bins, fillvalue=0)]
+    return dict(sorted(sums.items(), key=lambda one: natural_sort_key(one[0])))
+
+
+def _latency_table(reads_by_release: Mapping[str, Sequence[int]]) -> DataTable:
+    rows = [
+        {
+            "root_version": release,
+            "from_s": bin_lower_s(bin_) if bin_ else 0.0,
+            "to_s": bin_lower_s(bin_ + 1),
+            "reads": reads,
+        }
+        for release, bins in reads_by_release.items()
+        for bin_, reads in enumerate(bins)
+        if reads
+    ]
+    columns = (
+        TableColumn("root_version", "ROOT"),
+        TableColumn("from_s", "from", format_seconds, is_number=True),
+        TableColumn("to_s", "to", format_seconds, is_number=True),
+        TableColumn("reads", "reads", is_number=True),
+    )
+    return DataTable("latencies", "Reads by latency", columns, rows)
 
 
 def _provenance_facts(
