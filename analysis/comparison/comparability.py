@@ -84,7 +84,7 @@ def _find_mixed_releases(
 
 
 def _fact_values(samples: Sequence[Sample], fact: str) -> frozenset[str]:
-    return frozenset(sample.build[fact] for sample in samples if sample.build[fact])
+    return frozenset(value for sample in samples if (value := sample.build.get(fact)))
 
 
 def _strip_package(compilers: Iterable[str]) -> frozenset[str]:

@@ -96,7 +96,7 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """One measurement as analysis sees it.
 
@@ -104,8 +104,7 @@ class Sample:
     ``loop_cpu_s`` sums the loop's CPU over all counted passes (None where it was not measured),
     ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
     ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
-    alone.  ``side`` names the selection that it belongs to
-    where two selections are compared.
+    alone.  ``side`` names the selection that it belongs to where two selections are compared.
     """
 
     measurement_id: str
@@ -114,25 +113,25 @@ class Sample:
     campaign_id: str
     test_name: str
     test_hash: str
-    dataset: str
-    dataset_hash: str
+    dataset: str = ""
+    dataset_hash: str = ""
     site: str
     door: str
     door_protocol: str
     host: str
-    failure_class: str
-    implausible_reasons: str
-    value_checksum: str
-    checksum_skipped_leaves: str
+    failure_class: str = ""
+    implausible_reasons: str = ""
+    value_checksum: str = ""
+    checksum_skipped_leaves: str = ""
     variant: Variant
-    attempt: int
-    round: int
+    attempt: int = 1
+    round: int = 1
     instrument_version: int
-    dirty: bool
-    plausible: bool
+    dirty: bool = False
+    plausible: bool = True
     loop_cpu_s: float | None
     metrics: Mapping[str, float]
-    build: Mapping[str, str]
+    build: Mapping[str, str] = field(default_factory=dict)
     checksum_version: int = 0
     content_hash: str = ""
     side: str = ""

@@ -33,7 +33,7 @@ from benchmarks.analysis.verdict_shares import (
 )
 from benchmarks.harness.ratio_figures import SEED
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-from treehammer.analysis.samples.sample import BUILD_FACTS, Sample
+from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     HOST_SCOPE,
@@ -190,24 +190,14 @@ def _build_halves(
             campaign_id="resampled",
             test_name="planted",
             test_hash="planted",
-            dataset="",
-            dataset_hash="",
             site=f"site{site}",
             door="file",
             door_protocol="file",
             host=f"site{site}-{host}",
-            failure_class="",
-            implausible_reasons="",
-            value_checksum="",
-            checksum_skipped_leaves="",
             variant=Variant(((AXIS, side), ("variant", int(variant)))),
-            attempt=1,
             round=round_ + 1,
             instrument_version=INSTRUMENT_VERSION,
-            dirty=False,
-            plausible=True,
             loop_cpu_s=launch.loop_s,
             metrics=times,
-            build=dict.fromkeys(("root_version", "root_commit", *BUILD_FACTS), ""),
             launch_ratios=of_launch,
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.analysis.aa_jobs import TWIN_COMPARISON, TwinJob
 from treehammer.analysis.comparison.comparison import Comparison, compare_samples
-from treehammer.analysis.samples.sample import BUILD_FACTS, HEADLINE_METRICS, Sample
+from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import MIN_HOSTS
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
@@ -90,26 +90,16 @@ def _build_executions(
                 test_name="aa",
                 test_hash="aa",
                 dataset=job.setup_name,
-                dataset_hash="",
                 site=f"site{site}",
                 door="file",
                 door_protocol="file",
                 # Hosts in turn, as a batch system would spread jobs; the real node was always the same.
                 host=f"site{site}-host{number % MIN_HOSTS}",
-                failure_class="",
-                implausible_reasons="",
-                value_checksum="",
-                checksum_skipped_leaves="",
                 variant=Variant(((TWIN_COMPARISON.axis, twin), ("variant", variant))),
-                attempt=1,
-                round=1,
                 instrument_version=INSTRUMENT_VERSION,
-                dirty=False,
-                plausible=True,
                 loop_cpu_s=job.loop_s,
                 metrics={
                     metric: values[side] * times
                     for metric, values in zip(HEADLINE_METRICS, both, strict=True)
                 },
-                build=dict.fromkeys(("root_version", "root_commit", *BUILD_FACTS), ""),
             )

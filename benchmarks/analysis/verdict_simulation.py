@@ -22,7 +22,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
-from treehammer.analysis.samples.sample import BUILD_FACTS, HEADLINE_METRICS, Sample
+from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import (
     CERTAIN_VERDICTS,
     DEFAULT_DELTA,
@@ -161,24 +161,14 @@ def _build_execution(place: tuple[int, int, int, int, int], cpu: float, wall: fl
         test_name="simulated",
         test_hash="simulated",
         dataset="simulated",
-        dataset_hash="",
         site=f"s{site:02d}",
         door="file",
         door_protocol="file",
         host=f"s{site:02d}-host{host}",
-        failure_class="",
-        implausible_reasons="",
-        value_checksum="",
-        checksum_skipped_leaves="",
         variant=Variant((("root", f"6.{side:02d}"), ("branches", branches), ("cache_mb", cache))),
-        attempt=1,
-        round=1,
         instrument_version=INSTRUMENT_VERSION,
-        dirty=False,
-        plausible=True,
         loop_cpu_s=5.0,
         metrics=dict(zip(HEADLINE_METRICS, (cpu, wall), strict=True)),
-        build=dict.fromkeys(("root_version", "root_commit", *BUILD_FACTS), ""),
     )
 
 

@@ -13,7 +13,7 @@ from random import Random
 from benchmarks.harness import synthetic_measurements
 from benchmarks.harness.ratio_figures import SEED
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
-from treehammer.analysis.samples.sample import BUILD_FACTS, HEADLINE_METRICS, Sample, parse_variant
+from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample, parse_variant
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.day_numbers import DAY_US
@@ -158,20 +158,11 @@ def _build_sample(
         door=asked["door"],
         door_protocol=asked["door_protocol"],
         host=f"node{job:03}",
-        failure_class="",
-        implausible_reasons="",
-        value_checksum="",
-        checksum_skipped_leaves="",
         variant=parse_variant(asked["variant"]),
-        attempt=1,
-        round=1,
         instrument_version=1,
-        dirty=False,
-        plausible=True,
         loop_cpu_s=60.0,
         metrics={
             metric: 0.01 * factor * values.lognormvariate(0, 0.01) for metric in HEADLINE_METRICS
         },
-        build=dict.fromkeys(("root_version", "root_commit", *BUILD_FACTS), ""),
         content_hash=asked["content_hash"],
     )

@@ -20,11 +20,11 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import timedelta
+from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -45,6 +45,8 @@ READS_NOTHING, READS_ROLLUPS, READS_LONG_ROLLUPS = (
     "roll-ups of more than 90 days",
 )
 READS_INDEX, READS_MEASUREMENTS = "an index", "measurements"
+#: Marker of a page whose rows are not counted.
+NO_ROWS = ("", "")
 COLORS = {
     READS_NOTHING: "0.4",
     READS_ROLLUPS: "tab:blue",
@@ -59,34 +61,32 @@ _HEADERS = {"Accept": "text/html", "Accept-Encoding": "gzip"}
 
 @dataclass(frozen=True)
 class PageRequest:
-    """A page, its data source and expected status.
+    """A page and its data source.
 
-    ``shows`` is a table of the page and one of its columns: a row without a value, or with 0, does
-    not count. Without a table it is the beginning of lines of plain text.
+    Attributes:
+        name: title in tables and plots.
+        address: path and query.
+        row_marker: a table of the page and one of its columns, whose values other than 0 are
+            counted; or '' and the start of the lines of plain text to count.
+        reads: source of its data.
     """
 
     name: str
-    path: str
-    row_marker: tuple[str, str]
+    address: str
+    row_marker: tuple[str, str] = NO_ROWS
     reads: str = READS_ROLLUPS
-    query_parameters: Sequence[tuple[str, object]] = ()
-    status: int = 200
 
     @property
-    def address(self) -> str:
-        """The address after the port."""
-        return (
-            f"{self.path}?{urlencode(self.query_parameters)}"
-            if self.query_parameters
-            else self.path
-        )
+    def status(self) -> HTTPStatus:
+        """Expected status of the response."""
+        return HTTPStatus.NOT_FOUND if self.reads == READS_NOTHING else HTTPStatus.OK
 
     @property
     def api_address(self) -> str:
         """The address of the same data for programs."""
-        if self.path.startswith(("/api/", "/metrics")):
+        if self.address.startswith(("/api/", "/metrics")):
             return self.address
-        return f"{self.path}?{urlencode([*self.query_parameters, ('format', 'json')])}"
+        return f"{self.address}{'&' if '?' in self.address else '?'}format=json"
 
     def count_rows(self, plain: bytes) -> int:
         """Count the rows with a value in the data for programs."""
@@ -112,17 +112,18 @@ class PageTimings:
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
     """Measure the pages on each kind of database."""
+    pages = build_page_requests()
     rows: list[dict[str, Any]] = []
     for kind in options.databases:
         with filled_database(kind, options.rows, options.keep) as found:
             with Store.open(found.url, create=False) as store:
                 synthetic_jobs.add_missing_records(store, seed_rows(options.rows))
             with run_service(found.url) as (port, process):
-                shown = {page.name: _count_shown_rows(port, page) for page in build_page_requests()}
-                asked = _request_all_pages(port, process, build_page_requests())
+                shown = {page.name: _count_shown_rows(port, page) for page in pages}
+                timings = _request_all_pages(port, process, pages)
         rows += [
-            _result_row(kind, options.rows, page, asked[page.name], shown[page.name])
-            for page in build_page_requests()
+            _result_row(kind, options.rows, page, timings[page.name], shown[page.name])
+            for page in pages
         ]
     write_rows("pages", rows)
     _plot_timings(rows)
@@ -133,141 +134,83 @@ def build_page_requests() -> list[PageRequest]:
     """Build the pages for the last day of :mod:`benchmarks.harness.synthetic_measurements`."""
     last = synthetic_measurements.DAYS - 1
     until, week, first = (iso_day(day) for day in (last, last - 6, 0))
-    site, campaign, job = (
-        synthetic_measurements.SITE_NAMES[0],
-        synthetic_measurements.campaign_id(last),
-        synthetic_measurements.job_id(last, 0),
-    )
-    everything = (("from", first), ("to", until))
-    return [
-        PageRequest("empty page", "/nothing", ("", ""), READS_NOTHING, status=404),
-        PageRequest("overview", "/", ("site_days", "good"), query_parameters=[("to", until)]),
-        PageRequest(
-            "overview, 60 days",
-            "/",
-            ("site_days", "good"),
-            query_parameters=[("to", until), ("days", 60)],
-        ),
-        PageRequest(
-            "a day of a site",
-            f"/days/{until}",
-            ("measured", "good"),
-            query_parameters=[("site", site)],
-        ),
-        PageRequest("sites", "/sites", ("sites", "good")),
-        PageRequest(
-            "a site, 30 days",
-            f"/sites/{site}",
-            ("series", "mean"),
-            query_parameters=[("to", until)],
-        ),
-        PageRequest(
-            "a site, 90 days",
-            f"/sites/{site}",
-            ("series", "mean"),
-            query_parameters=[("to", until), ("days", 90)],
-        ),
-        PageRequest(
-            "a site, 180 days",
-            f"/sites/{site}",
-            ("series", "mean"),
-            READS_LONG_ROLLUPS,
-            [("to", until), ("days", 180)],
-        ),
-        PageRequest("campaigns", "/campaigns", ("campaigns", "recorded"), READS_INDEX),
-        PageRequest("a campaign", f"/campaigns/{campaign}", ("jobs", "recorded"), READS_INDEX),
-        PageRequest("a job", f"/jobs/{job}", ("measurements", "outcome"), READS_INDEX),
-        PageRequest("comparisons", "/compare", ("comparisons", "over_sites")),
-        PageRequest(
-            "a comparison",
-            f"/compare/{synthetic_jobs.comparison_id(0)}",
-            ("pooled", "shown_verdict"),
-        ),
-        PageRequest("figure S0", "/figures/s0", ("figure", "number")),
-        PageRequest("explore", "/explore", ("figure", "number")),
-        PageRequest(
-            "explore: trend by day and site",
-            "/explore",
-            ("figure", "number"),
-            query_parameters=[("by", "day"), ("color", "site")],
-        ),
-        PageRequest(
-            "explore: two releases by site, all days",
-            "/explore",
-            ("figure", "number"),
-            READS_LONG_ROLLUPS,
-            query_parameters=[
-                ("metric", "cpu_per_event_s"),
-                *(("axis_root", one) for one in synthetic_jobs.RELEASES),
-                *everything,
-            ],
-        ),
-        PageRequest(
-            "explore: a panel for each site",
-            "/explore",
-            ("figure", "number"),
-            query_parameters=[("by", "variant"), ("color", "axis_root"), ("panels", "site")],
-        ),
-        PageRequest(
-            "explore: read latency by site",
-            "/explore",
-            ("figure", "reads"),
-            query_parameters=[("view", "latency"), ("by", "site")],
-        ),
-        PageRequest("metrics for Prometheus", "/metrics", ("", "treehammer_site_status{")),
-        PageRequest(
-            "API: overview",
-            "/api/v1/overview",
-            ("site_days", "good"),
-            query_parameters=[("to", until)],
-        ),
-        PageRequest(
-            "API: a site",
-            f"/api/v1/sites/{site}",
-            ("series", "mean"),
-            query_parameters=[("to", until)],
-        ),
-        PageRequest(
-            "API: explore",
-            "/api/v1/explore",
-            ("figure", "number"),
-            query_parameters=[("by", "day"), ("color", "site")],
-        ),
-        PageRequest(
-            "explore: 16,000 groups, all days and sites",
-            "/explore",
-            ("figure", "number"),
-            READS_LONG_ROLLUPS,
-            query_parameters=[("by", "day"), ("color", "site"), *everything],
-        ),
-        PageRequest(
-            "explore: slowest hosts of a site, 7 days",
-            "/explore",
-            ("figure", "number"),
-            READS_MEASUREMENTS,
-            query_parameters=[("by", "host"), ("site", site), ("from", week), ("to", until)],
-        ),
-        PageRequest(
-            "explore: distribution at a site, 30 days",
-            "/explore",
-            ("figure", "number"),
-            READS_MEASUREMENTS,
-            query_parameters=[("view", "distribution"), ("site", site)],
-        ),
-        PageRequest(
-            "explore: intervals over jobs of a campaign",
-            "/explore",
-            ("figure", "number"),
-            READS_MEASUREMENTS,
-            query_parameters=[("bars", "interval"), ("campaign", campaign)],
-        ),
-    ]
+    site = synthetic_measurements.SITE_NAMES[0]
+    campaign = synthetic_measurements.campaign_id(last)
+    job = synthetic_measurements.job_id(last, 0)
+    comparison = synthetic_jobs.comparison_id(0)
+    all_days = f"from={first}&to={until}"
+    releases = "&".join(f"axis_root={one}" for one in synthetic_jobs.RELEASES)
+    overview, series, figure = ("site_days", "good"), ("series", "mean"), ("figure", "number")
+    by_source = {
+        READS_NOTHING: [("empty page", "/nothing", NO_ROWS)],
+        READS_ROLLUPS: [
+            ("overview", f"/?to={until}", overview),
+            ("overview, 60 days", f"/?to={until}&days=60", overview),
+            ("a day of a site", f"/days/{until}?site={site}", ("measured", "good")),
+            ("sites", "/sites", ("sites", "good")),
+            ("a site, 30 days", f"/sites/{site}?to={until}", series),
+            ("a site, 90 days", f"/sites/{site}?to={until}&days=90", series),
+            ("comparisons", "/compare", ("comparisons", "over_sites")),
+            ("a comparison", f"/compare/{comparison}", ("pooled", "shown_verdict")),
+            ("figure S0", "/figures/s0", figure),
+            ("explore", "/explore", figure),
+            ("explore: trend by day and site", "/explore?by=day&color=site", figure),
+            (
+                "explore: a panel for each site",
+                "/explore?by=variant&color=axis_root&panels=site",
+                figure,
+            ),
+            (
+                "explore: read latency by site",
+                "/explore?view=latency&by=site",
+                ("figure", "reads"),
+            ),
+            ("metrics for Prometheus", "/metrics", ("", "treehammer_site_status{")),
+            ("API: overview", f"/api/v1/overview?to={until}", overview),
+            ("API: a site", f"/api/v1/sites/{site}?to={until}", series),
+            ("API: explore", "/api/v1/explore?by=day&color=site", figure),
+        ],
+        READS_LONG_ROLLUPS: [
+            ("a site, 180 days", f"/sites/{site}?to={until}&days=180", series),
+            (
+                "explore: two releases by site, all days",
+                f"/explore?metric=cpu_per_event_s&{releases}&{all_days}",
+                figure,
+            ),
+            (
+                "explore: 16,000 groups, all days and sites",
+                f"/explore?by=day&color=site&{all_days}",
+                figure,
+            ),
+        ],
+        READS_INDEX: [
+            ("campaigns", "/campaigns", ("campaigns", "recorded")),
+            ("a campaign", f"/campaigns/{campaign}", ("jobs", "recorded")),
+            ("a job", f"/jobs/{job}", ("measurements", "outcome")),
+        ],
+        READS_MEASUREMENTS: [
+            (
+                "explore: slowest hosts of a site, 7 days",
+                f"/explore?by=host&site={site}&from={week}&to={until}",
+                figure,
+            ),
+            (
+                "explore: distribution at a site, 30 days",
+                f"/explore?view=distribution&site={site}",
+                figure,
+            ),
+            (
+                "explore: intervals over jobs of a campaign",
+                f"/explore?bars=interval&campaign={campaign}",
+                figure,
+            ),
+        ],
+    }
+    return [PageRequest(*page, reads) for reads, pages in by_source.items() for page in pages]
 
 
 def iso_day(day: int) -> str:
-    return (
-        datetime.strptime(str(synthetic_measurements.day_number(day)), "%Y%m%d").date().isoformat()
-    )
+    return (synthetic_measurements.FIRST_DAY + timedelta(days=day)).isoformat()
 
 
 @contextmanager
@@ -354,10 +297,10 @@ def request_page(port: int, page: PageRequest) -> tuple[float, int]:
         body = answer.read()
     finally:
         connection.close()
-    told = re.match(r"total;dur=([\d.]+)$", answer.headers.get("Server-Timing", ""))
-    if answer.status != page.status or not told:
+    timing = re.match(r"total;dur=([\d.]+)$", answer.headers.get("Server-Timing", ""))
+    if answer.status != page.status or not timing:
         raise RuntimeError(f"{page.address}: {answer.status} {answer.headers} {body[:200]!r}")
-    return float(told[1]) / 1000, len(body)
+    return float(timing[1]) / 1000, len(body)
 
 
 def _result_row(

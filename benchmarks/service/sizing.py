@@ -127,18 +127,13 @@ def iter_day(sites: int, day: int) -> Iterator[Measurement]:
 
 def build_pages(days: int) -> list[PageRequest]:
     """Build the pages that show all sites, or one of them, on the last day."""
-    until = ("to", iso_day(days - 1))
+    until = f"to={iso_day(days - 1)}"
     return [
-        PageRequest("overview", "/", ("", ""), query_parameters=[until]),
-        PageRequest("sites", "/sites", ("", ""), query_parameters=[until]),
-        PageRequest("site", "/sites/SITE-0003", ("", ""), query_parameters=[until]),
-        PageRequest(
-            "explore",
-            "/explore",
-            ("", ""),
-            query_parameters=[("by", "day"), ("color", "site"), until],
-        ),
-        PageRequest("metrics", "/metrics", ("", "")),
+        PageRequest("overview", f"/?{until}"),
+        PageRequest("sites", f"/sites?{until}"),
+        PageRequest("site", f"/sites/SITE-0003?{until}"),
+        PageRequest("explore", f"/explore?by=day&color=site&{until}"),
+        PageRequest("metrics", "/metrics"),
     ]
 
 
