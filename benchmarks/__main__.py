@@ -11,6 +11,7 @@ from benchmarks.analysis import (
     bisection_simulation,
     change_simulation,
     paired_campaigns,
+    planted_causes,
     release_comparison,
     verdict_error_rates,
     verdict_simulation,
@@ -19,6 +20,7 @@ from benchmarks.harness import filled_databases
 from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, update_summary
 from benchmarks.peers import peer_comparison
 from benchmarks.service import (
+    condor_cost,
     export_cost,
     import_cost,
     ingest_cost,
@@ -30,12 +32,10 @@ from benchmarks.service import (
 )
 from benchmarks.worker import (
     byte_account,
-    condor_cost,
     counter_repeats,
     cpu_account,
     kit_cost,
     load_rates,
-    planted_causes,
     tls_cost,
     worker_cost,
 )

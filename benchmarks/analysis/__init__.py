@@ -1,1 +1,1 @@
-"""Benchmarks of verdicts and of ROOT releases."""
+"""Benchmarks of verdicts, of diagnoses and of ROOT releases."""

@@ -1,1 +1,1 @@
-"""Benchmarks of the results service and its database."""
+"""Benchmarks of the results service, its database and the submission to HTCondor."""

@@ -1,1 +1,1 @@
-"""Benchmarks of the worker, the kit and the batch systems."""
+"""Benchmarks of the worker and the kit."""
