@@ -167,12 +167,16 @@ class TestDefinition:
         own = variant.dataset or self.dataset
         return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), own)
 
+    def axis_values(self, axis: str) -> tuple[str, ...]:
+        """Return all values of an axis as text, those of [[include]] alone last."""
+        included = (rule[axis] for rule in self.include if axis in rule)
+        return tuple(dict.fromkeys(map(str, (*self.axes.get(axis, ()), *included))))
+
     @property
     def dataset_names(self) -> tuple[str, ...]:
         """Names of all datasets that variants read, the main one first; empty for none."""
-        included = (rule[DATASET_AXIS] for rule in self.include if DATASET_AXIS in rule)
-        listed = (self.dataset, *self.axes.get(DATASET_AXIS, ()), *included, *self.twins.values())
-        return tuple(dict.fromkeys(str(name) for name in listed if name))
+        listed = (self.dataset, *self.axis_values(DATASET_AXIS), *self.twins.values())
+        return tuple(dict.fromkeys(name for name in listed if name))
 
     @property
     def bundles_doors(self) -> bool:

@@ -89,28 +89,21 @@ def plan_request(
     """
     storage = select_sites(request.sites, settings)
     from_sites = select_sites(request.from_sites, settings, option="--from")
-    sites = from_sites or storage
+    job_sites = from_sites or storage
     overrides, watch_settings = split_overrides(request.overrides)
     pinned = load_pinned_test(request.test_spec, request.axes, overrides, settings)
     definition = pinned.definition
     servers = select_sites(request.watch_sites, settings, option="--watch-at")
     watches = load_watches(request.watches, servers, watch_settings, definition, settings)
-    releases = {
-        str(value): _parse_software_request(str(value), definition)
-        for value in _root_axis_values(definition)
-    }
-    site_software = resolve_site_software(sites, releases)
-    _check_pacing(request.options.pace, sites)
+    _check_pacing(request.options.pace, job_sites)
+    fetch_bars = bars if fetch else None
+    releases = _parse_releases(definition)
+    site_software = resolve_site_software(job_sites, releases)
     notes: list[str] = []
-    if any(site.batch == LOCAL_BATCH for site in sites):
-        for text, release in releases.items():
-            releases[text] = (
-                prepare_root(release, settings.software_dir, bars)
-                if fetch
-                else _locate_prepared_software(release, settings, notes)
-            )
+    if any(site.batch == LOCAL_BATCH for site in job_sites):
+        releases, notes = _prepare_releases(releases, settings, fetch_bars)
     doors, _ = select_doors(definition, pair_sites(storage, from_sites))
-    manifests = _find_manifests(definition, doors, settings, bars if fetch else None)
+    manifests = _find_manifests(definition, doors, settings, fetch_bars)
     _check_trees(definition, manifests, releases.values())
     check_contents(definition, manifests, pinned.folder)
     timeout_s = request.options.replica_timeout_s if fetch else 0.0
@@ -133,11 +126,11 @@ def plan_request(
     )
     has_service = bool(settings.service_url) and request.options.use_service
     check_common_start(plan, has_service=has_service)
-    violations = ceiling_checks.list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
-    violations += list_load_violations(plan)
-    violations += list_setting_violations(plan, settings.local_slots)
-    bounds = ceiling_checks.list_concurrency_bounds(plan)
-    return replace(plan, notes=(*plan.notes, *notes, *bounds, *violations))
+    notes += ceiling_checks.list_concurrency_bounds(plan)
+    notes += ceiling_checks.list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
+    notes += list_load_violations(plan)
+    notes += list_setting_violations(plan, settings.local_slots)
+    return replace(plan, notes=(*plan.notes, *notes))
 
 
 def _find_manifests(
@@ -206,26 +199,39 @@ def _check_pacing(pace: Pace, sites: Iterable[Site]) -> None:
             )
 
 
-def _root_axis_values(definition: TestDefinition) -> Iterable[object]:
-    """List every value of the ``root`` axis, including values from [[include]] only."""
-    included = (rule["root"] for rule in definition.include if "root" in rule)
-    return dict.fromkeys((*definition.axes["root"], *included))
-
-
-def _parse_software_request(value: str, definition: TestDefinition) -> SoftwareRequest:
+def _parse_releases(definition: TestDefinition) -> dict[str, SoftwareRequest]:
+    """Parse every value of the ``root`` axis."""
     try:
-        return providers.parse_software_request(value)
+        return {
+            value: providers.parse_software_request(value)
+            for value in definition.axis_values("root")
+        }
     except ValueError as error:
         raise DefinitionError(str(error), where=f"{definition.name}: axis root") from error
 
 
-def _locate_prepared_software(
-    request: SoftwareRequest, settings: Settings, notes: list[str]
-) -> SoftwareRequest:
-    """Fill in the location of a release that is installed."""
-    if missing := providers.find_missing_release(request, settings.software_dir):
-        notes.append(f"{missing} is not installed yet; submit fetches it.")
-    return providers.locate_prepared_software(request, settings.software_dir)
+def _prepare_releases(
+    releases: Mapping[str, SoftwareRequest], settings: Settings, bars: ProgressFactory | None
+) -> tuple[dict[str, SoftwareRequest], list[str]]:
+    """Prepare the releases for jobs on this machine.
+
+    Without ``bars`` nothing is fetched: there is a note for each release that is not installed.
+    """
+    if bars is not None:
+        prepared = {
+            value: prepare_root(release, settings.software_dir, bars)
+            for value, release in releases.items()
+        }
+        return prepared, []
+    located = {
+        value: providers.locate_prepared_software(release, settings.software_dir)
+        for value, release in releases.items()
+    }
+    missing = (
+        providers.find_missing_release(release, settings.software_dir)
+        for release in releases.values()
+    )
+    return located, [f"{one} is not installed yet; submit fetches it." for one in missing if one]
 
 
 def estimate_plan_costs(plan: Plan, settings: Settings) -> list[SiteCost]:

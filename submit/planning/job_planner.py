@@ -392,12 +392,6 @@ def _known_axis_values(variant: Variant) -> dict[str, Scalar]:
     }
 
 
-def _root_releases(definition: TestDefinition) -> Iterator[str]:
-    """Yield all values of the root axis: those of test.toml in order, then those of includes."""
-    included = (rule["root"] for rule in definition.include if "root" in rule)
-    yield from dict.fromkeys(str(value) for value in (*definition.axes["root"], *included))
-
-
 def _reader_key(variant: Variant) -> tuple[str, str, str]:
     """Return release, format and dataset, which identify a reader whose values are verified."""
     values = dict(variant.values)
@@ -419,7 +413,7 @@ def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
     datasets: list[dict[str, Scalar]] = [{}]
     if DATASET_AXIS in definition.axes:
         datasets = [{DATASET_AXIS: name} for name in definition.dataset_names]
-    for dataset, release, format_ in product(datasets, _root_releases(definition), formats):
+    for dataset, release, format_ in product(datasets, definition.axis_values("root"), formats):
         yield Variant(tuple((plain | {"root": release} | own | format_ | dataset).items()))
 
 

@@ -12,10 +12,16 @@ from typing import overload
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.storage_schemes import READ, find_limit
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.errors import NothingToDoError
 from treehammer.hctests.matrix import variant_expansion
-from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, VariantGroup
+from treehammer.hctests.matrix.definition import (
+    DOOR_AXIS,
+    PinnedTest,
+    TestDefinition,
+    VariantGroup,
+)
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.submit.planning.job_planner import (
     JobPlanner,
@@ -32,7 +38,6 @@ from treehammer.submit.planning.server_watch import (
 )
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
-from treehammer.submit.sites.reading_limits import note_reading_limits
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.submit.templates import template_engine
 
@@ -166,30 +171,29 @@ def make_plan(
     accesses, notes = select_doors(pinned.definition, pairs)
     notes += _missing_replica_notes(accesses, pinned.definition.dataset_names, placement)
     jobs = JobSequence(planner, accesses, tuple(watches), 0 if pinned.definition.load else max_jobs)
-    jobs = replace(jobs, accesses=tuple(access for access in accesses if jobs.groups_at(access)))
-    paired, alone = _drop_lone_doors(jobs)
-    notes += alone
-    jobs = replace(jobs, accesses=paired)
-    readers = _list_direct_readers(jobs)
-    notes += note_reading_limits(readers, has_credential=bool(options.credentials))
-    watched = (*pairs, *((server, site) for w in watches for server in w.sites for site in sites))
+    jobs = jobs.read_through(access for access in accesses if jobs.groups_at(access))
+    jobs, lone_door_notes = _drop_lone_doors(jobs)
+    notes += lone_door_notes
+    notes += _reading_limit_notes(jobs, has_credential=bool(options.credentials))
     if not jobs.accesses:
         raise NothingToDoError(
             "no variant of this test can run at these sites",
             where=pinned.definition.name,
             hint=" ".join(notes) or "See `treehammer tests show`.",
         )
+    watching = [(server, site) for watch in watches for server in watch.sites for site in sites]
+    by_names = {(site.name, storage.name): (site, storage) for site, storage in [*pairs, *watching]}
     return Plan(
-        campaign_id,
-        name,
-        created_us,
-        pinned,
-        manifest,
-        tuple({(site.name, storage.name): (site, storage) for site, storage in watched}.values()),
-        jobs,
-        tuple(notes),
-        request,
-        options,
+        campaign_id=campaign_id,
+        campaign_name=name,
+        created_us=created_us,
+        pinned_test=pinned,
+        manifest=manifest,
+        site_pairs=tuple(by_names.values()),
+        jobs=jobs,
+        notes=tuple(notes),
+        request=request,
+        options=options,
     )
 
 
@@ -204,6 +208,10 @@ class JobSequence(Sequence[PlannedJob]):
     accesses: tuple[DoorAccess, ...]
     watches: tuple[ServerWatch, ...] = ()
     max_jobs: int = 0
+
+    def read_through(self, accesses: Iterable[DoorAccess]) -> JobSequence:
+        """Return the same jobs through these doors alone."""
+        return replace(self, accesses=tuple(accesses))
 
     def __iter__(self) -> Iterator[PlannedJob]:
         yield from islice(self._all_jobs(), self.max_jobs or None)
@@ -335,7 +343,7 @@ class JobSequence(Sequence[PlannedJob]):
         These are all jobs with the same variants, at doors of the same name if the test names doors.
         """
         groups: dict[str, list[GroupAccess]] = {}
-        named = "door" in self.planner.pinned.definition.axes
+        named = DOOR_AXIS in self.planner.pinned.definition.axes
         for access in self.accesses:
             for group in self.groups_at(access):
                 key = f"{access.door.name if named else ''}|{group.key}"
@@ -398,21 +406,21 @@ def select_doors(
     return accesses, [*notes]
 
 
-def _drop_lone_doors(jobs: JobSequence) -> tuple[tuple[DoorAccess, ...], list[str]]:
+def _drop_lone_doors(jobs: JobSequence) -> tuple[JobSequence, list[str]]:
     """Drop bundled doors that are alone at their site, with a note for each."""
+    if not jobs.planner.pinned.definition.bundles_doors:
+        return jobs, []
     kept: list[DoorAccess] = []
     notes = []
-    bundles_doors = jobs.planner.pinned.definition.bundles_doors
     for accesses in jobs.shared_accesses:
-        groups = jobs.groups_at(*accesses)
-        if not bundles_doors or any(len(group.variants) > 1 for group in groups):
+        if any(len(group.variants) > 1 for group in jobs.groups_at(*accesses)):
             kept += accesses
         else:
             notes.append(
                 f"Site {accesses[0].storage.name} is skipped: door {accesses[0].door.name} has no "
                 "other one to be compared with."
             )
-    return tuple(kept), notes
+    return jobs.read_through(kept), notes
 
 
 def _missing_replica_notes(
@@ -425,6 +433,16 @@ def _missing_replica_notes(
                 f"Door {access.door.name} of site {access.storage.name} is skipped{skipped}, no good "
                 f"replica: {reason}."
             )
+
+
+def _reading_limit_notes(jobs: JobSequence, *, has_credential: bool) -> Iterable[str]:
+    """Note each door that a ROOT is known not to read: its measurements end as not supported."""
+    notes: dict[str, None] = {}
+    for access, software in _list_direct_readers(jobs):
+        reason = find_limit(READ, access.door.prefix, software, has_credential=has_credential)
+        if reason:
+            notes[f"Door {access.door.name} of site {access.storage.name}: {reason}"] = None
+    return notes
 
 
 def _list_direct_readers(jobs: JobSequence) -> Iterator[tuple[DoorAccess, SoftwareRequest]]:
@@ -446,12 +464,11 @@ def _select_site_doors(
 
     The default is the first door, for jobs of another site the first that is not a path.
     """
-    if "door" not in definition.axes:
+    if DOOR_AXIS not in definition.axes:
         doors = site.doors if site == reader else sorted(site.doors, key=lambda door: door.is_path)
         yield doors[0]
         return
-    included = (rule["door"] for rule in definition.include if "door" in rule)
-    for name in dict.fromkeys(str(value) for value in (*definition.axes["door"], *included)):
+    for name in definition.axis_values(DOOR_AXIS):
         door = site.find_door(name)
         if door:
             yield door
