@@ -15,7 +15,6 @@ from treehammer.collectors.software.provider_tools import extract_error_line
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SoftwareError, suggest_word
 from treehammer.hctests.git.pinned_tests import open_repository
-from treehammer.submit.bisection.commit_builds import CommitBuilder
 
 _PACKAGE_PREFIX = "pypi:"
 _VERSIONS_LINE = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
@@ -100,8 +99,8 @@ def _list_package_releases(good: str, bad: str, requirements: str) -> list[Liste
 
 def list_commits(
     good: str, bad: str, source: CommitSource, settings: Settings
-) -> tuple[list[ListedBuild], CommitBuilder]:
-    """List the commits from GOOD to BAD, and the source that builds them.
+) -> list[ListedBuild]:
+    """List the commits from GOOD to BAD.
 
     Raises:
         SourceError: the repository or a commit is missing, or BAD does not descend from GOOD.
@@ -112,7 +111,7 @@ def list_commits(
     builds = [ListedBuild(first, f"{first[:10]} ({good})")]
     builds += [ListedBuild(commit, f"{commit[:10]} {subject}") for commit, subject in later]
     _check_count(builds, "--repository")
-    return builds, CommitBuilder(repository, source.command, settings.builds_dir)
+    return builds
 
 
 def _select_range(

@@ -118,23 +118,11 @@ DEFAULT_JOB_LIMIT = 60
 @click.pass_obj
 def bisect(
     settings: Settings,
-    good: str,
-    bad: str,
-    spec: str,
-    over: str,
-    repository: str,
-    command: str,
-    software: str,
-    metric: str,
-    exact: bool | None,
-    certainty: float,
-    job_limit: int,
-    site: str,
+    /,
     resume: str | None,
     as_json: bool,
-    axes: Mapping[str, tuple[str, ...]],
-    overrides: Mapping[str, str],
     options: SubmissionOptions,
+    **question: Any,
 ) -> ExitCode:
     """Find the build between GOOD and BAD that changed a metric of TEST.
 
@@ -151,30 +139,7 @@ def bisect(
     if resume:
         state = load_state(settings, resume)
     else:
-        if not (good and bad and spec):
-            raise click.UsageError("GOOD, BAD and TEST are required, or --resume.")
-        source = _parse_source(over, repository, command, software)
-        builds = (
-            list_commits(good, bad, source, settings)[0] if source else list_builds(good, bad, over)
-        )
-        if exact is None:
-            definition = load_pinned_test(spec, {}, {}, settings).definition
-            exact = is_exact_counter(metric, definition)
-        state = BisectionState.start(
-            BisectionQuestion(
-                builds=tuple(builds),
-                source=source,
-                test_spec=spec,
-                axes=_check_axes(axes),
-                overrides=overrides,
-                sites=(site,),
-                from_sites=(),
-                metric=metric,
-                is_exact=exact,
-                certainty=certainty,
-                job_limit=job_limit,
-            )
-        )
+        state = BisectionState.start(_make_question(settings, **question))
     click.echo(_describe_start(state), err=as_json)
     run = BisectionRun(
         state,
@@ -193,6 +158,48 @@ def bisect(
     return ExitCode.DONE if conclusion.outcome in found else ExitCode.NOTHING
 
 
+def _make_question(
+    settings: Settings,
+    *,
+    good: str,
+    bad: str,
+    spec: str,
+    over: str,
+    repository: str,
+    command: str,
+    software: str,
+    metric: str,
+    exact: bool | None,
+    certainty: float,
+    job_limit: int,
+    site: str,
+    axes: Mapping[str, tuple[str, ...]],
+    overrides: Mapping[str, str],
+) -> BisectionQuestion:
+    if not (good and bad and spec):
+        raise click.UsageError("GOOD, BAD and TEST are required, or --resume.")
+    if "root" in axes:
+        raise ConfigError("the builds are the values of this axis", where="-P root")
+    source = _parse_source(over, repository, command, software)
+    builds = list_commits(good, bad, source, settings) if source else list_builds(good, bad, over)
+    if exact is None:
+        definition = load_pinned_test(spec, {}, {}, settings).definition
+        exact = is_exact_counter(metric, definition)
+    return BisectionQuestion(
+        builds=tuple(builds),
+        source=source,
+        test_spec=spec,
+        axes=axes,
+        overrides=overrides,
+        sites=(site,),
+        from_sites=(),
+        metric=metric,
+        is_exact=exact,
+        certainty=certainty,
+        job_limit=job_limit,
+    )
+
+
 def _parse_source(over: str, repository: str, command: str, software: str) -> CommitSource | None:
     if bool(over) == bool(repository):
         raise click.UsageError("Name the builds: either --over or --repository.")
@@ -203,12 +210,6 @@ def _parse_source(over: str, repository: str, command: str, software: str) -> Co
     if FOLDER_PLACEHOLDER not in software:
         raise click.UsageError(f"--software must contain {FOLDER_PLACEHOLDER}.")
     return CommitSource(repository, command, software)
-
-
-def _check_axes(axes: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
-    if "root" in axes:
-        raise ConfigError("the builds are the values of this axis", where="-P root")
-    return axes
 
 
 def _describe_start(state: BisectionState) -> str:

@@ -14,6 +14,7 @@ from treehammer.collectors.software import providers
 from treehammer.collectors.software.wheel_releases import find_release
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SoftwareError, SourceError
+from treehammer.hctests.git.pinned_tests import open_repository
 from treehammer.hctests.git.repository import Repository
 from treehammer.submit.bisection.build_list import CommitSource, list_builds, list_commits
 from treehammer.submit.bisection.commit_builds import BuildFailedError, CommitBuilder
@@ -71,9 +72,12 @@ def test_commits_are_listed_and_built_once(tmp_path: Path) -> None:
     commits = make_library(tmp_path / "library", 4, changed=2, broken=3)
     command = f"echo x >> {tmp_path}/built; sh build.sh"
     source = CommitSource(str(tmp_path / "library"), command, "build:{build}")
-    found, builder = list_commits(commits[1][:9], "main", source, make_settings(tmp_path))
+    settings = make_settings(tmp_path)
+    found = list_commits(commits[1][:9], "main", source, settings)
     assert [build.name for build in found] == commits[1:]
     assert found[1].title.endswith("Revise library, part 2")
+    repository, _ = open_repository(source.url, "main", settings.git_dir)
+    builder = CommitBuilder(repository, command, settings.builds_dir)
     folder = builder.build(commits[2])
     assert "1.3" in (folder / "library.py").read_text()
     assert not (folder / ".git").exists()
