@@ -16,6 +16,7 @@ from treehammer.datasets.specs.generated_spec import (
     list_shipped_specs,
     load_shipped_spec,
 )
+from treehammer.datasets.specs.raw_spec import RawSpec
 from treehammer.errors import DatasetError, DefinitionError, ExitCode, TreehammerError
 from treehammer.hctests.cli.shipped_test_names import complete_tests
 from treehammer.hctests.cli.tests import tests
@@ -133,7 +134,9 @@ def _find_contents(name: str, settings: Settings) -> DatasetContents | None:
         return DatasetContents.from_manifest(catalogue.manifest(name))
     if name in list_shipped_specs():
         spec = load_shipped_spec(name)
-        return DatasetContents.from_spec(spec) if isinstance(spec, GeneratedSpec) else None
+        return (
+            DatasetContents.from_spec(spec) if isinstance(spec, GeneratedSpec | RawSpec) else None
+        )
     if settings.rucio_config:  # it may be a dataset of Rucio, which is not asked here
         return None
     raise catalogue.unknown_dataset_error(name)

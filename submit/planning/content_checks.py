@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from treehammer.collectors.kit.treehammer_kit.branch_selection import READABLE, select_branches
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.datasets.catalogues.folder_catalogue import GENERATED, REWRITTEN
 from treehammer.datasets.model.manifest import TTREE, Manifest
 from treehammer.datasets.specs.generated_spec import GeneratedSpec, load_shipped_spec
+from treehammer.datasets.specs.raw_spec import RawSpec
 from treehammer.errors import DefinitionError, suggest_word
 from treehammer.hctests.matrix.definition import DATASET_AXIS, TestDefinition
+from treehammer.hctests.matrix.variant_expansion import expand_variants
 from treehammer.text_formatting import pluralize
 
 
@@ -26,6 +29,7 @@ class DatasetContents:
         trees: all trees.
         branches: branches of the main tree.
         unreadable: those that ROOT cannot read, with the reason.
+        smallest_file: bytes of the smallest file; None where it is not known.
     """
 
     dataset: str
@@ -33,27 +37,33 @@ class DatasetContents:
     trees: tuple[str, ...] = ()
     branches: tuple[str, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    smallest_file: int | None = None
 
     @classmethod
     def from_manifest(cls, manifest: Manifest) -> DatasetContents:
         """List names from a manifest, or from the shipped spec behind it."""
         spec = _find_generated_spec(manifest)
+        smallest_file = min(file.size for file in manifest.files)
         if spec and manifest.tree == spec.tree:
             known = cls.from_spec(spec)
             is_ttree = manifest.files[0].layout.format == TTREE
             # Fields of an RNTuple differ from the branches, as it has no counters.
-            return cls(manifest.name, spec.tree, known.trees, known.branches if is_ttree else ())
+            branches = known.branches if is_ttree else ()
+            return cls(manifest.name, spec.tree, known.trees, branches, smallest_file=smallest_file)
         return cls(
             manifest.name,
             manifest.tree,
             manifest.trees,
             manifest.branches,
             manifest.unreadable_branches,
+            smallest_file,
         )
 
     @classmethod
-    def from_spec(cls, spec: GeneratedSpec) -> DatasetContents:
-        """List the names that a generated dataset has, made or not."""
+    def from_spec(cls, spec: GeneratedSpec | RawSpec) -> DatasetContents:
+        """List the names that a generated dataset has, made or not, or the size of raw files."""
+        if isinstance(spec, RawSpec):
+            return cls(spec.name, spec.tree, smallest_file=spec.file_size)
         return cls(spec.name, spec.tree, (spec.tree,), spec.branch_names)
 
 
@@ -87,7 +97,7 @@ class ContentProblem:
 def check_contents(
     definition: TestDefinition, manifests: Iterable[Manifest], folder: Path | None = None
 ) -> None:
-    """Refuse a tree or branches that a dataset does not have, as far as they are known.
+    """Refuse a tree, branches or blocks that a dataset does not have, as far as they are known.
 
     Bundled datasets must have the same events, since one job compares their reading.
 
@@ -127,13 +137,14 @@ def _describe_entries(entries: Sequence[int]) -> str:
 def find_content_problems(
     definition: TestDefinition, contents: DatasetContents, folder: Path | None = None
 ) -> Iterator[ContentProblem]:
-    """Find a tree or branches that a dataset does not have, as far as they are known.
+    """Find a tree, branches or blocks that a dataset does not have, as far as they are known.
 
     Args:
         definition: the test.
         contents: of a dataset that it reads.
         folder: the test's files, with lists of branches; None: such lists are not checked.
     """
+    yield from _find_size_problems(definition, contents)
     trees = contents.trees
     if definition.tree and trees and definition.tree not in trees:
         yield ContentProblem(
@@ -143,6 +154,53 @@ def find_content_problems(
         )
     elif definition.tree in ("", contents.tree):
         yield from _find_branch_problems(definition, contents, folder)
+
+
+def _find_size_problems(
+    definition: TestDefinition, contents: DatasetContents
+) -> Iterator[ContentProblem]:
+    """Find blocks of load tests that are larger than the smallest file; the payload refuses them."""
+    size = contents.smallest_file
+    if definition.load is None or size is None:
+        return
+    doors = definition.axes.get("door", ("",))
+    variants = [one for door in doors for one in expand_variants(definition, str(door))]
+    points = [{**definition.settings, **dict(one.values)} for one in variants]
+    for key, measure_read in _BLOCKS.items():
+        most = max(map(measure_read, points), default=0)
+        if most > size:
+            table = "matrix" if key in definition.axes else "settings"
+            yield ContentProblem(
+                f"{table}.{key}",
+                f"a read of {most} bytes is larger than the smallest file of dataset "
+                f"{contents.dataset!r}, which has {size} bytes",
+                f"Choose larger files (-S dataset=NAME), or reads of at most {size / 1e3:g} kB.",
+            )
+
+
+def _measure_block(values: Mapping[str, Any]) -> int:
+    return round(1e3 * _parse_number(values.get("block_kb")))
+
+
+def _measure_pieces(values: Mapping[str, Any]) -> int:
+    """Return the bytes of a read of the longest pieces, of a range such as 10-20."""
+    low, _, high = str(values.get("chunk_kb", "")).partition("-")
+    return round(1e3 * _parse_number(values.get("vector")) * _parse_number(high or low))
+
+
+def _parse_number(value: Any) -> float:
+    """Parse a number; 0 for other values, which the payload refuses."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0
+
+
+#: Axis or setting of shipped load tests -> bytes of their largest read.
+_BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
+    "block_kb": _measure_block,
+    "chunk_kb": _measure_pieces,
+}
 
 
 def _find_branch_problems(

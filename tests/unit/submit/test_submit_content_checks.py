@@ -68,3 +68,26 @@ def test_unmatched_branches_are_refused(
 
 def test_manifest_without_names_is_not_checked(definition: TestDefinition) -> None:
     check_contents(with_branches(definition, "any", "z"), [make_manifest()])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "key"),
+    [
+        ("read-rate", {}, "settings.block_kb"),
+        ("read-rate", {"axes": {"block_kb": (1, 2500)}}, "matrix.block_kb"),
+        ("read-pattern", {}, "matrix.chunk_kb"),
+    ],
+)
+def test_reads_larger_than_a_file_are_refused(name: str, change: Any, key: str) -> None:
+    test = definition_loader.load_definition(pinned_tests.SHIPPED_TESTS_FOLDER / name)
+    test = replace(test, **change)
+    manifest = make_manifest()
+    small, large = (
+        replace(manifest, files=tuple(replace(file, size=size) for file in manifest.files))
+        for size in (1_000_000, 10_000_000)
+    )
+    check_contents(test, [large])
+    with pytest.raises(DefinitionError, match="larger than the smallest file") as error:
+        check_contents(test, [small])
+    assert key in str(error.value)
+    assert "at most 1000 kB" in error.value.hint

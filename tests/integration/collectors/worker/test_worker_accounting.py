@@ -369,7 +369,7 @@ def python_of(minor: int) -> str:
     pytest.skip(reason)
 
 
-@pytest.mark.parametrize("minor", [9, 10, 11, 12, 13])
+@pytest.mark.parametrize("minor", [9, 10, 11, 12, 13, 14])
 def test_every_python(
     bench: Any,
     make_spec: Callable[..., Any],
@@ -383,6 +383,7 @@ def test_every_python(
         assert open(os.environ["TREEHAMMER_URL"], "rb").read()
         sys.path.insert(0, os.environ["TREEHAMMER_KIT"])
         if os.environ["TREEHAMMER_AXIS_END"] == "crash": os.abort()
+        import treehammer_kit, treehammer_load
         {DONE}
     """
     specs = [
