@@ -24,12 +24,14 @@ def open_engine(url: str, *, create: bool) -> Engine:
     engine = _make_engine(url, create=create)
     try:
         require_usable_server(engine)
-        if schema_upgrade.read_schema_state(engine) is schema_upgrade.SchemaState.EMPTY:
+        state = schema_upgrade.read_schema_state(engine)
+        if state is schema_upgrade.SchemaState.EMPTY:
             if not create:
                 raise _build_no_results_error(engine.url)
             enable_wal(engine)
             schema_upgrade.create_schema(engine)
-        schema_upgrade.require_current_schema(engine)
+        if state is not schema_upgrade.SchemaState.CURRENT:
+            schema_upgrade.require_current_schema(engine)
     except BaseException:
         engine.dispose()
         raise

@@ -1,7 +1,32 @@
-"""Quick databases for all unit tests."""
+"""Quick databases for all unit tests, and an empty SQLite store."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from quick_databases import quick_databases
 
-__all__ = ["quick_databases"]
+from treehammer import config
+from treehammer.sql.write.store import Store
+
+__all__ = ["quick_databases", "settings", "store", "url"]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'results.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> config.Settings:
+    return config.load_settings(
+        {"data_dir": tmp_path, "cache_dir": tmp_path}, environ={}, folder=tmp_path
+    )

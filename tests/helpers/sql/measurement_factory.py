@@ -20,6 +20,7 @@ from treehammer.collectors.record.measurement_record import (
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.record.operation_steps import make_operation_step
 from treehammer.sql.core.rows import (
+    AlarmEvent,
     CampaignRow,
     ChangePointRow,
     InstructionRow,
@@ -334,3 +335,20 @@ def build_change_point(identity: str = "c", **values: Any) -> ChangePointRow:
         ),
     }
     return ChangePointRow(identity, **{**required, **values})
+
+
+def build_alarm_event(**values: Any) -> AlarmEvent:
+    """Build the event of a critical site with these values."""
+    required: dict[str, Any] = {
+        "id": "event",
+        "kind": "state",
+        "subject_kind": "site",
+        "subject": "SITE_Ä",
+        "state": "CRITICAL",
+        "severity": "critical",
+        "happened_us": 1_790_000_000_000_000,
+        "title": "CRITICAL: site SITE_Ä, was OK:\n3 of 4 tests failed",
+        "text": "jobs: critical",
+        "evidence": "/sites/SITE_%C3%84",
+    }
+    return AlarmEvent(**{**required, **values})

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.engine import URL, Engine
 from sqlalchemy.util import LRUCache
 
+from treehammer.private_files import create_private_file
 from treehammer.sql.core.backends.sqlite import SQLiteBackend
-from treehammer.sql.setup import schema_upgrade
+from treehammer.sql.setup import database_setup
 
 _MAX_STATEMENTS = 2000
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_databases() -> Iterator[None]:
-    """Share compiled statements between the engines of all tests, and never wait for the disk."""
+def quick_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copy new databases, share their compiled statements, and never wait for the disk."""
+    template = tmp_path_factory.mktemp("template") / "empty.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             SQLiteBackend, "create_engine", _share_statements(SQLiteBackend.create_engine)
         )
-        patch.setattr(schema_upgrade, "_create_tables", _replay(schema_upgrade._create_tables))
+        database_setup.open_engine(f"sqlite:///{template}", create=True).dispose()
+        create_copy = _copy_template(database_setup._create_file, template.read_bytes())
+        patch.setattr(database_setup, "_create_file", create_copy)
         yield
 
 
@@ -47,27 +55,18 @@ def _skip_disk(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA synchronous=OFF")  # no test cuts the power
 
 
-def _replay(create_tables: Any) -> Any:
-    """Record the statements that create the schema, and execute them in later databases."""
-    recorded: dict[str, list[tuple[str, Any]]] = {}
+def _copy_template(create_file: Any, template: bytes) -> Any:
+    """Create each database as a copy, of which others never see a part."""
 
-    def create_or_replay(connection: Connection) -> None:
-        dialect = connection.dialect.name
-        if dialect in recorded:
-            for statement, values in recorded[dialect]:
-                connection.exec_driver_sql(statement, values)
-            return
-        made: list[tuple[str, Any]] = []
+    def create_copy(file: Path) -> None:
+        if file.is_absolute():  # not a URI
+            draft = file.with_name(f"{file.name}.{threading.get_ident()}.draft")
+            with suppress(OSError):
+                with open(create_private_file(draft), "wb") as stream:
+                    stream.write(template)
+                os.link(draft, file)
+            with suppress(OSError):
+                draft.unlink()
+        create_file(file)  # finds the copy, or reports why there is none
 
-        def record(
-            _connection: object, _cursor: object, statement: str, values: Any, *_: object
-        ) -> None:
-            if statement.lstrip().startswith(("CREATE", "INSERT")):
-                made.append((statement, values))
-
-        sa.event.listen(connection, "before_cursor_execute", record)
-        create_tables(connection)
-        sa.event.remove(connection, "before_cursor_execute", record)
-        recorded[dialect] = made
-
-    return create_or_replay
+    return create_copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +19,19 @@ DEFINITION_TEXT = '[test]\nname = "mine"\npayload = "read.py"\nfiles = ["sub/hel
 
 @pytest.fixture(autouse=True)
 def isolated_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    isolate_git(monkeypatch, tmp_path)
+
+
+def isolate_git(patch: pytest.MonkeyPatch, ceiling: Path) -> None:
+    """Ignore the configuration of this machine, and repositories above a folder."""
     for name in [name for name in os.environ if name.startswith(("GIT_", "SSH_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+        patch.delenv(name)
+    patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    patch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    patch.setenv("GIT_CEILING_DIRECTORIES", str(ceiling))
     for person in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{person}_NAME", "Tester")
-        monkeypatch.setenv(f"GIT_{person}_EMAIL", "tester@example.org")
+        patch.setenv(f"GIT_{person}_NAME", "Tester")
+        patch.setenv(f"GIT_{person}_EMAIL", "tester@example.org")
 
 
 @pytest.fixture
@@ -33,7 +39,7 @@ def settings(tmp_path: Path) -> Settings:
     return load_settings({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def git() -> RunGit:
     def run(folder: Path, *arguments: str) -> str:
         command = ["git", "-c", "protocol.file.allow=always", *arguments]
@@ -43,10 +49,10 @@ def git() -> RunGit:
     return run
 
 
-@pytest.fixture
-def origin(tmp_path: Path, git: RunGit) -> Path:
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory, git: RunGit) -> Path:
     """A repository with a test, a branch, a branch with a slash, and two kinds of tags."""
-    folder = tmp_path / "origin"
+    folder = tmp_path_factory.mktemp("template") / "origin"
     test = folder / "tests" / "read"
     (test / "sub").mkdir(parents=True)
     (test / "test.toml").write_text(DEFINITION_TEXT)
@@ -56,10 +62,18 @@ def origin(tmp_path: Path, git: RunGit) -> Path:
     (test / "run.sh").chmod(0o755)
     (test / "link.py").symlink_to("sub/helper.h")
     (folder / "README").write_text("tests\n")
-    git(folder, "init", "--quiet", "--initial-branch=main")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "first")
-    git(folder, "tag", "light")
-    git(folder, "tag", "-a", "v1.0", "-m", "release")
-    git(folder, "branch", "feature/x")
+    with pytest.MonkeyPatch.context() as patch:
+        isolate_git(patch, folder.parent)
+        git(folder, "init", "--quiet", "--initial-branch=main")
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "-m", "first")
+        git(folder, "tag", "light")
+        git(folder, "tag", "-a", "v1.0", "-m", "release")
+        git(folder, "branch", "feature/x")
     return folder
+
+
+@pytest.fixture
+def origin(template: Path, tmp_path: Path) -> Path:
+    """The test's copy of the repository."""
+    return Path(shutil.copytree(template, tmp_path / "origin", symlinks=True))

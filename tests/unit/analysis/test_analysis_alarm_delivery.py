@@ -17,6 +17,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from local_servers import serve_http
+from measurement_factory import build_alarm_event
 
 from treehammer.analysis.alarms import alarm_delivery
 from treehammer.analysis.alarms.alarm_delivery import (
@@ -33,18 +34,7 @@ from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox
 from treehammer.sql.write.store import Store
 
-EVENT = AlarmEvent(
-    id="e1",
-    kind="state",
-    subject_kind="site",
-    subject="SITE_Ä",
-    state="CRITICAL",
-    severity="critical",
-    happened_us=1_790_000_000_000_000,
-    title="CRITICAL: site SITE_Ä, was OK:\n3 of 4 tests failed",
-    text="jobs: critical",
-    evidence="/sites/SITE_%C3%84",
-)
+EVENT = build_alarm_event()
 LATER = 1_800_000_000_000_000
 
 
@@ -103,9 +93,8 @@ def hook() -> Iterator[str]:
 
 
 @pytest.fixture
-def outbox(tmp_path: Path) -> Iterator[AlarmOutbox]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        yield AlarmOutbox(store)
+def outbox(store: Store) -> AlarmOutbox:
+    return AlarmOutbox(store)
 
 
 def record_event(outbox: AlarmOutbox, channels: AlarmChannels, event: AlarmEvent = EVENT) -> None:
@@ -148,7 +137,7 @@ def test_event_reaches_each_recipient_once(
     assert (
         json.loads(body).items()
         >= {
-            "id": "e1",
+            "id": "event",
             "delivery": headers["X-Treehammer-Delivery"],
             "state": "CRITICAL",
             "subject": "SITE_Ä",
@@ -158,7 +147,7 @@ def test_event_reaches_each_recipient_once(
 
 
 def test_mail_has_one_subject_line_and_a_fixed_identity() -> None:
-    message = AlarmMessage("m1", "e1", "mail", "ops@example.org", "waiting", 1, 0, 0, None, "")
+    message = AlarmMessage("m1", "event", "mail", "ops@example.org", "waiting", 1, 0, 0, None, "")
     mails = [build_mail(message, EVENT, "/x", sender="Treehammer <th@example.org>") for _ in "ab"]
     assert isinstance(mails[0], EmailMessage)
     assert mails[0]["Subject"] == (

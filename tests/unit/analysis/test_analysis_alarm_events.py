@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from measurement_factory import build_change_point
 
 from treehammer.analysis.alarms.alarm_events import (
     find_change_points,
@@ -15,7 +14,7 @@ from treehammer.analysis.alarms.alarm_events import (
 )
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.service_state import ServiceFacts, judge_service
-from treehammer.sql.core.rows import AlarmEvent, ChangePointRow
+from treehammer.sql.core.rows import AlarmEvent
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
 from treehammer.sql.write.store import Store
 
@@ -23,9 +22,8 @@ HOUR = 3_600_000_000
 
 
 @pytest.fixture
-def outbox(tmp_path: Path) -> Iterator[AlarmOutbox]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        yield AlarmOutbox(store)
+def outbox(store: Store) -> AlarmOutbox:
+    return AlarmOutbox(store)
 
 
 def observe(
@@ -86,12 +84,9 @@ def test_severity_is_compared_with_the_minimum(outbox: AlarmOutbox) -> None:
 
 def test_recent_confirmed_slowdown_is_an_event() -> None:
     now_us = 1_790_000_000_000_000  # 2026-09-21
-    slow = ChangePointRow(
-        id="c1", found_us=now_us, updated_us=now_us, day=20260915, state="confirmed", kind="ratio",
-        metric="cpu_per_event_s", test_name="ttree-read", control="6.38.00", attribution="site",
-        subject="SITE_A", effect=0.05, low=0.04, high=0.06, p_value=1e-6, days_before=30,
-        days_after=6, seconded=True, cause="kernel", evidence="[]",
-    )  # fmt: skip
+    slow = build_change_point(
+        "c1", found_us=now_us, day=20260915, attribution="site", subject="SITE_A", evidence="[]"
+    )
     (change,) = find_change_points([slow], now_us)
     assert change.event is not None
     assert change.event.title.startswith("Change: Site SITE_A: ")

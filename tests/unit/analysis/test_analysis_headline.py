@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +37,6 @@ def make_plan(*headline: str, load: bool = True) -> str:
         "load": {} if load else None,
     }
     return json.dumps({"definition": definition}, sort_keys=True)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
-        yield opened
 
 
 def fill(store: Store, plan: str, jobs: int = 6, **by_listen: dict[str, float]) -> None:

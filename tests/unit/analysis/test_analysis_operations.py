@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from treehammer.config import load_settings
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
 from treehammer.sql.write.store import Store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
-        yield opened
 
 
 def fetch(store: Store, **options: Any) -> list[OperationGroup]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from release_campaigns import add_campaign
 from simulated_campaign import START_US
@@ -30,12 +27,6 @@ from treehammer.sql.write.store import Store
 
 NOW = START_US + 3_600_000_000
 OLD, NEW = "6.38.00", "6.40.00"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
-        yield opened
 
 
 def list_checks(store: Store) -> list[ReleaseCheck]:

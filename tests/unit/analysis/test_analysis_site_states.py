@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 
-import pytest
 from measurement_factory import make_campaign_row, make_job_row
 from status_story import HOUR_US, STORY_US, make_downtime, make_override, make_run
 
@@ -37,12 +35,6 @@ sites = ["site"]
 """
 RULES = parse_status_rules(EXCLUSION, "rules.toml")
 _NUMBERS = count()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
-        yield opened
 
 
 def run_test(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 from release_campaigns import add_campaign
 from simulated_campaign import START_US
@@ -24,12 +21,6 @@ from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 
 AXES = {"root": ("6.38.00", "6.40.00")}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
-        yield opened
 
 
 def add_start(store: Store, occasion: str, campaign_id: str, state: str) -> None:

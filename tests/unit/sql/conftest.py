@@ -1,12 +1,6 @@
-"""An empty SQLite store."""
+"""Fixtures of filled stores."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-from store_fixtures import (  # noqa: F401 - fixtures
+from store_fixtures import (
     export_rows,
     exported_store,
     in_process_reader,
@@ -15,23 +9,4 @@ from store_fixtures import (  # noqa: F401 - fixtures
     write,
 )
 
-from treehammer import config
-from treehammer.sql.write.store import Store
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'results.db'}"
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store.open(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> config.Settings:
-    return config.load_settings(
-        {"data_dir": tmp_path, "cache_dir": tmp_path}, environ={}, folder=tmp_path
-    )
+__all__ = ["export_rows", "exported_store", "in_process_reader", "other_store", "source", "write"]

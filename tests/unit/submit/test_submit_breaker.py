@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from measurement_factory import make_measurement
 from plan_factory import SHELL_TEST, make_grid_plan, make_grid_site, make_settings
 from tracking_harness import FakeBatch
@@ -26,12 +24,6 @@ from treehammer.submit.tracking.failure_summary import summarize_failures
 from treehammer.submit.tracking.tracker import CampaignTracker
 
 TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(make_settings(tmp_path).database) as made:
-        yield made
 
 
 class Scene:

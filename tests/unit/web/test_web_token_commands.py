@@ -19,11 +19,6 @@ from treehammer.sql.auth.keyring import load_master_key
 from treehammer.sql.write.store import Store
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> config.Settings:
-    return config.load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-
-
 def token(settings: config.Settings, *arguments: str) -> Result:
     return CliRunner().invoke(find_command("token"), arguments, obj=settings)
 

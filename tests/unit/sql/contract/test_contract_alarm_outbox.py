@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from measurement_factory import build_alarm_event
+
 from treehammer.sql.core.rows import AlarmEvent, AnnouncedState
 from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox, Recipient
 from treehammer.sql.write.store import Store
 
 MAIL, HOOK = Recipient("mail", "a@example.org"), Recipient("webhook")
-EVENT = AlarmEvent(
-    id="event",
-    kind="state",
-    subject_kind="site",
-    subject="T2_Ä",
-    state="CRITICAL",
-    severity="critical",
-    happened_us=100,
-    title="CRITICAL: site T2_Ä",
-    text="line\n" * 2000,
-    evidence="/sites/T2_%C3%84",
-)
-GOOD = AnnouncedState("site", "T2_Ä", "OK", 50)
-BAD = AnnouncedState("site", "T2_Ä", "CRITICAL", 100)
+EVENT = build_alarm_event(happened_us=100, text="line\n" * 2000)
+GOOD = AnnouncedState("site", EVENT.subject, "OK", 50)
+BAD = replace(GOOD, state="CRITICAL", since_us=100)
 
 
 def record(store: Store, *changes: AlarmChange) -> list[AlarmEvent]:
@@ -37,7 +28,7 @@ def test_event_is_recorded_once_with_its_messages(store: Store) -> None:
     # A second process that saw the same change.
     assert record(store, change) == []
     assert record(store, AlarmChange(EVENT, BAD, replace(BAD, since_us=101))) == []
-    assert outbox.load_states() == {("site", "T2_Ä"): replace(BAD, since_us=101)}
+    assert outbox.load_states() == {("site", EVENT.subject): replace(BAD, since_us=101)}
     assert outbox.list_events(10) == [EVENT]
     assert {(m.channel, m.recipient) for m, _ in outbox.list_messages(10)} == {
         ("mail", "a@example.org"),
