@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy.engine import URL, Engine
@@ -36,6 +38,16 @@ def open_engine(url: str, *, create: bool) -> Engine:
         engine.dispose()
         raise
     return engine
+
+
+@contextmanager
+def opened_engine(url: str, *, create: bool) -> Iterator[Engine]:
+    """Open the engine of a database as :func:`open_engine`, and dispose of it at the end."""
+    engine = open_engine(url, create=create)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:

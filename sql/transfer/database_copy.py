@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator
+from contextlib import closing
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -17,7 +17,7 @@ from treehammer.sql.core.database_engine import parse_url, read_transaction, wri
 from treehammer.sql.core.database_errors import display_url, sqlite_path, translate_errors
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
-from treehammer.sql.setup.database_setup import open_engine
+from treehammer.sql.setup.database_setup import opened_engine
 
 #: Rows that are written at once.
 CHUNK = 500
@@ -45,7 +45,7 @@ def copy_database(
         StoreError: the target holds other rows, or a database refuses; the target is as it was.
     """
     _require_persistent(target)
-    with _open_database(source, create=False) as from_, _open_database(target, create=True) as to:
+    with opened_engine(source, create=False) as from_, opened_engine(target, create=True) as to:
         _require_distinct(from_, to)
         with read_transaction(from_) as old, write_transaction(to) as new:
             counts = _count_rows(old)
@@ -96,15 +96,6 @@ def _require_distinct(from_: Engine, to: Engine) -> None:
 def _database_identity(engine: Engine) -> tuple[Any, ...]:
     with read_transaction(engine) as connection:
         return backend_of(engine).identity(connection)
-
-
-@contextmanager
-def _open_database(url: str, *, create: bool) -> Iterator[Engine]:
-    engine = open_engine(url, create=create)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
 
 
 def _count_rows(connection: Connection) -> dict[str, int]:

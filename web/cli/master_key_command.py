@@ -15,7 +15,7 @@ from treehammer.sql.auth.master_key_file import (
     load_master_keys,
     rotate_master_key,
 )
-from treehammer.sql.setup.database_setup import open_engine
+from treehammer.sql.setup.database_setup import opened_engine
 from treehammer.text_formatting import pluralize
 
 
@@ -40,8 +40,7 @@ def rotate_master_command(settings: Settings, finish: bool, at_once: bool) -> No
     if finish and at_once:
         raise click.UsageError("Give --finish or --at-once.")
     path = settings.master_key_file
-    engine = open_engine(settings.database, create=False)
-    try:
+    with opened_engine(settings.database, create=False) as engine:
         keyring = Keyring(engine)
         masters = load_master_keys(path, create=False) if finish else rotate_master_key(path)
         if not finish:
@@ -51,13 +50,11 @@ def rotate_master_command(settings: Settings, finish: bool, at_once: bool) -> No
             _finish(settings, keyring, masters)
         else:
             _describe_next_steps(keyring, masters)
-    finally:
-        engine.dispose()
 
 
 def _record_rotation(keyring: Keyring, masters: MasterKeys) -> None:
     old, new = (fingerprint_master_key(one) for one in (masters.previous[0], masters.current))
-    keyring.record_rotation(f"master key {old} to {new}", now_us=_now_us())
+    keyring.record_rotation(f"master key {old} to {new}", now_us=time.time_ns() // 1000)
 
 
 def _finish(settings: Settings, keyring: Keyring, masters: MasterKeys) -> None:
@@ -65,7 +62,7 @@ def _finish(settings: Settings, keyring: Keyring, masters: MasterKeys) -> None:
         raise NothingToDoError(
             "no rotation is in progress", hint="Begin one: treehammer token rotate-master"
         )
-    revoked = keyring.revoke_keys_of(masters.previous, now_us=_now_us())
+    revoked = keyring.revoke_keys_of(masters.previous, now_us=time.time_ns() // 1000)
     forget_previous_master_keys(settings.master_key_file)
     click.echo(
         f"{pluralize(len(revoked), 'key')} revoked; "
@@ -84,7 +81,3 @@ def _describe_next_steps(keyring: Keyring, masters: MasterKeys) -> None:
         "treehammer token rotate-master --finish",
         err=True,
     )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -15,7 +14,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.auth.read_sessions import session_id
 from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.auth.tokens import ReadSession
-from treehammer.sql.setup.database_setup import open_engine
+from treehammer.sql.setup.database_setup import opened_engine
 from treehammer.sql.write import audit_trail
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize
@@ -31,8 +30,9 @@ def sessions_command(settings: Settings, form: str) -> None:
 
     Example: treehammer token sessions
     """
-    with _open_sessions(settings) as table:
-        sessions = table.list_sessions(now_us=_now_us())
+    with opened_engine(settings.database, create=False) as engine:
+        table = SessionTable(engine)
+        sessions = table.list_sessions(now_us=time.time_ns() // 1000)
     columns = [
         OutputColumn("session", "session"),
         OutputColumn("key_id", "key id"),
@@ -64,8 +64,9 @@ def end_sessions_of(settings: Settings, holder: str) -> str:
 
 
 def _end(settings: Settings, option: str, text: str, matches: Callable[[ReadSession], bool]) -> str:
-    with _open_sessions(settings) as table:
-        chosen = [one for one in table.list_sessions(now_us=_now_us()) if matches(one)]
+    with opened_engine(settings.database, create=False) as engine:
+        table = SessionTable(engine)
+        chosen = [one for one in table.list_sessions(now_us=time.time_ns() // 1000) if matches(one)]
         if not chosen:
             raise ConfigError(
                 "no such session",
@@ -76,7 +77,7 @@ def _end(settings: Settings, option: str, text: str, matches: Callable[[ReadSess
             audit_trail.END_SESSIONS,
             audit_trail.local_actor(),
             f"sessions of {', '.join(sorted({one.name for one in chosen}))}",
-            now_us=_now_us(),
+            now_us=time.time_ns() // 1000,
         )
         ended = table.end_sessions([one.token_hash for one in chosen], [entry])
     return f"{pluralize(ended, 'session')} ended"
@@ -93,19 +94,6 @@ def _session_row(session: ReadSession) -> dict[str, Any]:
         "created_us": session.created_us,
         "expires_us": session.expires_us,
     }
-
-
-@contextmanager
-def _open_sessions(settings: Settings) -> Iterator[SessionTable]:
-    engine = open_engine(settings.database, create=False)
-    try:
-        yield SessionTable(engine)
-    finally:
-        engine.dispose()
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 def _format_minute(time_us: int) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from treehammer.sql.auth.keyring import Keyring, Revocation
 from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB
 from treehammer.sql.core.rows import AccessKeyRow
-from treehammer.sql.setup.database_setup import open_engine
+from treehammer.sql.setup.database_setup import opened_engine
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import pluralize
@@ -74,12 +73,13 @@ def create_command(
             raise ConfigError(
                 f"must be printable text of 1 to {MAX_KEY_NAME_CHARS} characters", where=option
             )
-    now_us = _now_us()
+    now_us = time.time_ns() // 1000
     end_us = now_us + parse_duration(expires, "--expires") * MICROSECONDS if expires else None
     if output is not None and output.exists():
         raise ConfigError("exists already", where=str(output), hint="Give another file name.")
     masters = load_master_keys(settings.master_key_file)
-    with _open_keyring(settings) as keyring:
+    with opened_engine(settings.database, create=True) as engine:
+        keyring = Keyring(engine)
         _warn_of_foreign_keys(settings, keyring.list_keys(), masters)
         key = keyring.create_key(
             masters.current, role, name, now_us=now_us, expires_us=end_us, owner=owner
@@ -133,7 +133,8 @@ def list_command(settings: Settings, revoked: bool, form: str) -> None:
     Example: treehammer token list
     """
     path = settings.master_key_file
-    with _open_keyring(settings, create=False) as keyring:
+    with opened_engine(settings.database, create=False) as engine:
+        keyring = Keyring(engine)
         # Listing must not create a master key.
         masters = load_master_keys(path) if path.exists() else None
         rows = [_key_row(row, masters) for row in keyring.list_keys()]
@@ -179,7 +180,7 @@ def _key_row(row: AccessKeyRow, masters: MasterKeys | None) -> dict[str, Any]:
         state = "master key missing"
     elif masters.find(row.master_key_fingerprint) is None:
         state = "other master key"
-    elif row.expires_us is not None and row.expires_us < _now_us():
+    elif row.expires_us is not None and row.expires_us < time.time_ns() // 1000:
         state = "expired"
     elif masters.is_previous(row.master_key_fingerprint):
         state = "active, previous master key"
@@ -236,16 +237,17 @@ def revoke_command(
 def _revoke_tokens(
     settings: Settings, key_id: str | None, campaign: str | None, job: str | None
 ) -> str:
-    with _open_keyring(settings) as keyring:
+    with opened_engine(settings.database, create=True) as engine:
+        keyring = Keyring(engine)
         if key_id is not None:
             # The full key is accepted instead of its identity.
             key_id = parse_key(key_id).key_id if key_id.startswith("th1.") else key_id
-            done = keyring.revoke_key(key_id, now_us=_now_us())
+            done = keyring.revoke_key(key_id, now_us=time.time_ns() // 1000)
             target = f"key {key_id} with its sessions and all tokens signed by it"
         else:
             scope, text = (CAMPAIGN, campaign) if campaign is not None else (JOB, job)
             subject = _resolve_identity(settings, keyring, scope, text or "")
-            done = keyring.revoke_tokens(scope, subject, now_us=_now_us())
+            done = keyring.revoke_tokens(scope, subject, now_us=time.time_ns() // 1000)
             target = f"tokens of {scope} {subject}"
     return f"{target} revoked" if done else f"{target} already revoked"
 
@@ -274,19 +276,6 @@ def _resolve_identity(settings: Settings, keyring: Keyring, scope: str, text: st
 
 token.add_command(sessions_command)
 token.add_command(rotate_master_command)
-
-
-@contextmanager
-def _open_keyring(settings: Settings, *, create: bool = True) -> Iterator[Keyring]:
-    engine = open_engine(settings.database, create=create)
-    try:
-        yield Keyring(engine)
-    finally:
-        engine.dispose()
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 def _format_day(time_us: int) -> str:
