@@ -166,7 +166,16 @@ _EXPLORE_TABLES = {
     "figure": "groups of measurements with their statistics, or the bins of read latencies",
     "quantiles": "quantiles of the read latency; empty in other views",
 }
-_ANY_OF_SEVERAL = "several on one column match any of them."
+_CAMPAIGN = Parameter(
+    "campaign", "Only measurements of this campaign; may be repeated.", _TEXT, repeatable=True
+)
+
+
+def _condition(name: str, meaning: str) -> Parameter:
+    several = "several on one column match any of them."
+    return Parameter(name, f"{meaning}; {several}", _CONDITION, repeatable=True)
+
+
 _EXPLORE_PARAMETERS = (
     Parameter("metric", "A numeric metric of the catalogue, or extra_NAME.", _TEXT),
     Parameter("by", "Column on the horizontal axis.", _TEXT),
@@ -180,19 +189,15 @@ _EXPLORE_PARAMETERS = (
     Parameter("bars", "Kind of error bars.", {"enum": ["rms", "interval", "none"]}),
     Parameter("scale", "Scale of the vertical axis of images.", {"enum": ["linear", "log"]}),
     Parameter("kind", "Kind of execution; empty for all.", {"enum": ["", *EXECUTION_KINDS]}),
-    Parameter(
-        "campaign", "Only measurements of this campaign; may be repeated.", _TEXT, repeatable=True
-    ),
-    Parameter(
-        "where", f"A condition, as COLUMN=VALUE; {_ANY_OF_SEVERAL}", _CONDITION, repeatable=True
-    ),
+    _CAMPAIGN,
+    _condition("where", "A condition, as COLUMN=VALUE"),
     Parameter("from", "First day (UTC); empty for no bound, by default 30 days ago.", _DAY_OR_NONE),
     Parameter("to", "Last day (UTC); empty for no bound.", _DAY_OR_NONE),
 )
 
 
 def _filter_parameter(metric: Metric) -> Parameter:
-    """Text as long as the column holds it, but for texts that no address has room for."""
+    """Create the parameter of a column; its values are no longer than the column or an address."""
     schema = _TEXT
     if metric.type == "text":
         schema = {**_TEXT, "maxLength": min(metric.max_length, MAX_TEXT)}
@@ -411,24 +416,10 @@ OPERATIONS = (
             Parameter("a", "Value of the axis on side A, the reference.", _TEXT),
             Parameter("b", "Value of the axis on side B.", _TEXT),
             Parameter("axis", "Axis, by default root; or selection.", _TEXT),
-            Parameter(
-                "campaign",
-                "Only measurements of this campaign; may be repeated.",
-                _TEXT,
-                repeatable=True,
-            ),
-            Parameter(
-                "where",
-                f"A condition on both sides, as COLUMN=VALUE; {_ANY_OF_SEVERAL}",
-                _CONDITION,
-                repeatable=True,
-            ),
-            Parameter(
-                "where_a", f"A condition on A alone; {_ANY_OF_SEVERAL}", _CONDITION, repeatable=True
-            ),
-            Parameter(
-                "where_b", f"A condition on B alone; {_ANY_OF_SEVERAL}", _CONDITION, repeatable=True
-            ),
+            _CAMPAIGN,
+            _condition("where", "A condition on both sides, as COLUMN=VALUE"),
+            _condition("where_a", "A condition on A alone"),
+            _condition("where_b", "A condition on B alone"),
             Parameter(
                 "delta",
                 "Relevance limit in ln, by default 0.02: smaller effects count as none.",

@@ -64,7 +64,7 @@ class StartRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     barrier: str = Field(min_length=1, max_length=64, description="Name within the campaign.")
-    jobs: int = Field(ge=1, le=100_000, description="Jobs that are to come.")
+    jobs: int = Field(ge=1, le=100_000, description="Expected jobs.")
     wait_s: float = Field(ge=0, le=86_400, description="Longest wait for missing jobs.")
     lead_s: float = Field(ge=0, le=300, description="Time that a job needs before its start.")
     waited_s: float = Field(ge=0, description="Time for which this job has waited.")
@@ -73,7 +73,7 @@ class StartRequest(BaseModel):
         None, description="The common start, once the job knows it."
     )
     present: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        None, description="The jobs that were present when it was set, likewise."
+        None, description="Jobs that were present when it was set, once the job knows it."
     )
 
 
@@ -82,8 +82,8 @@ class StartAnswer(ApiModel):
 
     time_us: Count = Field(description="The service's clock, in microseconds since 1970 UTC.")
     start_us: Count | None = Field(description="The common start; null while jobs are missing.")
-    present: Count = Field(description="Jobs that have come, or had when the start was set.")
-    jobs: Count = Field(description="Jobs that are to come.")
+    present: Count = Field(description="Present jobs; once the start is set, those present then.")
+    jobs: Count = Field(description="Expected jobs.")
     poll_s: float = Field(description="Seconds until the next request.")
 
 
