@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -70,15 +70,11 @@ def changes_command(
                 f"{result.new} of them new.",
                 err=True,
             )
-        found = _fetch_changes(store, first)
+        found = fetch_change_points(store, day_to_number(first))
     chosen = change_text.select_changes(found, site, release)
     print_rows([make_change_record(one) for one in chosen], _COLUMNS, form=form)
     if not chosen:
         click.echo("No changes found.", err=True)
-
-
-def _fetch_changes(store: Store, first: date) -> list[ChangePointRow]:
-    return fetch_change_points(store, day_to_number(first))
 
 
 def make_change_record(change: ChangePointRow) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -102,10 +102,6 @@ def end_overrides(
         for row in list_overrides(store, ends_after_us=now_us)
         if row.site == site and (not subject_kind or row.subject_kind == subject_kind)
     ]
-    _update_overrides(store, ended)
-    return ended
-
-
-def _update_overrides(store: Store, rows: Iterable[OverrideRow]) -> None:
     with store.writing_connection() as connection:
-        upsert_rows(connection, site_override, rows)
+        upsert_rows(connection, site_override, ended)
+    return ended
