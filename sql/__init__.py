@@ -1,1 +1,1 @@
-"""What is remembered: schema, migrations, store, queries, exports."""
+"""Results database: schema, migrations, store, queries, exports."""

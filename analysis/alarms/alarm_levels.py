@@ -9,7 +9,7 @@ from typing import Any
 
 
 class AlarmLevel(StrEnum):
-    """States of the Monitoring Plugins, and downtime, during which nobody is alarmed."""
+    """States of the Monitoring Plugins, and downtime, which suppresses alarms."""
 
     OK = "OK"
     WARNING = "WARNING"

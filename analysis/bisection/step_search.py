@@ -149,7 +149,7 @@ class StepSearch:
         return [build for build in range(1, self.builds) if build not in self.skipped]
 
     def _group_starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Map each build to the next one that can be measured: nothing tells steps between apart."""
+        """Map each build to the next measurable one; steps in between are indistinguishable."""
         following = np.arange(self.builds)
         for build in range(self.builds - 2, -1, -1):
             if build in self.skipped:
@@ -170,7 +170,7 @@ class StepSearch:
         one, two = divmod(int(found[best]), self.builds)
         if not one:
             return SearchOutcome.UNCHANGED, (), certainty
-        if not two or one == two:  # two steps in one group cannot be told apart from one
+        if not two or one == two:  # two steps in one group look like one
             size = posterior.estimate_step(one, 0)
             return SearchOutcome.STEP, (self._make_step(one, certainty, size),), certainty
         sizes = (posterior.estimate_step(one, two, at_second=b) for b in (False, True))

@@ -43,7 +43,7 @@ class Change:
     """A step that some series share.
 
     Attributes:
-        group: what it points at, with the series that changed.
+        group: its origin, with the series that changed.
         day: first day ordinal after the change.
         size: change in ln; positive is slower.
         interval: 95 % interval of the size, over the days of both sides.

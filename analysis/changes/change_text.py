@@ -14,7 +14,7 @@ from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
 from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.sql.core.rows import ChangePointRow
 
-#: What a change points at, in words; ``{}`` is its name.
+#: Attribution -> its wording; ``{}`` is the subject.
 _SUBJECTS: Mapping[str, str] = {
     Attribution.SITE: "site {}",
     Attribution.RELEASE: "ROOT {}",
@@ -25,7 +25,7 @@ _SUBJECTS: Mapping[str, str] = {
 
 
 def name_subject(change: ChangePointRow) -> str:
-    """Name the subject that a change points at."""
+    """Name the subject to which a change is attributed."""
     return _SUBJECTS.get(change.attribution, "{}").format(change.subject)
 
 

@@ -19,7 +19,7 @@ CONTEXT_TOLERANCE = 1
 #: Largest share of the days on one side that have the usual value of the other.
 MAX_SHARED = 0.2
 
-#: Aspect of the context -> what a change of it points at.
+#: Aspect of the context -> attribution of a change in it.
 ASPECTS: Mapping[str, Attribution] = MappingProxyType(
     {
         "storage server": Attribution.STORAGE,

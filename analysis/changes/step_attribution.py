@@ -1,4 +1,4 @@
-"""Attribution of a step: the group of series that explains best who changed on that day and who did not.
+"""Attribution of a step to the group of series that explains it best.
 
 The idea is that of :mod:`treehammer.analysis.comparison.site_contrasts`: each site is judged against
 all others, and undecided series contradict nothing. Here a group is a site, a storage, a door, a
@@ -30,7 +30,7 @@ WINDOW_DAYS = 30
 
 
 class Attribution(StrEnum):
-    """Subject that a change points at."""
+    """Origin of a change."""
 
     SITE = "site"
     RELEASE = "release"
@@ -44,7 +44,7 @@ class SeriesGroup:
     """Series that share a site, a storage, a release, or all.
 
     Attributes:
-        attribution: what a change of all members, and of no others, points at.
+        attribution: origin of a change that affects all members and no others.
         subject: name of the site, release, storage or door; '' for all.
         members: identities of the series.
     """
@@ -78,7 +78,7 @@ class Explanation:
     steps: Sequence[MemberStep]
 
 
-#: Attributions for groups that cannot be told apart, the likelier first.
+#: Attribution of indistinguishable groups: the likelier one.
 _PREFERRED: Mapping[frozenset[Attribution], Attribution] = MappingProxyType(
     {
         frozenset({Attribution.SITE, Attribution.STORAGE}): Attribution.SITE,

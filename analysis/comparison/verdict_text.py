@@ -208,7 +208,7 @@ def format_ratio(value: float, low: float | None, high: float | None) -> str:
 
 
 def describe_scope(row: VerdictRow) -> str:
-    """Say what a verdict holds for, e.g. ``on this host (6 launches)``."""
+    """Describe the scope of a verdict, e.g. ``on this host (6 launches)``."""
     evidence = VerdictEvidence.from_json(row.evidence)
     units = f"{evidence.launches} launches" if evidence.launches else pluralize(row.jobs, "job")
     if row.scope == SITE_SCOPE:

@@ -152,7 +152,7 @@ def lookup_value(row: Row, name: str) -> Scalar | None:
 def find_distinguishing_names(
     rows: Iterable[Row], beside: Collection[str] = ("site", "door")
 ) -> tuple[str, ...]:
-    """Find the names that separate groups without mixtures: varying axes, and these columns."""
+    """Find the names that distinguish groups: varying axes, and these columns."""
     timed = [row for row in rows if row["kind"] == TIMED]
     varying = find_varying_axes(parse_variant(row["variant"]) for row in timed)
     if all(row.get("storage_site") == row.get("site") for row in timed):

@@ -41,7 +41,7 @@ def load_headline_rows(
         store: the database.
         selection: the measurements.
         columns: catalogue columns, of them ``campaign_id``, ``test_hash`` and ``measurement_id``.
-        on_progress: called with the number of rows read, now and then; what it raises ends the reading.
+        on_progress: called regularly with the number of rows read; its exceptions end the reading.
     """
     stated = _parse_plans(campaign_queries.fetch_plans_with_own_metrics(store))
     metrics = {metric for statement in stated.values() for metric in statement.headline}

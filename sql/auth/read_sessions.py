@@ -1,7 +1,7 @@
 """Read sessions of browsers: opaque tokens and their verification.
 
-A browser keeps a random token in a cookie; the database holds its hash, so that a copy of the database
-signs nobody in. A session permits reading only, and ends with the key that opened it.
+A browser keeps a random token in a cookie; the database stores only its hash, so that a copy of the
+database permits no sign-in. A session permits reading only, and ends with the key that opened it.
 
 Times are microseconds since 1970 UTC.
 """
@@ -29,7 +29,7 @@ MAX_SESSION_TOKEN_LENGTH = 64
 
 @dataclass(frozen=True)
 class SessionHolder:
-    """Who signed in: by a key, or as an ``identity`` of an OpenID provider."""
+    """Person who signed in: by a key, or as an ``identity`` of an OpenID provider."""
 
     role: str
     name: str

@@ -10,7 +10,7 @@ from treehammer.terminal import complete_names
 
 
 def _list_campaigns(settings: Settings) -> Iterator[str]:
-    """List what names a campaign: ``last``, identities, and names without spaces."""
+    """List the names of campaigns: ``last``, identities, and titles without spaces."""
     yield "last"
     with Store.open(settings.database, create=False) as store:
         for campaign in store.campaigns():

@@ -12,11 +12,11 @@ from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.sql.core.column_types import REAL
 from treehammer.sql.core.packing import decode_numbers
 
-#: Larger values are invented; their squares might be infinite.
+#: Larger values are not credible; their squares might be infinite.
 MAX_CREDIBLE = 1e120
 #: Squares of smaller values count as 0; PostgreSQL refuses results that underflow.
 MIN_SQUARABLE = 1e-150
-#: More reads in one bin are invented; their sum might overflow.
+#: More reads in one bin are not credible; their sum might overflow.
 MAX_BIN_READS = 2**36
 #: Limit for bins of roll-ups, which are sums already.
 UNLIMITED_READS = 2**63

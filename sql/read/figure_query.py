@@ -38,9 +38,9 @@ FigureSource = Literal["roll-ups", "measurements"]
 class FigureQuery:
     """A query for metrics of selected measurements, in groups.
 
-    Means are taken of *good* measurements alone: those that came back whole and can be true.  All
-    are counted, by outcome: ``good``, ``implausible``, or the class of the failure, of which is counted
-    apart what is not supported (but not with ``from_measurements`` along an index).
+    Means are taken over *good* measurements only: complete and plausible ones. All are counted by
+    outcome: ``good``, ``implausible``, or the class of the failure. Tests that a release does not
+    support are counted separately (but not with ``from_measurements`` along an index).
 
     Attributes:
         metrics: catalogue names of numbers, and ``extra_NAME`` for those that tests define.

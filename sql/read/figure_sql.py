@@ -403,7 +403,7 @@ def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> in
 def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[GroupKey, float]]:
     """Yield the values of the figure's first metric with their groups, of good measurements only.
 
-    In no order.  Values that no figure counts are left out here, too.
+    The order is arbitrary. Values too large to be true are left out, as in all figures.
     """
     metric, *_ = figure.metrics
     fetched = [DAY if name in TIME_UNITS else name for name in figure.by]

@@ -200,6 +200,6 @@ class DatabaseSnapshot:
         return MeasurementQueries(selection, self._connection.dialect.name)
 
     def _stream(self, query: sa.Select[Any]) -> Iterator[Any]:
-        # Who stops reading in the middle lets go of the server's cursor, too.
+        # Closes the server's cursor, also for a reader that stops early.
         with self._connection.execute(query.execution_options(yield_per=FETCH_ROWS)) as rows:
             yield from rows

@@ -49,7 +49,7 @@ def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseC
 
     Args:
         store: the database.
-        metric: whose verdicts are fetched.
+        metric: metric of the verdicts.
     """
     table = verdict.c
     first = (
@@ -72,5 +72,5 @@ def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseC
 
 
 def _find_test(evidence: str) -> str:
-    """Return the test that the first series names; '' where it was not recorded."""
+    """Return the test of the first series; '' if it was not recorded."""
     return str(json.loads(evidence).get("of_a", {}).get("test_name", ""))

@@ -1,12 +1,12 @@
 """Exports as a TTree, through a ROOT that Treehammer keeps in its cache.
 
-Null values, as the tree's user info says, too: an unknown text is empty, an unknown list is empty,
-an unknown float is NaN, an unknown int is -2^63, an unknown bool (UChar_t: 0 or 1) is 255.  What is
-known although it looks unknown (an empty list, -2^63) is named by the branch ``looks_unknown``.
-Beside the tree of measurements lie those of :mod:`treehammer.sql.transfer.companion_tables`.
+Unknown values, as the tree's user info also states: empty for text and lists, NaN for floats, -2^63
+for integers, 255 for booleans (UChar_t: 0 or 1). The branch ``looks_unknown`` names columns of a row
+whose known value looks like one of these. The file also holds the trees of
+:mod:`treehammer.sql.transfer.companion_tables`.
 
-TTree::Draw, RDataFrame and uproot read every value as it is.  JSROOT 7.11 makes one character of
-each byte of a text, and shows integers far below zero, so also an unknown one, up to 2^32 too high.
+TTree::Draw, RDataFrame and uproot read every value correctly. JSROOT 7.11 turns each byte of a text
+into a character, and shows integers far below zero, such as an unknown one, up to 2^32 too high.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TREE_NAME = "results"
 TREE_TITLE = (
     "Treehammer measurements; unknown: text and lists empty, float NaN, int -2^63, bool 255"
 )
-#: Run by its path, so that no other Treehammer on the way of Python's path is taken for this one.
+#: Run by its path, so that no other Treehammer on Python's path takes its place.
 WRITER_SCRIPT = Path(__file__).with_name("root_writer.py")
 #: The branch that names columns whose value is known although it looks unknown.
 AMBIGUOUS_ROWS_KEY = "looks_unknown"

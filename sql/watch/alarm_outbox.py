@@ -43,7 +43,7 @@ class AlarmChange:
     """Event to record, with the states before and after for a change of a state.
 
     Attributes:
-        event: None where nobody is told, such as at the first sight of a good subject.
+        event: None if no message is due, as for the first state of a good subject.
         before: the announced state; None for none. If it is outdated, nothing is recorded.
         after: the state to record; None for events that are no change of a state.
     """
@@ -110,7 +110,7 @@ class AlarmOutbox:
     def claim_messages(
         self, now_us: int, lease_us: int, limit: int
     ) -> list[tuple[AlarmMessage, AlarmEvent]]:
-        """Lease the messages that are due, oldest first; nobody else gets them until the lease ends."""
+        """Lease due messages, oldest first; other processes skip them until the lease ends."""
         table = alarm_message.c
         due = (
             sa.select(alarm_message)

@@ -31,12 +31,12 @@ class PatrolLease:
     """Lease on behalf of one patrol, checked in the transactions that it protects.
 
     All times are those of the database, so that clocks of machines do not matter. The epoch grows
-    with every change of the holder: what a deposed leader claimed can be told from later claims.
+    with every change of the holder, which distinguishes claims of a deposed leader from later ones.
 
     Args:
         store: database of the patrols.
-        holder: name of this patrol. Whoever uses a name has made sure that no other living process
-            does; it takes over a lease under this name at once.
+        holder: name of this patrol, unique among running processes. A lease under this name is
+            taken over at once.
         duration_s: seconds until an unrenewed lease expires.
         clock: the database's clock.
     """

@@ -70,7 +70,7 @@ class _OperationSums:
             return
         self.counts["steps"] += 1
         for name in ROLLUP_COUNTS:
-            # Larger sums are invented; no database could hold them.
+            # Larger sums are not credible, and no database could store them.
             self.counts[name] = min(self.counts[name] + step[name], INT64_LIMIT - 1)
         if step["latency"]:
             self.latency.add(decode_latency(step["latency"]))

@@ -26,7 +26,7 @@ MEASUREMENTS, CAMPAIGN, REPLICA = "measurements", "campaign", "replica"
 
 @dataclass(frozen=True)
 class Sender:
-    """Holder of a key who sends results.
+    """Holder of a key, as the sender of results.
 
     Attributes:
         key_id: identity of the key.
@@ -49,7 +49,7 @@ class Sender:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a sender brings of one campaign; ``subjects`` are identities of one kind."""
+    """Results of one campaign from one sender; ``subjects`` are identities of one kind."""
 
     sender: Sender
     kind: str
@@ -62,7 +62,7 @@ def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) ->
 
     Args:
         connection: connection of a write transaction.
-        deliveries: what is about to be written in the same transaction.
+        deliveries: to be written in the same transaction.
 
     Raises:
         ForeignCampaignError: a campaign belongs to another group, or a job to another campaign.
@@ -93,7 +93,7 @@ def fetch_owner(connection: Connection, campaign_id: str) -> str | None:
 
 @dataclass
 class _StoredDeliveries:
-    """What is stored of the campaigns and subjects of some deliveries.
+    """Stored rows on the campaigns and subjects of some deliveries.
 
     Attributes:
         owners: group of each campaign.

@@ -100,7 +100,7 @@ def count_scope(connection: Connection, scope: ChangeScope) -> list[ScopeCount]:
 
 @dataclass(frozen=True)
 class DatabaseChange:
-    """What an administrator does to recorded results.
+    """Change of recorded results by an administrator.
 
     Attributes:
         action: :data:`QUARANTINE`, :data:`RESTORE`, :data:`DELETE` or :data:`DELETE_CHECKS`.
@@ -170,7 +170,7 @@ def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:
 
 
 def _delete_checks(connection: Connection, scope: ChangeScope) -> int:
-    """Delete checks of replicas, and take back the marks that no other check justifies."""
+    """Delete checks of replicas, and the quality marks that no other check justifies."""
     sent = scope.sent_checks
     checks = fetch_rows(connection, ReplicaRow, sa.select(replica).where(replica.c.id.in_(sent)))
     for some in split_ids([one.id for one in checks]):

@@ -153,7 +153,7 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
 
 
 def _sum_counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Sum the counts; larger sums than a database holds are invented."""
+    """Sum the counts, limited to the largest integer of a database."""
     return {name: min(sum(row[name] for row in rows), INT64_LIMIT - 1) for name in ROLLUP_COUNTS}
 
 

@@ -271,7 +271,7 @@ def session_token(request: Request) -> str:
 
 
 def make_sender(request: Request, grant: AccessGrant) -> Sender:
-    """Describe who sends a request; administrators act for all groups."""
+    """Identify the sender of a request; administrators act for all groups."""
     address = request.client.host if request.client else ""
     return Sender(
         key_id=grant.key_id,

@@ -1,4 +1,4 @@
-"""Queries of requests, cancelled when they take too long or nobody waits for them any more."""
+"""Queries of requests, cancelled when they take too long or the client disconnects."""
 
 from __future__ import annotations
 

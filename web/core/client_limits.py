@@ -44,7 +44,7 @@ class ClientLimits:
 
     @classmethod
     def from_settings(cls, settings: Settings, open_files: int) -> ClientLimits:
-        """Build the limits from the settings, lowered to what the limit of open files permits."""
+        """Build the limits from the settings, lowered to fit the limit of open files."""
         usable = max(open_files - RESERVED_FILES, open_files // 2)
         connections = min(settings.serve_max_connections, usable)
         if connections < settings.serve_max_connections:

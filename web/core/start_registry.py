@@ -1,7 +1,7 @@
-"""Common starts of jobs: who has come, and the instant once all have or the wait is over.
+"""Common starts of jobs: registered jobs, and the start time once all are present or the wait ends.
 
-It lives in the memory of the service.  Every request of a job is complete, so that a restarted
-service learns the missing jobs, the time waited and the instant again.
+The registry is kept in memory only. Every request of a job is complete, so that a restarted service
+recovers the missing jobs, the time waited and the start time.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class WriteQueue:
     # Methods of any thread
 
     def close(self) -> None:
-        """Accept nothing more; what is in the queue can still be taken."""
+        """Accept no further requests; queued ones can still be taken."""
         with self._changed:
             self.closed = True
             self._changed.notify()

@@ -29,7 +29,7 @@ def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> Eff
     """Explain measurements as ``treehammer explain`` does.
 
     Args:
-        subject: what measured, for the first sentence.
+        subject: measured site, job or campaign, for the first sentence.
         rows: measurements with :data:`.DIAGNOSIS_COLUMNS`.
         note: further sentence below the table.
     """

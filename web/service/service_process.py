@@ -223,7 +223,7 @@ class ServiceServer(uvicorn.Server):
         self._listeners: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and tell systemd that the service is ready."""
+        """Start, and notify systemd that the service is ready."""
         context = self.config.ssl
         await super().startup(sockets if context is None else [])
         if context is not None:
@@ -256,7 +256,7 @@ class ServiceServer(uvicorn.Server):
         self.should_exit = True
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until the process is told to stop."""
+        """Serve until a signal stops the process."""
         watches = [asyncio.create_task(self._guard.check_forever())]
         if self._certificate:
             watches.append(asyncio.create_task(self._certificate.watch_files()))

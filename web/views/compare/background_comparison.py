@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 MAX_BACKGROUND_READ = 200_000
 #: Comparisons that run or wait; one of them runs.
 MAX_TASKS = 4
-#: Seconds after which a comparison that nobody asks for is stopped, or its result is dropped.
+#: Seconds without a request after which a comparison is stopped, or its result is dropped.
 ABANDONED_AFTER_S, FORGOTTEN_AFTER_S = 60.0, 900.0
 
 
 class _AbandonedError(TreehammerError):
-    """Nobody waits for a comparison any more."""
+    """A comparison was not requested for a while."""
 
 
 @dataclass
@@ -32,12 +32,12 @@ class ComparisonTask:
     """A comparison in the background.
 
     Attributes:
-        query: what is compared.
+        query: the comparison.
         count: largest possible number of measurements.
         read: measurements read so far.
-        asked_s: when it was last asked for, of the monotonic clock.
+        asked_s: time of the last request, of the monotonic clock.
         result: None until it is complete.
-        error: why there will be no result.
+        error: failure, if there will be no result.
     """
 
     query: CompareQuery
@@ -63,7 +63,7 @@ class ComparisonTask:
         """Note the number of measurements read.
 
         Raises:
-            _AbandonedError: nobody has asked for the comparison for a while.
+            _AbandonedError: the comparison was not requested for a while.
         """
         self.read = read
         if time.monotonic() - self.asked_s > ABANDONED_AFTER_S:
@@ -141,5 +141,5 @@ class BackgroundComparisons:
                 with self._lock:
                     del self._tasks[task.query]
             except Exception as error:
-                # Raised again for the reader who asks next.
+                # Raised again by the next request.
                 task.error = error

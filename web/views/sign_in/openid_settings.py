@@ -12,12 +12,12 @@ from treehammer.optional_packages import require_package
 from treehammer.private_files import read_secret_file
 from treehammer.sql.auth.access_keys import ADMIN, READ, ROLES, SUBMIT
 
-#: Group that stands for everybody who signs in.
+#: Group of all people who sign in.
 EVERYBODY = "*"
 #: Path to which the provider sends browsers back.
 CALLBACK_PATH = "/sign-in/openid/callback"
 _PACKAGES = ("authlib", "httpx2", "itsdangerous")
-#: Roles by what they permit in a session: a person of several groups gets the first one.
+#: Roles, most permissive first; a person in several groups gets the first one.
 _PRECEDENCE = (ADMIN, READ, SUBMIT)
 
 
