@@ -26,6 +26,7 @@ from benchmarks.service import (
     ingest_cost,
     page_cost,
     patrol_kills,
+    patrol_story,
     query_cost,
     scaling,
     sizing,
@@ -70,10 +71,11 @@ CONFIGURABLE_BENCHMARKS = {
     "load": load_rates.measure,
     "explain": planted_causes.measure,
     "peers": peer_comparison.measure,
+    "patrol-story": patrol_story.measure,
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
 #: Take hours or install other tools: run only when named.
-EXPLICIT_ONLY = ("releases", "paired", "peers", "changes")
+EXPLICIT_ONLY = ("releases", "paired", "peers", "changes", "patrol-story")
 
 
 def main() -> int:
@@ -94,6 +96,7 @@ def main() -> int:
     load_rates.add_options(parser)
     planted_causes.add_options(parser)
     peer_comparison.add_options(parser)
+    patrol_story.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in BENCHMARK_NAMES if name not in EXPLICIT_ONLY]
     unknown = [name for name in names if name not in BENCHMARK_NAMES]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from treehammer.analysis.status.site_state import SiteState
-from treehammer.analysis.status.status_rules import ExclusionRule, ShareRule, duration_us
+from treehammer.analysis.status.status_rules import (
+    ExclusionRule,
+    ShareRule,
+    SpeedRule,
+    duration_us,
+)
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.sql.watch.run_outcomes import RunOutcome
 from treehammer.sql.watch.state_history import STORAGE_SITE
@@ -116,6 +122,45 @@ def classify_share(rule: ShareRule, good: int, bad: int, *, was_bad: bool = Fals
     if limit is not None:
         return SiteState.WARNING if bad >= limit * good and bad else SiteState.OK
     return SiteState.WARNING if bad > rule.max_failed_per_success * good else SiteState.OK
+
+
+def judge_speed(
+    rule: SpeedRule,
+    runs: Sequence[ChargedRun],
+    before: RuleMemory,
+    reference: Sequence[ChargedRun],
+) -> Judgement:
+    """Judge the wall time per event of a window by that of the reference before it.
+
+    Only the same series are compared: neither another mix of work nor a changed test looks like a
+    slower site.
+    """
+    now, earlier = _group_event_times(runs), _group_event_times(reference)
+    ratios = [
+        statistics.median(times) / statistics.median(earlier[series])
+        for series, times in now.items()
+        if min(len(times), len(earlier.get(series, ()))) >= rule.min_runs
+    ]
+    if not ratios:
+        reason = f"too few runs of the same work in {rule.window} and the {rule.reference} before"
+        return Judgement(SiteState.UNKNOWN, reason)
+    ratio = statistics.median(ratios)
+
+    def collect_evidence() -> Mapping[str, Any]:
+        return {"ratio": round(ratio, 4), "series": len(ratios), **_name_evidence(runs)}
+
+    limit = rule.clear_below if before.state in _BAD else rule.max_ratio
+    state = SiteState.WARNING if ratio > min(limit, rule.max_ratio) else SiteState.OK
+    reason = f"an event takes {ratio:.2g} times the wall time of the {rule.reference} before"
+    return Judgement(state, reason, collect_evidence, RuleMemory(state))
+
+
+def _group_event_times(runs: Iterable[ChargedRun]) -> dict[str, list[float]]:
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        for series, event_s in run.run.event_s.items():
+            found[series].append(event_s)
+    return {series: times for series, times in found.items() if min(times) > 0}
 
 
 def judge_tests(

@@ -17,6 +17,7 @@ from treehammer.analysis.status.rule_judgements import (
     Judgement,
     RuleMemory,
     judge_share,
+    judge_speed,
     judge_tests,
 )
 from treehammer.analysis.status.site_state import SiteState
@@ -24,6 +25,7 @@ from treehammer.analysis.status.status_rules import (
     ExclusionRule,
     OperationsRule,
     ShareRule,
+    SpeedRule,
     StatusRule,
     duration_us,
 )
@@ -95,14 +97,14 @@ def _replay_days(
 
 
 def _replay_runs(
-    rule: ShareRule | ExclusionRule,
+    rule: ShareRule | ExclusionRule | SpeedRule,
     runs: Sequence[ChargedRun],
     start: RuleMemory,
     window: ReplayWindow,
 ) -> list[RuleChange]:
     length = duration_us(rule.window)
     ends = [run.run.ended_us for run in runs]
-    forget = duration_us(rule.forget) if isinstance(rule, ExclusionRule) else length
+    forget = _memory_us(rule)
     pending = _list_times(ends, (0, length, forget), window)
     changes: list[RuleChange] = []
     memory, seen = start, -1
@@ -112,18 +114,27 @@ def _replay_runs(
             continue
         seen = time_us
         last = bisect_right(ends, time_us)
-        inside = runs[bisect_right(ends, time_us - length) : last]
+        first = bisect_right(ends, time_us - length)
+        inside, earliest = runs[first:last], bisect_right(ends, time_us - forget)
         if isinstance(rule, ShareRule):
             judgement = judge_share(rule, inside, memory)
+        elif isinstance(rule, SpeedRule):
+            judgement = judge_speed(rule, inside, memory, runs[earliest:first])
         else:
-            recent = runs[bisect_right(ends, time_us - forget) : last]
-            judgement = judge_tests(rule, inside, memory, time_us, recent)
+            judgement = judge_tests(rule, inside, memory, time_us, runs[earliest:last])
             if judgement.memory.recovered_us is not None:
                 end = window.ceil_step(judgement.memory.recovered_us + duration_us(rule.hold))
                 if time_us < end <= window.to_us:
                     heapq.heappush(pending, end)
         memory = _note_change(changes, memory, judgement, time_us)
     return changes
+
+
+def _memory_us(rule: ShareRule | ExclusionRule | SpeedRule) -> int:
+    """Return the time for which a run influences the state."""
+    if isinstance(rule, SpeedRule):
+        return rule.memory_us
+    return duration_us(rule.forget if isinstance(rule, ExclusionRule) else rule.window)
 
 
 def _list_times(ends: Sequence[int], shifts: Sequence[int], window: ReplayWindow) -> list[int]:

@@ -176,7 +176,34 @@ class ExclusionRule(_RuleTable):
         )
 
 
-StatusRule = ShareRule | OperationsRule | ExclusionRule
+class SpeedRule(_RuleTable):
+    """Warning where the same work takes longer than it took before."""
+
+    kind: Literal["speed"]
+    sites: list[SubjectKind] = Field(
+        ["site", "storage_site"], min_length=1, description="Kinds of sites that are judged."
+    )
+    window: Duration = Field(description="Time window, such as 24h.")
+    reference: Duration = Field(description="Time before the window that it is compared with.")
+    min_runs: int = Field(ge=1, description="Unknown with fewer runs of a series in either time.")
+    max_ratio: float = Field(gt=1, description="A warning above this ratio.")
+    clear_below: float = Field(gt=1, description="A warning ends below this ratio.")
+
+    @property
+    def memory_us(self) -> int:
+        """Time for which a run influences a state."""
+        return duration_us(self.window) + duration_us(self.reference)
+
+    def describe(self) -> str:
+        """Describe the rule in words."""
+        return (
+            f"Warning: the wall time per event over {self.window} is more than {self.max_ratio:g} "
+            f"times that of the {self.reference} before, until it is less than {self.clear_below:g} "
+            f"times. Median over series with {self.min_runs} runs at least in both times."
+        )
+
+
+StatusRule = ShareRule | OperationsRule | ExclusionRule | SpeedRule
 
 
 class CentralTable(StrictModel):
@@ -206,10 +233,11 @@ class RulesDocument(StrictModel):
     rules: dict[str, dict[str, Any]] = Field(min_length=1, description="Rules by name.")
 
 
-_MODELS: Mapping[str, type[ShareRule | OperationsRule | ExclusionRule]] = {
+_MODELS: Mapping[str, type[ShareRule | OperationsRule | ExclusionRule | SpeedRule]] = {
     "share": ShareRule,
     "operations": OperationsRule,
     "tests": ExclusionRule,
+    "speed": SpeedRule,
 }
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _LOCATED = "rule"
@@ -240,7 +268,14 @@ class StatusRules:
                 lengths.append(duration_us(rule.window))
             if isinstance(rule, ExclusionRule):
                 lengths.append(duration_us(rule.forget))
+            if isinstance(rule, SpeedRule):
+                lengths.append(rule.memory_us)
         return max(lengths)
+
+    @property
+    def needs_times(self) -> bool:
+        """Whether a rule judges times."""
+        return any(isinstance(rule, SpeedRule) for rule in self.rules.values())
 
     @property
     def share_rule(self) -> ShareRule:

@@ -106,7 +106,7 @@ def _replay(
     overrides = site_exceptions.list_overrides(store, ends_after_us=window.from_us)
     overrides = [one for one in overrides if one.made_us <= window.to_us]
     runs = _charge_runs(
-        list_run_outcomes(store, data_us, window.to_us),
+        list_run_outcomes(store, data_us, window.to_us, with_times=rules.needs_times),
         rules,
         downtimes,
     )

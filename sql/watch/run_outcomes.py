@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.outcome import Outcome
-from treehammer.sql.core.outcomes import outcome_column
+from treehammer.sql.core.outcomes import has_outcome, outcome_column
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.read.reader import ResultsReader
 
@@ -36,6 +36,8 @@ class RunOutcome:
         ended_us: end of its last measurement, or of the attempt.
         outcomes: number of measurements by outcome label; a failed attempt without any counts as one.
         measurement_id: a measurement that is not good, else any; '' without one.
+        event_s: series -> mean wall time per event of its good measurements, in seconds; only if
+            it was asked for.
     """
 
     site: str
@@ -47,12 +49,21 @@ class RunOutcome:
     ended_us: int
     outcomes: Mapping[str, int]
     measurement_id: str
+    event_s: Mapping[str, float] = field(default_factory=dict)
 
 
-def list_run_outcomes(store: ResultsReader, from_us: int, to_us: int) -> list[RunOutcome]:
+def list_run_outcomes(
+    store: ResultsReader, from_us: int, to_us: int, *, with_times: bool = False
+) -> list[RunOutcome]:
     """List the runs that ended after ``from_us`` and until ``to_us``, by their end."""
     with store.connection() as connection:
         measured = list(_measured_runs(connection, from_us, to_us))
+        if with_times:
+            times = _fetch_event_times(connection, from_us, to_us)
+            measured = [
+                replace(run, event_s=times.get((run.job_id, run.attempt, run.test), {}))
+                for run in measured
+            ]
         failed = list(_failed_attempts(connection, from_us, to_us))
     return sorted(
         (*measured, *failed), key=lambda run: (run.ended_us, run.job_id, run.attempt, run.test)
@@ -73,11 +84,7 @@ def _measured_runs(connection: Connection, from_us: int, to_us: int) -> Iterator
             sa.func.min(table.measurement_id),
         )
         .select_from(measurement.join(dimension_tables["subject"]))
-        .where(
-            table.day.between(_day_of(from_us - MAX_EXECUTION_DAYS * DAY_US), _day_of(to_us)),
-            table.ended_us > from_us,
-            table.ended_us <= to_us,
-        )
+        .where(*_ended_between(from_us, to_us))
         .group_by(*key, table.campaign_id, outcome)
     )
     groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
@@ -97,6 +104,37 @@ def _measured_runs(connection: Connection, from_us: int, to_us: int) -> Iterator
             outcomes={row[0]: row[1] for row in rows},
             measurement_id=rows[0][3],
         )
+
+
+def _fetch_event_times(
+    connection: Connection, from_us: int, to_us: int
+) -> dict[tuple[str, int, str], dict[str, float]]:
+    """Fetch the mean wall time per event of good measurements, by run and series."""
+    table = measurement.c
+    key = (table.job_id, table.attempt, _SUBJECT.test_name, _SUBJECT.series)
+    query = (
+        sa.select(*key, sa.func.avg(table.wall_per_event_s))
+        .select_from(measurement.join(dimension_tables["subject"]))
+        .where(
+            *_ended_between(from_us, to_us),
+            has_outcome(Outcome.GOOD.value),
+            table.wall_per_event_s.is_not(None),
+        )
+        .group_by(*key)
+    )
+    found: defaultdict[tuple[str, int, str], dict[str, float]] = defaultdict(dict)
+    for job_id, number, test, series, mean_s in connection.execute(query):
+        found[job_id, int(number), test or ""][series] = float(mean_s)
+    return dict(found)
+
+
+def _ended_between(from_us: int, to_us: int) -> tuple[sa.ColumnElement[bool], ...]:
+    table = measurement.c
+    return (
+        table.day.between(_day_of(from_us - MAX_EXECUTION_DAYS * DAY_US), _day_of(to_us)),
+        table.ended_us > from_us,
+        table.ended_us <= to_us,
+    )
 
 
 def _failed_attempts(connection: Connection, from_us: int, to_us: int) -> Iterator[RunOutcome]:

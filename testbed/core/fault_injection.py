@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,13 +39,13 @@ def stop_daemon(
     Raises:
         TestbedError: the daemon is unknown, or does not come back.
     """
-    state, running = _find_daemon(box, name)
+    running = _find_daemon(box, name)
     _end_daemon(running, how or running.stop_signal)
     try:
         yield
     finally:
         again = next(d for part in parts for d in part.daemons() if d.name == name)
-        _replace_daemon(box, state, running, again)
+        _replace_daemon(box, running, again)
         wait_until(
             lambda: not any(part.describe_missing() for part in parts), f"{name} is not ready again"
         )
@@ -56,9 +57,9 @@ def restart_daemon(box: Workspace, daemon: DaemonSpec) -> None:
     Raises:
         TestbedError: the daemon is unknown, does not end, or cannot be started.
     """
-    state, running = _find_daemon(box, daemon.name)
+    running = _find_daemon(box, daemon.name)
     _end_daemon(running, running.stop_signal)
-    _replace_daemon(box, state, running, daemon)
+    _replace_daemon(box, running, daemon)
 
 
 def _end_daemon(running: RunningDaemon, how: int) -> None:
@@ -74,10 +75,10 @@ def _end_daemon(running: RunningDaemon, how: int) -> None:
     )
 
 
-def _replace_daemon(
-    box: Workspace, state: WorkspaceState, old: RunningDaemon, again: DaemonSpec
-) -> None:
+def _replace_daemon(box: Workspace, old: RunningDaemon, again: DaemonSpec) -> None:
     new = lifecycle.launch_daemon(box, again)
+    # Other daemons may have been replaced since this one ended.
+    state = _load_state(box)
     daemons = tuple(new if daemon == old else daemon for daemon in state.daemons)
     write_state(box.folder, replace(state, daemons=daemons))
 
@@ -89,12 +90,43 @@ def suspend_daemon(box: Workspace, name: str) -> Iterator[None]:
     Raises:
         TestbedError: the daemon is unknown.
     """
-    _, running = _find_daemon(box, name)
+    running = _find_daemon(box, name)
     os.kill(running.pid, signal.SIGSTOP)
     try:
         yield
     finally:
         os.kill(running.pid, signal.SIGCONT)
+
+
+@contextmanager
+def slow_daemon(box: Workspace, name: str, *, stopped_s: float, running_s: float) -> Iterator[None]:
+    """Suspend a daemon again and again while the block runs, so that it answers slowly.
+
+    Args:
+        box: a running testbed.
+        name: of the daemon in ``testbed status``.
+        stopped_s: seconds for which it is suspended each time.
+        running_s: seconds for which it runs in between.
+
+    Raises:
+        TestbedError: the daemon is unknown.
+    """
+    stop = threading.Event()
+
+    def alternate() -> None:
+        while not stop.is_set():
+            with suspend_daemon(box, name):
+                stop.wait(stopped_s)
+            stop.wait(running_s)
+
+    _find_daemon(box, name)
+    thread = threading.Thread(target=alternate, name=f"slow {name}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 @contextmanager
@@ -108,7 +140,7 @@ def mount_small_disk(
     Raises:
         TestbedError: the daemon is unknown, or the user may not mount.
     """
-    _, running = _find_daemon(box, name)
+    running = _find_daemon(box, name)
     command = ["nsenter", "--target", str(running.pid), "--mount", "mount", "-t", "tmpfs"]
     command += ["-o", f"size={mebibytes}m,mode=777", "none", str(folder)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -125,14 +157,20 @@ def _descendant_pids(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
-def _find_daemon(box: Workspace, name: str) -> tuple[WorkspaceState, RunningDaemon]:
+def _load_state(box: Workspace) -> WorkspaceState:
     state = read_state(box.folder)
-    daemons = state.daemons if state else ()
+    if state is None:
+        raise TestbedError("does not run", where=f"testbed {box.name}")
+    return state
+
+
+def _find_daemon(box: Workspace, name: str) -> RunningDaemon:
+    daemons = _load_state(box).daemons
     found = next((daemon for daemon in daemons if daemon.name == name), None)
-    if state is None or found is None:
+    if found is None:
         known = ", ".join(daemon.name for daemon in daemons)
         raise TestbedError(f"there is no daemon {name!r}", where=box.name, hint=f"Known: {known}.")
-    return state, found
+    return found
 
 
 def wait_until(true: Callable[[], bool], otherwise: str) -> None:
