@@ -15,6 +15,7 @@ from pathlib import Path
 import jinja2
 
 from treehammer.errors import TestbedError
+from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.core.component import (
     DaemonSpec,
     ProgressCallback,
@@ -25,6 +26,7 @@ from treehammer.testbed.core.component import (
 from treehammer.testbed.install import debian_packages, system_root
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 from treehammer.testbed.install.proxy_certificate import write_proxy
+from treehammer.testbed.install.token_issuer import SUBJECT
 from treehammer.testbed.network.free_ports import find_free_ports
 
 SUITE = "trixie"
@@ -33,7 +35,9 @@ PACKAGES = ("nordugrid-arc-arex", "nordugrid-arc-arcctl", "nordugrid-arc-plugins
 REST_PATH = "/arex/rest/1.0"
 #: Site behind the computing element.
 ARC_SITE = "ARC_SITE"
-PROXY_LIFETIME_S = 24 * 3600.0
+#: Operations that the user's token permits, in the scopes of WLCG tokens.
+SUBMIT_SCOPE = "compute.create compute.read compute.modify compute.cancel"
+CREDENTIAL_LIFETIME_S = 24 * 3600.0
 _TIMEOUT_S = 2.0
 
 
@@ -52,24 +56,43 @@ def proxy_file(box: Workspace) -> Path:
     return box.folder / "client/x509-proxy.pem"
 
 
+def token_file(box: Workspace) -> Path:
+    """Token of a user who may submit, like :func:`proxy_file`."""
+    return box.folder / "client/arc-token"
+
+
 class ArcElement:
     """Component for an ARC computing element; it needs root, for chroot and other users' jobs.
 
     Args:
         box: the testbed.
         views: folders that jobs see.
+        secure: configured earlier; tokens of its issuer are accepted as well as x509 proxies.
     """
 
     name = "arc"
 
-    def __init__(self, box: Workspace, views: Sequence[VisibleFolder] = ()) -> None:
+    def __init__(
+        self,
+        box: Workspace,
+        views: Sequence[VisibleFolder] = (),
+        secure: SecureStorage | None = None,
+    ) -> None:
         self.box = box
         self.views = views
+        self.secure = secure
 
     @property
     def grid_resource(self) -> str:
         """Grid resource of HTCondor that leads to it."""
         return f"arc https://localhost:{self._port}{REST_PATH}"
+
+    @property
+    def submit_commands(self) -> dict[str, str]:
+        """Submit commands that name the user's credential: the token, or the proxy without an issuer."""
+        if self.secure is not None:
+            return {"scitokens_file": str(token_file(self.box))}
+        return {"x509userproxy": str(proxy_file(self.box))}
 
     def install(self, say: ProgressCallback) -> None:
         """Unpack Debian's ARC with the system that it needs.
@@ -108,7 +131,12 @@ class ArcElement:
         (folder / "home").mkdir()
         (folder / "port").write_text(str(self._port), encoding="ascii")
         self._write_certificates()
-        (folder / "etc/arc.conf").write_text(self._render("arc.conf.j2"), encoding="utf-8")
+        (folder / "etc/arc.conf").write_text(
+            self._render(
+                "arc.conf.j2", user=SUBJECT, issuer=self.secure.issuer.url if self.secure else ""
+            ),
+            encoding="utf-8",
+        )
         (folder / "run.sh").write_text(
             self._render(
                 "arc.sh.j2",
@@ -125,15 +153,20 @@ class ArcElement:
         authority = CertificateAuthority(folder / "authority", "Treehammer testbed ARC")
         trusted = authorities_folder(self.box)
         trusted.mkdir(parents=True)
-        shutil.copy(authority.ca, trusted / "testbed.pem")
-        command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(authority.ca)]
-        link = debian_packages.run_command(command).strip()
-        (trusted / f"{link}.0").symlink_to("testbed.pem")
+        _add_authority(trusted, authority.ca)
         certificate, key = authority.issue_server_certificate("localhost", use_rsa=True)
         shutil.copy(certificate, trusted.parent / "hostcert.pem")
         write_secret(trusted.parent / "hostkey.pem", key.read_text(encoding="ascii"))
-        write_proxy(authority, proxy_file(self.box), PROXY_LIFETIME_S)
+        write_proxy(authority, proxy_file(self.box), CREDENTIAL_LIFETIME_S)
         self.box.change_owner(proxy_file(self.box))
+        if self.secure is not None:
+            # The issuer's keys are fetched over https, with the system's authorities.
+            for known in (trusted, folder / "etc/ssl/certs"):
+                known.mkdir(parents=True, exist_ok=True)
+                _add_authority(known, self.secure.authority.ca)
+            token = token_file(self.box)
+            self.secure.issuer.write_token(token, SUBMIT_SCOPE, CREDENTIAL_LIFETIME_S)
+            self.box.change_owner(token)
 
     def _render(self, template: str, **values: object) -> str:
         environment = jinja2.Environment(
@@ -171,3 +204,9 @@ class ArcElement:
 
     def clean_up(self) -> None:
         """Do nothing: all files are in the testbed's folder, and mounts end with its processes."""
+
+
+def _add_authority(folder: Path, certificate: Path) -> None:
+    """Add an authority to a folder with hashed names."""
+    command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(certificate)]
+    shutil.copy(certificate, folder / f"{debian_packages.run_command(command).strip()}.0")

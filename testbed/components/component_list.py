@@ -30,7 +30,7 @@ def build_components(box: Workspace) -> list[Component]:
     if box.secure_sites:
         parts.append(secure := SecureStorage(box, box.sites[: box.secure_sites]))
     seen = [view for part in parts for view in part.visible_folders()]
-    arc = ArcElement(box) if box.arc else None
+    arc = ArcElement(box, seen, secure) if box.arc else None
     return [
         *parts,
         *build_pools(box, seen),

@@ -19,13 +19,19 @@ from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.core import mount_namespace
-from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
-from treehammer.testbed.install import debian_packages
+from treehammer.testbed.core.component import (
+    NODE_PYTHON,
+    DaemonSpec,
+    ProgressCallback,
+    VisibleFolder,
+    Workspace,
+)
+from treehammer.testbed.install import debian_packages, document_server
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 from treehammer.testbed.install.token_issuer import ANY_AUDIENCE, TokenIssuer
 from treehammer.testbed.network.free_ports import find_free_ports
 
-PACKAGES = ("xrootd-scitokens-plugins", "xrootd-voms-plugins", "openssl")
+PACKAGES = ("xrootd-scitokens-plugins", "xrootd-voms-plugins")
 #: Name in the certificate of all servers.
 HOST = "localhost"
 #: Scopes that permit reading a dataset, and also writing; paths are relative to ``/store``.
@@ -163,9 +169,10 @@ class SecureStorage:
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return the issuer first, then the servers of each site."""
         port = self.issuer.url.rpartition(":")[2]
-        serve = [str(self._programs / "openssl"), "s_server", "-WWW", "-quiet"]
-        serve += ["-accept", f"127.0.0.1:{port}"]
-        serve += ["-cert", str(self._certificate), "-key", str(self._key)]
+        server = self.box.write_file(
+            self.folder / "document_server.py", Path(document_server.__file__).read_text("utf-8")
+        )
+        serve = [NODE_PYTHON, str(server), port, str(self._certificate), str(self._key)]
         found = [
             DaemonSpec("token-issuer", serve, _environment(self.folder), self.folder / "issuer")
         ]

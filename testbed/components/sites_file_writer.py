@@ -12,14 +12,18 @@ from treehammer.errors import TestbedError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import site_model, sites_file
 from treehammer.testbed.components import condor_pool
-from treehammer.testbed.components.arc_element import ARC_SITE, ArcElement, proxy_file
+from treehammer.testbed.components.arc_element import ARC_SITE, ArcElement
 from treehammer.testbed.components.cvmfs_mount import AXIS_VALUE, client_folder, cvmfs_folder
 from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
-from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
+from treehammer.testbed.core.component import (
+    NODE_PYTHON,
+    DaemonSpec,
+    ProgressCallback,
+    VisibleFolder,
+    Workspace,
+)
 
-#: Python of the nodes; the user's caches, with their Python, are hidden from jobs.
-NODE_PYTHON = "/usr/bin/python3"
 #: Labels of the site behind the grid universe.
 GRID_LABELS = ("grid-universe",)
 
@@ -125,9 +129,7 @@ class SitesFileWriter:
                 GRID_LABELS,
                 grid_resource=self.arc.grid_resource,
             )
-            # Its nodes are a Debian system whose Python the releases on CVMFS were not made for.
-            submit = {"x509userproxy": str(proxy_file(self.box))}
-            found.append(replace(table, software={}, cvmfs="", submit=submit))
+            found.append(replace(table, submit=self.arc.submit_commands))
         return found
 
     def _is_secure(self, site: str) -> bool:

@@ -14,6 +14,9 @@ ProgressCallback = Callable[[str], None]
 #: Environment variable of each testbed process: the testbed's folder.
 ENVIRONMENT_MARK = "TREEHAMMER_TESTBED"
 
+#: Python of the nodes; the user's caches, with their Python, are hidden from jobs.
+NODE_PYTHON = "/usr/bin/python3"
+
 
 @dataclass(frozen=True)
 class VisibleFolder:

@@ -12,6 +12,7 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from treehammer.testbed.core.component import write_secret
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.install.token_issuer import SUBJECT
 
 #: The extension of a proxy that has all rights of its user, without a limit on further proxies.
 _PROXY_CERT_INFO = x509.UnrecognizedExtension(
@@ -23,7 +24,7 @@ _KEY_BITS = 2048
 
 
 def write_proxy(
-    authority: CertificateAuthority, path: Path, lifetime_s: float, user: str = "alice"
+    authority: CertificateAuthority, path: Path, lifetime_s: float, user: str = SUBJECT
 ) -> Path:
     """Write the proxy of a new user certificate; a negative lifetime makes an expired one."""
     user_key, proxy_key = (rsa.generate_private_key(65537, _KEY_BITS) for _ in range(2))

@@ -17,6 +17,7 @@ from treehammer.testbed.core.component import write_secret
 
 #: Audience of WLCG tokens for any service.
 ANY_AUDIENCE = "https://wlcg.cern.ch/jwt/v1/any"
+#: User whose tokens and certificates a testbed issues.
 SUBJECT = "alice"
 _ALGORITHM, _KEY_ID = "ES256", "key-1"
 #: Seconds by which a token is valid before it is issued.

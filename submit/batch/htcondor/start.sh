@@ -9,6 +9,8 @@ number=$((previous + ${starts:-1}))
 output=output/attempt-$number
 
 tar -xf inputs.tar || exit
+# ARC names a proxy also for jobs that were submitted with a token.
+[ -e "${X509_USER_PROXY:-/}" ] || unset X509_USER_PROXY
 if [ -s output.tar ]; then # the output of an earlier start
   tar -xf output.tar
 fi

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -203,10 +204,11 @@ def run_testbed(
     second_pool: bool,
     rucio: bool,
     slots: int = 1,
+    **options: Any,
 ) -> Iterator[Grid]:
     """Run a testbed for this process; skips the test if the machine does not support one.
 
-    With Rucio it includes a results database.
+    With Rucio it includes a results database; ``options`` are more of the workspace.
     """
     box = workspace.define_workspace(
         f"t{os.getpid()}-{name}",
@@ -216,6 +218,7 @@ def run_testbed(
         second_pool=second_pool,
         rucio=rucio,
         database=rucio,
+        **options,
     )
     parts = choose(box)
     try:

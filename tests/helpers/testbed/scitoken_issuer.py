@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import htcondor2
-from grid_fixtures import Grid
 from machine_requirements import skip_or_fail
 
 from treehammer.testbed.components.condor_pool import ISSUER, SCITOKEN_USER, PoolLayout
@@ -78,13 +77,12 @@ class ScitokenIssuer:
         assert not failed, f"{function}: {(error.value or b'').decode()}"
 
 
-def write_client_config(grid: Grid, folder: Path) -> Path:
-    """Write an HTCondor configuration for a user of the first pool with only a SciToken.
+def write_client_config(pool: PoolLayout, folder: Path) -> Path:
+    """Write an HTCondor configuration for a user of a pool with only a SciToken.
 
     HTCondor presents a SciToken only to a daemon whose certificate has the host name of the
     connection. HTCondor creates the certificates of its daemons.
     """
-    pool = grid.pool
     authority = folder / "authority.pem"
     authority.write_bytes((pool.folder / "trust_domain_ca.pem").read_bytes())
     config = folder / "condor_config"

@@ -29,7 +29,7 @@ class TokenDesk(GridUser):
 
     def use_token(self, token: Path) -> None:
         """Write a sites file with this token, and spooling as for a remote schedd."""
-        config = write_client_config(self.grid, self.folder)
+        config = write_client_config(self.grid.pool, self.folder)
         pool = pool_from_sites_file(
             self.grid, config=config, scitoken_file=token, spool=True, submit_dir=None
         )
