@@ -78,3 +78,21 @@ def test_tables_are_sorted_and_filtered(full_service: str, open_tab: Visit, scri
     words.fill("nothing like this")
     words.press("Enter")
     table.get_by_text("No row contains").wait_for()
+
+
+def test_chart_is_read_and_followed_by_keys(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
+    tab.open("/sites/SITE_A")
+    tab.page.locator(".plot.ready").first.wait_for()
+    tab.page.locator(".canvas").first.focus()
+    reading = tab.page.locator(".reading").first
+    texts = []
+    for key in ("ArrowRight", "ArrowRight", "Home", "End"):
+        tab.page.keyboard.press(key)
+        texts.append(reading.text_content() or "")
+    assert texts[0] == texts[2]
+    assert len({*texts}) == 3
+    assert all("timed measurements" in text for text in texts)
+    tab.check_page()
+    tab.page.keyboard.press("Enter")
+    tab.page.wait_for_url("**/days/**site=SITE_A")

@@ -24,6 +24,25 @@ function element(name, parent, attributes = {}, text = "") {
   return made;
 }
 
+/** Names of hidden series, common to all charts of the page, and the charts drawn so far. */
+const hiddenNames = new Set(), charts = [];
+/** Marks that can be reached by keys; a line is reached at its points. */
+const REACHED = ["symbol", "rect", "rule"];
+
+/** List the marks of a scene graph that have a tooltip. */
+function* listMarks(mark) {
+  for (const item of mark.items) {
+    if (mark.marktype === "group") for (const inner of item.items) yield* listMarks(inner);
+    else if (REACHED.includes(mark.marktype) && item.tooltip && item._svg) yield item;
+  }
+}
+
+/** Write a tooltip as text. */
+function describe({ tooltip }) {
+  if (typeof tooltip !== "object") return String(tooltip);
+  return Object.entries(tooltip).map(([name, value]) => `${name} ${value}`.trim()).join(", ");
+}
+
 async function restore(view, state) {
   for (const [name, value] of Object.entries(state)) if (value !== undefined && value !== null) view.signal(name, value);
   await view.runAsync();
@@ -36,7 +55,7 @@ class Chart {
     this.canvas = figure.querySelector(".canvas");
     this.text = figure.querySelector("script[type='application/json']").textContent;
     this.meta = JSON.parse(this.text).usermeta ?? {};
-    this.hidden = new Set();
+    this.names = (this.meta.series ?? []).map((one) => one.name);
     this.width = 0;
   }
 
@@ -78,6 +97,7 @@ class Chart {
     this.result = await this.embed(this.canvas, this.specification(this.width), false);
     this.view = this.result.view;
     await restore(this.view, state);
+    this.reached = null;
     // The canvas has a label for all of it.
     this.canvas.querySelector("svg").setAttribute("aria-hidden", "true");
     this.figure.classList.add("ready");
@@ -97,22 +117,88 @@ class Chart {
 
   /** Zoom and hidden series, to be kept when the chart is drawn again. */
   state() {
-    return Object.fromEntries([...Object.values(this.ranges()), "hidden"].map((name) => [name, this.view?.signal(name)]));
+    const ranges = Object.values(this.ranges()).map((name) => [name, this.view?.signal(name)]);
+    return { ...Object.fromEntries(ranges), hidden: this.hiddenNumbers() };
+  }
+
+  hiddenNumbers() {
+    return this.names.flatMap((name, number) => (hiddenNames.has(name) ? [number] : []));
   }
 
   /** Open the page of a mark when it is clicked, but not when the chart is dragged. */
   follow() {
     let start = [0, 0];
-    const links = this.meta.links;
-    if (!links) return;
+    const rows = JSON.parse(this.text).datasets?.marks ?? [];
+    if (!this.meta.links && !rows.some((row) => row.u)) return;
     this.canvas.onpointerdown = (event) => { start = [event.clientX, event.clientY]; };
     this.view.addEventListener("click", (event, item) => {
-      const mark = item?.datum;
       const still = Math.hypot(event.clientX - start[0], event.clientY - start[1]) < 4;
-      const address = mark?.u ?? (mark?.p === undefined ? "" : this.address(mark));
-      if (still && address) location.assign(address);
+      if (still) this.open(item?.datum);
     });
     this.canvas.classList.add("linked");
+  }
+
+  /** Open the page of a mark, if it has one. */
+  open(mark) {
+    const address = mark?.u ?? (mark?.p === undefined || !this.meta.links ? "" : this.address(mark));
+    if (address) location.assign(address);
+  }
+
+  /** Series of marks by panel and series, in the order of their positions; each text once. */
+  listSeries() {
+    const series = new Map(), texts = new Set();
+    for (const item of listMarks(this.view.scenegraph().root)) {
+      const { p = 0, s = -1 } = item.datum, key = `${p}/${s}`, text = `${key}/${describe(item)}`;
+      if (texts.has(text)) continue;
+      texts.add(text);
+      if (!series.has(key)) series.set(key, []);
+      series.get(key).push(item);
+    }
+    const place = (item) => { const box = item._svg.getBoundingClientRect(); return box.left + box.width / 2; };
+    for (const items of series.values()) items.sort((a, b) => place(a) - place(b));
+    return [...series.values()].map((items) => items.map((item) => ({ item, x: place(item) })));
+  }
+
+  /** Find the next mark in the direction of a key: left and right inside a series, up and down between them. */
+  findMark(key) {
+    const series = this.listSeries();
+    const text = this.reached && describe(this.reached);
+    const row = series.findIndex((some) => some.some(({ item }) => item.datum.s === this.reached?.datum.s && describe(item) === text));
+    if (row < 0) return series[0]?.[0]?.item;
+    const own = series[row], place = own.findIndex(({ item }) => describe(item) === text);
+    const sideways = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: own.length - 1 }[key];
+    if (sideways !== undefined) return own[sideways]?.item;
+    const other = series[row + (key === "ArrowDown" ? 1 : -1)];
+    const distance = ({ x }) => Math.abs(x - own[place].x);
+    return other?.reduce((a, b) => (distance(b) < distance(a) ? b : a)).item;
+  }
+
+  /** Reach the marks by arrow keys, one at a time, and write the text of each below the chart. */
+  addKeys() {
+    const text = element("p", this.figure, { class: "quiet reading", "aria-live": "polite" });
+    this.canvas.after(text);
+    this.canvas.tabIndex = 0;
+    this.canvas.setAttribute("role", "application");
+    this.canvas.setAttribute("aria-roledescription", "chart; arrow keys move between points, Enter opens one");
+    this.canvas.addEventListener("keydown", (event) => {
+      const moves = event.key.startsWith("Arrow") || event.key === "Home" || event.key === "End";
+      if (!this.view || event.ctrlKey || event.altKey || event.metaKey) return;
+      if (event.key === "Enter") this.open(this.reached?.datum);
+      if (!moves) return;
+      event.preventDefault();
+      const item = this.findMark(event.key);
+      if (!item) return;
+      this.leave();
+      this.reached = item;
+      item._svg.classList.add("reached");
+      text.textContent = describe(item);
+    });
+    this.canvas.addEventListener("blur", () => this.leave());
+  }
+
+  /** Stop to stress the reached mark. */
+  leave() {
+    this.canvas.querySelector(".reached")?.classList.remove("reached");
   }
 
   address(mark) {
@@ -145,20 +231,31 @@ class Chart {
       entry.append(icon, ` ${one.name}`);
       entry.addEventListener("click", (event) => this.choose(number, event.ctrlKey || event.shiftKey || event.metaKey));
       for (const [kind, lit] of [["pointerenter", number], ["focus", number], ["pointerleave", -1], ["blur", -1]]) {
-        entry.addEventListener(kind, () => this.set("lit", lit));
+        entry.addEventListener(kind, () => {
+          for (const chart of charts) chart.set("lit", chart.names.indexOf(this.names[lit]));
+        });
       }
       return entry;
     });
+    this.showChosen();
   }
 
-  /** Hide a series or show it again, or show it alone; once more shows all. */
+  /** Hide a series or show it again, or show it alone, in all charts of the page that have it; once more shows all. */
   choose(number, hide) {
-    const others = this.entries.map((_, place) => place).filter((place) => place !== number);
-    const alone = !this.hidden.has(number) && others.every((place) => this.hidden.has(place));
-    if (!hide) this.hidden = new Set(alone ? [] : others);
-    else if (!this.hidden.delete(number)) this.hidden.add(number);
-    this.entries.forEach((entry, place) => entry.setAttribute("aria-pressed", String(!this.hidden.has(place))));
-    this.set("hidden", [...this.hidden]);
+    const name = this.names[number];
+    const alone = !hiddenNames.has(name) && this.names.every((one) => one === name || hiddenNames.has(one));
+    for (const one of hide ? [name] : this.names) {
+      const shown = hide ? hiddenNames.has(one) : alone || one === name;
+      if (shown) hiddenNames.delete(one);
+      else hiddenNames.add(one);
+    }
+    for (const chart of charts) chart.showChosen();
+  }
+
+  /** Show and hide the series as chosen on the page. */
+  showChosen() {
+    this.entries?.forEach((entry, place) => entry.setAttribute("aria-pressed", String(!hiddenNames.has(this.names[place]))));
+    this.set("hidden", this.hiddenNumbers());
   }
 
   addButtons() {
@@ -202,8 +299,10 @@ class Chart {
   start() {
     let drawing = Promise.resolve();
     const redraw = () => { drawing = drawing.then(() => this.draw()); };
+    charts.push(this);
     this.addLegend();
     this.addButtons();
+    this.addKeys();
     new ResizeObserver(redraw).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.width = 0; redraw(); });
   }

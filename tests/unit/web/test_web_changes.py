@@ -58,9 +58,10 @@ def list_changes() -> list[ChangePointRow]:
 def database(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path / 'results.db'}"
     series = [
-        build_watched_series(f"{site}{release}", site=site, release=release)
+        build_watched_series(f"{site}{release}{metric}", site=site, release=release, metric=metric)
         for site in "AB"
         for release in ("6.40.00", "master")
+        for metric in ("cpu_per_event_s", "wall_per_event_s")
     ]
     days = [
         build_watched_day(one.id, day_ago(back), 0.05 * (back < 20) + 0.001 * (back % 3))
@@ -91,6 +92,11 @@ def test_pages_show_changes_with_their_evidence(service: ServiceThread) -> None:
     assert "+5.0 %" in change
     release = unescape(service.load_page("/releases/6.40.00"))
     assert "relative to 6.38.00, in per cent" in release
+    assert "CPU time per event of " in release
+    wall = unescape(service.load_page("/releases/6.40.00?metric=wall_per_event_s"))
+    assert "Wall time per event of " in wall
+    refused = service.client.get("/releases/6.40.00?site=NOWHERE")
+    assert (refused.status_code, "NOWHERE" in refused.text) == (400, True)
     drawn = service.load_page("/releases/6.40.00?drawing=test-1.svg")
     assert "master" in drawn
     assert "Slower or faster since" in unescape(service.load_page("/sites/A"))

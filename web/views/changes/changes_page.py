@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from xml.etree import ElementTree
 
@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.changes import change_text, weekly_digest
 from treehammer.analysis.changes.change_search import ChangeState
 from treehammer.analysis.changes.change_update import WINDOW_DAYS
+from treehammer.analysis.samples.sample import HEADLINE_METRICS
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.rows import ChangePointRow
 from treehammer.sql.watch.change_points import fetch_change_points, find_change_point
@@ -20,8 +21,14 @@ from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.display.metric_titles import title_column
 from treehammer.web.views.changes.change_table import build_change_point_table
-from treehammer.web.views.changes.ratio_chart import build_ratio_charts, build_ratio_table
+from treehammer.web.views.changes.ratio_chart import (
+    RatioQuery,
+    build_ratio_charts,
+    build_ratio_table,
+    list_ratio_choices,
+)
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 
 #: Entries of the feed.
@@ -117,17 +124,43 @@ def release_view(store: Store, request: Request) -> PageView:
     """
     release = str(request.path_params["release"])
     changes = list_recent_changes(store, release=release)
-    charts = build_ratio_charts(store, release, changes)
-    if not charts and not changes:
+    choices = list_ratio_choices(store, release)
+    query = _parse_ratio_query(request, release, choices)
+    charts = build_ratio_charts(store, query, changes, request)
+    if not choices["metric"] and not changes:
         raise NothingToDoError(
             f"nothing is known of ROOT {release} over time",
             hint="It needs jobs that it shares with a control release: treehammer changes --update.",
         )
     table = build_change_point_table(changes, request)
     ratios = build_ratio_table(charts)
-    values = {"changepoints": table, "charts": charts, "ratios": ratios}
+    values = {
+        "changepoints": table,
+        "charts": charts,
+        "ratios": ratios,
+        "choices": choices,
+        "chosen": {"metric": query.metric, **query.places},
+        "metric_title": title_column(query.metric),
+        "titles": {name: title_column(name) for name in choices["metric"]},
+    }
     drawings = {f"test-{number}": one.drawing for number, one in enumerate(charts, 1)}
     return PageView("release.html.j2", f"ROOT {release}", values, (table, ratios), charts=drawings)
+
+
+def _parse_ratio_query(
+    request: Request, release: str, choices: Mapping[str, Sequence[str]]
+) -> RatioQuery:
+    """Parse the choices of a release's charts.
+
+    Raises:
+        ConfigError: a value is not among them.
+    """
+    chosen = {name: request.query_params.get(name, "") for name in choices}
+    for name, value in chosen.items():
+        if value and value not in choices[name]:
+            raise ConfigError(f"ROOT {release} has no daily ratios with {name} {value[:60]!r}")
+    metric = chosen.pop("metric") or HEADLINE_METRICS[0]
+    return RatioQuery(release, metric, chosen)
 
 
 def digest_view(store: Store, request: Request) -> PageView:

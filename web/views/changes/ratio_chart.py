@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from statistics import fmean
 
 import numpy as np
+from starlette.requests import Request
 
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_update import WINDOW_DAYS
 from treehammer.analysis.changes.daily_series import DailySeries, SeriesKind, pool_series
 from treehammer.analysis.changes.job_points import build_families
-from treehammer.analysis.samples.sample import HEADLINE_METRICS, natural_sort_key
+from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.sql.core.rows import ChangePointRow
 from treehammer.sql.watch.watched_series import fetch_watched_days, fetch_watched_series
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.display.metric_titles import title_column
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
+from treehammer.web.views.shared.page_context import link_to
 
 #: Releases in a chart: as many as there are colors.
 MAX_RELEASES = 8
@@ -40,23 +43,63 @@ class RatioChart:
     marks: Sequence[tuple[int, str]]
 
 
+@dataclass(frozen=True)
+class RatioQuery:
+    """Series of a release to draw.
+
+    Attributes:
+        release: the release.
+        metric: metric of the ratios.
+        places: ``site`` and ``variant`` of the series; '' for all.
+    """
+
+    release: str
+    metric: str
+    places: Mapping[str, str]
+
+    def select(self, series: Iterable[DailySeries]) -> list[DailySeries]:
+        """Select the series at the chosen places."""
+        return [
+            one
+            for one in series
+            if all(value in ("", getattr(one.place, name)) for name, value in self.places.items())
+        ]
+
+
+def list_ratio_choices(store: Store, release: str) -> dict[str, list[str]]:
+    """List metrics, sites and variants of a release's ratios."""
+    series = fetch_watched_series(store, kind=SeriesKind.RATIO.value, release=release)
+    names = {"metric": "metric", "site": "site", "variant": "variant_label"}
+    return {
+        name: sorted({getattr(one, column) for one in series} - {""}, key=natural_sort_key)
+        for name, column in names.items()
+    }
+
+
 def build_ratio_charts(
-    store: Store, release: str, changes: Sequence[ChangePointRow]
+    store: Store, query: RatioQuery, changes: Sequence[ChangePointRow], request: Request
 ) -> list[RatioChart]:
     """Build a chart for each test that measured a release, with the other releases beside it."""
+    release = query.release
     last = calendar_days.today()
     first = last - timedelta(days=WINDOW_DAYS - 1)
-    wanted = {"kind": SeriesKind.RATIO.value, "metric": HEADLINE_METRICS[0]}
+    wanted = {"kind": SeriesKind.RATIO.value, "metric": query.metric}
     window = calendar_days.day_number(first), calendar_days.day_number(last)
     families = build_families(
         fetch_watched_series(store, **wanted), fetch_watched_days(store, *window, **wanted)
     )
     charts = []
-    for family, series in sorted(families.items(), key=lambda item: item[0].test_name):
+    for family, members in sorted(families.items(), key=lambda item: item[0].test_name):
+        series = query.select(members)
         if all(one.place.release != release for one in series):
             continue
         own = sorted(
-            (one for one in changes if one.test_name == family.test_name), key=lambda one: one.day
+            (
+                one
+                for one in changes
+                if (one.test_name, one.metric) == (family.test_name, query.metric)
+            ),
+            key=lambda one: one.day,
         )
         marks = [
             ChartMark(
@@ -66,8 +109,15 @@ def build_ratio_charts(
             if first <= calendar_days.day_from_number(one.day) <= last
         ]
         drawing = LineChart(
-            f"CPU time per event of {family.test_name} relative to {family.control}, in per cent",
-            _build_lines(series, release),
+            f"{title_column(query.metric)} of {family.test_name} relative to {family.control}, in "
+            "per cent",
+            _build_lines(
+                series,
+                release,
+                lambda day: link_to(
+                    request, "day", day=day, query={"site": query.places.get("site")}
+                ),
+            ),
             DayAxis(first, last),
             marks,
         )
@@ -100,7 +150,9 @@ def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
     return DataTable("ratios", "Releases relative to the control by day", columns, rows)
 
 
-def _build_lines(series: Sequence[DailySeries], release: str) -> list[ChartLine]:
+def _build_lines(
+    series: Sequence[DailySeries], release: str, link: Callable[[date], str]
+) -> list[ChartLine]:
     """Build a line for each release, the chosen one first."""
     members: dict[str, list[DailySeries]] = defaultdict(list)
     for one in series:
@@ -112,12 +164,14 @@ def _build_lines(series: Sequence[DailySeries], release: str) -> list[ChartLine]
         for number, name in enumerate(sorted(members, key=natural_sort_key))
     }
     return [
-        ChartLine(name, f"color{colors[name]}", _build_dots(name, members[name]))
+        ChartLine(name, f"color{colors[name]}", _build_dots(name, members[name], link))
         for name in names[:MAX_RELEASES]
     ]
 
 
-def _build_dots(release: str, members: Sequence[DailySeries]) -> list[ChartDot]:
+def _build_dots(
+    release: str, members: Sequence[DailySeries], link: Callable[[date], str]
+) -> list[ChartDot]:
     """Average the series of a release by day, with 95 % intervals over series."""
     days, values = pool_series(members)
     level = fmean(float(one.values.mean()) for one in members)
@@ -134,5 +188,5 @@ def _build_dots(release: str, members: Sequence[DailySeries]) -> list[ChartDot]:
         size = 100 * math.expm1(level + float(value))
         when = date.fromordinal(day)
         text = f"{calendar_days.format_day(when)}: {release} {size:+.1f} %, {len(residuals[day])} series"
-        dots.append(ChartDot(when, size, error, text))
+        dots.append(ChartDot(when, size, error, text, link=link(when)))
     return dots
