@@ -18,7 +18,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from treehammer import hctests, submit
+from treehammer import hctests, patrol, submit
 from treehammer.cli import cli
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRIC_OWNERS, metrics_owned_by
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
@@ -31,6 +31,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 TEST_SCHEMA = Path(hctests.__file__).parent / "test.schema.json"
 SITES_SCHEMA = Path(submit.__file__).parent / "sites" / "sites.schema.json"
+PATROL_SCHEMA = Path(patrol.__file__).parent / "patrol.schema.json"
 
 OWNER_TITLES = {
     "plan": "Known when the job is planned",
@@ -212,6 +213,7 @@ def reference_pages() -> Iterator[tuple[Path, str]]:
     yield folder / "metrics.md", metrics_page()
     yield folder / "test-toml.md", schema_page("test.toml", TEST_SCHEMA)
     yield folder / "sites-toml.md", schema_page("sites.toml", SITES_SCHEMA)
+    yield folder / "patrol-toml.md", schema_page("patrol.toml", PATROL_SCHEMA)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

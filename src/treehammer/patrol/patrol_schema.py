@@ -1,9 +1,9 @@
-"""Schema of the patrol file."""
+"""Schema of the patrol file, published as ``patrol.schema.json``."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
@@ -11,7 +11,12 @@ from pydantic_core import PydanticCustomError
 
 from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError
-from treehammer.hctests.schema.document_problems import NAME_PATTERN, DocumentTables, StrictModel
+from treehammer.hctests.schema.document_problems import (
+    NAME_PATTERN,
+    DocumentTables,
+    StrictModel,
+    build_document_schema,
+)
 from treehammer.hctests.schema.toml_positions import KeyPath
 from treehammer.submit.sites.field_validators import parse_bytes, validate_line
 
@@ -80,6 +85,15 @@ _Bytes = Annotated[
 ]
 
 
+def _duration_field(default: str, description: str) -> Any:
+    """Return a field with a default as written in the file, which the JSON Schema shows."""
+    return Field(
+        _parse_seconds_or_zero(default),
+        description=description,
+        json_schema_extra={"default": default},
+    )
+
+
 class PatrolTable(StrictModel):
     """Values for all entries."""
 
@@ -87,12 +101,12 @@ class PatrolTable(StrictModel):
     quiet_hours: list[_Quiet] = Field(
         default_factory=list, description="Hours without starts, such as 22:00-06:00."
     )
-    jitter: _Jitter = Field(0, description="Longest random delay of a start by time.")
-    look_every: _Seconds = Field(
-        60, description="How often repositories are asked for branches and tags."
+    jitter: _Jitter = _duration_field("0", "Longest random delay of a start by time.")
+    look_every: _Seconds = _duration_field(
+        "1m", "How often repositories are asked for branches and tags."
     )
-    time_limit: _Seconds = Field(
-        86_400, description="Time after which the rest of a campaign is cancelled."
+    time_limit: _Seconds = _duration_field(
+        "1d", "Time after which the rest of a campaign is cancelled."
     )
 
 
@@ -107,7 +121,7 @@ class ReleasesTable(StrictModel):
         description="Value of the root axis for a release, with {version}; by default the wheel, for "
         "a folder path:FOLDER/{version}.",
     )
-    look_every: _Seconds = Field(3600, description="How often the source is read.")
+    look_every: _Seconds = _duration_field("1h", "How often the source is read.")
 
 
 class LimitsTable(StrictModel):
@@ -130,8 +144,8 @@ class BudgetTable(LimitsTable):
 class BackOffTable(StrictModel):
     """Back-off from sites in trouble."""
 
-    first: _Seconds = Field(900, description="Time until the first probe; doubled by each failure.")
-    ceiling: _Seconds = Field(21_600, description="Longest time between two probes.")
+    first: _Seconds = _duration_field("15m", "Time until the first probe; doubled by each failure.")
+    ceiling: _Seconds = _duration_field("6h", "Longest time between two probes.")
     failed_share: float = Field(
         0.5, gt=0, le=1, description="Share of a site's measurements whose failure is trouble."
     )
@@ -197,3 +211,8 @@ PATROL_TABLES = DocumentTables(
     },
     _name_table,
 )
+
+
+def build_patrol_schema() -> dict[str, Any]:
+    """Build the JSON Schema (2020-12) of patrol.toml, for editors."""
+    return build_document_schema(PatrolDocument, "patrol.toml")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from pathlib import Path
 
+import jsonschema
 import pytest
+from click.testing import CliRunner
 
+from treehammer import patrol
 from treehammer.errors import PatrolFileError
+from treehammer.patrol.cli import patrol_commands
 from treehammer.patrol.patrol_file import PatrolFile, parse_patrol_file
+from treehammer.patrol.patrol_schema import build_patrol_schema
 from treehammer.sql.watch.patrol_budget import SiteLimits
 
 PATH = Path("/somewhere/patrol.toml")
+PUBLISHED = Path(patrol.__file__).parent / "patrol.schema.json"
+GUIDE = Path(__file__).parents[3] / "docs" / "patrol.md"
 FULL = """
 [patrol]
 timezone = "Europe/Zurich"
@@ -109,3 +118,44 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert len(list_mistakes(text).splitlines()) == 2
     assert "has no entry" in list_mistakes("[patrol]\n")
     assert ":1: not valid TOML" in list_mistakes("[patrol\n")
+
+
+def test_published_schema_is_up_to_date() -> None:
+    published = json.loads(PUBLISHED.read_text())
+    assert published == build_patrol_schema(), (
+        "run: treehammer patrol schema > src/treehammer/patrol/patrol.schema.json"
+    )
+    assert json.loads(CliRunner().invoke(patrol_commands.patrol, ["schema"]).stdout) == published
+    jsonschema.Draft202012Validator.check_schema(published)
+    example = GUIDE.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
+    for text in (FULL, example):
+        jsonschema.validate(tomllib.loads(text), published)
+        parse(text)
+
+
+def test_schema_shows_defaults_as_written() -> None:
+    tables = build_patrol_schema()["$defs"].values()
+    durations = {
+        key: value["default"]
+        for table in tables
+        for key, value in table["properties"].items()
+        if value.get("type") == "string" and value.get("default")
+    }
+    assert durations["ceiling"] == "6h"
+    assert all(isinstance(default, str) for default in durations.values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[entriez.daily]\n",
+        "[entries.daily]\ntest = 'ttree-read'\n",
+        "[entries.daily]\nsites = ['all']\nin_flight = 0\n",
+        "[budget]\ncpu_hours = 0\n",
+        "[patrol]\nlook_every = 60\n",
+    ],
+)
+def test_schema_rejects_mistakes(text: str) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(tomllib.loads(text), build_patrol_schema())
+    list_mistakes(text)

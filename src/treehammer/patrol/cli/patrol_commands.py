@@ -1,7 +1,8 @@
-"""Commands ``patrol run``, ``patrol check`` and ``patrol status``."""
+"""Commands ``patrol run``, ``patrol check``, ``patrol status`` and ``patrol schema``."""
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import threading
@@ -19,6 +20,7 @@ from treehammer.config import Settings
 from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.log_format import log_to_stderr
+from treehammer.patrol import patrol_schema
 from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
@@ -217,6 +219,15 @@ def status(settings: Settings, form: str) -> None:
     print_rows(entries, _ENTRY_COLUMNS, form=form)
     click.echo()
     print_rows(sites, _SITE_COLUMNS, form=form)
+
+
+@patrol.command()
+def schema() -> None:
+    """Print the JSON Schema of patrol.toml, for editors.
+
+    Example: treehammer patrol schema > patrol.schema.json
+    """
+    click.echo(json.dumps(patrol_schema.build_patrol_schema(), indent=1, sort_keys=True))
 
 
 def _entry_rows(report: PatrolReport) -> list[dict[str, Any]]:
