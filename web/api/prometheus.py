@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from datetime import timedelta
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,7 +14,6 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel
-from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.collectors.job_state import JobState
 from treehammer.sql.read import overview_queries
@@ -57,7 +55,6 @@ def _metric_families(store: Store) -> Iterable[Metric]:
     info.add_metric([__version__], 1)
     yield info
     yield from _measurement_families(store)
-    yield _status_families(store)
     yield from _alarm_families(store)
     jobs = GaugeMetricFamily(
         "treehammer_jobs",
@@ -91,30 +88,11 @@ def _measurement_families(store: Store) -> Iterable[Metric]:
     return measurements, last
 
 
-def _status_families(store: Store) -> Metric:
-    """Return each site's status of today, or of yesterday where nothing was measured today."""
-    today = calendar_days.today()
-    status = GaugeMetricFamily(
-        "treehammer_site_status",
-        "1 for the status of the site's latest day with measurements, today or yesterday (UTC).",
-        labels=["site", "status"],
-    )
-    first = calendar_days.day_number(today - timedelta(days=1))
-    # Rows are ordered by site and day, so that the later day wins.
-    latest = {
-        one.site: one
-        for one in overview_queries.list_site_days(store, first, calendar_days.day_number(today))
-    }
-    for site, one in latest.items():
-        current = DayOutcomes.from_outcomes(one.outcomes).status
-        for known in SiteState:
-            if known is not SiteState.UNKNOWN:
-                status.add_metric([site, known.value], float(known is current))
-    return status
-
-
 def _alarm_families(store: Store) -> Iterable[Metric]:
     """Return the states that ``treehammer check`` prints."""
+    status = GaugeMetricFamily(
+        "treehammer_site_status", "1 for the state that the site is in.", labels=["site", "status"]
+    )
     labels = ["kind", "name"]
     code = GaugeMetricFamily(
         "treehammer_state_code",
@@ -139,9 +117,11 @@ def _alarm_families(store: Store) -> Iterable[Metric]:
         code.add_metric(subject, one.level.code)
         if one.kind is AlarmKind.SITE:
             downtime.add_metric(subject, float(one.level is AlarmLevel.DOWNTIME))
+            for state in SiteState:
+                status.add_metric([one.name, state.value], float(one.level == state.value.upper()))
         if one.since_us is not None:
             since.add_metric(subject, one.since_us / 1e6)
         for figure in one.figures:
             if figure.value is not None:
                 figures.add_metric([*subject, figure.name, figure.unit], figure.value)
-    return code, downtime, since, figures
+    return status, code, downtime, since, figures

@@ -99,6 +99,9 @@ def test_all_views_show_the_same_states(settings: Settings, service: ServiceThre
         word = name.replace("\\", "\\\\").replace('"', '\\"')
         line = f'treehammer_state_code{{kind="{kind}",name="{word}"}} {float(CODES[state])}'
         assert line in metrics.splitlines()
+        if kind == "site":
+            line = f'treehammer_site_status{{site="{word}",status="{state.lower()}"}} 1.0'
+            assert line in metrics.splitlines()
     documents = json.loads(check(settings, "--all", "--format", "monit").output)
     assert {
         (one["type"].removesuffix("_status"), one["name"]): one["status"] for one in documents

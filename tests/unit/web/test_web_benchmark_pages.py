@@ -61,6 +61,6 @@ def test_empty_page_is_refused(
             first, *_ = world.SyntheticCampaigns(1, 4)
             store.add([type(first)({**first.values, "day": long_ago}, first.extras)])
         known = {page.name: page for page in pages.build_page_requests()}
-        for name in ("sites", "a site, 30 days", "metrics for Prometheus", "API: overview"):
+        for name in ("sites", "a site, 30 days", "API: overview"):
             with pytest.raises(NothingToDoError, match="the page shows nothing"):
                 pages._count_shown_rows(port(service), known[name])
