@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import date
 from urllib.parse import quote, urlencode, urlsplit
 
 import hostile_rows
@@ -43,9 +44,15 @@ LISTS = (
     "/compare",
     "/explore?by=site&color=",
     "/explore?by=host&panels=variant",
+    "/changes",
+    f"/digest?week={date.fromisoformat(hostile_rows.TODAY):%G-W%V}",
+    "/alarms",
+    "/patrol",
 )
 #: Columns that some page shows in full.
 SHOWN = {
+    "alarm_event.severity",
+    "alarm_event.title",
     "attempt.failure_class",
     "attempt.message",
     "campaign.commit_id",
@@ -55,6 +62,12 @@ SHOWN = {
     "campaign.repository",
     "campaign.test_name",
     "campaign.test_path",
+    "change_point.cause",
+    "change_point.control",
+    "change_point.evidence",
+    "change_point.metric",
+    "change_point.subject",
+    "change_point.test_name",
     "job.batch_id",
     "job.batch_system",
     "job.door",
@@ -72,7 +85,22 @@ SHOWN = {
     "node.host",
     "node.kernel",
     "node.os_name",
+    "patrol_entry.follows",
+    "patrol_entry.name",
+    "patrol_entry.note",
+    "patrol_entry.sites",
+    "patrol_entry.test",
+    "patrol_site.reason",
+    "patrol_start.entry",
+    "patrol_start.message",
+    "patrol_start.occasion",
+    "patrol_start.state",
     "software.root_version",
+    "status_change.cause",
+    "status_change.evidence",
+    "status_change.previous",
+    "status_change.reason",
+    "status_change.rule_version",
     "storage.data_server",
     "storage.file_url",
     "storage.server_version",
@@ -84,6 +112,9 @@ SHOWN = {
     "subject.variant",
     "verdict.evidence",
     "verdict.label",
+    "watched_series.control",
+    "watched_series.release",
+    "watched_series.test_name",
 }
 
 
@@ -106,6 +137,14 @@ def pages_of(number: int) -> list[str]:
         f"/days/{hostile_rows.TODAY}?{urlencode({'site': subject})}",
         f"/explore?{urlencode(ours)}",
         f"/compare/comparison%20{number}",
+        *(
+            f"/{page}/{quote(attack_text(number, table, column), safe='')}"
+            for page, table, column in (
+                ("state-changes", "status_change", "id"),
+                ("changes", "change_point", "id"),
+                ("releases", "watched_series", "release"),
+            )
+        ),
     ]
 
 

@@ -1,24 +1,55 @@
-"""Overview, errors and signing in, in a real browser."""
+"""Pages at both widths and color schemes, errors and signing in, in a real browser."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from browser import LOOKS, WatchedTab
-from page_database import HOSTILE_TEXTS
+from page_database import CHANGE, HOSTILE_TEXTS, STATE_CHANGE
 
 Visit = Callable[..., WatchedTab]
 
 
+#: Pages without journeys of their own, and the text that shows that they are filled.
+FILLED_PAGES = {
+    "/": "Sites by day",
+    "/campaigns": "nightly",
+    "/campaigns/running": HOSTILE_TEXTS[1],
+    "/jobs/r4": HOSTILE_TEXTS[0],
+    "/changes": HOSTILE_TEXTS[1],
+    f"/changes/{CHANGE}": HOSTILE_TEXTS[1],
+    "/releases/6.40.00": HOSTILE_TEXTS[1],
+    f"/releases/{quote(HOSTILE_TEXTS[0], safe='')}": HOSTILE_TEXTS[0],
+    f"/digest?week={datetime.now(UTC):%G-W%V}": HOSTILE_TEXTS[1],
+    "/alarms": HOSTILE_TEXTS[0],
+    f"/state-changes/{STATE_CHANGE}": HOSTILE_TEXTS[1],
+    "/patrol": HOSTILE_TEXTS[0],
+}
+
+
+@pytest.mark.parametrize("path", FILLED_PAGES)
 @pytest.mark.parametrize("size, scheme", LOOKS)
-def test_overview(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+def test_filled_pages(
+    full_service: str, open_tab: Visit, path: str, size: str, scheme: str
+) -> None:
     tab = open_tab(full_service, size=size, scheme=scheme)
-    assert tab.open("/") == 200
+    assert tab.open(path) == 200
+    assert FILLED_PAGES[path] in tab.page.locator("main").inner_text()
     tab.check_page()
+
+
+@pytest.mark.parametrize("path", FILLED_PAGES)
+def test_filled_pages_without_javascript(full_service: str, open_tab: Visit, path: str) -> None:
+    tab = open_tab(full_service, script=False)
+    assert tab.open(path) == 200
+    assert FILLED_PAGES[path] in tab.page.locator("main").inner_text()
+    assert tab.page.locator("main .plot img").count() == ("/releases/" in path)
 
 
 def test_hostile_text_is_escaped(full_service: str, open_tab: Visit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -96,7 +97,12 @@ def _event_table(events: Sequence[AlarmEvent], root: str) -> DataTable:
 
 
 def _link_below(root: str) -> Any:
-    return lambda row: f"{root}{row['evidence']}" if row["evidence"] else ""
+    def link(row: Row) -> str:
+        path = str(row["evidence"] or "")
+        # Neither another scheme nor another host.
+        return f"{root}{path}" if re.match(r"/[^/\\]", path) else ""
+
+    return link
 
 
 def _state_class(row: Row) -> str:

@@ -51,7 +51,15 @@ FIXED_VALUES = {
     "verdict.verdict": "slower",
     "verdict.metric": "cpu_per_event_s",
     "pair.metric": "cpu_per_event_s",
+    "status_change.subject_kind": "site",
+    "status_change.state": "critical",
+    "release_check.state": "confirmed",
+    "change_point.state": "confirmed",
+    "watched_series.kind": "ratio",
+    "watched_series.metric": "cpu_per_event_s",
 }
+#: Columns without a value: the changes of states are those of sites, and current.
+NULL_COLUMNS = {"status_change.rule", "status_change.superseded_us"}
 #: Columns that refer to another table's row.
 FOREIGN_KEYS = {
     "campaign_id": ("campaign", "id"),
@@ -119,6 +127,8 @@ def _build_value(table: sa.Table, column: sa.Column[Any], number: int, now_us: i
         named = key.column
         whole = isinstance(named.type, StoredText)
         return attack_text(number, named.table.name, named.key) if whole else number
+    if name in NULL_COLUMNS:
+        return None
     if name in FIXED_VALUES:
         return FIXED_VALUES[name].format(number)
     if name in _DOCUMENTS:
@@ -177,9 +187,28 @@ def _build_places(number: int) -> str:
     return json.dumps([{**place, "effect": 0.1, "error": 0.01}])
 
 
+def _build_state_evidence(number: int) -> str:
+    """Build the evidence of a changed state with an attack in every text."""
+    text = attack_text(number, "status_change", "evidence")
+    evidence = {
+        "tests": {text: {"succeeded": 1, "failed": 3}},
+        "failures": {text: 3},
+        "jobs": [attack_text(number, "job", "id")],
+        "campaigns": [attack_text(number, "campaign", "id")],
+        "measurements": [f"0{attack_text(number, 'measurement', 'measurement_id')}"[:128]],
+    }
+    return json.dumps(evidence)
+
+
+def _build_context(number: int) -> str:
+    return json.dumps({"kernel": attack_text(number, "watched_day", "context")})
+
+
 #: Columns that hold a JSON document.
 _DOCUMENTS = {
     "campaign.plan": _build_plan,
     "verdict.evidence": _build_evidence,
     "change_point.evidence": _build_places,
+    "status_change.evidence": _build_state_evidence,
+    "watched_day.context": _build_context,
 }

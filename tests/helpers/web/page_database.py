@@ -8,12 +8,33 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
+from measurement_factory import (
+    build_change_point,
+    build_watched_day,
+    build_watched_series,
+    make_campaign_row,
+    make_job_row,
+    make_measurement,
+    variant_values,
+)
 
 from treehammer.analysis.statistics.verdict import RULE_VERSION, VerdictEvidence
+from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.rows import AttemptRow, RuleSetRow, StatusChangeRow, VerdictRow
-from treehammer.sql.watch import state_history
+from treehammer.sql.core.rows import (
+    AttemptRow,
+    PatrolEntryRow,
+    PatrolStartRow,
+    RuleSetRow,
+    StatusChangeRow,
+    VerdictRow,
+)
+from treehammer.sql.watch import change_points, state_history, watched_series
+from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmEvent, AlarmOutbox
+from treehammer.sql.watch.patrol_budget import SiteLimits
+from treehammer.sql.watch.patrol_lease import PatrolLease
+from treehammer.sql.watch.patrol_report import write_entries, write_limits
+from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
 
 #: Texts that pages must show unchanged as text.
@@ -38,10 +59,11 @@ def fill_database(url: str) -> None:
         _add_campaigns(store)
         store.replace_comparison("comparison", [], list(_build_verdicts()))
         _add_state(store)
+        _add_watch(store)
 
 
-#: Identity of the only recorded change of a state.
-STATE_CHANGE = "fd2f92f83637000d365a2de7"
+#: Identities of the only recorded change of a state, and of a change over time.
+STATE_CHANGE, CHANGE = "fd2f92f83637000d365a2de7", "slower"
 
 
 def _add_state(store: Store) -> None:
@@ -71,6 +93,46 @@ def _add_state(store: Store) -> None:
     state_history.record_evaluation(
         store, before=None, rule_set=rules, superseded=(), changes=[change]
     )
+
+
+def _add_watch(store: Store) -> None:
+    """Record changes over time, a patrol and an event, with hostile texts."""
+    now = datetime.now(UTC)
+    days = [day_to_number((now - timedelta(days=back)).date()) for back in range(40)]
+    series = [
+        build_watched_series(f"{release} {site}", site=site, release=release, variant_label=variant)
+        for release in (*_RELEASES[1:], HOSTILE_TEXTS[0])
+        for site, variant in zip(SITES, HOSTILE_TEXTS, strict=False)
+    ]
+    values = [
+        build_watched_day(one.id, day, 0.05 * (back < 20) + 0.002 * ((back + place) % 3))
+        for place, one in enumerate(series)
+        for back, day in enumerate(days)
+    ]
+    watched_series.replace_watched_days(store, series, values, days[-1], days[0])
+    found = {"found_us": int(now.timestamp() * 1e6), "day": days[20]}
+    changes = [
+        build_change_point(CHANGE, cause=HOSTILE_TEXTS[1], **found),
+        build_change_point("site", attribution="site", subject=HOSTILE_TEXTS[0], **found),
+        build_change_point("new", state="provisional", effect=-0.3, **found),
+    ]
+    change_points.replace_change_points(store, changes, 0)
+    _add_patrol(store)
+    event = AlarmEvent(
+        "event", "state", "site", SITES[4], "CRITICAL", "critical", found["found_us"],
+        f"CRITICAL: site {SITES[4]}", HOSTILE_TEXTS[2], f"/state-changes/{STATE_CHANGE}",
+    )  # fmt: skip
+    AlarmOutbox(store).record_changes([AlarmChange(event)], {})
+
+
+def _add_patrol(store: Store) -> None:
+    lease = PatrolLease(store, "node1:/data")
+    lease.acquire()
+    write_limits(store, lease, {SITES[0]: SiteLimits(3600, 10**9), SITES[4]: SiteLimits()})
+    entry = PatrolEntryRow("daily", 0, HOSTILE_TEXTS[0], "", "all", 3600, 2, 2**50, "quiet", 1)
+    write_entries(store, lease, [entry])
+    start = PatrolStartRow("daily", "time:1", "over", "", 1, 0, None, 0, "", "{}", HOSTILE_TEXTS[2])
+    PatrolStarts(store, lease).claim(start, {SITES[0]: SiteCharge(600.0, 10**8)}, {}, 9)
 
 
 def build_measurements(today: date) -> Iterator[Measurement]:
