@@ -60,7 +60,8 @@ def changes_view(store: Store, request: Request) -> PageView:
     names = {name: request.query_params.get(name, "") for name in ("site", "release")}
     changes = list_recent_changes(store, **names)
     table = build_change_point_table(changes, request)
-    values = {"changepoints": table, "names": names}
+    first = change_text.describe_change(changes[0]) if changes else ""
+    values = {"changepoints": table, "names": names, "first": first}
     return PageView("changes.html.j2", "Changes over time", values, (table,))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from starlette.requests import Request
 
+from treehammer.analysis.changes import change_text
 from treehammer.analysis.comparison import (
     comparison_notes,
     counter_changes,
@@ -23,11 +24,13 @@ from treehammer.analysis.statistics.verdict import (
     ONE_SIDED_VERDICTS,
     SERIES_SCOPES,
     SITES_SCOPE,
+    Verdict,
 )
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import DataTable
 from treehammer.web.figures.line_chart import LineChart
+from treehammer.web.views.changes.changes_page import list_recent_changes
 from treehammer.web.views.compare import cell_charts, comparison_columns, effect_tables
 from treehammer.web.views.compare.effect_bars import find_axis_reach, place_effect_bar
 from treehammer.web.views.compare.effect_matrix import (
@@ -44,6 +47,9 @@ from treehammer.web.views.shared.page_context import (
     requested_format,
 )
 from treehammer.web.views.shared.page_links import link_to_same_page
+
+#: Steps over time that the page names.
+MAX_REGRESSIONS = 2
 
 
 @dataclass(frozen=True)
@@ -172,12 +178,39 @@ def _page_values(one: ShownComparison) -> dict[str, Any]:
             *comparison_notes.comparison_notes(one.rows),
         ],
         "attribution": summarize_attribution(one.rows, one.names),
+        "largest": _describe_largest_regression(one.rows, one.names),
+        "since": _list_regressions(one),
         "selection": description,
         "campaign_names": one.names,
         "live": one.is_live,
         "command": "",
         "address": link_to(one.request, "comparison", comparison=first.comparison_id),
     }
+
+
+def _describe_largest_regression(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
+    """Describe the largest certain regression over all sites with its interval; '' for none."""
+    slower = [
+        row
+        for row in rows
+        if row.scope == SITES_SCOPE and row.verdict == Verdict.SLOWER and row.effect is not None
+    ]
+    if not slower:
+        return ""
+    largest = max(slower, key=lambda row: abs(row.effect or 0.0))
+    return f"{largest.label}: {verdict_text.describe_verdict(largest, names)}"
+
+
+def _list_regressions(one: ShownComparison) -> list[tuple[str, str]]:
+    """List the newest confirmed steps to the slower of release B, with their pages."""
+    first = one.rows[0]
+    if first.axis != "root":
+        return []
+    return [
+        (change_text.describe_change(change), link_to(one.request, "change", change=change.id))
+        for change in list_recent_changes(one.store, release=first.b)
+        if change_text.is_regression(change)
+    ][:MAX_REGRESSIONS]
 
 
 def _build_matrix(one: ShownComparison) -> EffectMatrix | None:
