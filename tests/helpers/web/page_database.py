@@ -22,6 +22,7 @@ from treehammer.analysis.statistics.verdict import RULE_VERSION, VerdictEvidence
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import (
+    AlarmEvent,
     AttemptRow,
     PatrolEntryRow,
     PatrolStartRow,
@@ -30,7 +31,7 @@ from treehammer.sql.core.rows import (
     VerdictRow,
 )
 from treehammer.sql.watch import change_points, state_history, watched_series
-from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmEvent, AlarmOutbox
+from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox
 from treehammer.sql.watch.patrol_budget import SiteLimits
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_report import write_entries, write_limits
