@@ -141,6 +141,9 @@ def judge_speed(
         for series, times in now.items()
         if min(len(times), len(earlier.get(series, ()))) >= rule.min_runs
     ]
+    if not ratios and before.state is SiteState.WARNING and earlier:
+        # A slow site runs less often; only faster runs end its warning.
+        return Judgement(before.state, "too few runs to end the warning", memory=before)
     if not ratios:
         reason = f"too few runs of the same work in {rule.window} and the {rule.reference} before"
         return Judgement(SiteState.UNKNOWN, reason)

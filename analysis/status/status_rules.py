@@ -185,7 +185,7 @@ class SpeedRule(_RuleTable):
     )
     window: Duration = Field(description="Time window, such as 24h.")
     reference: Duration = Field(description="Time before the window that it is compared with.")
-    min_runs: int = Field(ge=1, description="Unknown with fewer runs of a series in either time.")
+    min_runs: int = Field(ge=1, description="Series with fewer runs in either time are not judged.")
     max_ratio: float = Field(gt=1, description="A warning above this ratio.")
     clear_below: float = Field(gt=1, description="A warning ends below this ratio.")
 

@@ -30,6 +30,7 @@ from treehammer import config
 from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.errors import TreehammerError
 from treehammer.sql.core.rows import StatusChangeRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
@@ -78,7 +79,7 @@ clear_below = 2.5
 PATROL_TOML = """
 [patrol]
 look_every = "30s"
-time_limit = "10m"
+time_limit = "30m"
 [budget]
 cpu_hours = 4
 [backoff]
@@ -206,6 +207,11 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
     print("minute  planted                                     verdict      holds  decided  reason")
     for line in (*rows, *others):
         print(line)
+    if _count_wrong(rows) or others:
+        raise TreehammerError(
+            f"{_count_wrong(rows)} verdicts are missing or wrong, {len(others)} have no cause",
+            where="patrol story",
+        )
     return [
         RatioFigure("patrol story: missing or wrong verdicts", _count_wrong(rows), upper_bound=0),
         RatioFigure("patrol story: verdicts that nothing caused", len(others), upper_bound=0),

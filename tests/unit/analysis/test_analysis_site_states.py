@@ -320,3 +320,10 @@ def test_another_test_or_mix_of_work_is_not_slower(store: Store) -> None:
     store.add(run_timed(6 + number / 2, 0.009, series="new payload") for number in range(4))
     update = evaluate(store, 8, parse_status_rules(SPEED, "rules.toml"))
     assert "warning" not in [state for _, state in tell(update.changes)]
+
+
+def test_a_slow_site_keeps_its_warning_while_it_runs_less_often(store: Store) -> None:
+    store.add(run_timed(number / 2, 0.001) for number in range(16))
+    store.add(run_timed(hours, 0.004) for hours in (8, 8.3, 8.6, 11, 14))
+    update = evaluate(store, 16, parse_status_rules(SPEED, "rules.toml"))
+    assert [state for _, state in tell(update.changes)] == ["ok", "warning"]

@@ -1,0 +1,99 @@
+"""Two whole patrols on one PostgreSQL database: one leads, the other takes over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from polling import wait_until
+from postgres_fixture import SharedPostgresServer, postgresql  # noqa: F401 - a fixture
+
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
+
+TEST_TOML = """
+[test]
+name = "shell"
+payload = "run.sh"
+repeats = 1
+rounds = 1
+[matrix]
+style = ["one"]
+[metrics.answer]
+unit = "1"
+"""
+PAYLOAD = """#!/bin/sh
+echo '{"format": 1, "values": {}, "extras": {"answer": 42}, "failure": null}' > "$TREEHAMMER_RESULT"
+"""
+#: Seconds for each step; a few on an idle machine.
+WAIT_S = 180
+PATROL_TOML = """
+[entries.clock]
+test = "./test"
+sites = ["local"]
+every = "3s"
+in_flight = 20
+"""
+
+
+@contextmanager
+def run_patrol(folder: Path, name: str, url: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a patrol with a data folder of its own, as on another machine."""
+    command = [sys.executable, "-m", "treehammer", "--data-dir", str(folder / name)]
+    environment = {**os.environ, "TREEHAMMER_DATABASE": url}
+    with (folder / f"{name}.log").open("w") as log:
+        patrol = subprocess.Popen(
+            [*command, "patrol", "run", "patrol.toml"], cwd=folder, env=environment, stderr=log
+        )
+        try:
+            yield patrol
+        finally:
+            patrol.kill()
+            patrol.wait()
+
+
+def read_report(url: str) -> PatrolReport:
+    with ResultsReader.open(url) as reader:
+        return fetch_report(reader)
+
+
+def test_one_of_two_patrols_leads_and_the_other_takes_over(
+    tmp_path: Path,
+    postgresql: SharedPostgresServer,  # noqa: F811
+) -> None:
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "test.toml").write_text(TEST_TOML)
+    (tmp_path / "test" / "run.sh").write_text(PAYLOAD)
+    (tmp_path / "test" / "run.sh").chmod(0o755)
+    (tmp_path / "patrol.toml").write_text(PATROL_TOML)
+    url = postgresql.url(postgresql.make_store_database())
+    with run_patrol(tmp_path, "first", url) as first:
+        wait_until(
+            lambda: len(read_report(url).starts) >= 2, "the first patrol starts campaigns", WAIT_S
+        )
+        with run_patrol(tmp_path, "second", url) as second:
+            log = tmp_path / "second.log"
+            wait_until(
+                lambda: "stands by" in log.read_text(), "the second patrol stands by", WAIT_S
+            )
+            before = read_report(url)
+            assert before.lease is not None
+            assert before.lease.holder.endswith("first")
+            assert {one.holder for one in before.starts} == {before.lease.holder}
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(60) == 0
+
+            def second_has_started() -> bool:
+                return any(one.holder.endswith("second") for one in read_report(url).starts)
+
+            wait_until(second_has_started, "the second patrol takes over", WAIT_S)
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(60) == 0
+    starts = Counter(one.occasion for one in read_report(url).starts)
+    assert set(starts.values()) == {1}
