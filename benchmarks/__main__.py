@@ -25,6 +25,7 @@ from benchmarks.service import (
     import_cost,
     ingest_cost,
     page_cost,
+    page_walk,
     patrol_kills,
     patrol_story,
     query_cost,
@@ -54,6 +55,7 @@ SIMPLE_BENCHMARKS = {
     "tls": tls_cost.measure,
     "bisection": bisection_simulation.measure,
     "patrol": patrol_kills.measure,
+    "walk": page_walk.measure,
 }
 #: Benchmarks with options of their own.
 CONFIGURABLE_BENCHMARKS = {

@@ -207,9 +207,9 @@ def _fill_database(kind: str, url: str, rows: int) -> FilledDatabase:
         start, cpu = time.monotonic(), time.process_time()
         added = store.add(seed)
         wall_s, cpu_s = time.monotonic() - start, time.process_time() - cpu
-        store.add_campaign(_campaign_row(0), [])
+        store.add_campaign(make_campaign_row(0), [])
         for day in range(1, synthetic_measurements.DAYS):
-            store.add_campaign(_campaign_row(day), [])
+            store.add_campaign(make_campaign_row(day), [])
     engine = open_engine(url, create=False)
     try:
         _copy_seed(engine, synthetic_measurements.DAYS // seed.days, seed.days)
@@ -226,7 +226,8 @@ def _fill_database(kind: str, url: str, rows: int) -> FilledDatabase:
     )
 
 
-def _campaign_row(day: int) -> CampaignRow:
+def make_campaign_row(day: int) -> CampaignRow:
+    """Make the row of a day's campaign."""
     created = datetime.combine(
         synthetic_measurements.FIRST_DAY, datetime.min.time(), UTC
     ) + timedelta(days=day)

@@ -43,6 +43,14 @@ def add_missing_records(store: Store, seed: synthetic_measurements.SyntheticCamp
     """
     if store.jobs(synthetic_measurements.campaign_id(synthetic_measurements.DAYS - 1)):
         return
+    add_jobs(store, seed)
+    for number, found in enumerate(_build_comparisons()):
+        pairs = found.pairs if number == 0 else ()  # no page lists the others
+        store.replace_comparison(comparison_id(number), pairs, found.verdicts)
+
+
+def add_jobs(store: Store, seed: synthetic_measurements.SyntheticCampaigns) -> None:
+    """Add jobs and attempts of the newest campaigns."""
     for day in range(synthetic_measurements.DAYS - CAMPAIGN_COUNT, synthetic_measurements.DAYS):
         jobs = [
             *_job_rows(
@@ -53,9 +61,6 @@ def add_missing_records(store: Store, seed: synthetic_measurements.SyntheticCamp
         ]
         store.set_jobs(jobs)
         store.set_attempts(attempt for job in jobs for attempt in _attempt_rows(job, day))
-    for number, found in enumerate(_build_comparisons()):
-        pairs = found.pairs if number == 0 else ()  # no page lists the others
-        store.replace_comparison(comparison_id(number), pairs, found.verdicts)
 
 
 def comparison_id(comparison: int) -> str:

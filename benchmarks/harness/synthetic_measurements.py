@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.harness.ratio_figures import SEED
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
@@ -68,6 +68,27 @@ class SyntheticCampaigns:
     days: int
     total_measurements: int
 
+    #: Hosts of a site, and the spread of numbers in ln.
+    hosts_per_site: ClassVar[int] = HOSTS_PER_SITE
+    spread: ClassVar[float] = 0.08
+
+    def releases_of_job(self, variant: int) -> Sequence[int]:
+        """Return the releases that a job runs."""
+        return releases_of_variant(variant)
+
+    def find_failure(self, day: int, site: int) -> str:
+        """Return the class of a site's failures on a day; '' for none."""
+        bad = Random(f"{SEED} bad {day} {site}")
+        return bad.choice(FAILURE_CLASSES) if bad.random() < BAD_DAY_SHARE else ""
+
+    def scale_times(self, day: int, site: int, variant: int, release: int) -> float:
+        """Return the size of numbers relative to the first site, variant and release."""
+        return 1.0 + 0.02 * site + 0.1 * variant - 0.03 * release
+
+    def scale_efficiency(self, site: int, host: int) -> float:
+        """Return the CPU efficiency of a host relative to others."""
+        return 1.0
+
     def __iter__(self) -> Iterator[Measurement]:
         """Yield the measurements, day by day and job by job."""
         for day in range(self.days):
@@ -88,10 +109,9 @@ class SyntheticCampaigns:
         values = Random(f"{SEED} {day} {job}")
         site = job % len(SITE_NAMES)
         variant = variant_of_job(day, job)
-        releases = releases_of_variant(variant)
-        host = values.randrange(HOSTS_PER_SITE)
-        bad = Random(f"{SEED} bad {day} {site}")
-        failure = bad.choice(FAILURE_CLASSES) if bad.random() < BAD_DAY_SHARE else ""
+        releases = self.releases_of_job(variant)
+        host = values.randrange(self.hosts_per_site)
+        failure = self.find_failure(day, site)
         identity = job_id(day, job)
         start = datetime.combine(FIRST_DAY + timedelta(days=day), datetime.min.time(), UTC)
         # A job that starts before midnight ends before it.
@@ -99,8 +119,9 @@ class SyntheticCampaigns:
         started_us = round(start.timestamp() * 1e6) + since_us
         for place in range(MEASUREMENTS_PER_JOB):
             release = releases[place % len(releases)]
-            found = self._number_values(values, 1.0 + 0.02 * site + 0.1 * variant - 0.03 * release)
+            found = self._number_values(values, self.scale_times(day, site, variant, release))
             found |= _text_values(site, variant, release, host)
+            found["eff_job"] = round(found["eff_job"] * self.scale_efficiency(site, host), 6)
             failed = failure if failure and values.random() < BAD_DAY_FAILURE_SHARE else ""
             if failed:
                 found = _failed_values(found, failed)
@@ -110,15 +131,15 @@ class SyntheticCampaigns:
                 found
                 | {
                     "measurement_id": make_measurement_id(
-                        identity, 1, place // 2 + 1, place % 2 + 1
+                        identity, 1, place // len(releases) + 1, place % len(releases) + 1
                     ),
                     "campaign_id": campaign_id(day),
                     "campaign_name": f"daily {day:03}",
                     "job_id": identity,
                     "attempt": 1,
                     "repeat": repeat_of_job(job),
-                    "round": place // 2 + 1,
-                    "position": place % 2 + 1,
+                    "round": place // len(releases) + 1,
+                    "position": place % len(releases) + 1,
                     "started_us": started_us + MEASUREMENT_US * place,
                     "ended_us": started_us + MEASUREMENT_US * place + 55_000_000,
                     "day": day_number(day),
@@ -128,14 +149,15 @@ class SyntheticCampaigns:
     def _number_values(self, values: Random, scale: float) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, kind, size in self._measured_metrics:
-            number = size * scale * values.lognormvariate(0, 0.08)
+            number = size * scale * values.lognormvariate(0, self.spread)
             found[name] = round(number) if kind == "int" else round(number, 6)
         for name in PACKED_COLUMNS:
             found[name] = [
                 round(scale * values.lognormvariate(0, 0.05), 6)
                 for _ in range(PASSES_PER_MEASUREMENT)
             ]
-        found["eff_job"] = round(min(0.999, 0.85 / scale**0.3 * values.lognormvariate(0, 0.05)), 6)
+        noise = values.lognormvariate(0, min(self.spread, 0.05))
+        found["eff_job"] = round(min(0.999, 0.85 / scale**0.3 * noise), 6)
         found["read_latency_hist"] = self._random_histograms[values.randrange(_RARE_VALUE_PERIOD)]
         return found | {"plausible": True, "retries": 0, "slot": f"slot1_{values.randrange(64)}"}
 
