@@ -81,7 +81,7 @@ class SoftwareLimit:
     with_credential: bool = False
 
 
-#: Every build is asked on the node after a failure; these are known before.  ROOT's wheels are built
+#: Every build is examined on the node after a failure; these are known before.  ROOT's wheels are built
 #: without davix and curl.
 LIMITS: Tuple[SoftwareLimit, ...] = (
     SoftwareLimit(READ, ("http", "https"), "wheel", ("6.40",), "no class that reads HTTP"),

@@ -94,7 +94,7 @@ def list_cases(file: Path) -> list[PlantedCase]:
             (*_ALL, *cold),
             plant=lambda: limit_disk(file, DISK_BYTES_PER_S),
         ),
-        # A cold execution reads one pass whatever is asked, in less time than ROOT takes to start.
+        # A cold execution always reads one pass, in less time than ROOT takes to start.
         PlantedCase("evicted file, disk as it is", Cause.START, 1, (*_ALL, *lz4, *cold)),
         PlantedCase("LZMA", Cause.DECOMPRESSION, 4, (*_ALL, *lzma)),
     ]

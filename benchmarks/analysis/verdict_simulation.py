@@ -356,7 +356,7 @@ def _attribution_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
                     yield SimulationRow("power", scenario, f"slower, {scope}", found, rows)
 
 
-#: Plans for a lone row on one host; the rule before said 'n more jobs, look again'.
+#: Plans for a lone row on one host; the former rule was 'n more jobs, look again'.
 PLANNING_SCENARIOS = (
     Scenario("no effect", sites=1, variants=1, hosts=1, spread=0.03),
     Scenario("true +4 %", everywhere(0.0408), sites=1, variants=1, hosts=1, spread=0.03),

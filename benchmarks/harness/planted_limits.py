@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
-#: Ends by itself, should nobody end it.
+#: Ends by itself if it is not ended earlier.
 _BUSY_LOOP = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
 
 

@@ -101,7 +101,7 @@ def _attempt_rows(job: JobRow, day: int) -> Iterator[AttemptRow]:
             start + 600 * _US_PER_S,
             None,
             "held",
-            "the job was held: disk usage is above what was asked for",
+            "the job was held: disk usage is above the request",
         )
         start, number = start + 900 * _US_PER_S, 2
     if job.state == JobState.RUNNING.value:

@@ -10,7 +10,7 @@ import struct
 import zlib
 from typing import Dict, Iterable, Iterator, Tuple
 
-#: Longest latency that can be told from longer ones: one day, in microseconds.
+#: Largest latency with a bin of its own, in microseconds: one day.
 HIGHEST_US = 86_400_000_000
 
 # Layout of an HdrHistogram with two significant digits and microseconds as unit: values below 256

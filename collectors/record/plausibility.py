@@ -30,7 +30,7 @@ COLD_SLACK_BYTES = 1_000_000
 
 def find_implausibilities(values: Values) -> List[str]:
     """List the violated rules of a measurement, one sentence each; empty if it is plausible."""
-    return [said for said in (rule(values) for rule in RULES) if said]
+    return [violation for rule in RULES if (violation := rule(values))]
 
 
 def _get_numbers(values: Values, *names: str) -> Optional[Tuple[float, ...]]:
@@ -39,8 +39,8 @@ def _get_numbers(values: Values, *names: str) -> Optional[Tuple[float, ...]]:
     return None if None in found else tuple(float(value) for value in found if value is not None)
 
 
-def _exceeds(what: float, bound: float) -> bool:
-    return what > bound * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK_S
+def _exceeds(value: float, bound: float) -> bool:
+    return value > bound * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK_S
 
 
 def _sum_payload_seconds(values: Values, clocks: Tuple[str, ...]) -> float:
@@ -173,7 +173,7 @@ def check_cold_start(values: Values) -> str:
     """Check that a cold execution started with its file outside of the node's page cache."""
     fraction = values.get("client_cached_fraction")
     if values.get("axis_cache") == "cold" and fraction is not None and fraction > MAX_COLD_CACHED:
-        return f"cold was asked for, but {100 * fraction:.0f} % of the file was cached"
+        return f"cold was requested, but {100 * fraction:.0f} % of the file was cached"
     return ""
 
 
@@ -188,8 +188,8 @@ def check_cold_fetch(values: Values) -> str:
     read = min(wanted + gaps, held)  # repeated reads may come from the cache
     if fetched + COLD_SLACK_BYTES < MIN_COLD_FETCHED * read:
         return (
-            f"cold was asked for, but of {read:.0f} bytes only {fetched:.0f} came from a device: "
-            "somebody else read the file meanwhile"
+            f"cold was requested, but of {read:.0f} bytes only {fetched:.0f} came from a device: "
+            "another process read the file meanwhile"
         )
     return ""
 

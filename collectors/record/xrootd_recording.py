@@ -89,10 +89,10 @@ class RecordedOperation(NamedTuple):
 
     @property
     def chunks(self) -> Sequence[Tuple[int, int]]:
-        """Offsets and lengths of what a ``read`` or ``vector_read`` got."""
+        """Offsets and lengths of the bytes that a ``read`` or ``vector_read`` returned."""
         numbers = [int(text) for text in self.arguments.split(";")[:-1]]
         chunks = [(numbers[n], numbers[n + 1]) for n in range(0, len(numbers), 2)]
-        # A read past the end of the file gets less than it asks for.
+        # A read past the end of the file returns less than requested.
         return [(chunks[0][0], self.bytes)] if self.name == "read" else chunks
 
     @property

@@ -18,7 +18,7 @@
     the folder of any build or Python environment, without ROOT; the payload finds it in
     ``TREEHAMMER_SOFTWARE``.
 ``pypi``
-    a package from PyPI, such as uproot, with what it requires in a cached environment.  No ROOT.
+    a package from PyPI, such as uproot, with its requirements in a cached environment.  No ROOT.
 ``none``
     no ROOT, for payloads that bring their own software.
 
@@ -212,7 +212,7 @@ def _prepare_release(release: Release, software_dir: PathLike, say: Progress) ->
     if wheel_environments.is_usable(folder, release):
         return folder
     if denied := wheel_environments.find_denied_python(folder):
-        # Installing it again would take it away from those who can use it.
+        # Installing it again would remove it for those that can use it.
         raise_setup_error(
             "broken",
             f"{release.title} in {folder} is another user's: you may not run its Python, {denied}. "

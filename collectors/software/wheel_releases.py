@@ -27,7 +27,7 @@ PYPI = "pypi"
 NEEDED_BYTES = 1_050_000_000
 #: The same for the XRootD client, aiohttp and Python.
 XROOTD_NEEDED_BYTES = 200_000_000
-#: The same for a package with what it requires.
+#: The same for a package with its requirements.
 PACKAGE_NEEDED_BYTES = 600_000_000
 
 _PINNED_PACKAGE = re.compile(
@@ -46,12 +46,12 @@ class Release:
         wheel: version of the package.
         sha256: of its wheel; '' to rely on the hash that the index states.
         others: further packages, as pip's requirements.
-        dependencies: whether pip also installs what the further packages require.
+        dependencies: whether pip also installs the requirements of the further packages.
         query: Python statements that print the version as the last word.
         needed_bytes: bytes on disk during the installation.
         size: sizes of download and installation, for people.
-        remedy: what to do if it cannot be installed.
-        suffix: end of the folder's name that tells apart environments of one version.
+        remedy: advice if it cannot be installed.
+        suffix: end of the folder's name that distinguishes environments of one version.
     """
 
     title: str

@@ -41,7 +41,7 @@ class ValueChecksums:
 def rewrite_dataset(
     catalogue: FolderCatalogue,
     source: Manifest,
-    asked: RewriteOptions,
+    options: RewriteOptions,
     name: str,
     software: SoftwareRequest,
     *,
@@ -53,7 +53,7 @@ def rewrite_dataset(
     Args:
         catalogue: Catalogue of the source and the new dataset.
         source: Dataset of TTrees.
-        asked: Layout options.
+        options: Layout options.
         name: Name of the new dataset.
         software: ROOT that writes and reads it, from
             :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
@@ -66,50 +66,54 @@ def rewrite_dataset(
         SoftwareError: This ROOT cannot be used.
     """
     if source.is_raw:
-        raise DatasetError("holds raw files, which have no tree to write anew", where=source.name)
+        raise DatasetError("holds raw files, which have no tree to rewrite", where=source.name)
     if source.files[0].layout.format == RNTUPLE:
         raise DatasetError(
-            "is of RNTuples; only what is of TTrees can be made anew",
+            "holds RNTuples; only TTrees can be rewritten",
             where=source.name,
             hint=_origin_hint(source),
         )
     if name == source.name:
-        raise DatasetError("is the dataset itself", where=f"--as {name}", hint="Choose another.")
+        raise DatasetError(
+            "is the dataset itself", where=f"--as {name}", hint="Choose another name."
+        )
 
-    def there() -> Manifest | None:
+    def find_existing() -> Manifest | None:
         if replace_existing or not catalogue.has(name):
             return None
-        return _check_same_rewrite(catalogue.verify(name, bars=bars), source, asked, name)
+        return _check_same_rewrite(catalogue.verify(name, bars=bars), source, options, name)
 
     def fill(folder: Path) -> Manifest:
-        return _DatasetRewriter(catalogue, source, asked, folder, software, bars).rewrite(name)
+        return _DatasetRewriter(catalogue, source, options, folder, software, bars).rewrite(name)
 
-    return catalogue.create(name, estimate_disk_space(source, asked), fill, there=there, bars=bars)
+    return catalogue.create(
+        name, estimate_disk_space(source, options), fill, there=find_existing, bars=bars
+    )
 
 
-def estimate_disk_space(source: Manifest, asked: RewriteOptions) -> int:
+def estimate_disk_space(source: Manifest, options: RewriteOptions) -> int:
     """Estimate the required disk space in bytes from the source."""
     size = sum(file.layout.unzipped_bytes for file in source.files)
-    if asked.compression_setting != 0:
+    if options.compression_setting != 0:
         size = source.size
-    unsorted = [file.size for file in source.files if _needs_sorting_pass(file, asked)]
+    unsorted = [file.size for file in source.files if _needs_sorting_pass(file, options)]
     return round(DISK_SPACE_MARGIN * (size + max(unsorted, default=0)))
 
 
-def _needs_sorting_pass(file: ManifestFile, asked: RewriteOptions) -> bool:
+def _needs_sorting_pass(file: ManifestFile, options: RewriteOptions) -> bool:
     """Whether baskets must be sorted in a second pass after writing the events."""
     # Baskets embedded in the tree's record cannot be sorted.
-    anew = asked.rewrites_events or bool(file.layout.embedded_bytes)
-    return anew and asked.order in ("entry", "branch")
+    is_written = options.rewrites_events or bool(file.layout.embedded_bytes)
+    return is_written and options.order in ("entry", "branch")
 
 
 def _origin_hint(source: Manifest) -> str:
     origin = source.origin.get("from", {}).get("name")
-    return f"It was made from {origin}: begin there." if origin else ""
+    return f"It was made from {origin}: rewrite that dataset." if origin else ""
 
 
 def _check_same_rewrite(
-    manifest: Manifest, source: Manifest, asked: RewriteOptions, name: str
+    manifest: Manifest, source: Manifest, options: RewriteOptions, name: str
 ) -> Manifest:
     """Return the existing dataset if it is the requested one."""
     origin = manifest.origin
@@ -117,7 +121,7 @@ def _check_same_rewrite(
     if (origin["kind"], origin.get("from"), origin.get("options")) == (
         REWRITTEN,
         made_of,
-        asked.to_mapping(),
+        options.to_mapping(),
     ):
         return manifest
     raise DatasetError(
@@ -133,12 +137,12 @@ class _DatasetRewriter:
         self,
         catalogue: FolderCatalogue,
         source: Manifest,
-        asked: RewriteOptions,
+        options: RewriteOptions,
         folder: Path,
         software: SoftwareRequest,
         bars: ProgressFactory,
     ) -> None:
-        self._catalogue, self._source, self._asked = catalogue, source, asked
+        self._catalogue, self._source, self._options = catalogue, source, options
         self._home = catalogue.folder(source.name)
         self._folder, self._software, self._bars = folder, software, bars
 
@@ -152,12 +156,12 @@ class _DatasetRewriter:
         )
         after = self._hash_values("Reading the values again", self._folder, files)
         _check_same_values(before, after, left_out)
-        objects = 0 if self._asked.writes_rntuple else self._compare_objects(after)
+        objects = 0 if self._options.writes_rntuple else self._compare_objects(after)
         origin = {
             "kind": REWRITTEN,
-            "description": f"{self._source.name}, made anew",
+            "description": f"{self._source.name}, rewritten",
             "from": {"name": self._source.name, "hash": self._source.hash},
-            "options": self._asked.to_mapping(),
+            "options": self._options.to_mapping(),
             "root_requested": self._software.request,
             "root": facts[0]["root"],
             "zlib": facts[0]["zlib"],
@@ -173,7 +177,7 @@ class _DatasetRewriter:
         return Manifest(name, files, origin)
 
     def _hash_values(
-        self, what: str, folder: Path, files: tuple[ManifestFile, ...]
+        self, title: str, folder: Path, files: tuple[ManifestFile, ...]
     ) -> ValueChecksums:
         request = {
             "paths": [str(folder / file.name) for file in files],
@@ -181,7 +185,7 @@ class _DatasetRewriter:
             "tree": files[0].layout.tree,
         }
         events = sum(file.layout.entries for file in files)
-        with self._bars(f"{what} (events)", events) as step:
+        with self._bars(f"{title} (events)", events) as step:
             found = root_process.run_action("hashes", request, self._software, step)
         return ValueChecksums(
             found["checksum"],
@@ -209,25 +213,25 @@ class _DatasetRewriter:
         return compared
 
     def _rewrite_file(self, file: ManifestFile) -> dict[str, Any]:
-        asked, path = self._asked, self._folder / file.name
+        options, path = self._options, self._folder / file.name
         common = {
             "tree": file.layout.tree,
             "file_name": file.name,
-            "skip_unwritable": asked.skip_unwritable,
-            "compression": asked.compression_setting,
+            "skip_unwritable": options.skip_unwritable,
+            "compression": options.compression_setting,
         }
         given = {"source": str(self._home / file.name), "path": str(path), **common}
-        if asked.writes_rntuple:
-            return self._run_action("twin", {**given, "clusterBytes": -asked.auto_flush}, file)
+        if options.writes_rntuple:
+            return self._run_action("twin", {**given, "clusterBytes": -options.auto_flush}, file)
         layout = {
-            "autoFlush": asked.auto_flush,
-            "basketSize": asked.basket_bytes,
-            "basketMemory": asked.memory_bytes,
+            "autoFlush": options.auto_flush,
+            "basketSize": options.basket_bytes,
+            "basketMemory": options.memory_bytes,
         }
-        sort = {"method": rewrite_options.ORDERS.get(asked.order, "")}
-        if not _needs_sorting_pass(file, asked):
-            how, more = ("rewrite", layout) if asked.rewrites_events else ("order", sort)
-            return self._run_action(how, {**given, **more}, file)
+        sort = {"method": rewrite_options.ORDERS.get(options.order, "")}
+        if not _needs_sorting_pass(file, options):
+            action, more = ("rewrite", layout) if options.rewrites_events else ("order", sort)
+            return self._run_action(action, {**given, **more}, file)
         unsorted = path.with_name(f".{file.name}.unsorted")
         made = self._run_action("rewrite", {**given, **layout, "path": str(unsorted)}, file)
         self._run_action("order", {**given, **sort, "source": str(unsorted)}, file)
@@ -268,10 +272,11 @@ class _DatasetRewriter:
 
     def _check_order(self, file: ManifestFile) -> None:
         """Check the requested order by the positions of the baskets in the file."""
-        asked, found = self._asked.order, file.layout.basket_order
-        if asked in ("entry", "branch") and asked not in found.split():
+        order, found = self._options.order, file.layout.basket_order
+        if order in ("entry", "branch") and order not in found.split():
             raise DatasetError(
-                f"its baskets should lie by {asked} and do not (measured: {found})", where=file.name
+                f"its baskets should lie by {order} and do not (measured: {found})",
+                where=file.name,
             )
 
 
@@ -289,14 +294,14 @@ def _check_same_values(
     _reject_differences(wrong, "leaves")
 
 
-def _reject_differences(wrong: Sequence[str], what: str) -> None:
+def _reject_differences(wrong: Sequence[str], noun: str) -> None:
     if wrong:
         named = ", ".join(wrong[:MAX_NAMED_LEAVES]) + (
             ", …" if len(wrong) > MAX_NAMED_LEAVES else ""
         )
         raise DatasetError(
             "the result does not hold the values of its source and is refused; "
-            f"of {len(wrong)} {what} they differ: {named}",
+            f"of {len(wrong)} {noun} they differ: {named}",
             hint="Try another ROOT release with --root.",
         )
 

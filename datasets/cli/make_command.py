@@ -86,7 +86,7 @@ def rewrite_option_flags(function: Callable[..., None]) -> Callable[..., None]:
 @click.command("make")
 @click.argument("name", shell_complete=complete_datasets)
 @rewrite_option_flags
-@click.option("--as", "new", default="", metavar="NEW", help="Name of a dataset that is made anew.")
+@click.option("--as", "new", default="", metavar="NEW", help="Name of the rewritten dataset.")
 @click.option(
     "--source",
     metavar="PATH",
@@ -114,23 +114,22 @@ def make(
 
     NAME may also be a file NAME.toml with a table [raw], which describes files of seeded bytes.
 
-    With options that ask for another layout, or with --as, any dataset's content is written anew
-    as a dataset of its own: a shipped one's, one that was added, or another that was made so.
-    --root alone makes a shipped dataset with that release.
+    Options for another layout, or --as, rewrite the content of any dataset as a new one: a shipped,
+    an added or a rewritten dataset. --root alone makes a shipped dataset with that release.
 
     \b
     Example: treehammer datasets make nanoaod-merged --source ~/Downloads
              treehammer datasets make reference-small --compression zstd:5 --order branch
     """
-    asked = RewriteOptions(**options)
+    requested = RewriteOptions(**options)
     given = replace(settings, sources_dir=source or settings.sources_dir)
     catalogue = FolderCatalogue(settings.datasets_dir)
     if name.endswith(SPEC_SUFFIX):
-        print_dataset(catalogue, _make_own(catalogue, Path(name), asked, new, replace_existing))
+        print_dataset(catalogue, _make_own(catalogue, Path(name), requested, new, replace_existing))
         return
     plan = generated_spec.load_shipped_spec(name)
-    if asked.changes_layout or new or (asked.root and not plan):
-        print_dataset(catalogue, _rewrite_dataset(given, name, asked, new, replace_existing))
+    if requested.changes_layout or new or (requested.root and not plan):
+        print_dataset(catalogue, _rewrite_dataset(given, name, requested, new, replace_existing))
         return
     if plan is None:
         hint = f"Shipped: {', '.join(generated_spec.list_shipped_specs())}."
@@ -144,7 +143,7 @@ def make(
         )
         return
     software = root_process.prepare_dataset_root(
-        asked.root or plan.root, settings.software_dir, progress_bar
+        requested.root or plan.root, settings.software_dir, progress_bar
     )
     manifest = catalogue.make(
         plan,
@@ -157,7 +156,11 @@ def make(
 
 
 def _make_own(
-    catalogue: FolderCatalogue, path: Path, asked: RewriteOptions, new: str, replace_existing: bool
+    catalogue: FolderCatalogue,
+    path: Path,
+    requested: RewriteOptions,
+    new: str,
+    replace_existing: bool,
 ) -> Manifest:
     """Make a dataset from a spec of the user's own.
 
@@ -169,7 +172,7 @@ def _make_own(
         raise DatasetError(
             "is not a spec of raw files", where=str(path), hint="It needs a table [raw]."
         )
-    if asked != RewriteOptions() or new:
+    if requested != RewriteOptions() or new:
         raise DatasetError(
             "raw files have no layout",
             where=str(path),
@@ -180,17 +183,17 @@ def _make_own(
 
 
 def _rewrite_dataset(
-    settings: Settings, name: str, asked: RewriteOptions, new: str, replace_existing: bool
+    settings: Settings, name: str, requested: RewriteOptions, new: str, replace_existing: bool
 ) -> Manifest:
-    wanted = new or asked.suggest_name(name)
+    wanted = new or requested.suggest_name(name)
     source = catalogues.ensure_dataset(name, settings, progress_bar)
-    release = asked.root or source.origin.get("root_requested", layout_measurement.DEFAULT_ROOT)
+    release = requested.root or source.origin.get("root_requested", layout_measurement.DEFAULT_ROOT)
     software = root_process.prepare_dataset_root(release, settings.software_dir, progress_bar)
     catalogue = FolderCatalogue(settings.datasets_dir)
     return dataset_rewriting.rewrite_dataset(
         catalogue,
         source,
-        asked,
+        requested,
         wanted,
         software,
         bars=progress_bar,

@@ -96,7 +96,8 @@ def run_action(
     result: dict[str, Any] = answer["result"]
     if request.version and result["root"] != request.version:
         raise SoftwareError(
-            f"asked for ROOT {request.version}, got {result['root']}", where=request.request
+            f"ROOT {request.version} was requested, but this is {result['root']}",
+            where=request.request,
         )
     return result
 
@@ -104,7 +105,7 @@ def run_action(
 def _exchange_messages(
     process: subprocess.Popen[str], document: Mapping[str, Any], on_done: Callable[[int], None]
 ) -> dict[str, Any] | None:
-    """Send the request, pass progress on, and return the last word or None."""
+    """Send the request, pass progress on, and return the final message, or None."""
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin, process.stdout:

@@ -374,7 +374,7 @@ def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
     if rule.state == "OK":
         return COMPLETE, ""
     if rule.state == "STUCK":
-        return STUCK, rule.error or "Rucio does not say why"
+        return STUCK, rule.error or "Rucio gives no reason"
     if rule.state in ("SUSPENDED", "WAITING_APPROVAL"):
         return STUCK, f"the rule is {rule.state.lower().replace('_', ' for ')}"
     return (COPYING if rule.locks_copying else WAITING), ""

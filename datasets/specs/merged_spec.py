@@ -1,6 +1,6 @@
 """Merged datasets: the events of a given ROOT file, rewritten many times into a larger one.
 
-The file itself is not shipped: it is somebody else's, known here by its checksum.
+The file itself is not shipped, only its checksum is known: others publish it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MergedSpec(DatasetSpecBase):
         source: the file that they come from.
         copies: how many times each event is written.  The first copy is the event itself.
         kept_bits: leading bits of the mantissa that every copy of a floating-point value shares.
-            Of the bits below, those that the branch makes use of are drawn anew for each copy.
+            Lower bits that the branch uses are drawn at random for each copy.
         basket_memory: bytes of all baskets together, for ``TTree::OptimizeBaskets``.
     """
 

@@ -89,7 +89,7 @@ class RewriteOptions:
 
     @property
     def rewrites_events(self) -> bool:
-        """Whether events must be written anew; else whole baskets are copied."""
+        """Whether events are rewritten; otherwise whole baskets are copied."""
         return not self.order or any(
             (self.root, self.compression, self.autoflush, self.basket_size, self.basket_memory)
         )

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 
-#: Seconds until a Ctrl-C that could not be heard is repeated.
+#: Seconds until a Ctrl-C that could not be handled is repeated.
 INTERRUPT_REPEAT_DELAY_S = 0.02
 
 

@@ -89,10 +89,10 @@ def _parse_boolean(raw: _RawValue) -> bool:
     return parsed
 
 
-def _text_of(characters: str, punctuation: str) -> _Parser:
+def _text_of(characters: str, expected: str) -> _Parser:
     def parse(raw: _RawValue) -> str:
         if not isinstance(raw.value, str) or not re.fullmatch(f"[{characters}]*", raw.value):
-            raise raw.error(f"letters, digits, {punctuation}")
+            raise raw.error(expected)
         return raw.value
 
     return parse
@@ -141,12 +141,6 @@ def _parse_recipients(raw: _RawValue) -> str:
 def _parse_sender(raw: _RawValue) -> str:
     if raw.value and not (isinstance(raw.value, str) and _MAIL_ADDRESS.fullmatch(raw.value)):
         raise raw.error("a mail address")
-    return str(raw.value)
-
-
-def _parse_read_access(raw: _RawValue) -> str:
-    if raw.value not in (PUBLIC, KEYS):
-        raise raw.error("'public' or 'keys'")
     return str(raw.value)
 
 
@@ -220,7 +214,8 @@ def _xdg_folder(variable: str, fallback: str) -> Path:
     return (Path(base) if base else Path.home() / fallback) / "treehammer"
 
 
-_parse_rucio_name = _text_of("A-Za-z0-9._-", "'.', '_' and '-'")
+_parse_rucio_name = _text_of("A-Za-z0-9._-", "letters, digits, '.', '_' and '-'")
+_parse_printable = _text_of(" -~", "printable ASCII characters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +245,7 @@ class Settings:
         _parse_path, "rules for the states of sites [default: the shipped ones]"
     )
     control_release: str = _setting(
-        _text_of("!-~", "punctuation"),
+        _text_of("!-~", "letters, digits and punctuation"),
         "changes: ROOT release to which the others are related over time "
         "[default: the one that shares most jobs with others]",
         "",
@@ -283,7 +278,7 @@ class Settings:
         _parse_path, "serve: the service's master key [default: service.key in data_dir]"
     )
     serve_host: str = _setting(
-        _text_of("A-Za-z0-9._:-", "'.', '-' and ':'"),
+        _text_of("A-Za-z0-9._:-", "letters, digits, '.', '_', '-' and ':'"),
         "serve: address to listen at; 0.0.0.0 for all addresses",
         "127.0.0.1",
     )
@@ -296,12 +291,12 @@ class Settings:
         _parse_boolean, "serve: no certificate, because TLS terminates in a proxy", False
     )
     serve_read_access: str = _setting(
-        _parse_read_access,
+        _choice_of(PUBLIC, KEYS),
         "serve: 'public' lets everybody read results, 'keys' requires a key with the role read",
         KEYS,
     )
     serve_user_header: str = _setting(
-        _text_of("A-Za-z0-9-", "'-'"),
+        _text_of("A-Za-z0-9-", "letters, digits and '-'"),
         "serve: header in which the proxy names the authenticated user, e.g. X-Remote-User "
         "[default: none]",
         "",
@@ -321,21 +316,21 @@ class Settings:
         _parse_service_url, "serve: OpenID provider that people sign in with [default: none]", ""
     )
     serve_oidc_client_id: str = _setting(
-        _text_of(" -~", "printable ASCII"), "serve: this service's client id at the provider", ""
+        _parse_printable, "serve: this service's client id at the provider", ""
     )
     serve_oidc_client_secret_file: Path | None = _setting(
         _parse_path, "serve: file with the client secret [default: none, a public client]"
     )
     serve_oidc_scopes: str = _setting(
-        _text_of(" -~", "printable ASCII"),
+        _parse_printable,
         "serve: scopes requested from the provider",
         "openid profile email",
     )
     serve_oidc_group_claim: str = _setting(
-        _text_of(" -~", "printable ASCII"), "serve: claim with a person's groups", "groups"
+        _parse_printable, "serve: claim with a person's groups", "groups"
     )
     serve_oidc_roles: str = _setting(
-        _text_of(" -~", "printable ASCII"),
+        _parse_printable,
         "serve: roles of the provider's groups, GROUP=ROLE, comma separated; * is everybody",
         "",
     )
@@ -389,7 +384,7 @@ class Settings:
         _choice_of("none", "starttls", "tls"), "alarms: encryption to the mail server", "none"
     )
     alarm_smtp_user: str = _setting(
-        _text_of(" -~", "printable ASCII"),
+        _parse_printable,
         "alarms: user at the mail server [default: no login]",
         "",
     )

@@ -215,17 +215,17 @@ def progress_bar(what: str, total: int) -> Iterator[ProgressCallback]:
 
             yield move
         return
-    began = said = time.monotonic()
+    began = printed = time.monotonic()
     tenth, noted = 0, ""
 
     def line(done: int, note: str = "") -> None:
-        nonlocal said, tenth, noted
+        nonlocal printed, tenth, noted
         if not done and total == 1 and note != noted:  # one long step: its notes are all there is
             noted = note
             click.echo(f"{what}: {note}", err=True)
         now, reached = time.monotonic(), 10 * done // total if total else 10
-        if reached > tenth and now - said >= MIN_LINE_INTERVAL_S:
-            said, tenth = now, reached
+        if reached > tenth and now - printed >= MIN_LINE_INTERVAL_S:
+            printed, tenth = now, reached
             left = (now - began) * (total - done) / done
             rest = f", about {left:.0f} s remaining" if done < total else ""
             click.echo(f"{what}: {done}/{total} {note}".rstrip() + rest, err=True)

@@ -37,7 +37,7 @@ from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Submi
 from treehammer.submit.reporting import job_reporting
 from treehammer.submit.tracking.campaign_polling import make_tracker, wait_for_campaign
 
-#: Probes in a row of which nothing came back, after which the search stops.
+#: Probes in a row without any result, after which the search stops.
 MAX_LOST_PROBES = 3
 
 #: Receives the state and the conclusion after each probe.
@@ -168,12 +168,12 @@ class BisectionRun:
         self._skip(ProbeRecord(build, SKIPPED, campaign, reason=result.failure))
 
     def _note_lost(self, campaign: str, build: int) -> None:
-        """Note a probe of which nothing came back; it is repeated a few times."""
+        """Note a probe without any result; it is repeated a few times."""
         self._save(self.state.settle_pending(ProbeRecord(build, MEASURED, campaign, reason="lost")))
         last = self.state.probes[-MAX_LOST_PROBES:]
         if len(last) == MAX_LOST_PROBES and all(one.reason == "lost" for one in last):
             raise BatchError(
-                f"nothing came back from {MAX_LOST_PROBES} campaigns in a row",
+                f"{MAX_LOST_PROBES} campaigns in a row returned no results",
                 where=f"bisect {self.state.id}",
                 hint=f"See treehammer status {campaign}; then treehammer bisect --resume.",
             )

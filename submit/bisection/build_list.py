@@ -85,7 +85,7 @@ def _list_package_releases(good: str, bad: str, requirements: str) -> list[Liste
     match = None if failure else _VERSIONS_LINE.search(done.stdout)
     if match is None:
         raise SoftwareError(
-            f"cannot list the releases of {name}: {failure or 'no answer of pip'}",
+            f"cannot list the releases of {name}: {failure or 'pip did not answer'}",
             where="--over",
             hint="List them in a file, one pypi:NAME==VERSION a line, the oldest first.",
         )

@@ -29,7 +29,7 @@ class ProbeResult:
         effects: ln(build/GOOD) of each paired job.
         counter: exact counter of GOOD and of the build.
         failure: why the build could not be measured; ''.
-        was_run: whether any execution of the build came back.
+        was_run: whether any execution of the build returned a result.
         good_failed: whether it is GOOD that could not be measured.
     """
 
@@ -88,7 +88,7 @@ def read_probe(
             hint="Choose one value of each axis with -P, and one site.",
         )
     if not found or not found[0].b:
-        return ProbeResult(failure="none of its executions came back", was_run=False)
+        return ProbeResult(failure="none of its executions returned a result", was_run=False)
     if exact:
         return _read_counter(found[0], metric)
     effect = measure_effect(found[0], metric, AXIS, collect_checksums(samples))

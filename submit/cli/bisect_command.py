@@ -126,9 +126,9 @@ def bisect(
 ) -> ExitCode:
     """Find the build between GOOD and BAD that changed a metric of TEST.
 
-    Each job measures one build beside GOOD. The next build is the one from which most is learned;
-    the search ends at the wanted certainty. Leaves with 0 when it found the build, with 3 when
-    nothing changed or nothing is certain.
+    Each job measures one build beside GOOD. The next build is the most informative one; the search
+    ends at the requested certainty. The exit code is 0 if the build was found, 3 if nothing changed
+    or no answer is certain.
 
     \b
     Example: treehammer bisect 6.38.00 6.40.00 ttree-read -P cache_mb=30 \\
@@ -240,7 +240,7 @@ def _describe_result(probe: ProbeRecord) -> str:
     if probe.counter is not None:
         return f"{probe.counter[1]:g} (GOOD {probe.counter[0]:g})"
     if not probe.effects:
-        return "nothing came back"
+        return "no results"
     return ", ".join(map(format_effect, probe.effects))
 
 

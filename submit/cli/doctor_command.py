@@ -16,7 +16,7 @@ from treehammer.text_formatting import pluralize
 @output_options
 @click.pass_obj
 def doctor(settings: Settings, form: str) -> ExitCode:
-    """Check this installation and what it depends on; name the remedy of each problem.
+    """Check this installation and its dependencies; name the remedy of each problem.
 
     Packages, disks, database, results service, clock, credentials, authorities, Rucio, pools and
     doors. Every check is bounded in time. The exit code is 1 if one failed.

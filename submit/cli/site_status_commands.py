@@ -226,7 +226,7 @@ def _describe_central(rules: StatusRules) -> str:
 def override(
     settings: Settings, site: str, state: str, why: str, until: str, kind: str | None, who: str
 ) -> None:
-    """Set the state of a site until a time, whatever the rules say.
+    """Set the state of a site until a time, regardless of the rules.
 
     It replaces an earlier override of the site. Who set it, why and until when are kept.
 

@@ -208,7 +208,7 @@ def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
 def render(
     settings: Settings, request: campaign_request.CampaignRequest, full: bool, output: Path | None
 ) -> None:
-    """Show exactly what would be sent to the batch system.
+    """Show the files exactly as they would be sent to the batch system.
 
     In a folder made with -o each local job runs by itself:
     cd FOLDER/1/inputs && python worker.pyz run job.json; for an HTCondor pool use condor_submit with

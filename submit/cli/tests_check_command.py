@@ -137,6 +137,6 @@ def _find_contents(name: str, settings: Settings) -> DatasetContents | None:
         return (
             DatasetContents.from_spec(spec) if isinstance(spec, GeneratedSpec | RawSpec) else None
         )
-    if settings.rucio_config:  # it may be a dataset of Rucio, which is not asked here
+    if settings.rucio_config:  # it may be a dataset of Rucio, which is not queried here
         return None
     raise catalogue.unknown_dataset_error(name)

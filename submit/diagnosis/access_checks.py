@@ -1,4 +1,4 @@
-"""Checks of what lets jobs read: sites, pools, doors, Rucio, credentials and authorities."""
+"""Checks of access: sites, pools, doors, Rucio, credentials and certificate authorities."""
 
 from __future__ import annotations
 

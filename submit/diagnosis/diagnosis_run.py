@@ -23,7 +23,7 @@ class DiagnosisState(Enum):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """State of one part: ``finding`` is the observation, ``remedy`` what to do about it."""
+    """State of one part: ``finding`` is the observation, ``remedy`` the advice."""
 
     part: str
     state: DiagnosisState
@@ -37,9 +37,9 @@ class InstallationCheck:
 
     Attributes:
         name: part that is named if the check itself fails.
-        examine: yields what it finds; errors of the tree are findings, too.
-        limit_s: seconds after which its remaining findings are not waited for.
-        remedy: what to do if it takes longer.
+        examine: yields the findings; a TreehammerError is a finding, too.
+        limit_s: seconds after which the remaining findings are ignored.
+        remedy: advice if it takes longer.
         late_state: state if it takes longer.
     """
 
@@ -51,7 +51,7 @@ class InstallationCheck:
 
 
 class _RunningCheck:
-    """A check in a thread of its own, which is left behind if it hangs."""
+    """A check in its own thread, which is abandoned if it hangs."""
 
     def __init__(self, check: InstallationCheck) -> None:
         self.check = check

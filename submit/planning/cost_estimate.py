@@ -155,7 +155,7 @@ class _SiteTotals:
 def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> list[SiteCost]:
     """Estimate the cost of a plan for each site and storage site.
 
-    All jobs of one kind of a load test together read what its ceiling allows.
+    All jobs of one kind of a load test together read as much as its ceiling allows.
     """
     load = plan.pinned_test.definition.load
     totals = {(site.name, storage.name): _SiteTotals() for site, storage in plan.site_pairs}

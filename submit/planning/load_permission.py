@@ -15,7 +15,7 @@ _UNITS = {"opens_per_s": "opens/s", "clients": "clients", "mb_per_s": "MB/s"}
 
 
 def list_load_violations(plan: Plan) -> list[str]:
-    """Describe everything that a load test asks of doors and they do not permit, with a remedy.
+    """Describe each load of a test that its doors do not permit, with a remedy.
 
     Several sites that read one door load it together, so each door is checked once.  This machine's
     own disk permits any load.
@@ -34,7 +34,7 @@ def list_load_violations(plan: Plan) -> list[str]:
 
 
 def check_load_permission(plan: Plan) -> None:
-    """Refuse a load test that asks more of a door than it permits.
+    """Refuse a load test that exceeds the permission of a door.
 
     Raises:
         ConfigError: it does.
@@ -49,14 +49,14 @@ def _door_violations(access: DoorAccess, load: LoadSettings) -> Iterator[str]:
     door = f"Door {access.door.name} of site {access.storage.name}"
     permitted = access.door.load
     if permitted is None:
-        asked = ", ".join(
+        requested = ", ".join(
             f"{key} = {getattr(load.ceiling, key):g}"
             for key in _UNITS
             if getattr(load.ceiling, key)
         )
         yield (
             f"{door} permits no load tests: it has no key load. With the site's consent add "
-            f"load = {{{asked}}} to this door in the sites file."
+            f"load = {{{requested}}} to this door in the sites file."
         )
         return
     yield from (f"{door} {text}" for text in _excesses(load, permitted))
@@ -64,10 +64,10 @@ def _door_violations(access: DoorAccess, load: LoadSettings) -> Iterator[str]:
 
 def _excesses(load: LoadSettings, permitted: LoadPermission) -> Iterator[str]:
     for key, unit in _UNITS.items():
-        asked, most = getattr(load.ceiling, key), getattr(permitted, key)
-        if asked > most:
+        requested, most = getattr(load.ceiling, key), getattr(permitted, key)
+        if requested > most:
             yield (
-                f"permits at most {most:g} {unit} (load.{key}); the test asks for {asked:g} "
+                f"permits at most {most:g} {unit} (load.{key}); the test asks for {requested:g} "
                 f"(ceiling.{key} of [load]): lower its load and -S load.ceiling.{key}=N, or have "
                 "the site raise its limit in the sites file."
             )

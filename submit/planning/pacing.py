@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
 
-#: Ended jobs without which no site is judged, unless the threshold asks for fewer.
+#: Ended jobs without which no site is judged, unless the threshold is lower.
 MIN_JUDGED_JOBS = 3
 
 

@@ -39,10 +39,10 @@ def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:
     for (site, name), door in doors.items():
         missing = [one for one in settings if one not in door.settings]
         if site != LOCAL_BATCH and missing:
-            asked = ", ".join(f'"{one}"' for one in dict.fromkeys((*door.settings, *missing)))
+            permitted = ", ".join(f'"{one}"' for one in dict.fromkeys((*door.settings, *missing)))
             yield (
                 f"Door {name} of site {site} does not permit changing {', '.join(missing)}. With the "
-                f"site's consent add settings = [{asked}] to this door in the sites file."
+                f"site's consent add settings = [{permitted}] to this door in the sites file."
             )
 
 

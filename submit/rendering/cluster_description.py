@@ -74,7 +74,7 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
             "idle_s": job_policy.IDLE_LIMIT_S,
             "wall_s": round(cluster.wall_s),
             "lease_s": job_policy.lease_duration_s(round(cluster.wall_s)),
-            # Copy programs of load tests write as many files as the test asks for.
+            # Copy programs of load tests write as many files as the test requests.
             "disk": plan.pinned_test.definition.load is None,
             "held_s": job_policy.HOLD_LIMIT_S,
             "pause_s": job_policy.RETRY_PAUSE_S,

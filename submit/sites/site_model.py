@@ -12,7 +12,7 @@ from treehammer.collectors.batch_names import HTCONDOR_PREFIX, LOCAL_BATCH
 
 @dataclass(frozen=True)
 class LoadPermission:
-    """The most that load tests may ask of a door at a time; 0 or '' permits none of it.
+    """Largest load of a door at a time; 0 or '' permits none.
 
     ``mb_per_s`` counts 10⁶ bytes; ``writable`` is the path of an area for their files.
     """
@@ -100,8 +100,8 @@ class Site:
         templates: folder with the site's own templates, None for the shipped ones.
         submit: additional submit commands, e.g. ``{"accounting_group": "group_io"}``.
         labels: words by which ``--sites`` selects it.
-        cert_dir: folder of certificate authorities on its nodes, '' for what clients use by
-            themselves.
+        cert_dir: folder of certificate authorities on its nodes, '' for the
+            clients' own default.
     """
 
     name: str

@@ -278,7 +278,7 @@ def _probe_grid_resource(site: Site) -> SiteProbeResult:
     reached = measure_reachability(address if "://" in address else daemon_url(address))
     if reached.rtt_s is None:
         finding = f"{address} does not answer: {reached.error}"
-        remedy = "Correct grid_resource, or ask the site."
+        remedy = "Correct grid_resource, or contact the site."
         return SiteProbeResult(site.name, check, PROBE_FAILED, finding, remedy)
     finding = f"{address} accepts connections; only a job can verify that it accepts jobs"
     return SiteProbeResult(site.name, check, PROBE_OK, finding, rtt_s=reached.rtt_s)

@@ -73,7 +73,7 @@ class CeilingsTable(StrictModel):
 
 
 class LoadPermissionTable(StrictModel):
-    """Load that a door permits at a time; what is missing is not permitted."""
+    """Load that a door permits at a time; a missing kind is not permitted."""
 
     opens_per_s: float = Field(0.0, ge=0, lt=1e9, description="Files opened per second.")
     clients: int = Field(0, ge=0, lt=2**31, description="Clients connected.")

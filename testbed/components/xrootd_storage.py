@@ -391,7 +391,7 @@ def save_daemon_spec(spec: DaemonSpec) -> None:
 
 
 def load_daemon_spec(folder: Path, name: str) -> DaemonSpec:
-    """Load what :func:`save_daemon_spec` saved for a server in this folder.
+    """Load the result of :func:`save_daemon_spec` for a server in this folder.
 
     Raises:
         OSError: it was not saved.

@@ -159,5 +159,5 @@ class Component(Protocol):
 def write_secret(path: Path, text: str) -> None:
     """Write a file that only the current user can read."""
     path.touch(mode=0o600)
-    path.chmod(0o600)  # whatever the umask is, and the mode of an older file
+    path.chmod(0o600)  # independent of the umask and of the mode of an older file
     path.write_text(text, encoding="utf-8")

@@ -178,7 +178,7 @@ def wait_until(true: Callable[[], bool], otherwise: str) -> None:
 
     Args:
         true: asked repeatedly.
-        otherwise: what is wrong while it is false.
+        otherwise: message of the error while it is false.
 
     Raises:
         TestbedError: it stays false for :data:`TIMEOUT_S`.

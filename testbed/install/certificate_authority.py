@@ -79,7 +79,7 @@ class CertificateAuthority:
         signed = made.sign(self._key, hashes.SHA256())
         certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         private.touch(mode=0o600)
-        private.chmod(0o600)  # whatever the umask is, and the mode of an older file
+        private.chmod(0o600)  # independent of the umask and of the mode of an older file
         private.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,

@@ -113,7 +113,7 @@ def fetch_archives(
 
 
 def is_complete(tree: Path, asked: Mapping[str, Any]) -> bool:
-    """Whether a tree holds what is asked for."""
+    """Whether a tree holds the requested packages."""
     with suppress(OSError, ValueError):
         found = json.loads((tree / COMPLETION_FILE).read_text(encoding="utf-8"))
         return isinstance(found, dict) and found.items() >= asked.items()

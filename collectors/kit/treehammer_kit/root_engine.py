@@ -121,7 +121,7 @@ _FORMATS = {
 
 
 def set_prefetching(root: Any, task: PayloadTask) -> None:
-    """Turn asynchronous prefetching of TTreeCaches on if asked for, before any file is opened.
+    """Turn on asynchronous prefetching of TTreeCaches if requested, before any file is opened.
 
     Raises:
         PayloadError: on for RNTuples, which have no such cache.

@@ -45,7 +45,7 @@ class LoadTimer:
 
     @property
     def stopped(self) -> bool:
-        """Whether the load was asked to end."""
+        """Whether the end of the load was requested."""
         return self._stop.is_set()
 
     def sleep(self, seconds: float) -> None:
@@ -128,7 +128,7 @@ class LoadDriver:
         self._recorder.record(flight, now_s, server, failure)
         if flight.operation.then and not failure:
             self._follow(flight.operation)
-        # Last: nobody may see the end of the load before an operation that follows.
+        # Last: the load must not appear ended before an operation that follows.
         self._in_flight.pop(id(flight), None)
 
     def _follow(self, operation: Operation) -> None:

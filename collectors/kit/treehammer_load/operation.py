@@ -31,7 +31,7 @@ class Operation(NamedTuple):
     """One operation that is due at an instant.
 
     Attributes:
-        due_s: seconds since step 0 began; negative for what prepares the load.
+        due_s: seconds since step 0 began; negative for preparations.
         name: one of the record's ``OPERATIONS``.
         client: number of the client that performs it.
         file: the file; a new one for ``write_file`` and ``create`` (an empty file).
@@ -110,7 +110,7 @@ class Flight:
         self.released_s = self._clock()
 
     def stop_clock(self) -> None:
-        """Note that the operation is done now; what its client still checks takes no part in it."""
+        """Note that the operation is done now; later checks of the client do not count."""
         self.done_s = self._clock()
 
     def has_lasted(self, seconds: float) -> bool:
@@ -166,7 +166,7 @@ class StorageClient:
         """End programs that are still running; their operations have failed already."""
 
     def close(self) -> None:
-        """Close what is open, within a few seconds."""
+        """Close connections and files, within a few seconds."""
 
 
 class WrappingClient(StorageClient):
@@ -194,7 +194,7 @@ class WrappingClient(StorageClient):
         self.inner.abort()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close connections and files."""
         self.inner.close()
 
 

@@ -115,7 +115,7 @@ def run_payload(
 def perform_load(
     task: LoadTask, make_operations: MakeOperations, prepare: Optional[MakePreparation] = None
 ) -> LoadOutcome:
-    """Perform a load until its end or SIGTERM, and remove what it wrote.
+    """Perform a load until its end or SIGTERM, and remove the files that it wrote.
 
     Raises:
         PayloadError: the task cannot be performed.
@@ -147,7 +147,7 @@ def perform_load(
 
 
 def _make_task_client(task: LoadTask, clients: int) -> StorageClient:
-    """Make the client of a task's storage, with a copy program and polls if the task asks for them."""
+    """Make the client of a task's storage, with a copy program and polls if the task requires them."""
     client = make_client(
         task.url,
         clients,

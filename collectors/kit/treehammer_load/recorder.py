@@ -23,7 +23,7 @@ class StepClock(NamedTuple):
     Attributes:
         step_s: seconds of a step.
         start_us: start of step 0, microseconds since 1970 UTC.
-        first: first step of this generator; what is due earlier counts to it.
+        first: first step of this generator, to which earlier operations count.
     """
 
     step_s: float

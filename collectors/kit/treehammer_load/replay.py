@@ -1,4 +1,4 @@
-"""Replay of a recording: its operations at the recorded instants, whatever the storage does."""
+"""Replay of a recording: its operations at the recorded instants, however the storage responds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .load_task import MAX_CLIENTS, LoadTask
 from .operation import Flight, LoadFile, Operation
 from .workloads import LoadSpan
 
-#: Operations that are replayed; what changes files is left out.
+#: Operations that are replayed; those that change files are left out.
 REPLAYED = frozenset({"open", "stat", "read", "vector_read", "close"})
 #: Largest factor of speed.
 MAX_FACTOR = 1000.0
@@ -41,7 +41,7 @@ class Recording(NamedTuple):
 
 
 class Replay:
-    """Operations with their instants, which end by themselves, and what the replay was like.
+    """Replayed operations at their instants, and figures of the replay.
 
     Args:
         recording: the recording.
@@ -150,7 +150,7 @@ def load_recording(task: LoadTask) -> Iterator[Operation]:
 
 @lru_cache(maxsize=1)
 def _load_recording(files: Tuple[LoadFile, ...]) -> Recording:
-    """Fetch the recording of a dataset and choose what can be replayed."""
+    """Fetch the recording of a dataset and choose the operations that can be replayed."""
     by_name = {file.url.rpartition("/")[2]: file for file in files}
     if RECORDING_NAME not in by_name:
         raise _make_replay_error(

@@ -104,7 +104,7 @@ ChunkChooser = Callable[[int, int, random.Random], Sequence[Chunk]]
 
 
 def make_chunk_chooser(pattern: str, block: int, vector: int) -> ChunkChooser:
-    """Make the function that chooses what is read next.
+    """Make the function that chooses the next chunks to read.
 
     Args:
         pattern: ``consecutive`` blocks from a random one, each client on its own; blocks at

@@ -22,7 +22,7 @@ _HEAP_DAMAGE = re.compile(
     r"^(?:free|malloc|realloc|munmap_chunk|double free|corrupted)\b.*", re.MULTILINE
 )
 _FRAME = re.compile(r"^(?P<library>\S+?)\((?P<symbol>_Z\w+)\+0x[0-9a-f]+\) ?\[", re.MULTILINE)
-#: Libraries whose frames say nothing of the cause: the interpreters' and the C library's.
+#: Libraries whose frames do not show the cause: the interpreters' and the C library's.
 _FOREIGN_LIBRARY = re.compile(r"/(?:libc|libpthread|libpython|python|libstdc\+\+|libCling)[^/]*$")
 _MISSING_DICTIONARY = re.compile(r"no dictionary for class (\S+) is available")
 

@@ -25,7 +25,7 @@ _UNAUTHENTICATED = re.compile(
     r"|sslv3 alert bad certificate|tlsv1\d? alert (?:unknown ca|certificate required)",
     re.IGNORECASE,
 )
-#: Messages after which it knows the user, who may not read this file.
+#: Messages of a server that knows the user, but does not permit reading this file.
 _FORBIDDEN = re.compile(
     r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}forbidden|forbidden \(403\)|http error 403|insufficient.?scope",
     re.IGNORECASE,
@@ -38,7 +38,7 @@ _UNTRUSTED = re.compile(
 )
 #: Class of ROOT builds without davix and curl.
 _WITHOUT_CREDENTIALS = "TWebFile"
-#: Failures that a refusal may hide behind: class, or class and kind.
+#: Failures that a refusal may cause: class, or class and kind.
 _CANDIDATES = ("open", "read", "stage-in", "software-setup")
 _PAYLOAD_KINDS = ("exit", "exception")
 

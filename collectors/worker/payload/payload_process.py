@@ -192,7 +192,7 @@ class _ProcessSupervisor:
         try:
             self._watch_payload()
         finally:
-            # Also when the log could not be written: no process may stay behind.
+            # Also when the log could not be written: no process may remain.
             survivors = self._kill_survivors()
         self._drain_output()
         return self._build_outcome(survivors)

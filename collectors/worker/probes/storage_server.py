@@ -30,7 +30,7 @@ class ServerIdentity:
 def query_server(scheme: str, host: str, port: int) -> ServerIdentity:
     """Ask a server for its identity; failures and refusals leave fields None.
 
-    Each execution asks again: a server may be upgraded while a job runs.
+    Each execution repeats the request: a server may be upgraded while a job runs.
     """
     try:
         if scheme in ("http", "https"):

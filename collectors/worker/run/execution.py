@@ -148,7 +148,7 @@ class Execution:
         ).perform()
 
     def _withdraw_from_start(self) -> None:
-        """Let no other job wait for this one, unless it failed later."""
+        """Release the other jobs from waiting for this one, unless it failed later."""
         common_start = self._context.common_start
         if common_start is not None and self._record.phase != "start":
             common_start.withdraw(self._name)

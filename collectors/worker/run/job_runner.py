@@ -47,7 +47,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
     """Run the job's executions in order; True when each ended without failure.
 
     Writes ``records/``, ``logs/`` and ``attempt.json`` to ``output``, also after failures.  Records
-    are sent to the results service as well, if one is named beside the job.
+    are also sent to the results service, if a file beside the job names one.
 
     Raises:
         OSError: ``output`` cannot be written.
@@ -147,7 +147,7 @@ def _group_launches(specs: Sequence[ExecutionSpec]) -> Iterator[Tuple[ExecutionS
 def locate_kit(target: str) -> str:
     """Return the payload kit's folder: the installed one, or a copy from the zipapp in ``target``.
 
-    What the kit shares with the worker lies beside it.
+    The modules that the kit shares with the worker are copied beside it.
     """
     package = __package__.rsplit(".", 2)[0]
     source = importlib.resources.files(package)

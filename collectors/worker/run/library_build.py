@@ -80,7 +80,7 @@ def _run_build(
 def describe_environment(
     build: BuildCommand, folder: str, inherited: Dict[str, str]
 ) -> Dict[str, str]:
-    """Return variables by which the payload finds what was built, before anything else."""
+    """Return variables by which the payload finds the built libraries first."""
     preload = [os.path.join(folder, name) for name in build.preload]
     variables = {BUILD_VARIABLE: folder, "LD_LIBRARY_PATH": folder}
     if preload:

@@ -48,7 +48,7 @@ def run_logged_command(
         try:
             return _wait_for_end(process, deadline, check_stop)
         finally:
-            # Whatever it left behind must not change the execution.
+            # Its leftovers must not change the execution.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -35,7 +35,7 @@ def apply_settings(context: JobContext, spec: ExecutionSpec, name: str) -> None:
 
 
 def restore_settings(context: JobContext) -> str:
-    """Apply the settings that the test leaves behind, also after a stop; return what failed, or ''."""
+    """Apply the settings that the test leaves behind, also after a stop; return a failure, or ''."""
     before = context.job.payload.before
     timed = [spec for spec in context.job.executions if spec.kind != CHECKSUM]
     if before is None or not timed:

@@ -40,7 +40,7 @@ class Meeting(Protocol):
     repeat: bool
 
     def poll(self, waited_s: float, known: Optional[Appointment]) -> Optional[Appointment]:
-        """Announce this job and ask for the appointment; None while jobs are missing.
+        """Announce this job and request the appointment; None while jobs are missing.
 
         Args:
             waited_s: seconds since the first call.

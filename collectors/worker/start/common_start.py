@@ -175,7 +175,7 @@ class CommonStart:
         return LoadStart(load, time.monotonic() - began, appointment, now_us, waited=True)
 
     def withdraw(self, execution: str) -> None:
-        """Announce that an execution failed before its start, so that nobody waits for it."""
+        """Announce that an execution failed before its start, so that no job waits for it."""
         meeting = self._open_meeting(self._load, f"{self._load.barrier}-{execution}")
         if not self._load.barrier or meeting is None:
             return

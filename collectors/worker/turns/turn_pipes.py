@@ -16,7 +16,7 @@ _MAX_ANSWER = 4096
 
 
 class PayloadEndedError(Exception):
-    """A payload of the launch has ended, or the worker was asked to stop."""
+    """A payload of the launch has ended, or a signal stopped the worker."""
 
 
 class TurnPipes:
@@ -48,7 +48,7 @@ class TurnPipes:
 
         Raises:
             PayloadEndedError: it ended without taking turns.
-            TurnError: it said anything else.
+            TurnError: its answer is another one.
         """
         text = self._read_answer()
         if text != "ready":
@@ -58,7 +58,7 @@ class TurnPipes:
         """Send a command and wait for its answer.
 
         Raises:
-            PayloadEndedError: a payload ended, or the worker was asked to stop.
+            PayloadEndedError: a payload ended, or a signal stopped the worker.
             TurnError: the answer is invalid.
         """
         self.send(command)

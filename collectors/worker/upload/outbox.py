@@ -30,7 +30,7 @@ class Outbox:
         conflicting: those of them that it already had with other content, which it kept.
         refused: identity -> reason why the service rejects the record, or why it is invalid.
         problem: reason why the last transmission stopped; '' for none.
-        retry_after_s: seconds that the service then asked clients to wait.
+        retry_after_s: seconds that the service then required clients to wait.
     """
 
     def __init__(self, folder: str, url: str) -> None:

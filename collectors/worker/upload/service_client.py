@@ -42,7 +42,7 @@ class ServiceResponse:
         status: HTTP status; 0 without a response.
         reason: one sentence on the problem, '' for success.
         document: JSON object of the response, empty for any other body.
-        retry_after_s: seconds that the service asks clients to wait.
+        retry_after_s: seconds that the service requires clients to wait.
         permanent: whether the same request would fail again.
     """
 

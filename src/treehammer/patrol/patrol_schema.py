@@ -103,7 +103,7 @@ class PatrolTable(StrictModel):
     )
     jitter: _Jitter = _duration_field("0", "Longest random delay of a start by time.")
     look_every: _Seconds = _duration_field(
-        "1m", "How often repositories are asked for branches and tags."
+        "1m", "Interval at which branches and tags of repositories are listed."
     )
     time_limit: _Seconds = _duration_field(
         "1d", "Time after which the rest of a campaign is cancelled."

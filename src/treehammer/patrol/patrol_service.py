@@ -83,7 +83,7 @@ class Patrol:
 
     Args:
         settings: all settings.
-        file: what to start.
+        file: the patrol file.
         store: the database.
         lease: lease on behalf of this patrol.
     """
@@ -428,7 +428,7 @@ def open_patrol(
 
     Args:
         settings: all settings.
-        file: what to start.
+        file: the patrol file.
         lease_s: seconds until the lease of a patrol that has died expires for other machines.
         clock: the database's clock.
         on_wait: called before waiting for another process with the same data folder.

@@ -147,16 +147,12 @@ class HTCondorBatch:
         Raises:
             BatchError: HTCondor does not answer.
         """
-        groups: dict[tuple[Submission, int], list[int]] = defaultdict(list)
-        for batch_id in batch_ids:
-            known = parse_batch_id(batch_id, self.root)
-            if known is not None:
-                groups[known[:2]].append(known[2])
+        groups = self._group_by_cluster(batch_ids)
         if not groups:
             return {}
-        queue = self._query_queue([submission for submission, _ in groups])
+        queue = self._query_queue([submission for submission, _, _ in groups])
         found: dict[str, JobStatus] = {}
-        for (submission, cluster), procs in groups.items():
+        for submission, cluster, procs in groups:
             ads = queue.get((submission.name, cluster), {})
             found |= self._derive_statuses(submission, cluster, procs, ads)
         return found

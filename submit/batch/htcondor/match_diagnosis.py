@@ -60,7 +60,7 @@ def check_pool(connection: PoolConnection) -> ScheddIdentity:
     try:
         answer = connection.call_with_retries(lambda htcondor: htcondor.ping(location, "WRITE"))
     except PoolUnreachableError as error:
-        # The bindings report a read-only schedd like an unreachable one: reading tells them apart.
+        # The bindings report a read-only schedd like an unreachable one: only reading distinguishes them.
         connection.call_with_retries(lambda htcondor: htcondor.ping(location, "READ"))
         raise connection.unreachable_error(
             PermissionError("DENIED: read access only, no submission")

@@ -39,7 +39,7 @@ from treehammer.submit.batch.local.attempt_launch import (
 from treehammer.submit.batch.local.spool import Spool, SpooledJob
 from treehammer.submit.batch.staging import describe_os_error
 
-#: Attempts of a queued job that was lost or asked for a retry.
+#: Attempts of a queued job that was lost or requested a retry.
 MAX_LOCAL_ATTEMPTS = 2
 #: Seconds between SIGTERM, which lets the worker write its records, and SIGKILL.
 TERMINATE_GRACE_S = 10.0
@@ -55,7 +55,7 @@ MIN_FREE_BYTES = 16_000_000
 class RunningAttempt:
     """One attempt in progress; ``process`` is None if adopted from a killed runner.
 
-    ``cpus`` is the number of slots that it takes.  ``reason`` says why it is being ended, or why it could not be started.
+    ``cpus`` is the number of slots that it takes.  ``reason`` explains why it is being ended, or could not be started.
     """
 
     job: SpooledJob
@@ -333,7 +333,7 @@ def _describe_exit_code(code: int | None) -> str:
     if code is None:
         return "ended while no runner was alive"
     if code >= 0:
-        return "could not store its records and asks for another attempt"
+        return "could not store its records and requests another attempt"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
@@ -366,7 +366,7 @@ def main(root: str) -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
-    # Orphans of killed workers become children of this process, whatever their environment.
+    # Orphans of killed workers become children of this process, in every environment.
     become_subreaper()
     QueueRunner(spool, log).run(lock)
 

@@ -131,7 +131,7 @@ def test_worker_that_requests_a_retry_is_restarted(spool: SpoolHarness) -> None:
     spool.wait_until_final([ids["a"]], 60)
     first, second = spool.make_batch().query([ids["a"]])[ids["a"]].attempts
     assert (first.exit_code, first.state.value) == (75, "lost")
-    assert "asks for another attempt" in first.reason
+    assert "requests another attempt" in first.reason
     assert (second.exit_code, second.state.value) == (0, "done")
 
 

@@ -127,7 +127,7 @@ def test_missing_working_folder_is_a_configuration_error(
         ("serve_port = 0", ("serve_port", "1 to 65535")),
         ("serve_port = 65536", ("serve_port", "1 to 65535")),
         ("serve_host = 'a b'", ("serve_host", "letters")),
-        ("serve_read_access = 'all'", ("serve_read_access", "'public' or 'keys'")),
+        ("serve_read_access = 'all'", ("serve_read_access", "one of public, keys")),
         ("serve_behind_proxy = 2", ("serve_behind_proxy", "true or false")),
         ("serve_user_header = 'X User'", ("serve_user_header", "letters")),
         ("serve_trusted_proxies = '10.0.0.300'", ("serve_trusted_proxies", "10.0.0.0/24")),

@@ -107,7 +107,7 @@ class CopyCommand(NamedTuple):
 
     @property
     def has_target(self) -> bool:
-        """Whether the copy is written to a file of ours."""
+        """Whether the copy is written to a local file."""
         return any(_TARGET in word for word in self.words)
 
 

@@ -165,7 +165,7 @@ class FileClient(StorageClient):
     # -- writing
 
     def _write(self, flight: Flight) -> None:
-        """Write a new file; what does not fill a unit of direct writing passes the page cache."""
+        """Write a new file; an incomplete last unit of direct writing passes the page cache."""
         file, adler32 = flight.operation.file, 1
         descriptor = os.open(file.url, _NEW | self._direct, 0o644)
         try:

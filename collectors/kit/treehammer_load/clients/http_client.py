@@ -75,7 +75,7 @@ def classify_response(status: int, operation: Operation) -> str:
 
 
 def make_headers(url: str, env: Mapping[str, str]) -> Dict[str, str]:
-    """Make the headers of all requests: who asks, and the bearer token (over TLS only)."""
+    """Make the headers of all requests: user agent, and bearer token (over TLS only)."""
     headers = {"User-Agent": "treehammer", "Accept-Encoding": "identity"}
     token_file = env.get("BEARER_TOKEN_FILE")
     if token_file and url.startswith("https://"):
@@ -188,7 +188,7 @@ class HttpClient(StorageClient):
         server = f"{response.url.host}:{response.url.port}"
         failure = classify_response(response.status, operation)
         if failure:
-            response.close()  # instead of reading, say, a whole file
+            response.close()  # instead of reading a whole file, for example
             return server, failure
         if operation.name == OPEN and operation.keep:
             self._servers[operation.client] = str(response.url)

@@ -36,7 +36,7 @@ class VanishPoller(WrappingClient):
             self.inner.start(flight)
 
     def close(self) -> None:
-        """End the polling and close what is open."""
+        """End the polling and close the inner client."""
         self._polls.put(None)
         self.inner.close()
 

@@ -153,7 +153,7 @@ def parse_log(lines: Iterable[str], form: LineFormat) -> Iterator[ServerCall]:
 
 
 def decode_lines(stream: IO[bytes], remainder: Optional[bytearray] = None) -> Iterator[str]:
-    """Yield complete lines of a file; what follows the last newline is kept in ``remainder``."""
+    """Yield complete lines of a file; text behind the last newline is kept in ``remainder``."""
     kept = bytearray() if remainder is None else remainder
     for line in stream:
         kept += line

@@ -47,7 +47,7 @@ class _ServerSide:
             signal.signal(number, lambda *_: self.stop.set())
         start_us = round(time.time() * 1e6) if task.start_us is None else task.start_us
         self.timer = LoadTimer.from_start(start_us, self.stop)
-        if sees_past:  # a log holds what came before this job
+        if sees_past:  # a log also holds entries from before this job
             self.steps = StepClock(task.step_s, start_us, task.first_step)
         else:
             self.steps = make_step_clock(task, start_us, self.timer.now())
@@ -122,7 +122,7 @@ def _receive_stream(task: LoadTask, address: str, settle_s: float) -> LoadOutcom
         while not side.timer.stopped and side.timer.now() < side.duration_s + settle_s:
             try:
                 packet = receiver.recv(MAX_PACKET_BYTES)
-            except OSError:  # none came
+            except OSError:  # none arrived
                 continue
             for event in decoder.decode(packet):
                 recorder.record(event)

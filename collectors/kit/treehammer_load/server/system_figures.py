@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterator, List, Mapping, NamedTuple
 
-#: Bytes of a sector in /proc/diskstats, whatever the device.
+#: Bytes of a sector in /proc/diskstats, for every device.
 SECTOR_BYTES = 512
 #: Block devices that are no disks of their own: their traffic counts at the disks below.
 _STACKED_DEVICES = ("loop", "ram", "zram", "dm-", "md")
@@ -37,7 +37,7 @@ class SystemFigures(NamedTuple):
     counters: Mapping[str, float]
 
     def subtract(self, earlier: SystemFigures) -> Dict[str, float]:
-        """Return what was added since an earlier state; counters that began anew give 0."""
+        """Return the increase since an earlier state; counters that were reset give 0."""
         return {
             name: max(value - earlier.counters.get(name, 0.0), 0.0)
             for name, value in self.counters.items()
