@@ -350,6 +350,10 @@ def test_real_root(bench: Any, make_spec: Callable[..., Any]) -> None:
     assert ran.record_values["setup_wall_s"] > 0
 
 
+#: Machines of CI need not have later versions of Python.
+NEWEST_PYTHON_OF_CI = 13
+
+
 def python_of(minor: int) -> str:
     """Find a Python 3.``minor``; without one the test is skipped, or fails in CI."""
     import shutil
@@ -364,7 +368,7 @@ def python_of(minor: int) -> str:
         if done.stdout.startswith(f"Python 3.{minor}."):
             return found
     reason = f"there is no Python 3.{minor} here (looked in pyenv's versions and on PATH)"
-    if os.environ.get("CI"):
+    if os.environ.get("CI") and minor <= NEWEST_PYTHON_OF_CI:
         pytest.fail(reason)
     pytest.skip(reason)
 
