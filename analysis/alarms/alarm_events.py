@@ -9,8 +9,7 @@ from urllib.parse import quote
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.release_state import CheckState, describe_check, link_check
 from treehammer.analysis.changes import change_text
-from treehammer.analysis.changes.change_search import ChangeState
-from treehammer.analysis.changes.step_attribution import Attribution
+from treehammer.analysis.changes.change_terms import Attribution, ChangeState
 from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
 from treehammer.sql.core.rows import AlarmEvent, AnnouncedState, ChangePointRow, ReleaseCheck

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from treehammer.analysis.changes.change_terms import ChangeState, SeriesKind
 from treehammer.analysis.changes.context_causes import Cause, choose_attribution, find_causes
-from treehammer.analysis.changes.daily_series import DailySeries, SeriesKind, pool_series
+from treehammer.analysis.changes.daily_series import DailySeries, pool_series
 from treehammer.analysis.changes.step_attribution import (
     Explanation,
     MemberStep,
@@ -29,13 +29,6 @@ MIN_SIZE = 0.005
 CONFIRM_DAYS = 5
 #: Limit of changes of one test and metric, in case of wild series.
 MAX_CHANGES = 50
-
-
-class ChangeState(StrEnum):
-    """Whether later days confirm a change."""
-
-    PROVISIONAL = "provisional"
-    CONFIRMED = "confirmed"
 
 
 @dataclass(frozen=True)

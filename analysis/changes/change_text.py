@@ -7,9 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from treehammer.analysis.changes.change_search import ChangeState
-from treehammer.analysis.changes.daily_series import SeriesKind
-from treehammer.analysis.changes.step_attribution import Attribution
+from treehammer.analysis.changes.change_terms import Attribution, ChangeState, SeriesKind
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
 from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.sql.core.rows import ChangePointRow

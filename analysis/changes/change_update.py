@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
 from treehammer.analysis.changes.change_search import Change, find_changes
+from treehammer.analysis.changes.change_terms import WINDOW_DAYS
 from treehammer.analysis.changes.daily_series import DailySeries
 from treehammer.analysis.changes.job_points import (
     POINT_COLUMNS,
@@ -26,8 +27,6 @@ from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import change_points, watched_series
 from treehammer.sql.write.store import Store
 
-#: Days that are searched.
-WINDOW_DAYS = 90
 #: Days that are read again at each update: results may arrive late.
 LATE_DAYS = 7
 

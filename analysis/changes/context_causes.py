@@ -9,8 +9,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from treehammer.analysis.changes.change_terms import Attribution
 from treehammer.analysis.changes.daily_series import DailySeries
-from treehammer.analysis.changes.step_attribution import Attribution, SeriesGroup
+from treehammer.analysis.changes.step_attribution import SeriesGroup
 
 #: Measured days on both sides of a change whose context is compared.
 CONTEXT_DAYS = 7

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 
 import numpy as np
@@ -13,17 +12,6 @@ from scipy import sparse
 from scipy.sparse import linalg
 
 Values = npt.NDArray[np.float64]
-
-
-class SeriesKind(StrEnum):
-    """Quantity of a daily series.
-
-    A ratio is the mean over the day's jobs of ln(release / pinned control), paired inside each job.
-    A level is ln(time) of the control itself, adjusted for the hosts and variants of the day.
-    """
-
-    RATIO = "ratio"
-    LEVEL = "level"
 
 
 @dataclass(frozen=True, order=True)

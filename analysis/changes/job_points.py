@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from treehammer.analysis.changes.change_terms import SeriesKind
 from treehammer.analysis.changes.daily_series import (
     Context,
     DailySeries,
-    SeriesKind,
     SeriesPlace,
     adjust_for_items,
 )

@@ -11,12 +11,12 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 
 import numpy as np
 
-from treehammer.analysis.changes.daily_series import DailySeries, SeriesKind
+from treehammer.analysis.changes.change_terms import Attribution, SeriesKind
+from treehammer.analysis.changes.daily_series import DailySeries
 from treehammer.analysis.changes.step_detection import estimate_step
 
 #: Spread of true sizes within a group (ln), and as a share of the size.
@@ -27,16 +27,6 @@ MIN_LEAD = 6.0
 MIN_TAKING_PART = 0.7
 #: Days before and after a step that are compared.
 WINDOW_DAYS = 30
-
-
-class Attribution(StrEnum):
-    """Origin of a change."""
-
-    SITE = "site"
-    RELEASE = "release"
-    STORAGE = "storage"
-    CENTRAL = "central"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from html import escape
 
-from treehammer.analysis.changes.change_search import ChangeState
+from treehammer.analysis.changes.change_terms import ChangeState
 from treehammer.analysis.changes.change_text import (
     describe_quantity,
     format_day,

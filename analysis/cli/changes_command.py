@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from treehammer.analysis.changes import change_text
-from treehammer.analysis.changes.change_update import WINDOW_DAYS, update_changes
+from treehammer.analysis.changes.change_terms import WINDOW_DAYS
+from treehammer.analysis.changes.change_update import update_changes
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.config import Settings
 from treehammer.sql.core.rows import ChangePointRow

@@ -24,15 +24,15 @@ import numpy as np
 
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, write_rows
 from treehammer import config
-from treehammer.analysis.changes.change_search import Change, ChangeState, find_changes
-from treehammer.analysis.changes.daily_series import SeriesKind, SeriesPlace
+from treehammer.analysis.changes.change_search import Change, find_changes
+from treehammer.analysis.changes.change_terms import Attribution, ChangeState, SeriesKind
+from treehammer.analysis.changes.daily_series import SeriesPlace
 from treehammer.analysis.changes.job_points import (
     JobPoint,
     average_points,
     build_families,
     make_series,
 )
-from treehammer.analysis.changes.step_attribution import Attribution
 from treehammer.collectors.record.day_numbers import day_to_number
 
 DAYS, FIRST_DAY = 90, date(2026, 3, 1)

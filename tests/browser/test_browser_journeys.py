@@ -279,7 +279,7 @@ def test_site_page_shows_comparison_and_server(results: GridCampaigns, open_tab:
     tab.page.get_by_role("link", name=GOOD_SITE).click()
     expect(tab.page.get_by_role("heading", level=1)).to_have_text(GOOD_SITE)
     drawn(tab)
-    assert tab.page.locator(".canvas .mark-symbol.role-mark path").count() > 1
+    assert tab.page.locator(".canvas .mark-symbol.role-mark path").count() >= 1  # one day
     ((server,),) = set(
         results.query_database("server_version", f"site = '{GOOD_SITE}' and door = 'root'")
     )

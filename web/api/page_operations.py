@@ -329,7 +329,12 @@ OPERATIONS = (
         "getJob",
         "job",
         "A job: its attempts and measurements",
-        {"measurements": "measurements", "attempts": "attempts", "time": _TIME_TABLE},
+        {
+            "measurements": "measurements",
+            "attempts": "attempts",
+            "time": _TIME_TABLE,
+            "latencies": "reads by latency and release",
+        },
         (Parameter("job_id", "Identity.", _TEXT, in_path=True),),
         ("facts", "command_line", "explanation"),
     ),

@@ -139,11 +139,15 @@ class Submission:
 
     @cached_property
     def previous_attempts(self) -> int:
-        """Number of the last attempt of its jobs before they were requeued; 0 for new jobs.
+        """Number of the last attempt of its jobs before they were requeued.
+
+        It is 0 for new jobs, and for a submission whose folder was removed after collection.
 
         Raises:
             BatchError: the folder is damaged.
         """
+        if not self.path.exists():
+            return 0
         return parse_previous_attempts(self.description_text)
 
     def inputs(self, job_id: str) -> dict[str, Path]:

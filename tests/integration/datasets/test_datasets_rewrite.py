@@ -164,7 +164,7 @@ def test_rntuple_has_same_values(catalogue: FolderCatalogue, make: Make) -> None
         make("tiny", "twin", format="rntuple", compression="zstd:5", replace_existing=True).hash
         == made.hash
     )
-    with pytest.raises(DatasetError, match="of RNTuples") as caught:
+    with pytest.raises(DatasetError, match="holds RNTuples") as caught:
         make("twin", "again", compression="lz4")
     assert "made from tiny" in caught.value.hint
 

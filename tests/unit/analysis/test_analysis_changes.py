@@ -8,19 +8,9 @@ from datetime import date
 import numpy as np
 import pytest
 
-from treehammer.analysis.changes.change_search import (
-    CONFIRM_DAYS,
-    Change,
-    ChangeState,
-    find_changes,
-)
-from treehammer.analysis.changes.daily_series import (
-    DailySeries,
-    SeriesKind,
-    SeriesPlace,
-    adjust_for_items,
-)
-from treehammer.analysis.changes.step_attribution import Attribution
+from treehammer.analysis.changes.change_search import CONFIRM_DAYS, Change, find_changes
+from treehammer.analysis.changes.change_terms import Attribution, ChangeState, SeriesKind
+from treehammer.analysis.changes.daily_series import DailySeries, SeriesPlace, adjust_for_items
 from treehammer.analysis.changes.step_detection import estimate_step, find_steps, is_seconded
 
 FIRST = date(2026, 3, 1).toordinal()

@@ -213,3 +213,8 @@ def test_expression_is_split_into_clauses() -> None:
         "f(1, 2 && 3)",
     ]
     assert split_conjunction("true") == ["true"]
+
+
+def test_removed_submission_has_no_previous_attempts(tmp_path: Path) -> None:
+    """History still knows jobs whose folder was removed after collection."""
+    assert Submission(tmp_path, "campaign", "0a").previous_attempts == 0

@@ -514,7 +514,9 @@ def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: Ser
         about = told["about"]
         assert all(sentence in shown for sentence in (*about["attribution"], *about["notes"]))
         lists = [part.split("</ul>")[0] for part in shown.split('<ul class="changes">')[1:]]
-        assert "".join(lists).count("<li>") == len(about["attribution"]) + len(about["notes"])
+        items = "".join(lists)
+        of_page = items.count("<li>Largest: ") + items.count(">evidence</a>)</li>")
+        assert items.count("<li>") == of_page + len(about["attribution"]) + len(about["notes"])
         assert f'<p class="headline">{about["conclusion"]}</p>' in shown
         assert about["selection"]["compared"] == told["title"]
         assert {"left_out", "of_a", "jobs_b"} <= {*told["tables"]["by_site"][0]}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from starlette.requests import Request
 
 from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes.change_terms import WINDOW_DAYS
 from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.watch.change_points import fetch_change_points
+from treehammer.sql.write.store import Store
+from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.views.shared.page_context import link_to
 
@@ -65,3 +70,11 @@ def build_change_point_table(changes: Sequence[ChangePointRow], request: Request
 
 def _color(row: Row) -> str:
     return "worse-2" if row["effect"] > 0 else "better-2"
+
+
+def list_recent_changes(store: Store, site: str = "", release: str = "") -> list[ChangePointRow]:
+    """List the changes of the last 90 days, slower ones first, newest first."""
+    first = calendar_days.today() - timedelta(days=WINDOW_DAYS)
+    found = fetch_change_points(store, calendar_days.day_number(first))
+    chosen = change_text.select_changes(found, site, release)
+    return sorted(chosen, key=lambda one: (not change_text.is_regression(one), -one.day))

@@ -11,8 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.changes import change_text, weekly_digest
-from treehammer.analysis.changes.change_search import ChangeState
-from treehammer.analysis.changes.change_update import WINDOW_DAYS
+from treehammer.analysis.changes.change_terms import ChangeState
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.rows import ChangePointRow
@@ -22,7 +21,7 @@ from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.metric_titles import title_column
-from treehammer.web.views.changes.change_table import build_change_point_table
+from treehammer.web.views.changes.change_table import build_change_point_table, list_recent_changes
 from treehammer.web.views.changes.ratio_chart import (
     RatioQuery,
     build_ratio_charts,
@@ -45,14 +44,6 @@ def routes(context: PageContext) -> list[BaseRoute]:
         context.page_route(allow_any_text("/changes/{change}"), change_view, "change"),
         context.page_route(allow_any_text("/releases/{release}"), release_view, "release"),
     ]
-
-
-def list_recent_changes(store: Store, site: str = "", release: str = "") -> list[ChangePointRow]:
-    """List the changes of the last 90 days, slower ones first, newest first."""
-    first = calendar_days.today() - timedelta(days=WINDOW_DAYS)
-    found = fetch_change_points(store, calendar_days.day_number(first))
-    chosen = change_text.select_changes(found, site, release)
-    return sorted(chosen, key=lambda one: (not change_text.is_regression(one), -one.day))
 
 
 def changes_view(store: Store, request: Request) -> PageView:

@@ -13,8 +13,8 @@ import numpy as np
 from starlette.requests import Request
 
 from treehammer.analysis.changes import change_text
-from treehammer.analysis.changes.change_update import WINDOW_DAYS
-from treehammer.analysis.changes.daily_series import DailySeries, SeriesKind, pool_series
+from treehammer.analysis.changes.change_terms import WINDOW_DAYS, SeriesKind
+from treehammer.analysis.changes.daily_series import DailySeries, pool_series
 from treehammer.analysis.changes.job_points import build_families
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.statistics.estimates import estimate_mean

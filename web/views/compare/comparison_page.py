@@ -30,7 +30,7 @@ from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import DataTable
 from treehammer.web.figures.line_chart import LineChart
-from treehammer.web.views.changes.changes_page import list_recent_changes
+from treehammer.web.views.changes.change_table import list_recent_changes
 from treehammer.web.views.compare import cell_charts, comparison_columns, effect_tables
 from treehammer.web.views.compare.effect_bars import find_axis_reach, place_effect_bar
 from treehammer.web.views.compare.effect_matrix import (

@@ -35,8 +35,7 @@ from treehammer.web.display.efficiency_explanation import (
 )
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
 from treehammer.web.figures.explore_query import RELATIVE
-from treehammer.web.views.changes.change_table import build_change_point_table
-from treehammer.web.views.changes.changes_page import list_recent_changes
+from treehammer.web.views.changes.change_table import build_change_point_table, list_recent_changes
 from treehammer.web.views.shared.common_columns import count_columns, variant_column
 from treehammer.web.views.shared.page_context import (
     HTML,
