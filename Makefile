@@ -25,8 +25,8 @@ docs: install ## build the documentation into site/; warnings are errors
 reference: install ## write the reference pages that are generated from the code
 	@$(BIN)/python docs/hooks.py
 
-pictures: install ## retake the page screenshots in docs/images from the results in folder DATA
-	@PYTHONPATH=$(HELPERS) $(BIN)/python docs/pictures.py "$(DATA)"
+pictures: install ## retake the page screenshots in docs/images, from a synthetic world or the results in folder DATA
+	@PYTHONPATH=$(HELPERS):. $(BIN)/python docs/pictures.py "$(DATA)"
 
 unit: install ## run the unit tests: no ROOT, no services; ARGS go to pytest
 	@scripts/test.sh $(or $(ARGS),tests/unit)

@@ -1,14 +1,16 @@
-"""Screenshots of pages for the documentation, from the results of a real campaign.
+"""Screenshots of pages for the documentation.
 
-``make pictures DATA=folder`` serves the newest campaign of a data folder and writes
-``docs/images/page-*.png``.
+``make pictures`` fills a synthetic world of 40 sites, serves it and writes
+``docs/images/page-*.png``. ``make pictures DATA=folder`` serves the newest campaign and comparison
+of a data folder instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from local_service import serve_folder
 from PIL import Image
 from playwright.sync_api import Browser
 
+from benchmarks.harness import planted_world
 from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
@@ -31,7 +34,7 @@ class Shot:
     """One screenshot.
 
     Attributes:
-        path: of the page; ``{campaign}`` is replaced.
+        path: of the page; ``{campaign}`` and ``{comparison}`` are replaced.
         height: of the window in pixels.
         width: of the window in pixels.
         scheme: color scheme.
@@ -48,8 +51,10 @@ class Shot:
 #: Name -> screenshot.
 SHOTS: Mapping[str, Shot] = {
     "overview": Shot("/", 1230),
-    "overview-phone": Shot("/", 500, width=360, scheme="dark", part="#days"),
-    "s0": Shot("/figures/s0?campaign={campaign}", 1130),
+    "overview-phone": Shot("/", 844, width=390, scheme="dark"),
+    "compare": Shot("/compare/{comparison}", 1150),
+    "site": Shot(f"/sites/{planted_world.INEFFICIENT_SITE}", 1150),
+    "s0": Shot("/figures/s0", 1130),
     "explore": Shot(
         "/explore?metric=cpu_per_event_s&by=variant&color=axis_root&panels=site&campaign={campaign}",
         1180,
@@ -60,31 +65,50 @@ SHOTS: Mapping[str, Shot] = {
     "campaign": Shot("/campaigns/{campaign}", 800),
     "load": Shot("/campaigns/{campaign}/load", 1000),
 }
-#: Needs the campaign of a load test as the newest one, so it is taken only by name.
-BY_NAME_ONLY = "load"
+#: Need a real campaign of few sites, or of a load test, as the newest one.
+BY_NAME_ONLY = ("campaign", "explore", "latency", "load")
 
 
 def main() -> None:
-    """Take all screenshots but that of a load test, or the named ones."""
+    """Take the screenshots of the synthetic world, or the named ones."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="data folder with results.db")
+    parser.add_argument("data", nargs="?", default="", help="data folder with results.db")
     parser.add_argument(
         "names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all but {BY_NAME_ONLY}"
     )
     given = parser.parse_args()
-    with Store.open(f"sqlite:///{given.data / 'results.db'}") as store:
-        campaign = store.campaign("last").id
+    with tempfile.TemporaryDirectory(prefix="treehammer-") as temporary:
+        data = Path(given.data or temporary)
+        url = f"sqlite:///{data / 'results.db'}"
+        if not given.data:
+            planted_world.fill_database(url)
+        with Store.open(url) as store:
+            campaign = store.campaign("last").id
+        _take_pictures(
+            data, given.names or [name for name in SHOTS if name not in BY_NAME_ONLY], campaign
+        )
+
+
+def _take_pictures(data: Path, names: Sequence[str], campaign: str) -> None:
     with (
-        serve_folder(given.data, "--read-access", "public") as address,
+        serve_folder(data, "--read-access", "public") as address,
         browsers.run_chromium() as chromium,
     ):
-        for name in given.names or [name for name in SHOTS if name != BY_NAME_ONLY]:
+        parts = {"campaign": campaign, "comparison": _newest_comparison(chromium, address)}
+        for name in names:
             shot = SHOTS[name]
-            png = _small(_taken(chromium, address + shot.path.format(campaign=campaign), shot))
+            png = _small(_taken(chromium, address + shot.path.format(**parts), shot))
             if len(png) > MOST:
                 raise SystemExit(f"{name} has {len(png):,} bytes, and {MOST:,} is the limit")
             (IMAGES / f"page-{name}.png").write_bytes(png)
             print(f"page-{name}.png: {len(png) / 1e3:.0f} kB")
+
+
+def _newest_comparison(chromium: Browser, address: str) -> str:
+    """Return the id of the newest stored comparison; '' if there is none."""
+    answer = chromium.new_context().request.get(f"{address}/compare?format=json")
+    listed = answer.json()["tables"]["comparisons"]
+    return str(listed[0]["comparison_id"]) if listed else ""
 
 
 def _taken(chromium: Browser, address: str, shot: Shot) -> bytes:
