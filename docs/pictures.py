@@ -1,8 +1,8 @@
 """Screenshots of pages for the documentation.
 
 ``make pictures`` fills a synthetic world of 40 sites, serves it and writes
-``docs/images/page-*.png``. ``make pictures DATA=folder`` serves the newest campaign and comparison
-of a data folder instead.
+``docs/images/page-*.png``. ``make pictures DATA=folder`` takes those of the newest campaign in a
+data folder instead.
 """
 
 from __future__ import annotations
@@ -65,16 +65,18 @@ SHOTS: Mapping[str, Shot] = {
     "campaign": Shot("/campaigns/{campaign}", 800),
     "load": Shot("/campaigns/{campaign}/load", 1000),
 }
-#: Need a real campaign of few sites, or of a load test, as the newest one.
-BY_NAME_ONLY = ("campaign", "explore", "latency", "load")
+#: Taken by default: those of the synthetic world, and those of a real campaign of few sites. The
+#: others need the campaign of a load test.
+OF_WORLD = ("overview", "overview-phone", "compare", "site", "s0")
+OF_CAMPAIGN = ("campaign", "explore", "latency")
 
 
 def main() -> None:
-    """Take the screenshots of the synthetic world, or the named ones."""
+    """Take the screenshots that suit the data, or the named ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="?", default="", help="data folder with results.db")
     parser.add_argument(
-        "names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all but {BY_NAME_ONLY}"
+        "names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all that suit the data"
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="treehammer-") as temporary:
@@ -84,9 +86,8 @@ def main() -> None:
             planted_world.fill_database(url)
         with Store.open(url) as store:
             campaign = store.campaign("last").id
-        _take_pictures(
-            data, given.names or [name for name in SHOTS if name not in BY_NAME_ONLY], campaign
-        )
+        default = OF_CAMPAIGN if given.data else OF_WORLD
+        _take_pictures(data, given.names or default, campaign)
 
 
 def _take_pictures(data: Path, names: Sequence[str], campaign: str) -> None:

@@ -120,7 +120,7 @@ def build_questions() -> list[Question]:
             "Since when?",
             ["^Changes$"],
             {
-                "what": rf"ROOT {slower}",
+                "subject": rf"ROOT {slower}",
                 "by how much": rf"\+{percent}",
                 "since when": since,
             },

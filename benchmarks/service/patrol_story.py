@@ -461,8 +461,8 @@ class PatrolStory:
                 wanted = (("begin", "ok", "patrol begins"), *expected.get(site, ()))
                 found = iter(by_subject[site, kind])
                 for event, state, text in wanted:
-                    what = f"{site}, {_KIND_NAMES[kind]}: {text}"
-                    rows.append(self._compare(event, what, state, next(found, None)))
+                    planted = f"{site}, {_KIND_NAMES[kind]}: {text}"
+                    rows.append(self._compare(event, planted, state, next(found, None)))
                 others += [
                     f"not planted: {site} {_KIND_NAMES[kind]}: {one.previous} -> {one.state} at "
                     f"{self._minute(one.since_us):.1f} min: {one.reason}"
@@ -476,17 +476,17 @@ class PatrolStory:
         return rows, others
 
     def _compare(
-        self, event: str, what: str, state: str, found: StatusChangeRow | None
+        self, event: str, planted: str, state: str, found: StatusChangeRow | None
     ) -> StoryRow:
         if found is None:
-            return self._make_row(event, what, state, "none", None, None)
+            return self._make_row(event, planted, state, "none", None, None)
         times = found.since_us, found.decided_us
-        return self._make_row(event, what, state, found.state, *times, reason=found.reason)
+        return self._make_row(event, planted, state, found.state, *times, reason=found.reason)
 
     def _make_row(
         self,
         event: str,
-        what: str,
+        planted: str,
         expected: str,
         verdict: str,
         since_us: int | None,
@@ -500,7 +500,9 @@ class PatrolStory:
             return None if time_us is None else round((time_us - planted_us) / _US, 1)
 
         minute = round(self._minute(planted_us), 2)
-        return StoryRow(minute, what, expected, verdict, delay(since_us), delay(decided_us), reason)
+        return StoryRow(
+            minute, planted, expected, verdict, delay(since_us), delay(decided_us), reason
+        )
 
     def _minute(self, time_us: int) -> float:
         return (time_us - self._planted["begin"]) / _US / 60
@@ -539,15 +541,15 @@ class PatrolStory:
             if check and one.campaign_id == check.rerun_id and one.occasion.startswith("rerun:")
         ]
         announced = [at for at, one in self._receiver.received if one["kind"] == "regression"]
-        what = f"{CHANGED}: slower payload committed: "
+        planted = f"{CHANGED}: slower payload committed: "
         rows = [
             self._make_row(
-                "commit", f"{what}first run", "suspected",
+                "commit", f"{planted}first run", "suspected",
                 "suspected" if check and check.slower else str(check.state if check else "none"),
                 None, check.checked_us if check else None, reason=check.text if check else "",
             ),
             self._make_row(
-                "commit", f"{what}rerun", "confirmed",
+                "commit", f"{planted}rerun", "confirmed",
                 str(check.state) if check and reruns else "none",
                 reruns[0].claimed_us if reruns else None, check.changed_us if check else None,
                 reason="rerun started by the patrol" if reruns else "",
@@ -557,7 +559,7 @@ class PatrolStory:
         once = len(announced) == 1 and confirmed_us is not None and announced[0] >= confirmed_us
         rows.append(
             self._make_row(
-                "commit", f"{what}message", "announced once",
+                "commit", f"{planted}message", "announced once",
                 "announced once" if once else f"{len(announced)} messages",
                 None, announced[0] if announced else None,
             )
