@@ -65,8 +65,13 @@ def sum_failures(rows: list[Row]) -> Counter[str]:
     return found
 
 
-def check_schedule(rows: list[Row]) -> list[int]:
-    """Check that each step sent and ended all of its operations; return those done by step."""
+def check_schedule(rows: list[Row]) -> int:
+    """Check the schedule of a load with a fault in its middle; return the fewest done in a step.
+
+    Each step sends and ends all of its operations, and one before the fault and one after it
+    succeed as a whole. The first and the last need not: on a busy machine an operation of theirs
+    may reach into the fault or time out by itself.
+    """
     steps = sorted({row["step"] for row in rows})
     assert steps == list(range(len(steps)))
     done = []
@@ -75,10 +80,13 @@ def check_schedule(rows: list[Row]) -> list[int]:
         assert total(own, "scheduled") == RATE_HZ
         assert total(own, "done") + total(own, "failed") == RATE_HZ
         done.append(total(own, "done"))
-    return done
+    worst = done.index(min(done))
+    assert RATE_HZ in done[:worst], done
+    assert RATE_HZ in done[worst:], done
+    return min(done)
 
 
-def stop_load(running: Generator, kind: str, after_s: float = 2) -> list[Row]:
+def stop_load(running: Generator, kind: str, after_s: float = 5) -> list[Row]:
     """End a load some seconds after the fault, and return its rows."""
     running.wait_for(running.progress() + after_s)
     running.process.terminate()
@@ -109,27 +117,14 @@ def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: 
 def test_killed_server_gives_failures_and_schedule_is_kept(
     start: Any, storage: XrootdStorage, kind: str
 ) -> None:
-    pace = {"rate_hz": 5} if kind == "open" else {"period_s": 0.2, "block_kb": 10}
-    running = start(kind, find_url(storage, "root"), 300, clients=10, **pace)
-    running.wait_for(1)
+    running = start(kind, find_url(storage, "root"), 300, clients=10, **PACES[kind])
+    running.wait_for(2)
     with fault_injection.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
         running.wait_for(running.progress() + 2)
-    running.wait_for(running.progress() + 3)
-    running.process.terminate()
-    rows = [row for row in running.read_rows() if row["operation"] == kind]
+    rows = stop_load(running, kind)
     assert failures(rows) <= {"refused", "reset", "timeout", "server-error", "unfinished"}
     assert failures(rows) & {"refused", "reset"}
-    steps = sorted({row["step"] for row in rows})
-    assert steps == list(range(len(steps)))
-    done = {}
-    for step in steps[:-1]:
-        own = [row for row in rows if row["step"] == step]
-        assert total(own, "scheduled") == 50
-        assert total(own, "done") + total(own, "failed") == 50
-        done[step] = total(own, "done")
-    assert done[0] == 50
-    assert min(done.values()) == 0
-    assert done[steps[-2]] == 50, "the server is used again after its return"
+    assert check_schedule(rows) == 0
 
 
 @pytest.mark.parametrize("door, kind", [("root", "read"), ("http", "open")])
@@ -137,16 +132,14 @@ def test_suspended_server_gives_timeouts_and_schedule_is_kept(
     start: Any, storage: XrootdStorage, door: str, kind: str
 ) -> None:
     running = start(kind, find_url(storage, door), 300, timeout_s=1, clients=10, **PACES[kind])
-    running.wait_for(1)
+    running.wait_for(2)
     with fault_injection.suspend_daemon(storage.box, "xrootd-SITE_A"):
         # An operation times out within 2 s; those of the last 2 s may still succeed.
         running.wait_for(running.progress() + 5)
-    rows = stop_load(running, kind, after_s=3)
-    done = check_schedule(rows)
+    rows = stop_load(running, kind)
     assert "timeout" in failures(rows)
     assert failures(rows) <= {"timeout", "reset", "unfinished"}
-    assert done[0] == done[-1] == RATE_HZ
-    assert min(done) == 0
+    assert check_schedule(rows) == 0
 
 
 @pytest.mark.parametrize(
@@ -157,7 +150,7 @@ def test_file_that_vanishes_or_is_locked_is_classed(
 ) -> None:
     path = Path(find_url(storage, "file"))
     running = start("open", find_url(storage, door), 300, clients=10, rate_hz=5)
-    running.wait_for(1)
+    running.wait_for(2)
     path.chmod(0)  # over HTTP an open is a HEAD request, which needs no right to read
     try:
         running.wait_for(running.progress() + 1)
@@ -167,9 +160,8 @@ def test_file_that_vanishes_or_is_locked_is_classed(
     finally:
         path.chmod(0o644)
     rows = stop_load(running, "open")
-    done = check_schedule(rows)
+    check_schedule(rows)
     assert failures(rows) - {"unfinished"} == expected
-    assert done[0] == done[-1] == RATE_HZ
 
 
 @pytest.mark.parametrize("door", ["root", "http"])
@@ -177,16 +169,15 @@ def test_truncated_file_gives_wrong_data(start: Any, storage: XrootdStorage, doo
     path = Path(find_url(storage, "file"))
     content = path.read_bytes()
     running = start("read", find_url(storage, door), 300, clients=10, **PACES["read"])
-    running.wait_for(1)
+    running.wait_for(2)
     os.truncate(path, 0)
     try:
         running.wait_for(running.progress() + 1.5)
     finally:
         path.write_bytes(content)
     rows = stop_load(running, "read")
-    done = check_schedule(rows)
+    check_schedule(rows)
     assert failures(rows) - {"unfinished"} == {"wrong-data"}
-    assert done[0] == done[-1] == RATE_HZ
 
 
 class _Failing(BaseHTTPRequestHandler):
