@@ -31,7 +31,7 @@ from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import TreehammerError
-from treehammer.sql.core.rows import StatusChangeRow
+from treehammer.sql.core.rows import ReleaseCheck, StatusChangeRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_lease import PatrolLease
@@ -529,42 +529,51 @@ class PatrolStory:
 
     def _follow_regression(self, store: Store) -> list[StoryRow]:
         """Follow the slower commit: suspected, confirmed by the patrol's rerun, announced."""
+        check = self._find_check(store)
+        planted = f"{CHANGED}: slower payload committed: "
+        first, rerun, message = (f"{planted}{one}" for one in ("first run", "rerun", "message"))
+        if check is None:
+            return [
+                self._make_row("commit", first, "suspected", "none", None, None),
+                self._make_row("commit", rerun, "confirmed", "none", None, None),
+                self._follow_message(message, None),
+            ]
+        suspected = "suspected" if check.slower else str(check.state)
+        reruns = (
+            one.claimed_us
+            for one in fetch_report(store).starts
+            if one.campaign_id == check.rerun_id and one.occasion.startswith("rerun:")
+        )
+        rerun_us = next(reruns, None)
+        confirmed_us = check.changed_us if check.state == CheckState.CONFIRMED else None
+        return [
+            self._make_row(
+                "commit", first, "suspected", suspected, None, check.checked_us, reason=check.text
+            ),
+            self._make_row(
+                "commit", rerun, "confirmed", str(check.state) if rerun_us else "none",
+                rerun_us, check.changed_us, reason="rerun started by the patrol" if rerun_us else "",
+            ),
+            self._follow_message(message, confirmed_us),
+        ]  # fmt: skip
+
+    def _find_check(self, store: Store) -> ReleaseCheck | None:
+        """Find the patrol's check of the slower commit."""
         starts = PatrolStarts(store, PatrolLease(store, "reader"))
         start = starts.find_start("idea", f"commit:{self._slower_commit}")
+        if start is None:
+            return None
         checks = ReleaseCheckTable(store).list_checks()
-        check = next(
-            (one for one in checks if start and one.campaign_id == start.campaign_id), None
+        return next((one for one in checks if one.campaign_id == start.campaign_id), None)
+
+    def _follow_message(self, planted: str, confirmed_us: int | None) -> StoryRow:
+        """Check that the regression was announced once, after it was confirmed."""
+        sent = [at for at, one in self._receiver.received if one["kind"] == "regression"]
+        once = len(sent) == 1 and confirmed_us is not None and sent[0] >= confirmed_us
+        verdict = "announced once" if once else f"{len(sent)} messages"
+        return self._make_row(
+            "commit", planted, "announced once", verdict, None, sent[0] if sent else None
         )
-        reruns = [
-            one
-            for one in fetch_report(store).starts
-            if check and one.campaign_id == check.rerun_id and one.occasion.startswith("rerun:")
-        ]
-        announced = [at for at, one in self._receiver.received if one["kind"] == "regression"]
-        planted = f"{CHANGED}: slower payload committed: "
-        rows = [
-            self._make_row(
-                "commit", f"{planted}first run", "suspected",
-                "suspected" if check and check.slower else str(check.state if check else "none"),
-                None, check.checked_us if check else None, reason=check.text if check else "",
-            ),
-            self._make_row(
-                "commit", f"{planted}rerun", "confirmed",
-                str(check.state) if check and reruns else "none",
-                reruns[0].claimed_us if reruns else None, check.changed_us if check else None,
-                reason="rerun started by the patrol" if reruns else "",
-            ),
-        ]  # fmt: skip
-        confirmed_us = check.changed_us if check and check.state == CheckState.CONFIRMED else None
-        once = len(announced) == 1 and confirmed_us is not None and announced[0] >= confirmed_us
-        rows.append(
-            self._make_row(
-                "commit", f"{planted}message", "announced once",
-                "announced once" if once else f"{len(announced)} messages",
-                None, announced[0] if announced else None,
-            )
-        )  # fmt: skip
-        return rows
 
 
 _KIND_NAMES = dict(zip(SUBJECT_KINDS, ("jobs", "storage"), strict=True))

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from packaging.requirements import Requirement
 
@@ -42,22 +42,29 @@ def check_packages() -> Iterator[Diagnosis]:
 def _check_group(extra: str, requirements: list[Requirement]) -> Diagnosis:
     versions = {one.name: _find_version(one.name) for one in requirements if one.name != PACKAGE}
     missing = [name for name, version in versions.items() if version is None]
-    old = [
-        f"{one.name} {versions[one.name]} instead of {one.specifier}"
-        for one in requirements
-        if (found := versions.get(one.name)) and not one.specifier.contains(found, prereleases=True)
-    ]
+    old = list(_list_old(requirements, versions))
     part = f"packages [{extra}]" if extra else "packages"
     remedy = f"Run: pip install '{PACKAGE}[{extra}]'" if extra else f"Run: pip install {PACKAGE}"
     if old:
         return Diagnosis(part, DiagnosisState.FAILED, f"too old: {', '.join(old)}", remedy)
-    if missing and (not extra or len(missing) < len(versions)):
-        state = DiagnosisState.WARNING if extra else DiagnosisState.FAILED
-        return Diagnosis(part, state, f"missing: {', '.join(missing)}", remedy)
     if missing:
+        finding = f"missing: {', '.join(missing)}"
+        if not extra:
+            return Diagnosis(part, DiagnosisState.FAILED, finding, remedy)
+        if len(missing) < len(versions):
+            return Diagnosis(part, DiagnosisState.WARNING, finding, remedy)
         return Diagnosis(part, DiagnosisState.NOT_CONFIGURED, "not installed", remedy)
     finding = ", ".join(f"{name} {version}" for name, version in versions.items())
     return Diagnosis(part, DiagnosisState.OK, finding or "nothing further")
+
+
+def _list_old(
+    requirements: Iterable[Requirement], versions: Mapping[str, str | None]
+) -> Iterator[str]:
+    for one in requirements:
+        version = versions.get(one.name)
+        if version and not one.specifier.contains(version, prereleases=True):
+            yield f"{one.name} {version} instead of {one.specifier}"
 
 
 def _find_version(name: str) -> str | None:

@@ -137,19 +137,18 @@ def without_zero(log: bool) -> dict[str, Any]:
 def _value_domain(layout: FigureLayout) -> tuple[float, float]:
     """Range of all panels, with some room."""
     marks = [mark for panel in layout.panels for mark in panel.marks]
-    low = min(mark.lowest for mark in marks)
     high = max(mark.highest for mark in marks)
     if layout.scale == LOG:
         low = min(mark.lowest if mark.lowest > 0 else mark.y for mark in marks)
         return low / 1.1, high * 1.1
+    low = min(mark.lowest for mark in marks)
     if layout.scale != LINEAR:
         low, high = min(low, 0.0), max(high, 0.0)
     room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
-    ends = low - room, high + room
-    # Zero is an end of the axis, not a place in it.
+    # Room does not cross zero, which is an end of the axis, not a place in it.
     return (
-        0.0 if low == 0 or low > 0 > ends[0] else ends[0],
-        0.0 if high == 0 or high < 0 < ends[1] else ends[1],
+        max(low - room, 0.0) if low >= 0 else low - room,
+        min(high + room, 0.0) if high <= 0 else high + room,
     )
 
 

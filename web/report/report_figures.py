@@ -83,22 +83,21 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
     )
     variants = list(dict.fromkeys(cell.variant for cell in cells))
     releases = list(dict.fromkeys(cell.release for cell in cells))
-    marks: dict[str, list[FigureMark]] = {
-        f"{place}: {title}": []
-        for place in dict.fromkeys(c.place for c in cells)
-        for _, title in times
-    }
-    for cell in cells:
+    panels = []
+    for place in dict.fromkeys(cell.place for cell in cells):
         for name, title in times:
-            marks[f"{cell.place}: {title}"].append(
+            marks = (
                 _make_mark(
                     cell.spreads[name],
                     releases.index(cell.release),
                     variants.index(cell.variant),
                     scale=1e3,
                 )
+                for cell in cells
+                if cell.place == place
             )
-    means = [mark.y for of_panel in marks.values() for mark in of_panel]
+            panels.append(FigurePanel(shorten_label(f"{place}: {title}"), tuple(marks)))
+    means = [mark.y for panel in panels for mark in panel.marks]
     layout = FigureLayout(
         kind=DOTS,
         x_title="",
@@ -109,9 +108,7 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         series=tuple(
             style_series([(f"root={one}", one, one) for one in releases], by_release=True)
         ),
-        panels=tuple(
-            FigurePanel(shorten_label(title), tuple(some)) for title, some in marks.items()
-        ),
+        panels=tuple(panels),
         **_NO_TEXTS,
     )
     counts = [cell.spreads["cpu_per_event_s"].n for cell in cells]
