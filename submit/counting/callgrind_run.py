@@ -119,12 +119,12 @@ def count_read(
 def _build_command(
     job: JobSpec, spec: ExecutionSpec, payload: Path, folder: Path, where: str
 ) -> tuple[list[str], dict[str, str]]:
-    if spec.software.provider == "wrap" or job.payload.kind == "executable":
+    if limit := _find_limit(job, spec):
         raise CountingError(
-            "neither executables nor a ROOT behind 'wrap:' can be counted", where=where
+            f"{limit} cannot be counted",
+            where=where,
+            hint="Compare times instead: treehammer submit, then treehammer compare.",
         )
-    if job.payload.build is not None:
-        raise CountingError("a test that builds its own libraries cannot be counted", where=where)
     base = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
     kit = locate_kit(str(folder / "kit"))
     inputs = find_common_folder(spec.files) or str(folder)
@@ -140,6 +140,15 @@ def _build_command(
         "PYTHONHASHSEED": "0",  # the same order of Python's sets in each run
     }
     return command, {**setup.env, **fixed}
+
+
+def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
+    """Name the part of a test that is not counted; '' if all can be."""
+    if spec.software.provider == "wrap":
+        return "a ROOT behind 'wrap:'"
+    if job.payload.kind == "executable":
+        return "an executable"
+    return "a test that builds its own libraries" if job.payload.build else ""
 
 
 def _write_payload_job(

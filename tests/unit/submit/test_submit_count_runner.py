@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from local_user import LocalUser
 from plan_factory import make_local_plan
 
-from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
+from treehammer.collectors.job_spec import BuildCommand, ExecutionSpec, JobSpec
 from treehammer.errors import ConfigError, CountingError, ExitCode
 from treehammer.progress import no_progress
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli import count_command
 from treehammer.submit.counting import count_runner
 from treehammer.submit.counting.callgrind_output import CallgrindProfile
-from treehammer.submit.counting.callgrind_run import CountedRead, Valgrind
+from treehammer.submit.counting.callgrind_run import CountedRead, Valgrind, count_read
 from treehammer.submit.counting.count_runner import RepeatedCount, build_rows, count_plan
 
 A, B = "6.38.00", "6.40.00"
@@ -104,3 +106,27 @@ def test_rows_list_libraries_then_functions_that_matter(tmp_path: Path) -> None:
         ("b", "most", 700_000),
         ("a", "often", 300_000),
     ]
+
+
+@pytest.mark.parametrize(
+    "provider, payload, limit",
+    [
+        ("wrap", {}, "a ROOT behind 'wrap:'"),
+        ("wheel", {"kind": "executable"}, "an executable"),
+        (
+            "wheel",
+            {"build": BuildCommand("make.sh", ("a.so",), (), 60)},
+            "builds its own libraries",
+        ),
+    ],
+)
+def test_uncountable_tests_are_refused_with_another_way(
+    tmp_path: Path, provider: str, payload: dict[str, Any], limit: str
+) -> None:
+    job = make_local_plan(tmp_path).jobs[0].spec
+    spec = job.executions[0]
+    spec = replace(spec, software=replace(spec.software, provider=provider))
+    job = replace(job, payload=replace(job.payload, **payload))
+    with pytest.raises(CountingError, match=limit) as caught:
+        count_read(VALGRIND, job, spec, tmp_path, 50)
+    assert "treehammer compare" in (caught.value.hint or "")
