@@ -62,8 +62,7 @@ def test_payload_without_root_cannot_be_counted(counting_user: LocalUser) -> Non
         "count", A, B, str(counting_user.test), "-P", "style=one", "--no-store"
     )
     assert result.return_value == CountingError.exit_code
-    assert "neither executables nor" in result.output
-    assert "neither" in result.output
+    assert "an executable cannot be counted" in result.output
 
 
 def test_count_without_valgrind_says_how_to_install_it(
