@@ -244,10 +244,13 @@ class XrootdStorage:
         """Name a door that does not respond, or a site that the redirector does not know."""
         if lacking := self.links.describe_missing():
             return lacking
-        for site in (one.site for one in self.profiles if one.site not in self._known_sites):
+        for site in (one.site for one in self.profiles):
             for door in self._doors_below(site, DATASET_FOLDER):
                 if not is_listening(door.prefix):
+                    self._known_sites.discard(site)
                     return f"nothing listens at {door.prefix}"
+            if site in self._known_sites:
+                continue
             if not self._redirector_knows(site):
                 return f"the redirector does not know {site}"
             self._known_sites.add(site)
@@ -340,7 +343,7 @@ class XrootdStorage:
         return self._profile_of(site).labels
 
     def finish_setup(self) -> None:
-        """Forget which doors responded, so that later checks look again."""
+        """Forget which sites the redirector knows, so that later checks ask it again."""
         self._known_sites.clear()
 
     def clean_up(self) -> None:

@@ -107,6 +107,13 @@ class AttackedService:
             Content_Type="application/json",
         )
 
+    def wait_for_log(self, text: str) -> None:
+        """Wait until the log holds a text; a line may follow the response that it is about."""
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.log.read_text():
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
     def read_memory(self) -> int:
         """Return the resident memory in bytes."""
         return int(psutil.Process(self.process.pid).memory_info().rss)

@@ -241,7 +241,10 @@ def test_full_cache_still_serves_file(placed: Grid, catalogue: FolderCatalogue) 
         placed.box, placed.parts, "xrootd-SITE_A-cache", cached, 1
     ):
         assert xrdfs(placed, one, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole
-    assert xrdfs(placed, one, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole
+    placed.wait_until(
+        lambda: xrdfs(placed, one, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole,
+        "the restarted cache serves the file",
+    )
 
 
 def test_fault_injection_refuses_unknown_daemon(grid: Grid) -> None:

@@ -124,6 +124,28 @@ def test_copies_are_compared_and_removed(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == [data]
 
 
+def test_copy_is_removed_before_its_client_makes_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data"
+    data.write_bytes(b"0123456789")
+    command = CopyCommand.find("cp", str(data), puts=False, env={"PATH": "/usr/bin:/bin"})
+    client = CopyClient(Client(1, 30.0), command, str(data))
+    operation = Operation(0.0, "copy", 0, LoadFile(str(data), 10))
+    left: list[list[Path]] = []
+    event = threading.Event()
+
+    def record(_flight: Flight, _now_s: float, _server: str, _failure: str) -> None:
+        left.append(list(tmp_path.glob("copies-*/target-*")))
+        event.set()
+
+    client.start(Flight(operation, lambda: 7.0, record))
+    assert event.wait(60)
+    client.close()
+    assert left == [[]]
+
+
 def test_copy_over_the_time_limit_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = CopyCommand(["/bin/sleep", "1000"])
