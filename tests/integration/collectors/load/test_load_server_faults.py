@@ -64,16 +64,16 @@ def stop_load(running: Generator, kind: str, after_s: float = 5) -> list[Row]:
 
 @pytest.mark.parametrize("door", ["root", "http"])
 def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: str) -> None:
-    running = start("open", find_url(storage, door), 4, clients=10, rate_hz=5)
+    running = start("open", find_url(storage, door), 8, clients=10, rate_hz=5)
     running.wait_for(1.5)
     with fault_injection.suspend_daemon(storage.box, "xrootd-SITE_A"):
-        running.wait_for(2.5)
+        running.wait_for(running.progress() + 1.5)  # progress may lag on a busy machine
     rows = running.read_rows()
-    assert (total(rows, "scheduled"), total(rows, "done")) == (200, 200)
+    assert (total(rows, "scheduled"), total(rows, "done")) == (400, 400)
     found = latencies(rows)
     assert found.maximum > 0.9
     assert found.quantile(0.99) > 0.85
-    assert found.share_above(0.2) > 0.15, "operations in the stall count from their own instants"
+    assert found.share_above(0.2) > 0.1, "operations in the stall count from their own instants"
 
 
 @pytest.mark.parametrize("kind", ["open", "read"])
