@@ -29,6 +29,10 @@ settings.load_profile("tests")
 
 TESTS = Path(__file__).parent
 
+#: Folders whose tests share the machine with services of their own and each other's. Continuous
+#: integration runs a failed one once more, and prints its first failure (docs/decisions/0034).
+SERVICE_FOLDERS = ("integration", "browser")
+
 #: Fixtures of a session that are slow to build. The files that use one run on one worker, and in
 #: this order before all others, so that none of these long groups begins last. Groups at a testbed
 #: mostly wait; the demo and the kit's tests keep the cores busy meanwhile.
@@ -98,6 +102,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.path in groups:
                 assign_group(item, EXPENSIVE_FIXTURES[groups[item.path]])
+    if os.environ.get("CI"):
+        for item in items:
+            if item.path.relative_to(TESTS).parts[0] in SERVICE_FOLDERS:
+                item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the first failures of tests that were run once more."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"first failure of {report.nodeid}", "_")
+        terminalreporter.write_line(report.longreprtext)
 
 
 def rank_folder(path: Path) -> int:

@@ -60,4 +60,5 @@ def _split_tail(files: Sequence[Sequence[int]], threads: int) -> List[int]:
 def bound_efficiency(files: Sequence[Sequence[int]], threads: int) -> float:
     """Return the share of the threads' time that the bound leaves for work; 0 without entries."""
     longest = bound_makespan(files, threads)
-    return sum(map(sum, files)) / (threads * longest) if longest else 0.0
+    # Rounding may lift a full share above one by its last digit.
+    return min(1.0, sum(map(sum, files)) / (threads * longest)) if longest else 0.0
