@@ -18,7 +18,7 @@ from benchmarks.analysis import (
 )
 from benchmarks.harness import filled_databases
 from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, update_summary
-from benchmarks.peers import peer_comparison
+from benchmarks.peers import tool_comparison
 from benchmarks.service import (
     condor_cost,
     export_cost,
@@ -72,7 +72,7 @@ CONFIGURABLE_BENCHMARKS = {
     "counters": counter_repeats.measure,
     "load": load_rates.measure,
     "explain": planted_causes.measure,
-    "peers": peer_comparison.measure,
+    "peers": tool_comparison.measure,
     "patrol-story": patrol_story.measure,
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
@@ -97,7 +97,7 @@ def main() -> int:
     counter_repeats.add_options(parser)
     load_rates.add_options(parser)
     planted_causes.add_options(parser)
-    peer_comparison.add_options(parser)
+    tool_comparison.add_options(parser)
     patrol_story.add_options(parser)
     options = parser.parse_args()
     names = options.names or [name for name in BENCHMARK_NAMES if name not in EXPLICIT_ONLY]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from treehammer.analysis.changes.change_terms import ChangeState, SeriesKind
-from treehammer.analysis.changes.context_causes import Cause, choose_attribution, find_causes
+from treehammer.analysis.changes.context_causes import ContextCause, choose_attribution, find_causes
 from treehammer.analysis.changes.daily_series import DailySeries, pool_series
 from treehammer.analysis.changes.step_attribution import (
     Explanation,
@@ -56,7 +56,7 @@ class Change:
     days_before: int
     days_after: int
     seconded: bool
-    causes: Sequence[Cause] = ()
+    causes: Sequence[ContextCause] = ()
     steps: Sequence[MemberStep] = field(default=(), repr=False)
 
     @property

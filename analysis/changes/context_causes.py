@@ -35,7 +35,7 @@ ASPECTS: Mapping[str, Attribution] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Cause:
+class ContextCause:
     """An aspect of the context that changed with a step.
 
     Attributes:
@@ -56,7 +56,7 @@ class Cause:
 
 def find_causes(
     members: Sequence[DailySeries], others: Sequence[DailySeries], day: int
-) -> list[Cause]:
+) -> list[ContextCause]:
     """Find context that changed in most of the members, and more often than in the others."""
     inside, outside = _count_switches(members, day), _count_switches(others, day)
     causes = []
@@ -64,12 +64,12 @@ def find_causes(
         share = count / len(members)
         elsewhere = outside[aspect, before, after] / max(len(others), 1)
         if share > 0.5 and share > 2 * elsewhere:
-            causes.append(Cause(aspect, before, after, share))
+            causes.append(ContextCause(aspect, before, after, share))
     return sorted(causes, key=lambda one: (-one.share, list(ASPECTS).index(one.aspect)))
 
 
 def choose_attribution(
-    group: SeriesGroup, equivalent: Mapping[Attribution, str], causes: Sequence[Cause]
+    group: SeriesGroup, equivalent: Mapping[Attribution, str], causes: Sequence[ContextCause]
 ) -> SeriesGroup:
     """Let a cause decide between groups that hold the same series, such as a site and its storage."""
     for cause in causes:

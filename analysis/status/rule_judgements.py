@@ -58,7 +58,7 @@ CollectEvidence = Callable[[], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Judgement:
+class StateJudgement:
     """State by a rule at a time, with a sentence.
 
     ``collect_evidence`` is called where the state changes, which most judgements do not.
@@ -93,7 +93,7 @@ def charge_run(run: RunOutcome, kind: str, storage_failures: Collection[str]) ->
     return ChargedRun(run, good, bad) if good or bad else None
 
 
-def judge_share(rule: ShareRule, runs: Sequence[ChargedRun], before: RuleMemory) -> Judgement:
+def judge_share(rule: ShareRule, runs: Sequence[ChargedRun], before: RuleMemory) -> StateJudgement:
     """Judge the measurements of a window by the ratio of bad to good ones."""
     good, bad = sum(run.good for run in runs), sum(run.bad for run in runs)
 
@@ -103,10 +103,10 @@ def judge_share(rule: ShareRule, runs: Sequence[ChargedRun], before: RuleMemory)
     total = good + bad
     if total < rule.min_measurements:
         reason = f"{pluralize(total, 'measurement')} in {rule.window}, too few to judge"
-        return Judgement(SiteState.UNKNOWN, reason, collect_evidence)
+        return StateJudgement(SiteState.UNKNOWN, reason, collect_evidence)
     state = classify_share(rule, good, bad, was_bad=before.state in _BAD)
     reason = f"{bad} of {pluralize(total, 'measurement')} in {rule.window} failed"
-    return Judgement(state, reason, collect_evidence, RuleMemory(state))
+    return StateJudgement(state, reason, collect_evidence, RuleMemory(state))
 
 
 _BAD = (SiteState.WARNING, SiteState.CRITICAL)
@@ -129,7 +129,7 @@ def judge_speed(
     runs: Sequence[ChargedRun],
     before: RuleMemory,
     reference: Sequence[ChargedRun],
-) -> Judgement:
+) -> StateJudgement:
     """Judge the wall time per event of a window by that of the reference before it.
 
     Only the same series are compared: neither another mix of work nor a changed test looks like a
@@ -143,10 +143,10 @@ def judge_speed(
     ]
     if not ratios and before.state is SiteState.WARNING and earlier:
         # A slow site runs less often; only faster runs end its warning.
-        return Judgement(before.state, "too few runs to end the warning", memory=before)
+        return StateJudgement(before.state, "too few runs to end the warning", memory=before)
     if not ratios:
         reason = f"too few runs of the same work in {rule.window} and the {rule.reference} before"
-        return Judgement(SiteState.UNKNOWN, reason)
+        return StateJudgement(SiteState.UNKNOWN, reason)
     ratio = statistics.median(ratios)
 
     def collect_evidence() -> Mapping[str, Any]:
@@ -155,7 +155,7 @@ def judge_speed(
     limit = rule.clear_below if before.state in _BAD else rule.max_ratio
     state = SiteState.WARNING if ratio > min(limit, rule.max_ratio) else SiteState.OK
     reason = f"an event takes {ratio:.2g} times the wall time of the {rule.reference} before"
-    return Judgement(state, reason, collect_evidence, RuleMemory(state))
+    return StateJudgement(state, reason, collect_evidence, RuleMemory(state))
 
 
 def _group_event_times(runs: Iterable[ChargedRun]) -> dict[str, list[float]]:
@@ -172,7 +172,7 @@ def judge_tests(
     before: RuleMemory,
     now_us: int,
     recent: Sequence[ChargedRun],
-) -> Judgement:
+) -> StateJudgement:
     """Judge the last runs of each test in a window.
 
     Args:
@@ -211,8 +211,8 @@ def judge_tests(
 
 def _judge(
     state: SiteState, reason: str, collect_evidence: CollectEvidence, memory: RuleMemory
-) -> Judgement:
-    return Judgement(state, reason, collect_evidence, replace(memory, state=state))
+) -> StateJudgement:
+    return StateJudgement(state, reason, collect_evidence, replace(memory, state=state))
 
 
 def _judge_exclusion(
@@ -221,7 +221,7 @@ def _judge_exclusion(
     by_test: Mapping[str, Sequence[ChargedRun]],
     before: RuleMemory,
     now_us: int,
-) -> Judgement:
+) -> StateJudgement:
     runs = sorted(
         (run for some in failing.values() for run in some), key=lambda run: run.run.ended_us
     )
@@ -247,7 +247,7 @@ def _judge_recovery(
     before: RuleMemory,
     now_us: int,
     recent: Sequence[ChargedRun],
-) -> Judgement:
+) -> StateJudgement:
     """Judge an excluded site: it recovers when every test succeeded several times in a row."""
     tests = (before.tests | set(by_test)) & {run.run.test for run in recent}
     recovered = {

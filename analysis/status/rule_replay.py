@@ -14,8 +14,8 @@ from typing import Any
 
 from treehammer.analysis.status.rule_judgements import (
     ChargedRun,
-    Judgement,
     RuleMemory,
+    StateJudgement,
     judge_share,
     judge_speed,
     judge_tests,
@@ -32,7 +32,7 @@ from treehammer.analysis.status.status_rules import (
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 
 #: Judges a storage's operations of a UTC day (YYYYMMDD).
-JudgeDay = Callable[[int], Judgement]
+JudgeDay = Callable[[int], StateJudgement]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _list_times(ends: Sequence[int], shifts: Sequence[int], window: ReplayWindow
 
 
 def _note_change(
-    changes: list[RuleChange], before: RuleMemory, judgement: Judgement, time_us: int
+    changes: list[RuleChange], before: RuleMemory, judgement: StateJudgement, time_us: int
 ) -> RuleMemory:
     if judgement.state is not before.state:
         changes.append(

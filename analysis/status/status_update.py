@@ -11,8 +11,8 @@ from functools import partial
 from treehammer.analysis.status.rule_judgements import (
     ChargedRun,
     CollectEvidence,
-    Judgement,
     RuleMemory,
+    StateJudgement,
     charge_run,
 )
 from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange, replay_rule
@@ -172,28 +172,28 @@ def _is_down(downtimes: Iterable[DowntimeRow], time_us: int) -> bool:
 
 def _judge_days(
     store: ResultsReader, rules: StatusRules, window: ReplayWindow
-) -> dict[str, dict[int, Judgement]]:
+) -> dict[str, dict[int, StateJudgement]]:
     """Judge the load tests of each storage on the days whose end is in the window."""
     rule = next((one for one in rules.rules.values() if isinstance(one, OperationsRule)), None)
     first = epoch_day_to_number(window.from_us // DAY_US)
     last = epoch_day_to_number(window.to_us // DAY_US)
     if rule is None or first is None or last is None:
         return {}
-    found: defaultdict[str, dict[int, Judgement]] = defaultdict(dict)
+    found: defaultdict[str, dict[int, StateJudgement]] = defaultdict(dict)
     for (site, day), one in judge_storage_days(
         list_operation_days(store, first, last), rule
     ).items():
         if site:
             evidence: CollectEvidence = partial(dict, day=day, counts=one.counts)
             memory = RuleMemory(one.status)
-            found[site][day] = Judgement(one.status, f"load tests: {one}", evidence, memory)
+            found[site][day] = StateJudgement(one.status, f"load tests: {one}", evidence, memory)
     return dict(found)
 
 
 def _replay_subject(
     subject: Subject,
     runs: Sequence[ChargedRun],
-    days: Mapping[int, Judgement],
+    days: Mapping[int, StateJudgement],
     mine: Sequence[StatusChangeRow],
     rules: StatusRules,
     window: ReplayWindow,
@@ -213,7 +213,7 @@ def _replay_subject(
     return SubjectInput(rule_states, overall, changes)
 
 
-_NO_LOAD_TEST = Judgement(SiteState.UNKNOWN, "no load test on the day before")
+_NO_LOAD_TEST = StateJudgement(SiteState.UNKNOWN, "no load test on the day before")
 
 
 def _retire_rule(row: StatusChangeRow, window: ReplayWindow) -> RuleChange:

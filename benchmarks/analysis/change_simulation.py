@@ -91,7 +91,7 @@ KINDS: Mapping[str, tuple[Attribution, str, bool]] = {
 
 
 @dataclass
-class Tally:
+class SearchTally:
     """Counts over trials; ``groups`` are alert groups, ``false`` those that match no planted step."""
 
     kind: str
@@ -111,12 +111,12 @@ def measure() -> list[RatioFigure]:
     planted = [
         (name, size, trial) for name in KINDS for size in SIZES for trial in range(TRIALS)
     ] + [("nothing", 0.0, trial) for trial in range(TRIALS * 2)]
-    tallies: dict[tuple[str, float, str], Tally] = {}
+    tallies: dict[tuple[str, float, str], SearchTally] = {}
     with ProcessPoolExecutor(2) as pool:
         for results in pool.map(_run_trial, planted, chunksize=4):
             for one in results:
                 total = tallies.setdefault(
-                    (one.kind, one.size, one.method), Tally(one.kind, one.size, one.method)
+                    (one.kind, one.size, one.method), SearchTally(one.kind, one.size, one.method)
                 )
                 for name in ("trials", "found", "wrong", "missed", "false", "groups"):
                     setattr(total, name, getattr(total, name) + getattr(one, name))
@@ -126,7 +126,7 @@ def measure() -> list[RatioFigure]:
     return list(_summarize(rows))
 
 
-def print_table(rows: Sequence[Tally]) -> None:
+def print_table(rows: Sequence[SearchTally]) -> None:
     """Print the counts."""
     print(f"{'planted':28} {'size':>5} {'method':18} {'trials':>6} {'found':>6} {'wrong':>6} "
           f"{'missed':>6} {'false':>6} {'groups':>6}")  # fmt: skip
@@ -137,7 +137,7 @@ def print_table(rows: Sequence[Tally]) -> None:
         )
 
 
-def _summarize(rows: Sequence[Tally]) -> Iterator[RatioFigure]:
+def _summarize(rows: Sequence[SearchTally]) -> Iterator[RatioFigure]:
     for method in dict.fromkeys(one.method for one in rows):
         own = [one for one in rows if one.method == method]
         ours = method == next(iter(METHODS))
@@ -155,7 +155,7 @@ def _summarize(rows: Sequence[Tally]) -> Iterator[RatioFigure]:
         yield RatioFigure(f"{method}: attributed wrongly", sum(one.wrong for one in own) / trials)
 
 
-def _run_trial(planted: tuple[str, float, int]) -> list[Tally]:
+def _run_trial(planted: tuple[str, float, int]) -> list[SearchTally]:
     """Simulate one trial and count the findings of each method."""
     name, size, trial = planted
     rng = np.random.default_rng([SEED, *name.encode(), round(1000 * size), trial])
@@ -168,10 +168,10 @@ def _run_trial(planted: tuple[str, float, int]) -> list[Tally]:
 
 def _count(
     planted: tuple[str, float, int], method: str, step: PlantedStep, alerts: Sequence[Alert]
-) -> Tally:
+) -> SearchTally:
     """Count the alerts of one trial: a method without attribution is right about any changed series."""
     name, size, _ = planted
-    tally = Tally(name, size, method, trials=1, groups=len(alerts))
+    tally = SearchTally(name, size, method, trials=1, groups=len(alerts))
     near = [one for one in alerts if size and abs(one.day - step.day) <= DAY_TOLERANCE]
     right = [one for one in near if _is_right(one, step)]
     tally.false = len(alerts) - len(near)

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean
 
@@ -179,26 +179,15 @@ def compare_scenario(scenario: Scenario, dice: np.random.Generator) -> list[Comp
     return compare_together(build_samples(scenario, dice), questions, now_us=0)
 
 
-@dataclass
-class Tally:
-    """Counts of comparisons by name, over ``trials``."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: Tally) -> None:
-        """Add the counts of another tally."""
-        self.counts.update(other.counts)
-
-
-def false_verdict_trial(scenario: Scenario, trial: int) -> Tally:
+def false_verdict_trial(scenario: Scenario, trial: int) -> Counter[str]:
     """Count wrong claims in one campaign, by claim and scope."""
     seed = (SEED, trial, list(FALSE_SCENARIOS).index(scenario))
     found = compare_scenario(scenario, np.random.default_rng(seed))
     truths = _host_truths(scenario, np.random.default_rng(seed))
-    tally = Tally()
+    tally = Counter[str]()
     for claim in ("slower or faster", "same", "different"):
         for scope in ("series", "sites"):
-            tally.counts[f"{claim}, {scope}"] += any(
+            tally[f"{claim}, {scope}"] += any(
                 _is_wrong(row, claim, scenario, truths)
                 for one in found
                 for row in (one.of_series if scope == "series" else one.over_sites)
@@ -225,7 +214,7 @@ def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[f
     return row.verdict == Verdict.DIFFERENT and true * (row.effect or 0.0) <= 0
 
 
-def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) -> Tally:
+def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) -> Counter[str]:
     """Judge the attribution of one campaign at six sites (by CPU)."""
     dice = np.random.default_rng((SEED, trial, round(1e4 * spread)))
     (found,) = compare_scenario(Scenario("attribution", effect, spread=spread), dice)
@@ -234,12 +223,12 @@ def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) 
         row.site for row in found.of_series if VerdictEvidence.from_json(row.evidence).site_shift
     }
     slower = [row.label for row in rows if _points_at_change(row)]
-    tally = Tally(Counter(right=_name_cause(sites, slower) == expected))
+    tally = Counter(right=int(_name_cause(sites, slower) == expected))
     for row in rows:
         if _true_effect(effect, row) > 0:
             scope = "sites" if row.scope == SITES_SCOPE else "series"
-            tally.counts[f"rows {scope}"] += 1
-            tally.counts[f"slower {scope}"] += row.verdict == Verdict.SLOWER
+            tally[f"rows {scope}"] += 1
+            tally[f"slower {scope}"] += row.verdict == Verdict.SLOWER
     return tally
 
 
@@ -265,19 +254,19 @@ def _true_effect(effect: Effect, row: VerdictRow) -> float:
     return effect(0, int(row.site[1:]) if row.site else 1, variant)
 
 
-def planning_trial(scenario: Scenario, trial: int) -> Tally:
+def planning_trial(scenario: Scenario, trial: int) -> Counter[str]:
     """Judge a campaign; where it is undecided, run the planned one and judge it alone."""
     dice = np.random.default_rng((SEED, trial, round(1e4 * scenario.spread)))
     row = compare_scenario(scenario, dice)[0].of_series[0]
-    tally = Tally()
+    tally = Counter[str]()
     wrong = _is_wrong(row, "slower or faster", scenario, [0.0])
     if row.verdict in OPEN_VERDICTS and row.jobs_needed and row.jobs_needed <= 500:
         planned = replace(scenario, jobs=row.jobs_needed)
         row = compare_scenario(planned, dice)[0].of_series[0]
-        tally.counts["planned"] += 1
-        tally.counts["decided"] += row.verdict not in OPEN_VERDICTS
+        tally["planned"] += 1
+        tally["decided"] += row.verdict not in OPEN_VERDICTS
         wrong |= _is_wrong(row, "slower or faster", scenario, [0.0])
-    tally.counts["wrong"] += wrong
+    tally["wrong"] += wrong
     return tally
 
 
@@ -315,17 +304,19 @@ def measure() -> list[RatioFigure]:
     return [row.to_figure() for row in rows]
 
 
-def _run_trials(pool: ProcessPoolExecutor, trial: Callable[[int], Tally], count: int) -> Tally:
-    total = Tally()
+def _run_trials(
+    pool: ProcessPoolExecutor, trial: Callable[[int], Counter[str]], count: int
+) -> Counter[str]:
+    total = Counter[str]()
     for one in pool.map(trial, range(count), chunksize=10):
-        total.add(one)
+        total.update(one)
     return total
 
 
 def _false_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
     for scenario, before in FALSE_SCENARIOS.items():
         total = _run_trials(pool, partial(_false_by_place, scenario.title), TRIAL_COUNT)
-        for outcome, count in total.counts.items():
+        for outcome, count in total.items():
             if "sites" in outcome and scenario.sites == 1:
                 continue
             old = before if outcome.startswith("slower") else ""
@@ -347,12 +338,12 @@ def _attribution_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
             scenario = f"{title}, sd {100 * spread:g} %"
             required = RIGHT_ATTRIBUTIONS if spread <= 0.03 else None
             yield SimulationRow(
-                "attribution", scenario, "right", total.counts["right"], TRIAL_COUNT,
+                "attribution", scenario, "right", total["right"], TRIAL_COUNT,
                 at_least=required, before=before.get(spread, ""),
             )  # fmt: skip
             for scope in ("series", "sites"):
-                if rows := total.counts[f"rows {scope}"]:
-                    found = total.counts[f"slower {scope}"]
+                if rows := total[f"rows {scope}"]:
+                    found = total[f"slower {scope}"]
                     yield SimulationRow("power", scenario, f"slower, {scope}", found, rows)
 
 
@@ -367,10 +358,10 @@ PLANNING_SCENARIOS = (
 def _planning_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
     for scenario in PLANNING_SCENARIOS:
         total = _run_trials(pool, partial(_planning_by_title, scenario.title), 2 * TRIAL_COUNT)
-        planned, decided = total.counts["planned"], total.counts["decided"]
+        planned, decided = total["planned"], total["decided"]
         at_delta = "delta" in scenario.title
         yield SimulationRow(
-            "plan", scenario.title, "slower or faster, both looks", total.counts["wrong"],
+            "plan", scenario.title, "slower or faster, both looks", total["wrong"],
             2 * TRIAL_COUNT, CLAIMED_RATE, before="11 %" if scenario.effect is no_effect else "",
         )  # fmt: skip
         if not at_delta:
@@ -383,14 +374,14 @@ def _planning_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
 # Lambdas cannot be sent to processes, titles can.
 
 
-def _false_by_place(title: str, trial: int) -> Tally:
+def _false_by_place(title: str, trial: int) -> Counter[str]:
     return false_verdict_trial(next(one for one in FALSE_SCENARIOS if one.title == title), trial)
 
 
-def _attribution_by_title(title: str, spread: float, trial: int) -> Tally:
+def _attribution_by_title(title: str, spread: float, trial: int) -> Counter[str]:
     effect, expected = next((one[1], one[2]) for one in ATTRIBUTIONS if one[0] == title)
     return attribution_trial(effect, expected, spread, trial)
 
 
-def _planning_by_title(title: str, trial: int) -> Tally:
+def _planning_by_title(title: str, trial: int) -> Counter[str]:
     return planning_trial(next(one for one in PLANNING_SCENARIOS if one.title == title), trial)

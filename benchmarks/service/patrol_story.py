@@ -248,7 +248,7 @@ class _WebhookReceiver:
         self.received: list[tuple[int, dict[str, Any]]] = []
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class WebhookHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.received.append((_now_us(), json.loads(body)))
@@ -258,7 +258,7 @@ class _WebhookReceiver:
             def log_message(self, *_: object) -> None:
                 """Log nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), WebhookHandler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property

@@ -29,7 +29,12 @@ from treehammer.submit.bisection.commit_builds import (
     BuildFailedError,
     CommitBuilder,
 )
-from treehammer.submit.bisection.probe_results import AXIS, ProbeResult, find_metric, read_probe
+from treehammer.submit.bisection.probe_results import (
+    AXIS,
+    BuildProbeResult,
+    find_metric,
+    read_probe,
+)
 from treehammer.submit.lifecycle.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.lifecycle.campaign_resume import resume_campaign
 from treehammer.submit.lifecycle.submission import submit_plan
@@ -146,7 +151,7 @@ class BisectionRun:
             )
         self._settle(campaign.id, build, result)
 
-    def _settle(self, campaign: str, build: int, result: ProbeResult) -> None:
+    def _settle(self, campaign: str, build: int, result: BuildProbeResult) -> None:
         if not result.failure:
             self._save(
                 self.state.settle_pending(

@@ -22,7 +22,7 @@ AXIS = "root"
 
 
 @dataclass(frozen=True)
-class ProbeResult:
+class BuildProbeResult:
     """Result of a probe.
 
     Attributes:
@@ -72,7 +72,7 @@ def is_exact_counter(name: str, definition: TestDefinition) -> bool:
 
 def read_probe(
     store: Store, campaign_id: str, metric: HeadlineMetric, good: str, build: str, *, exact: bool
-) -> ProbeResult:
+) -> BuildProbeResult:
     """Read the result of a probe's campaign from the store.
 
     Raises:
@@ -88,13 +88,13 @@ def read_probe(
             hint="Choose one value of each axis with -P, and one site.",
         )
     if not found or not found[0].b:
-        return ProbeResult(failure="none of its executions returned a result", was_run=False)
+        return BuildProbeResult(failure="none of its executions returned a result", was_run=False)
     if exact:
         return _read_counter(found[0], metric)
     effect = measure_effect(found[0], metric, AXIS, collect_checksums(samples))
     if effect.pairs:
-        return ProbeResult(effects=tuple(pair.d for pair in effect.pairs))
-    return ProbeResult(failure=effect.why, good_failed=not _select_usable(found[0].a, metric))
+        return BuildProbeResult(effects=tuple(pair.d for pair in effect.pairs))
+    return BuildProbeResult(failure=effect.why, good_failed=not _select_usable(found[0].a, metric))
 
 
 def _load_samples(store: Store, campaign_id: str, metric: HeadlineMetric) -> list[Sample]:
@@ -110,7 +110,7 @@ def _load_samples(store: Store, campaign_id: str, metric: HeadlineMetric) -> lis
     return [Sample.from_row({**row, "headline": (metric,)}) for row in rows]
 
 
-def _read_counter(series: SeriesSides, metric: HeadlineMetric) -> ProbeResult:
+def _read_counter(series: SeriesSides, metric: HeadlineMetric) -> BuildProbeResult:
     sides = [
         {s.metrics[metric.name] for s in side if not s.failure_class and metric.name in s.metrics}
         for side in (series.a, series.b)
@@ -123,9 +123,9 @@ def _read_counter(series: SeriesSides, metric: HeadlineMetric) -> ProbeResult:
         )
     if not all(sides):
         failures = {s.failure_class or f"no {metric.name}" for s in (*series.a, *series.b)}
-        return ProbeResult(failure=", ".join(sorted(failures)), good_failed=not sides[0])
+        return BuildProbeResult(failure=", ".join(sorted(failures)), good_failed=not sides[0])
     (good,), (build,) = sides
-    return ProbeResult(counter=(good, build))
+    return BuildProbeResult(counter=(good, build))
 
 
 def _select_usable(side: Sequence[Sample], metric: HeadlineMetric) -> list[Sample]:

@@ -183,7 +183,7 @@ def _now_text() -> str:
 def make_handler(transfers: TransferQueue) -> type[BaseHTTPRequestHandler]:
     """Build the request handler for a queue."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class TransferHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, format: str, *args: object) -> None:
@@ -228,7 +228,7 @@ def make_handler(transfers: TransferQueue) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body)
 
-    return Handler
+    return TransferHandler
 
 
 def main(words: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.config import Settings
 from treehammer.errors import TreehammerError
-from treehammer.patrol.campaign_starts import StartRequest
+from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.patrol.patrol_file import BackOffRule
 from treehammer.patrol.start_times import US
 from treehammer.sql.core.rows import CampaignRow, PatrolChargeRow, PatrolSiteRow, PatrolStartRow
@@ -77,7 +77,7 @@ class CampaignSettlement:
         campaign = self._store.campaign(start.campaign_id)
         progress = poll_campaign(self._tracker, campaign, _LOG.info)
         message = ""
-        limit_s = StartRequest.parse(start.request).time_limit_s
+        limit_s = PatrolRequest.parse(start.request).time_limit_s
         if not progress.is_finished:
             if now_us < start.claimed_us + limit_s * US:
                 return False

@@ -35,7 +35,7 @@ _UNLIMITED = 2**31
 
 
 @dataclass(frozen=True)
-class StartRequest:
+class PatrolRequest:
     """Request of a campaign as the claim stores it: enough to repeat the submission."""
 
     test_spec: str
@@ -49,7 +49,7 @@ class StartRequest:
     time_limit_s: int = 86_400
 
     @classmethod
-    def parse(cls, text: str) -> StartRequest:
+    def parse(cls, text: str) -> PatrolRequest:
         """Parse a stored request."""
         values: dict[str, Any] = json.loads(text)
         axes = {axis: tuple(some) for axis, some in values.pop("axes").items()}
@@ -76,10 +76,10 @@ class StartRequest:
 
 def make_start_request(
     entry: PatrolEntry, occasion: Occasion, sites: Collection[str], now_us: int, *, probe: bool
-) -> StartRequest:
+) -> PatrolRequest:
     """Make the request of an entry on an occasion; that of a probe has a single job."""
     stamp = occasion.name.partition(":")[2]
-    return StartRequest(
+    return PatrolRequest(
         test_spec=occasion.spec,
         sites=tuple(sites),
         name=f"{entry.name} {occasion.name.partition(':')[0]} {stamp[:40]}",
@@ -217,7 +217,7 @@ class CampaignStarter:
 
     def _plan_again(self, start: PatrolStartRow) -> Plan | None:
         """Plan a claimed campaign again; None if it is stored with other jobs than planned now."""
-        request = StartRequest.parse(start.request)
+        request = PatrolRequest.parse(start.request)
         plan = plan_request(
             request.make_campaign_request(start.campaign_id), self._settings, fetch=True
         )

@@ -22,7 +22,7 @@ from treehammer.config import Settings
 from treehammer.errors import MissingExtraError, StoreError, TreehammerError
 from treehammer.optional_packages import explain_missing_extra
 from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
-from treehammer.patrol.campaign_starts import CampaignStarter, StartRequest
+from treehammer.patrol.campaign_starts import CampaignStarter, PatrolRequest
 from treehammer.patrol.occasions import (
     COMMIT,
     RELEASE,
@@ -156,7 +156,7 @@ class Patrol:
                 self._complete_start(own, now_us)
 
     def _complete_start(self, start: PatrolStartRow, now_us: int) -> None:
-        limit_us = StartRequest.parse(start.request).time_limit_s * US
+        limit_us = PatrolRequest.parse(start.request).time_limit_s * US
         if now_us <= start.claimed_us + limit_us:
             self._starter.submit(start)
             self._delay(start.entry, start.occasion, "its submission was interrupted", now_us)

@@ -7,7 +7,7 @@ from treehammer.analysis.alarms.regression_watch import (
     record_rerun,
     requested_reruns,
 )
-from treehammer.patrol.campaign_starts import StartRequest
+from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.patrol.occasions import Occasion, name_occasion
 from treehammer.sql.watch.patrol_starts import CLAIMED, FAILED, STORED, PatrolStarts
 from treehammer.sql.write.store import Store
@@ -21,7 +21,7 @@ def find_reruns(store: Store, starts: PatrolStarts, entry: str, now_us: int) -> 
     for request in requested_reruns(store):
         start = starts.find_campaign(request.campaign_id)
         if start is not None and start.entry == entry:
-            original = StartRequest.parse(start.request)
+            original = PatrolRequest.parse(start.request)
             name = _name_rerun(request)
             found[name] = Occasion(name, now_us, original.test_spec, original.axes)
     return found

@@ -10,7 +10,7 @@ from simulated_campaign import START_US
 
 from treehammer.analysis.alarms.regression_watch import requested_reruns, watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState
-from treehammer.patrol.campaign_starts import StartRequest
+from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.patrol.regression_reruns import find_reruns, record_reruns
 from treehammer.sql.core.database_engine import read_clock
 from treehammer.sql.core.rows import PatrolStartRow
@@ -24,7 +24,7 @@ AXES = {"root": ("6.38.00", "6.40.00")}
 
 
 def add_start(store: Store, occasion: str, campaign_id: str, state: str) -> None:
-    request = StartRequest("repository@c0ffee:ttree-read", ("T2_A",), "nightly", 1, AXES)
+    request = PatrolRequest("repository@c0ffee:ttree-read", ("T2_A",), "nightly", 1, AXES)
     row = PatrolStartRow(
         "nightly", occasion, campaign_id, state, 1, 1, None, 1, "host", request.format(), ""
     )

@@ -104,7 +104,7 @@ class SimulatedGrid:
     def _follow(self, settlement: CampaignSettlement, start: PatrolStartRow) -> bool:
         if self.is_running:
             return False
-        sites = campaign_starts.StartRequest.parse(start.request).sites
+        sites = campaign_starts.PatrolRequest.parse(start.request).sites
         tallies = {
             site: _SiteTally(planned=4, good=0 if site in self.bad_sites else 4) for site in sites
         }

@@ -58,7 +58,7 @@ class TextPart:
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangeSentence:
     """One change as a sentence.
 
     Attributes:
@@ -85,7 +85,7 @@ def changes_since_yesterday(
     sites: Sequence[SiteRow[DayOutcomes]],
     today: date,
     max_named: int | None,
-) -> list[Change]:
+) -> list[ChangeSentence]:
     """List changes since the start of yesterday, most severe first.
 
     Args:
@@ -111,18 +111,20 @@ def changes_since_yesterday(
     return sorted(changes, key=lambda change: (change.severity, -change.failing_share))
 
 
-def _arrival_change(sites: Sequence[SiteRow[DayOutcomes]], yesterday: date) -> Iterator[Change]:
+def _arrival_change(
+    sites: Sequence[SiteRow[DayOutcomes]], yesterday: date
+) -> Iterator[ChangeSentence]:
     recent = [cell.judged for site in sites for cell in site.cells if cell.day >= yesterday]
     names = (field.name for field in fields(DayOutcomes))
     total = DayOutcomes(*(sum(getattr(day, name) for day in recent) for name in names))
     if total.total:
         text = f"{pluralize(total.total, 'measurement')} received: {total}."
-        yield Change(ChangeSeverity.SUMMARY, (TextPart(text),))
+        yield ChangeSentence(ChangeSeverity.SUMMARY, (TextPart(text),))
 
 
 def _status_change(
     site: SiteRow[DayOutcomes], yesterday: date, request: Request
-) -> Iterator[Change]:
+) -> Iterator[ChangeSentence]:
     """Find the latest change of a site's status since the previous measured day."""
     measured = [cell for cell in site.cells if cell.judged.status is not SiteState.UNKNOWN]
     if not measured:
@@ -130,7 +132,9 @@ def _status_change(
     last = measured[-1]
     if last.day == yesterday - timedelta(days=1):
         text = f": no measurements since {calendar_days.format_day(last.day)}."
-        yield Change(ChangeSeverity.QUIET, (_link_to_day(request, site, last), TextPart(text)))
+        yield ChangeSentence(
+            ChangeSeverity.QUIET, (_link_to_day(request, site, last), TextPart(text))
+        )
     transitions = [
         (before, now)
         for before, now in pairwise(measured)
@@ -146,7 +150,7 @@ def _status_change(
         )
         parts = (_link_to_day(request, site, last), TextPart(text))
         bad = 1 - judged.good / judged.assessed
-        yield Change(_status_severity(before, judged.status), parts, judged.status, bad)
+        yield ChangeSentence(_status_severity(before, judged.status), parts, judged.status, bad)
 
 
 def _status_severity(before: DayCell[DayOutcomes], now: SiteState) -> ChangeSeverity:
@@ -166,7 +170,7 @@ def _link_to_day(
 
 def _first_measurement_changes(
     records: Sequence[FirstMeasurement], yesterday: int, request: Request, max_named: int | None
-) -> Iterator[Change]:
+) -> Iterator[ChangeSentence]:
     """New sites, and releases and doors that are new at known sites."""
     known = [record for record in records if record.first_day < yesterday]
     new_sites = {record.site for record in records} - {record.site for record in known}
@@ -188,9 +192,9 @@ def _measured_features(records: Iterable[FirstMeasurement]) -> set[tuple[str, st
 
 def _site_list_change(
     text: str, names: Sequence[str], request: Request, max_named: int | None
-) -> Change:
+) -> ChangeSentence:
     """Build a sentence that ends with names of sites, linked to their pages."""
-    return Change(
+    return ChangeSentence(
         ChangeSeverity.NEW,
         (
             TextPart(f"{text} "),
@@ -216,7 +220,7 @@ def _count_verdicts(scopes: Mapping[str, Mapping[str, int]]) -> str:
     return format_counts(over_sites) if over_sites else f"{format_counts(of_series)} by site"
 
 
-def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[Change]:
+def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[ChangeSentence]:
     """Stored comparisons with their verdicts over all sites, or by site if there are none."""
     comparisons = overview_queries.list_latest_comparisons(store, MAX_IN_LIST, since_us=since_us)
     campaigns = comparison_columns.load_campaign_names(
@@ -237,12 +241,12 @@ def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterat
             TextPart(verdict_text.comparison_title(comparison.first_verdict, campaigns), address),
             TextPart(f": {'; '.join(counts)}."),
         )
-        yield Change(ChangeSeverity.SLOWER if slower else ChangeSeverity.NEW, parts)
+        yield ChangeSentence(ChangeSeverity.SLOWER if slower else ChangeSeverity.NEW, parts)
 
 
 def _submission_changes(
     store: Store, since_us: int, request: Request, max_named: int | None
-) -> Iterator[Change]:
+) -> Iterator[ChangeSentence]:
     new = overview_queries.list_campaigns_since(store, since_us)
     if new:
         names = [
@@ -250,4 +254,4 @@ def _submission_changes(
             for one in new
         ]
         text = f"{pluralize(len(new), 'campaign')} submitted: "
-        yield Change(ChangeSeverity.NEW, (TextPart(text), *_join_parts(names, max_named)))
+        yield ChangeSentence(ChangeSeverity.NEW, (TextPart(text), *_join_parts(names, max_named)))

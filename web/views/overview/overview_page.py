@@ -194,7 +194,7 @@ def _list_changes(
     shown: Sequence[date],
     lines: Sequence[SiteRow[DayOutcomes]],
     max_named: int | None,
-) -> list[changes_since.Change]:
+) -> list[changes_since.ChangeSentence]:
     """List the changes since yesterday, from the shown days if they suffice."""
     today = calendar_days.today()
     days = changes_since.LOOKBACK_DAYS

@@ -148,7 +148,7 @@ def check(settings: Settings, file: Path, form: str) -> None:
     Example: treehammer patrol check patrol.toml
     """
     content = read_patrol_file(file)
-    from treehammer.patrol.file_checks import list_next_starts
+    from treehammer.patrol.start_preview import list_next_starts
 
     rows, problems = [], []
     for entry in content.entries:
