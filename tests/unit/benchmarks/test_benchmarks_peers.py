@@ -14,8 +14,11 @@ from benchmark_modules import import_benchmarks
 @pytest.fixture(scope="module")
 def modules() -> Iterator[dict[str, ModuleType]]:
     with import_benchmarks() as named:
-        names = ("comparison", "tools", "environment")
-        yield {name: named(f"peers.peer_{name}") for name in names}
+        yield {
+            "comparison": named("peers.tool_comparison"),
+            "tools": named("peers.peer_tools"),
+            "environment": named("peers.peer_environment"),
+        }
 
 
 def _row(modules: dict[str, ModuleType], **values: Any) -> Any:
