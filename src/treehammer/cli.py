@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from treehammer import config
-from treehammer.errors import ExitCode, Interruption, TreehammerError
+from treehammer.errors import ExitCode, Interruption, TreehammerError, suggest_word
 from treehammer.optional_packages import explain_missing_extra
 from treehammer.version import __version__
 
@@ -36,99 +36,120 @@ class LazyCommand:
         return command
 
 
-COMMANDS = {
-    "bisect": LazyCommand(
-        "submit.cli.bisect_command:bisect", "Find the build that changed a metric."
-    ),
-    "cancel": LazyCommand(
-        "submit.cli.campaign_commands:cancel", "Cancel the jobs of a campaign; results are kept."
-    ),
-    "changes": LazyCommand(
-        "analysis.cli.changes_command:changes_command",
-        "List what became slower or faster, and since when.",
-    ),
-    "check": LazyCommand(
-        "analysis.cli.check_command:check_command",
-        "Print the state of a site, release or the service, for Nagios.",
-    ),
-    "collect": LazyCommand(
-        "submit.cli.campaign_commands:collect", "Store the results of a campaign's jobs."
-    ),
-    "compare": LazyCommand(
-        "analysis.cli.compare_command:compare_command", "Compare two ROOT releases or variants."
-    ),
-    "config": LazyCommand("config_command:config_group", "Show settings and their sources."),
-    "count": LazyCommand(
-        "submit.cli.count_command:count",
-        "Count the instructions of a test's read with two ROOT releases.",
-    ),
-    "datasets": LazyCommand(
-        "submit.cli.datasets_verify_command:datasets", "Make, place and verify datasets."
-    ),
-    "db": LazyCommand(
-        "sql.cli.database_commands:db_group", "Inspect, upgrade and copy the results database."
-    ),
-    "demo": LazyCommand("demo:demo", "Compare two ROOT releases on this machine."),
-    "digest": LazyCommand(
-        "analysis.cli.digest_command:digest_command", "Print or mail the changes of a week."
-    ),
-    "doctor": LazyCommand(
-        "submit.cli.doctor_command:doctor", "Check this installation; name remedies."
-    ),
-    "explain": LazyCommand(
-        "analysis.cli.explain_command:explain_command", "Explain a low CPU efficiency."
-    ),
-    "export": LazyCommand(
-        "sql.cli.export_command:export_command",
-        "Write measurements to a ROOT, CSV or Parquet file.",
-    ),
-    "import": LazyCommand(
-        "sql.cli.import_command:import_command", "Import measurements from another installation."
-    ),
-    "notify": LazyCommand(
-        "analysis.cli.notify_command:notify_command",
-        "Send messages about changed states and regressions.",
-    ),
-    "patrol": LazyCommand(
-        "patrol.cli.patrol_commands:patrol",
-        "Run tests by themselves: by time, commit, tag and ROOT release.",
-    ),
-    "purge": LazyCommand(
-        "submit.cli.purge_command:purge", "Remove working folders and logs of finished campaigns."
-    ),
-    "render": LazyCommand(
-        "submit.cli.submit_render_commands:render", "Show the jobs of a test without submitting."
-    ),
-    "report": LazyCommand(
-        "web.cli.report_command:report_command", "Write a campaign as one HTML page."
-    ),
-    "resume": LazyCommand(
-        "submit.cli.campaign_commands:resume", "Release held jobs and requeue lost ones."
-    ),
-    "serve": LazyCommand(
-        "web.cli.serve_command:serve_command", "Run the results service with its pages."
-    ),
-    "sites": LazyCommand(
-        "submit.cli.site_status_commands:sites", "List, check and import sites; show their states."
-    ),
-    "status": LazyCommand(
-        "submit.cli.campaign_commands:status", "Show all campaigns, or the progress of one."
-    ),
-    "submit": LazyCommand(
-        "submit.cli.submit_render_commands:submit", "Plan a test, prepare its jobs and submit them."
-    ),
-    "summary": LazyCommand(
-        "analysis.cli.summary_command:summary_command", "Show mean values of a campaign by group."
-    ),
-    "testbed": LazyCommand(
-        "testbed.cli.testbed_commands:testbed", "Run a small grid on this machine."
-    ),
-    "tests": LazyCommand("submit.cli.tests_check_command:tests", "List, show and check tests."),
-    "token": LazyCommand(
-        "web.cli.token_commands:token", "Manage access keys of the results service."
-    ),
-    "worker": LazyCommand("collectors.cli.worker:worker", "Run the job side by hand."),
+#: Commands by section of ``treehammer --help``, in the order of a user's work.
+SECTIONS: dict[str, dict[str, LazyCommand]] = {
+    "Get started": {
+        "demo": LazyCommand("demo:demo", "Compare two ROOT releases on this machine."),
+        "tests": LazyCommand("submit.cli.tests_check_command:tests", "List, show and check tests."),
+        "datasets": LazyCommand(
+            "submit.cli.datasets_verify_command:datasets", "Make, place and verify datasets."
+        ),
+        "sites": LazyCommand(
+            "submit.cli.site_status_commands:sites",
+            "List, check and import sites; show their states.",
+        ),
+        "doctor": LazyCommand(
+            "submit.cli.doctor_command:doctor", "Check this installation; name remedies."
+        ),
+        "config": LazyCommand("config_command:config_group", "Show settings and their sources."),
+    },
+    "Measure": {
+        "submit": LazyCommand(
+            "submit.cli.submit_render_commands:submit",
+            "Plan a test, prepare its jobs and submit them.",
+        ),
+        "render": LazyCommand(
+            "submit.cli.submit_render_commands:render",
+            "Show the jobs of a test without submitting.",
+        ),
+        "status": LazyCommand(
+            "submit.cli.campaign_commands:status", "Show all campaigns, or the progress of one."
+        ),
+        "resume": LazyCommand(
+            "submit.cli.campaign_commands:resume", "Release held jobs and requeue lost ones."
+        ),
+        "cancel": LazyCommand(
+            "submit.cli.campaign_commands:cancel",
+            "Cancel the jobs of a campaign; results are kept.",
+        ),
+        "collect": LazyCommand(
+            "submit.cli.campaign_commands:collect", "Store the results of a campaign's jobs."
+        ),
+        "purge": LazyCommand(
+            "submit.cli.purge_command:purge",
+            "Remove working folders and logs of finished campaigns.",
+        ),
+        "count": LazyCommand(
+            "submit.cli.count_command:count",
+            "Count the instructions of a test's read with two ROOT releases.",
+        ),
+        "bisect": LazyCommand(
+            "submit.cli.bisect_command:bisect", "Find the build that changed a metric."
+        ),
+    },
+    "Read results": {
+        "compare": LazyCommand(
+            "analysis.cli.compare_command:compare_command", "Compare two ROOT releases or variants."
+        ),
+        "summary": LazyCommand(
+            "analysis.cli.summary_command:summary_command",
+            "Show mean values of a campaign by group.",
+        ),
+        "explain": LazyCommand(
+            "analysis.cli.explain_command:explain_command", "Explain a low CPU efficiency."
+        ),
+        "report": LazyCommand(
+            "web.cli.report_command:report_command", "Write a campaign as one HTML page."
+        ),
+        "export": LazyCommand(
+            "sql.cli.export_command:export_command",
+            "Write measurements to a ROOT, CSV or Parquet file.",
+        ),
+        "import": LazyCommand(
+            "sql.cli.import_command:import_command",
+            "Import measurements from another installation.",
+        ),
+        "db": LazyCommand(
+            "sql.cli.database_commands:db_group", "Inspect, upgrade and copy the results database."
+        ),
+    },
+    "Run continuously": {
+        "patrol": LazyCommand(
+            "patrol.cli.patrol_commands:patrol",
+            "Run tests by themselves: by time, commit, tag and ROOT release.",
+        ),
+        "changes": LazyCommand(
+            "analysis.cli.changes_command:changes_command",
+            "List what became slower or faster, and since when.",
+        ),
+        "digest": LazyCommand(
+            "analysis.cli.digest_command:digest_command", "Print or mail the changes of a week."
+        ),
+        "check": LazyCommand(
+            "analysis.cli.check_command:check_command",
+            "Print the state of a site, release or the service, for Nagios.",
+        ),
+        "notify": LazyCommand(
+            "analysis.cli.notify_command:notify_command",
+            "Send messages about changed states and regressions.",
+        ),
+    },
+    "Share results": {
+        "serve": LazyCommand(
+            "web.cli.serve_command:serve_command", "Run the results service with its pages."
+        ),
+        "token": LazyCommand(
+            "web.cli.token_commands:token", "Manage access keys of the results service."
+        ),
+    },
+    "Build and debug a grid": {
+        "testbed": LazyCommand(
+            "testbed.cli.testbed_commands:testbed", "Run a small grid on this machine."
+        ),
+        "worker": LazyCommand("collectors.cli.worker:worker", "Run the job side by hand."),
+    },
 }
+COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
 
 
 class LazyCommandGroup(click.Group):
@@ -143,10 +164,23 @@ class LazyCommandGroup(click.Group):
         command = COMMANDS.get(cmd_name)
         return command.load() if command else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; suggest the nearest name for a mistyped one."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}. {suggest_word(name, COMMANDS)}".rstrip())
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name].summary) for name in sorted(COMMANDS)])
+        """List the commands by section, without importing them."""
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), command.summary) for name, command in commands.items()]
+                )
 
 
 @click.group(

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from treehammer.cli import COMMANDS, cli
+from treehammer.cli import COMMANDS, SECTIONS, cli
 
 
 def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -45,6 +45,7 @@ def test_unencodable_output_gets_question_marks(tmp_path: Path) -> None:
     [
         (("--config", "absent.toml", "config", "show"), 2, "absent.toml"),
         (("no-such-verb",), 2, "no-such-verb"),
+        (("sumbit",), 2, "Did you mean 'submit'?"),
         (("config", "show", "--json", "--csv"), 2, "exclusive"),
         (("status", "no-such-campaign"), 3, "results.db"),
     ],
@@ -75,6 +76,16 @@ def test_every_command_help_has_an_example(name: str, command: click.Command) ->
     text = command.help or ""
     assert "Example" in text
     assert name in text
+
+
+def test_help_lists_each_command_once_by_section(tmp_path: Path) -> None:
+    lines = run(tmp_path, "--help").stdout.splitlines()
+    for name, command in COMMANDS.items():
+        assert [line.split()[1:] for line in lines if line.startswith(f"  {name} ")] == [
+            command.summary.split()
+        ]
+    titles = [line.rstrip(":") for line in lines if line.endswith(":") and line[0] != " "]
+    assert titles == ["Options", *SECTIONS]
 
 
 def test_every_package_is_used_by_a_command() -> None:
