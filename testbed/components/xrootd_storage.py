@@ -308,7 +308,8 @@ class XrootdStorage:
                 f"{address}{export}",
                 "XRootD" if name in channels else _MIDDLEWARE.get(name, "XRootD redirector"),
                 self._versions.get(channels.get(name, SUITE), ""),
-                load=_PERMITTED_WITH_WRITES if name in ("root", "http", *channels) else _PERMITTED,
+                # A cache and a pinned path would write elsewhere than they read.
+                load=_PERMITTED if name in ("cache", "pinned") else _PERMITTED_WITH_WRITES,
             )
             for name, address in addresses.items()
         ]

@@ -158,6 +158,9 @@ class StorageClient:
         """Send an operation."""
         raise NotImplementedError
 
+    def forget_location(self, url: str) -> None:
+        """Let a redirector look for a path again; others need not be asked."""
+
     def child_cpu_s(self) -> float:
         """Return the CPU seconds that programs of this client have used."""
         return 0.0
@@ -184,6 +187,10 @@ class WrappingClient(StorageClient):
     def start(self, flight: Flight) -> None:
         """Send an operation."""
         self.inner.start(flight)
+
+    def forget_location(self, url: str) -> None:
+        """Let a redirector look for a path again."""
+        self.inner.forget_location(url)
 
     def child_cpu_s(self) -> float:
         """Return the CPU seconds that programs of this client have used."""

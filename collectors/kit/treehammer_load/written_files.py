@@ -16,8 +16,9 @@ from .recorder import Recorder, StepClock
 
 #: Operations at a time while files are prepared and removed; fewer for a load of fewer clients.
 PARALLEL = 16
-#: Seconds for the removal, and after SIGTERM, when the worker kills the payload after 5 s.
-REMOVAL_S, STOPPED_REMOVAL_S = 600.0, 1.5
+#: Seconds for the removal of files and of folders, and after SIGTERM, when the worker kills the
+#: payload after 5 s.
+REMOVAL_S, FOLDER_REMOVAL_S, STOPPED_REMOVAL_S = 600.0, 60.0, 1.5
 #: Seconds for the preparation.
 PREPARATION_S = 3600.0
 
@@ -103,9 +104,21 @@ class WrittenFiles:
         if stop.is_set():
             self._remove_files(client, STOPPED_REMOVAL_S, Event())
         if not self.adler32s:
-            for urls in (list(self._folders), [self.folder]):
-                folders = [Operation(0.0, RMDIR, 0, LoadFile(url)) for url in urls]
-                _perform_all(client, folders, STOPPED_REMOVAL_S, Event(), self.observe)
+            self._remove_folders(client, list(self._folders), stop)
+            self._remove_folders(client, [self.folder], stop)
+
+    def _remove_folders(self, client: StorageClient, urls: List[str], stop: Event) -> None:
+        """Remove folders until they are gone: each server behind a redirector may have its own."""
+        limit_s = FOLDER_REMOVAL_S
+        if stop.is_set():
+            limit_s, stop = STOPPED_REMOVAL_S, Event()
+        end = time.monotonic() + limit_s
+        while urls and (left_s := end - time.monotonic()) > 0:
+            folders = [Operation(0.0, RMDIR, 0, LoadFile(url)) for url in urls]
+            ended = _perform_all(client, folders, left_s, stop, self.observe)
+            urls = [one.file.url for one, failure in ended if not failure]
+            for url in urls:
+                client.forget_location(url)
 
     def _remove_files(self, client: StorageClient, limit_s: float, stop: Event) -> None:
         files = [Operation(0.0, DELETE, 0, LoadFile(url)) for url in self.adler32s]

@@ -39,7 +39,7 @@ CLIENT_SETTINGS: Mapping[str, str] = {
 #: Pieces of one vector read, and bytes of one piece, that every server accepts.
 MAX_VECTOR, MAX_PIECE = 1024, 2_097_136
 
-_WARM_UP_S = 2.0
+_WARM_UP_S = _REFRESH_S = 2.0
 _ASKED_OF_DOOR = frozenset({CONNECT, LOCATE, STAT, DELETE, MKDIR, RMDIR})
 
 # Codes of the client (XrdCl/XrdClStatus.hh) and of servers (XProtocol/XProtocol.hh).
@@ -144,8 +144,9 @@ class XrootdClient(StorageClient):
         self._new_file: Callable[[], Any] = client.File
         self._new_door: Callable[[str], Any] = client.FileSystem
         self._doors: Dict[int, Any] = {}
-        self._no_flag = OpenFlags.NONE
-        self._read_flag, self._write_flags = OpenFlags.READ, OpenFlags.NEW
+        self._no_flag, self._refresh_flag = OpenFlags.NONE, OpenFlags.REFRESH
+        # A redirector may send files of one folder to servers that do not have it yet.
+        self._read_flag, self._write_flags = OpenFlags.READ, OpenFlags.NEW | OpenFlags.MAKEPATH
         self._write_mode = AccessMode.UR | AccessMode.UW | AccessMode.GR | AccessMode.OR
         self._make_path = MkDirFlags.MAKEPATH
         self._readers: Dict[int, _Reader] = {}
@@ -170,6 +171,11 @@ class XrootdClient(StorageClient):
             self._open_once(flight)
         else:
             self._use_reader(flight)
+
+    def forget_location(self, url: str) -> None:
+        """Let a redirector ask its servers again, for a few seconds at most."""
+        door_url, path = split_url(url)
+        self._new_door(door_url).locate(path, self._refresh_flag, timeout=round(_REFRESH_S))
 
     def _use_reader(self, flight: Flight) -> None:
         operation = flight.operation

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from load_generator import Generator, Row, failures, find_url, latencies, total
+from load_generator import Generator, Row, failures, find_area, find_url, latencies, total
 from local_servers import serve_http
 
-from treehammer.testbed.components.xrootd_storage import XrootdStorage
+from treehammer.testbed.components.xrootd_storage import XrootdStorage, storage_folder
 from treehammer.testbed.core import fault_injection
 
 #: Operations per second of the loads of this module.
@@ -186,16 +186,24 @@ def test_errors_of_a_server_are_classed_and_counted(start: Any) -> None:
     assert sum_failures(rows) == expected
 
 
-def test_slow_server_behind_a_redirector_is_named(start: Any, storage: XrootdStorage) -> None:
+@pytest.mark.parametrize("direction, clients, files", [("read", 4, 10), ("write", 64, 2)])
+def test_slow_server_behind_a_redirector_is_named(
+    start: Any, storage: XrootdStorage, tmp_path: Path, direction: str, clients: int, files: int
+) -> None:
     _, slow, _ = storage.storage_address("SITE_A")
     slow_site = fault_injection.slow_daemon(
         storage.box, "xrootd-SITE_A", stopped_s=1.0, running_s=0.02
     )
+    axes: dict[str, Any] = {"clients": clients, "files": files, "direction": direction}
+    if direction == "read":
+        url, area = find_url(storage, "federation"), ""
+    else:
+        url, area = "", find_area(storage, "federation", tmp_path)
+        axes["size_mb"] = 0.1
     with slow_site:
-        url = find_url(storage, "federation")
-        running = start("stream", url, 60, clients=4, files=10, direction="read")
+        running = start("stream", url, 60, writable=area, **axes)
         rows = running.read_rows()
-    assert (total(rows, "done"), total(rows, "failed")) == (40, 0)
+    assert (total(rows, "done"), total(rows, "failed")) == (clients * files, 0)
     # Several operations may fit between two stops, so that the median need not show them.
     by_server = {
         server: latencies([row for row in rows if row["server"] == server]).mean
@@ -208,3 +216,7 @@ def test_slow_server_behind_a_redirector_is_named(start: Any, storage: XrootdSto
     seconds = sum({row["step"]: row["step_s"] for row in rows}.values())
     rates = figures["server_mb_per_s_min"] + figures["server_mb_per_s_max"]
     assert rates == pytest.approx(total(rows, "bytes") / seconds / 1e6)
+    if area:
+        assert (figures["files_removed"], figures["files_left"]) == (clients * files, 0)
+        areas = [storage_folder(storage.box, site) / "load" for site in storage.box.sites]
+        assert [list(area.iterdir()) for area in areas] == [[], []]
