@@ -38,6 +38,7 @@ from benchmarks.worker import (
     cpu_account,
     kit_cost,
     load_rates,
+    stream_tails,
     tls_cost,
     worker_cost,
 )
@@ -71,6 +72,7 @@ CONFIGURABLE_BENCHMARKS = {
     "ingest": ingest_cost.measure,
     "counters": counter_repeats.measure,
     "load": load_rates.measure,
+    "streams": stream_tails.measure,
     "explain": planted_causes.measure,
     "peers": tool_comparison.measure,
     "patrol-story": patrol_story.measure,
@@ -96,6 +98,7 @@ def main() -> int:
     ingest_cost.add_options(parser)
     counter_repeats.add_options(parser)
     load_rates.add_options(parser)
+    stream_tails.add_options(parser)
     planted_causes.add_options(parser)
     tool_comparison.add_options(parser)
     patrol_story.add_options(parser)

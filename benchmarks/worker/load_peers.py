@@ -1,4 +1,4 @@
-"""Fastest other clients beside the load generator: xrdcp, xrdreplay, wrk and fio."""
+"""Fastest other clients beside the load generator: xrdcp, xrdreplay, oha, wrk and fio."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from pathlib import Path
 
 #: Seconds after which a program hangs.
 LIMIT_S = 120.0
-#: Debian packages of programs that are not part of XRootD.
-PACKAGES = {"wrk": "wrk", "fio": "fio"}
-#: Connections of wrk and threads of fio: the clients of our generator.
+#: Commands that install programs that are not part of XRootD.
+INSTALL = {
+    "wrk": "apt-get install wrk",
+    "fio": "apt-get install fio",
+    "oha": "cargo install oha --locked",
+}
+#: Connections of oha and wrk, and threads of fio: the clients of our generator.
 CLIENTS = 16
 
 _WRK_RATE = re.compile(r"Requests/sec:\s+([\d.]+)")
@@ -36,14 +40,14 @@ class PeerError(Exception):
 
 
 def find_program(name: str) -> Path:
-    """Find a program of a Debian package.
+    """Find a program of the path.
 
     Raises:
         PeerError: it is not installed.
     """
     found = shutil.which(name)
     if found is None:
-        raise PeerError(f"{name} is not installed: apt-get install {PACKAGES[name]}")
+        raise PeerError(f"{name} is not installed: {INSTALL[name]}")
     return Path(found)
 
 
@@ -119,6 +123,30 @@ def parse_wrk(text: str) -> float:
     if rate is None or errors or not float(rate[1]):
         raise PeerError(f"wrk: {errors[0] if errors else 'no request succeeded'}")
     return float(rate[1])
+
+
+def request_heads(oha: Path, url: str, seconds: int) -> float:
+    """Request a file's headers by oha, the generator's open over HTTP; return requests per second."""
+    options = ("-z", f"{seconds}s", "-c", CLIENTS, "-m", "HEAD", "--output-format", "json")
+    return parse_oha(run_peer([oha, "--no-tui", *options, url]))
+
+
+def parse_oha(text: str) -> float:
+    """Return the requests per second that oha reports.
+
+    Those on their way at the end do not count.
+
+    Raises:
+        PeerError: requests failed, or there is no report.
+    """
+    report = json.loads(text[text.index("{") :]) if "{" in text else {}
+    statuses = report.get("statusCodeDistribution") or {}
+    errors = {**report.get("errorDistribution", {}), **statuses}
+    errors.pop("200", None)
+    errors.pop("aborted due to deadline", None)
+    if errors or not statuses.get("200"):
+        raise PeerError(f"oha: {errors or 'no request succeeded'}")
+    return float(statuses["200"] / report["summary"]["total"])
 
 
 def read_path(fio: Path, path: Path, size: int, seconds: int) -> float:

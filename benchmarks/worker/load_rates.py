@@ -6,30 +6,23 @@ Server and generator share this machine, so the figures need an idle one.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.load_runs import LoadGenerator, run_storage
 from benchmarks.harness.ratio_figures import RatioFigure, write_rows
 from benchmarks.worker import load_peers
 from benchmarks.worker.load_peers import CLIENTS, PeerError
-from treehammer import config
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
-from treehammer.collectors.software import providers
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,
     storage_folder,
 )
-from treehammer.testbed.core import lifecycle, workspace
 
-#: Version of the XRootD client.
-CLIENT = "xrootd:6.2.1"
 #: Share of operations that may be sent more than 10 ms late.
 MAX_LATE = 0.01
 #: Study S1: opens per second, and readers of 2.5 MB every 10 s.
@@ -41,8 +34,6 @@ RATES_HZ = (250, 500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12_000, 16_000)
 RATE_SECONDS = 4
 #: Files of xrdcp, copied eight at a time; reads of xrdreplay.
 COPIED_FILES, REPLAYED_READS = 500, 20_000
-
-_KIT = Path(providers.__file__).parents[1] / "kit"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
     """Measure punctuality, then the highest rates, and write ``load.csv``."""
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder, _run_storage() as storage:
+    with tempfile.TemporaryDirectory() as folder, run_storage() as storage:
         bench = _LoadBench(Path(folder), storage)
         readers = {"clients": READERS, "period_s": 10, "block_kb": 2500}
         loads: dict[str, tuple[str, dict[str, Any]]] = {
@@ -90,17 +81,6 @@ _COLUMNS = (
 )
 
 
-@contextmanager
-def _run_storage() -> Iterator[XrootdStorage]:
-    box = workspace.define_workspace(f"bench{os.getpid()}", 1, config.load_settings())
-    part = XrootdStorage(box)
-    lifecycle.bring_up(box, [part], print)
-    try:
-        yield part
-    finally:
-        lifecycle.take_down(box, [part], print)
-
-
 def _print_table(rows: list[dict[str, Any]]) -> None:
     print("".join(f"{name:>16}" for name in _COLUMNS))
     for row in rows:
@@ -119,9 +99,7 @@ class _LoadBench:
         self.urls = {name: f"{doors[name]}/data" for name in ("root", "http")}
         self.urls["file"] = str(self.data / "data")
         self.root = doors["root"]
-        request = providers.parse_software_request(CLIENT)
-        request = providers.prepare_software(request, config.load_settings().software_dir, print)
-        self.software = providers.setup_software(request, os.environ, _KIT)
+        self.generator = LoadGenerator(folder)
 
     def _store(self, name: str, size: int) -> None:
         (self.data / name).write_bytes(os.urandom(size))
@@ -130,25 +108,7 @@ class _LoadBench:
     def run(self, kind: str, seconds: float, door: str = "root", **axes: Any) -> dict[str, float]:
         """Run one load and return its figures, marked steps included."""
         file = {"name": "data", "url": self.urls[door], "size": FILE_SIZE, "adler32": ""}
-        job = {
-            "format": 1,
-            "execution": {"files": [file], "variant": axes, "seed": 1},
-            "settings": {},
-            "load": {"step_s": 1.0, "duration_s": seconds},
-        }
-        script, task, result = (self.folder / name for name in ("load.py", "job.json", "out.json"))
-        task.write_text(json.dumps(job))
-        script.write_text(
-            f"import treehammer_load\ntreehammer_load.run(treehammer_load.{kind}_files)\n"
-        )
-        places = {"TREEHAMMER_JOB": str(task), "TREEHAMMER_RESULT": str(result)}
-        subprocess.run(
-            self.software.build_command("python", str(script)),
-            env={**self.software.env, **places},
-            check=True,
-            timeout=seconds + 120,
-        )
-        report = json.loads(result.read_text())
+        report = self.generator.run(f"load.{kind}_files", {"duration_s": seconds}, axes, file)
         return _summarize([row for row in report["operations"] if row["operation"] == kind])
 
     def compare_rates(
@@ -182,6 +142,7 @@ class _LoadBench:
                     program("xrdreplay"), self.urls["root"], REPLAYED_READS, size, span, folder
                 ),
             ),
+            ("HEAD requests of oha", *("open", "http"), self._request_heads),
             (
                 "4 kB ranges of wrk",
                 *("read", "http"),
@@ -195,6 +156,10 @@ class _LoadBench:
                 lambda: load_peers.read_path(find("fio"), path, size, RATE_SECONDS),
             ),
         ]
+
+    def _request_heads(self) -> float:
+        oha = load_peers.find_program("oha")
+        return load_peers.request_heads(oha, self.urls["http"], RATE_SECONDS)
 
     def _copy_files(self) -> float:
         names = [f"small{number}" for number in range(COPIED_FILES)]

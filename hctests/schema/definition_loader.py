@@ -386,7 +386,7 @@ def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[Document
         yield from _override_setting(raw[table], tuple(key.split(".")), text)
         return
     if table == "load" and table != key:
-        yield from _override_load(raw, tuple(key.split(".")), text)
+        _override_load(raw, tuple(key.split(".")), text)
         return
     known = [name for name in raw["test"] if name not in FIXED_KEYS]
     if key in FIXED_KEYS:
@@ -401,14 +401,12 @@ def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[Document
         raw["test"][key] = text if isinstance(raw["test"][key], str) else _parse_toml_value(text)
 
 
-def _override_load(
-    raw: dict[str, Any], path: tuple[str, ...], text: str
-) -> Iterator[DocumentProblem]:
-    """Replace a key of [load]; the model checks its name and value."""
-    if "load" not in raw:
-        yield DocumentProblem(path, "test.toml has no table [load]")
-        return
-    table = raw["load"]
+def _override_load(raw: dict[str, Any], path: tuple[str, ...], text: str) -> None:
+    """Replace a key of [load]; the model checks its name and value.
+
+    A test without the table becomes a load test. Its payload begins when it is launched.
+    """
+    table = raw.setdefault("load", {"lead_s": 0.0, "ceiling": {}})
     if path[1] == "ceiling" and len(path) == 3:
         table = table["ceiling"]
     name = path[-1] if len(path) == 2 or table is not raw["load"] else ".".join(path[1:])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from benchmark_modules import import_benchmarks
@@ -44,7 +46,7 @@ def test_replay_is_written_and_counted(peers: ModuleType, tmp_path: Path) -> Non
         peers.replay_reads(failing, "root://h//data", 10, 4000, 40_000, tmp_path)
 
 
-def test_missing_program_names_its_package(
+def test_missing_program_names_its_installation(
     peers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -73,3 +75,19 @@ def test_rate_of_wrk_counts_without_errors_only(
         return
     with pytest.raises(peers.PeerError, match=message):
         peers.parse_wrk(text)
+
+
+def test_rate_of_oha_counts_answers_without_errors_only(peers: ModuleType, tmp_path: Path) -> None:
+    report: dict[str, Any] = {
+        "summary": {"total": 4.0, "requestsPerSec": 10_004.0},
+        "statusCodeDistribution": {"200": 40_000},
+        "errorDistribution": {"aborted due to deadline": 16},
+    }
+    oha = write_program(tmp_path, "oha", f"cat {tmp_path}/report")
+    (tmp_path / "report").write_text(json.dumps(report))
+    assert peers.request_heads(oha, "http://h/data", 4) == 10_000
+    report["statusCodeDistribution"]["404"] = 3
+    with pytest.raises(peers.PeerError, match=r"oha: .*404.*3"):
+        peers.parse_oha(json.dumps(report))
+    with pytest.raises(peers.PeerError, match="no request succeeded"):
+        peers.parse_oha("nothing")

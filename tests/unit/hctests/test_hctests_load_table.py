@@ -91,9 +91,20 @@ def test_overrides_replace_keys_of_the_load(write_test: WriteTest) -> None:
     with pytest.raises(DefinitionError) as caught:
         override_definition(definition, {}, {"load.duration": "30"})
     assert "-S load.duration: unknown key of [load]" in caught.value.problems[0]
+
+
+def test_overrides_make_a_load_test_of_any_test(write_test: WriteTest) -> None:
+    """Such a payload does not wait for its start: it must not be launched before."""
+    definition = load_definition(write_test())
+    assert definition.load is None
+    typed = {"load.together": "true", "load.ramp": "10/1m", "load.ceiling.clients": "100"}
+    load = override_definition(definition, {}, typed).load
+    assert load == LoadSettings(
+        together=True, ramp="10/1m", lead_s=0.0, ceiling=LoadCeiling(clients=100)
+    )
     with pytest.raises(DefinitionError) as caught:
-        override_definition(load_definition(write_test()), {}, {"load.ramp": ""})
-    assert "test.toml has no table [load]" in caught.value.problems[0]
+        override_definition(definition, {}, {"load.ceiling.jobs": "100"})
+    assert "-S load.ceiling.jobs: unknown key" in caught.value.problems[0]
 
 
 def test_show_describes_the_load(write_test: WriteTest) -> None:

@@ -1,0 +1,84 @@
+"""Storages of a testbed, and load generators against them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from treehammer import config
+from treehammer.collectors.software import providers
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
+from treehammer.testbed.core import lifecycle, workspace
+
+#: Version of the XRootD client.
+CLIENT = "xrootd:6.2.1"
+#: Seconds that a generator may take beside its load.
+EXTRA_S = 120
+
+_KIT = Path(providers.__file__).parents[1] / "kit"
+
+
+@contextmanager
+def run_storage(sites: int = 1) -> Iterator[XrootdStorage]:
+    """Run the storages of some sites, and a redirector over them."""
+    box = workspace.define_workspace(f"bench{os.getpid()}", sites, config.load_settings())
+    part = XrootdStorage(box)
+    lifecycle.bring_up(box, [part], print)
+    try:
+        yield part
+    finally:
+        lifecycle.take_down(box, [part], print)
+
+
+class LoadGenerator:
+    """Runs the load generator of jobs as they run it.
+
+    Args:
+        folder: for its files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        settings = config.load_settings()
+        request = providers.parse_software_request(CLIENT)
+        request = providers.prepare_software(request, settings.software_dir, print)
+        self._software = providers.setup_software(request, os.environ, _KIT)
+
+    def run(
+        self,
+        arguments: str,
+        load: Mapping[str, Any],
+        axes: Mapping[str, Any],
+        file: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Run one load and return its result.
+
+        Args:
+            arguments: of ``treehammer_load.run``, whose names are those of the module ``load``.
+            load: the object ``load`` of the job, with ``duration_s``.
+            axes: values of the variant.
+            file: what it reads, if anything.
+        """
+        job = {
+            "format": 1,
+            "execution": {"files": [file] if file else [], "variant": axes, "seed": 1},
+            "settings": {},
+            "load": {"step_s": 1.0, **load},
+        }
+        script, task, result = (self._folder / name for name in ("load.py", "job.json", "out.json"))
+        task.write_text(json.dumps(job))
+        script.write_text(f"import treehammer_load as load\nload.run({arguments})\n")
+        places = {"TREEHAMMER_JOB": str(task), "TREEHAMMER_RESULT": str(result)}
+        subprocess.run(
+            self._software.build_command("python", str(script)),
+            env={**self._software.env, **places},
+            check=True,
+            timeout=load["duration_s"] + EXTRA_S,
+        )
+        report: dict[str, Any] = json.loads(result.read_text())
+        return report

@@ -1,0 +1,134 @@
+"""Tails of many writers and readers over several servers, one of which is slowed (study S3).
+
+The servers are those of a testbed behind its redirector. Servers and generator share this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.load_runs import LoadGenerator, run_storage
+from benchmarks.harness.ratio_figures import RatioFigure, write_rows
+from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
+from treehammer.testbed.core import fault_injection
+
+SITES, SLOW_SITE = 4, "SITE_B"
+#: The slow server is suspended for 0.8 of every second.
+STOPPED_S, RUNNING_S = 0.8, 0.2
+DIRECTIONS = ("write", "read")
+FILE_MB, LIMIT_S = 10.0, 900.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument(
+        "--stream-clients", type=int, default=64, help="streams: clients at a time (default: 64)"
+    )
+    parser.add_argument(
+        "--stream-files", type=int, default=4, help="streams: files of each client (default: 4)"
+    )
+
+
+def measure(options: argparse.Namespace) -> list[RatioFigure]:
+    """Measure the tails without and with a slow server, and write ``streams.csv``."""
+    rows: list[dict[str, Any]] = []
+    figures: list[RatioFigure] = []
+    with tempfile.TemporaryDirectory() as folder, run_storage(SITES) as storage:
+        bench = _StreamBench(Path(folder), storage)
+        for direction in DIRECTIONS:
+            for slowed in (False, True):
+                found = bench.run(direction, options.stream_clients, options.stream_files, slowed)
+                rows += found
+                if slowed:
+                    figures.append(_compare_servers(direction, found))
+    write_rows("streams", rows)
+    _print_table(rows)
+    return figures
+
+
+class _StreamBench:
+    """Streams through the redirector of a testbed."""
+
+    def __init__(self, folder: Path, storage: XrootdStorage) -> None:
+        self._storage, self._generator = storage, LoadGenerator(folder)
+        doors = {door.name: door for door in storage.doors(storage.box.sites[0])}
+        self._area = doors["federation"].writable_url
+        self._slow_port = str(storage.storage_address(SLOW_SITE)[1])
+
+    def run(self, direction: str, clients: int, files: int, slowed: bool) -> list[dict[str, Any]]:
+        """Move files of all clients; return the tails of all servers, then those of each."""
+        axes = {"clients": clients, "files": files, "size_mb": FILE_MB, "direction": direction}
+        load = {"duration_s": LIMIT_S, "writable": self._area, "folder": "treehammer-bench"}
+        slow = fault_injection.slow_daemon(
+            self._storage.box, f"xrootd-{SLOW_SITE}", stopped_s=STOPPED_S, running_s=RUNNING_S
+        )
+        with slow if slowed else nullcontext():
+            report = self._generator.run(
+                "load.stream_files, prepare=load.write_streams", load, axes
+            )
+        # Preparing and removing files are not among the operations.
+        operations = report["operations"]
+        span = {"load": f"{direction}, one slow" if slowed else direction}
+        servers = sorted({row["server"] for row in operations})
+        groups = {"all": operations} | {
+            name: [row for row in operations if row["server"] == name] for name in servers
+        }
+        return [
+            {
+                **span,
+                "server": self._label(name),
+                **_summarize(group),
+                "mb_per_s": sum(row["bytes"] for row in group) / report["extras"]["total_s"] / 1e6,
+            }
+            for name, group in groups.items()
+        ]
+
+    def _label(self, server: str) -> str:
+        if server == "all":
+            return server
+        port = server.rpartition(":")[2]
+        ports = {
+            str(self._storage.storage_address(site)[1]): site for site in self._storage.box.sites
+        }
+        return ports[port] + " (slow)" * (port == self._slow_port)
+
+
+def _summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    latency = LatencyHistogram.sum(
+        LatencyHistogram.decode(row["latency"]) for row in rows if row["latency"]
+    )
+    return {
+        "files": sum(row["done"] for row in rows),
+        "failed": sum(row["failed"] for row in rows),
+        "mean_s": latency.mean,
+        "deviation_s": latency.standard_deviation,
+        "p50_s": latency.quantile(0.5),
+        "p95_s": latency.quantile(0.95),
+        "p99_s": latency.quantile(0.99),
+        "max_s": latency.maximum,
+    }
+
+
+def _compare_servers(direction: str, rows: Sequence[dict[str, Any]]) -> RatioFigure:
+    """Divide the slow server's median by the largest of the others."""
+    medians = {row["server"]: row["p50_s"] for row in rows if row["server"] != "all"}
+    (slow,) = (name for name in medians if name.startswith(SLOW_SITE))
+    others = [median for name, median in medians.items() if name != slow]
+    return RatioFigure(
+        f"{direction}: median time of a file, slow server / slowest of the others",
+        medians[slow] / max(others),
+    )
+
+
+def _print_table(rows: Sequence[dict[str, Any]]) -> None:
+    names = list(rows[0])
+    print("".join(f"{name:>18}" for name in names))
+    for row in rows:
+        cells = (one if isinstance(one, str) else f"{one:.4g}" for one in row.values())
+        print("".join(f"{cell:>18}" for cell in cells))
