@@ -23,6 +23,7 @@ from treehammer.hctests.matrix.definition import (
 
 #: The most threads of an execution; more are taken for an oversight.
 MAX_THREADS = 1024
+MAX_PREFETCH = 1000
 AXIS_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,29}$"
 MAX_AXIS_TEXT = 1000
 
@@ -207,9 +208,10 @@ OPTIONAL_AXES: Mapping[str, Axis] = {
     ),
     PREFETCH_AXIS: Axis(
         (),
-        "0 (off) or 1: TTreeCache's asynchronous prefetching",
-        {"enum": [0, 1]},
-        _make_count_reader(0, 1),
+        f"a whole number from 0 to {MAX_PREFETCH}: 1 turns a TTreeCache's asynchronous prefetching on; "
+        "of an RNTuple, clusters that are read at once (0: ROOT's choice)",
+        {"type": "integer", "minimum": 0, "maximum": MAX_PREFETCH},
+        _make_count_reader(0, MAX_PREFETCH),
         numeric=True,
     ),
     DATASET_AXIS: Axis((), "the name of a dataset", _TEXT_SCHEMA, _normalize_name),

@@ -317,7 +317,11 @@ def build_test_schema() -> dict[str, Any]:
     # Only names that match the pattern of axis names are allowed as further keys.
     matrix["patternProperties"] = {axes.AXIS_NAME_PATTERN: {**matrix["additionalProperties"]}}
     for name, axis in axes.OPTIONAL_AXES.items():
-        matrix["patternProperties"][f"^{name}$"] = {"items": dict(axis.schema)}
+        matrix["properties"][name] = {
+            "description": f"Each is {axis.expected}.",
+            "items": dict(axis.schema),
+            "type": "array",
+        }
     matrix["additionalProperties"] = False
     return schema
 

@@ -48,9 +48,8 @@ class NTuplePasses(ReadPasses):
         raise_on_failure(reader, reader.Open(url), "open", url)
         wanted = self._task.tree
         _check_is_ntuple(list_contents(reader), url, wanted)
-        raise_on_failure(
-            reader, reader.GetTree(wanted, self._task.cache_bytes > 0), "get_tree", url
-        )
+        found = reader.GetTree(wanted, self._task.cache_bytes > 0, self._task.prefetch)
+        raise_on_failure(reader, found, "get_tree", url)
         return reader
 
     def _list_branches(self, reader: Any) -> Any:

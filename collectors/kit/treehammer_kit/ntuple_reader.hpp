@@ -96,14 +96,16 @@ public:
 
    bool Open(const std::string &url) { return OpenFile(url, current); }
 
-   /// Read anchor, header, footer and page lists.
-   bool GetTree(const std::string &name, bool with_cluster_cache)
+   /// Read anchor, header, footer and page lists; later, as many clusters at once (0: ROOT's choice).
+   bool GetTree(const std::string &name, bool with_cluster_cache, unsigned clusters = 0)
    {
       using Cache = ROOT::RNTupleReadOptions::EClusterCache;
       cluster_cache = with_cluster_cache;
       ROOT::RNTupleReadOptions options;
       options.SetClusterCache(cluster_cache ? Cache::kOn : Cache::kOff);
       options.SetEnableMetrics(true);
+      if (clusters)
+         ROOT::Internal::RNTupleReadOptionsManip::SetClusterBunchSize(options, clusters);
       try {
          const Clock start = Clock::Now();
          fReader = OpenNTuple(fFile.get(), name, options);

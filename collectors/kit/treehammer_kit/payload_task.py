@@ -61,7 +61,8 @@ class PayloadTask:
         counting: count of instructions, None for a plain execution.
         variant: value of every axis.
         threads: number of threads, the value of the test's axis ``threads``.
-        prefetch: whether a TTreeCache prefetches asynchronously, the test's axis ``prefetch``.
+        prefetch: the test's axis ``prefetch``: 1 if a TTreeCache prefetches asynchronously; of an
+            RNTuple, clusters that are read at once; 0 is ROOT's choice.
         libraries: shared libraries to load before a file is opened.
         imports: Python modules to import before a file is opened.
         unreadable: branches that ``readable`` leaves out, and the checksum does not cover.
@@ -82,7 +83,7 @@ class PayloadTask:
     counting: Optional[CountingTask] = None
     unreadable: Sequence[str] = ()
     threads: int = 1
-    prefetch: bool = False
+    prefetch: int = 0
     libraries: Sequence[str] = ()
     imports: Sequence[str] = ()
     variant: Mapping[str, Any] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class PayloadTask:
                 counting=CountingTask(**document["counting"]) if "counting" in document else None,
                 unreadable=execution.get("unreadable_branches", ()),
                 threads=1 if execution["kind"] == "checksum" else int(variant.get("threads", 1)),
-                prefetch=bool(variant.get("prefetch", 0)),
+                prefetch=int(variant.get("prefetch", 0)),
                 libraries=document.get("libraries", ()),
                 imports=document.get("imports", ()),
                 variant=variant,

@@ -19,6 +19,8 @@ from .read_passes import ReadPasses
 
 #: Earlier releases have RNTupleReader in ROOT::Experimental.
 _FIRST_WITH_NTUPLES = 63600
+#: Environment variable with the number of an RNTuple's clusters that RDataFrame reads at once.
+_DATAFRAME_CLUSTERS = "ROOT_RNTUPLE_CLUSTERBUNCHSIZE"
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -121,20 +123,30 @@ _FORMATS = {
 
 
 def set_prefetching(root: Any, task: PayloadTask) -> None:
-    """Turn on asynchronous prefetching of TTreeCaches if requested, before any file is opened.
+    """Set how far a TTreeCache or RDataFrame reads ahead if requested, before any file is opened.
+
+    An RNTupleReader gets its number of clusters when it opens an RNTuple.
 
     Raises:
-        PayloadError: on for RNTuples, which have no such cache.
+        PayloadError: the format has no such setting.
     """
-    if task.prefetch and task.format == RNTUPLE:
-        raise PayloadError(
-            "payload",
-            "format",
-            "setup",
-            "prefetch = 1 turns a TTreeCache's prefetching on; an RNTuple's cluster cache always reads ahead",
-        )
-    if task.prefetch:
+    if not task.prefetch:
+        return
+    problem = _find_prefetch_problem(task)
+    if problem:
+        raise PayloadError("payload", "format", "setup", f"prefetch = {task.prefetch} {problem}")
+    if task.format == RNTUPLE:
+        root.gSystem.Setenv(_DATAFRAME_CLUSTERS, str(task.prefetch))
+    else:
         root.gEnv.SetValue("TFile.AsyncPrefetching", 1)
+
+
+def _find_prefetch_problem(task: PayloadTask) -> str:
+    if task.format == RNTUPLE and task.cache_bytes == 0:
+        return "reads clusters ahead into the cluster cache, which cache_mb = 0 turns off"
+    if task.format != RNTUPLE and task.prefetch > 1:
+        return "is for RNTuples: a TTreeCache's prefetching is off (0) or on (1)"
+    return ""
 
 
 def select_reader(root: Any, task: PayloadTask) -> FormatReader:

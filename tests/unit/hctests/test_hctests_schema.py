@@ -368,7 +368,7 @@ def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
         ('format = ["ttree", "rntuple"]', "", "the test has no such axis"),
         ("[twins]", "threads = [0]\n[twins]", "0 is not a whole number from 1 to 1024"),
         ("[twins]", 'threads = ["all"]\n[twins]', "expected a whole number of threads"),
-        ("[twins]", "prefetch = [2]\n[twins]", "expected 0 (off) or 1"),
+        ("[twins]", "prefetch = [1001]\n[twins]", "1001 is not a whole number from 0 to 1000"),
         ("[twins]", "threads = [2]\n[load]\n[twins]", "clients share one thread"),
     ],
 )

@@ -17,6 +17,8 @@ from .pass_figures import FileSurvey
 
 #: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
 _SIZE_PREFIX = "R_rdf_sizeof_"
+#: Earlier releases were not checked for the number of clusters that RDataFrame reads at once.
+_FIRST_WITH_CLUSTERS = 63800
 #: Axis of the test's own: all files in one event loop, or one event loop for each file.
 FILE_ORDER_AXIS, TOGETHER, IN_TURN = "file_order", "together", "in turn"
 
@@ -69,6 +71,19 @@ class DataFrameExecution:
                 "format",
                 "setup",
                 "cache_mb = 0: RDataFrame does not let the cluster cache of an RNTuple be turned off",
+            )
+        version = self._root.gROOT
+        if (
+            task.prefetch
+            and task.format == RNTUPLE
+            and version.GetVersionInt() < _FIRST_WITH_CLUSTERS
+        ):
+            raise PayloadError(
+                "software-setup",
+                "not-supported",
+                "setup",
+                f"prefetch: RDataFrame of ROOT {version.GetVersion()} reads one cluster of an RNTuple "
+                "at once; others can be chosen since 6.38",
             )
         root_engine.set_prefetching(self._root, task)
         if task.cache_bytes == 0:

@@ -207,6 +207,84 @@ def test_bytes_match_kernel_and_pages(
         assert held < twin.stat().st_size
 
 
+#: Writes an RNTuple of 12 clusters.
+MAKE_CLUSTERS = """
+import sys, os, ROOT
+ROOT.gInterpreter.Declare('''
+#include <ROOT/RNTupleModel.hxx>
+#include <ROOT/RNTupleWriter.hxx>
+void make(const char *path) {
+   auto model = ROOT::RNTupleModel::Create();
+   auto value = model->MakeField<double>("value");
+   auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), "events", path);
+   for (int entry = 1; entry <= 1200; ++entry) {
+      *value = 0.1 * entry;
+      writer->Fill();
+      if (entry % 100 == 0)
+         writer->CommitCluster();
+   }
+}''')
+ROOT.make(sys.argv[1])
+sys.stdout.flush(); os._exit(0)
+"""
+
+#: Books a histogram, with the environment's number of clusters as its entries' value.
+CLUSTERS_OF_DATAFRAME = """
+from treehammer_kit import columns
+
+columns.run_dataframe('''
+#include <cstdlib>
+void analyze(treehammer::FramePass &pass)
+{
+   const char *clusters = std::getenv("ROOT_RNTUPLE_CLUSTERBUNCHSIZE");
+   const double number = clusters ? std::atof(clusters) : 0;
+   auto frame = pass.frame.Define("number", [number] { return number; });
+   pass.Book(frame.Histo1D<double>({"clusters", "", 10, -0.5, 9.5}, "number"));
+}
+''')
+"""
+
+
+def test_prefetch_reads_several_clusters_of_an_rntuple_at_once(
+    release: providers.SoftwareSetup, run_payload: Run, run_script: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "clusters.root"
+    run_script(release, MAKE_CLUSTERS, path)
+    reads = {}
+    for prefetch in (0, 1, 4):
+        done = run_payload(release, path, payload=READ, format="rntuple", prefetch=prefetch)
+        assert done.failure is None, done.log
+        assert done.values["ntuple_clusters_loaded"] == 12
+        reads[prefetch] = done.values["ntuple_vector_reads"]
+    assert reads == {0: 12, 1: 12, 4: 3}
+    off = run_payload(release, path, payload=READ, format="rntuple", prefetch=4, cache_mb=0)
+    assert "which cache_mb = 0 turns off" in off.failure["message"]
+
+
+def test_prefetch_reaches_the_dataframe_of_an_rntuple(
+    release: providers.SoftwareSetup, run_payload: Run, run_script: Run, tmp_path: Path
+) -> None:
+    path, payload = tmp_path / "clusters.root", tmp_path / "frame.py"
+    run_script(release, MAKE_CLUSTERS, path)
+    payload.write_text(CLUSTERS_OF_DATAFRAME)
+    sums = set()
+    for prefetch in (0, 3):
+        done = run_payload(
+            release, path, payload=payload, format="rntuple", prefetch=prefetch, fresh=True
+        )
+        assert done.failure is None, done.log
+        assert done.values["events_read"] == 1200
+        sums.add(done.extras["histogram_checksum"])
+    assert len(sums) == 2
+
+
+def test_a_cache_of_trees_has_no_number_of_clusters(
+    tree_file: Path, latest_release: providers.SoftwareSetup, run_payload: Run
+) -> None:
+    done = run_payload(latest_release, tree_file, prefetch=2)
+    assert "prefetching is off (0) or on (1)" in done.failure["message"]
+
+
 def test_other_format_is_named(
     tree_file: Path, newest_twin: Path, latest_release: providers.SoftwareSetup, run_payload: Run
 ) -> None:
