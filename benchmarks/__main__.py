@@ -39,6 +39,7 @@ from benchmarks.worker import (
     kit_cost,
     load_rates,
     stream_tails,
+    thread_scaling,
     tls_cost,
     worker_cost,
 )
@@ -74,6 +75,7 @@ CONFIGURABLE_BENCHMARKS = {
     "load": load_rates.measure,
     "streams": stream_tails.measure,
     "explain": planted_causes.measure,
+    "threads": thread_scaling.measure,
     "peers": tool_comparison.measure,
     "patrol-story": patrol_story.measure,
 }
@@ -100,6 +102,7 @@ def main() -> int:
     load_rates.add_options(parser)
     stream_tails.add_options(parser)
     planted_causes.add_options(parser)
+    thread_scaling.add_options(parser)
     tool_comparison.add_options(parser)
     patrol_story.add_options(parser)
     options = parser.parse_args()

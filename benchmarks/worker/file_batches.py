@@ -19,6 +19,8 @@ RELEASES = ("6.38.00", "6.40.00")
 FORMATS = ("ttree", "rntuple")
 THREADS = (4, 8, 16, 32, 64)
 IN_ROOT = Path(__file__).with_name("file_batches_in_root.py")
+#: Clusters of each file that is read, and events of a cluster.
+CLUSTERS, EVENTS = (8, 1, 1, 1, 8, 1, 1, 1), 1000
 
 #: Name -> entries of each file's clusters.
 FILE_LISTS: dict[str, Sequence[Sequence[int]]] = {
@@ -43,6 +45,14 @@ def simulate_efficiencies(files: Sequence[Sequence[int]], threads: int) -> list[
     return [work / makespan(files, threads) for makespan in SCHEDULES]
 
 
+def write_files(
+    release: str, file_format: str, folder: str | Path, clusters: Sequence[int], events: int
+) -> None:
+    """Write files ``FORMAT-NUMBER.root`` with so many clusters each, of so many events."""
+    layout = ",".join(map(str, clusters))
+    _run_in_root(release, "make", file_format, str(folder), layout, str(events))
+
+
 def _run_in_root(release: str, *arguments: str) -> str:
     request = providers.parse_software_request(release)
     request = providers.prepare_software(request, config.load_settings().software_dir)
@@ -59,7 +69,7 @@ def main() -> None:
     """Print when each file was read, and the simulated efficiencies."""
     with tempfile.TemporaryDirectory() as folder:
         for file_format in FORMATS:
-            _run_in_root(RELEASES[-1], "make", file_format, folder)
+            write_files(RELEASES[-1], file_format, folder, CLUSTERS, EVENTS)
         for release in RELEASES:
             for file_format in FORMATS:
                 times = json.loads(_run_in_root(release, "run", file_format, folder))

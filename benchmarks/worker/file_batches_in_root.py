@@ -1,7 +1,8 @@
 """Event loop of RDataFrame over uneven files: which file is read when.  Runs in ROOT's Python.
 
-``make FORMAT FOLDER`` writes the files, ``run FORMAT FOLDER`` reads them with two threads and prints,
-for each file, the milliseconds of its first and last event.
+``make FORMAT FOLDER CLUSTERS EVENTS`` writes files with so many clusters (``8,1,1``) of EVENTS events.
+``run FORMAT FOLDER`` reads them with two threads and prints, for each file, the milliseconds of its
+first and last event.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from pathlib import Path
 
 import ROOT
 
-#: Clusters of each file, of 1000 events.
-CLUSTERS = [8, 1, 1, 1, 8, 1, 1, 1]
 THREADS = 2
 
 _WRITE = """
@@ -31,23 +30,23 @@ void FillValues(std::vector<float> &values, unsigned &state)
    }
 }
 
-void write_ttree(const char *path, int file, int clusters)
+void write_ttree(const char *path, int file, int clusters, int events)
 {
    TFile output(path, "RECREATE");
    auto *tree = new TTree("events", ""); // owned by the file
-   tree->SetAutoFlush(1000);
+   tree->SetAutoFlush(events);
    std::vector<float> values(50);
    unsigned state = file + 1;
    tree->Branch("file", &file);
    tree->Branch("values", &values);
-   for (int entry = 0; entry < 1000 * clusters; ++entry) {
+   for (int entry = 0; entry < events * clusters; ++entry) {
       FillValues(values, state);
       tree->Fill();
    }
    output.Write();
 }
 
-void write_rntuple(const char *path, int file, int clusters)
+void write_rntuple(const char *path, int file, int clusters, int events)
 {
    auto model = ROOT::RNTupleModel::Create();
    *model->MakeField<int>("file") = file;
@@ -55,10 +54,10 @@ void write_rntuple(const char *path, int file, int clusters)
    values->resize(50);
    unsigned state = file + 1;
    auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), "events", path);
-   for (int entry = 1; entry <= 1000 * clusters; ++entry) {
+   for (int entry = 1; entry <= events * clusters; ++entry) {
       FillValues(*values, state);
       writer->Fill();
-      if (entry % 1000 == 0)
+      if (entry % events == 0)
          writer->CommitCluster();
    }
 }
@@ -99,13 +98,15 @@ void read_files(const std::vector<std::string> &paths)
 
 def main() -> None:
     """Write or read the files."""
-    action, file_format, folder = sys.argv[1:]
-    paths = [str(Path(folder, f"{file_format}-{i}.root")) for i in range(len(CLUSTERS))]
+    action, file_format, folder, *layout = sys.argv[1:]
     if action == "make":
         ROOT.gInterpreter.Declare(_WRITE)
-        for number, path in enumerate(paths):
-            getattr(ROOT, f"write_{file_format}")(path, number, CLUSTERS[number])
+        write, events = getattr(ROOT, f"write_{file_format}"), int(layout[1])
+        for number, clusters in enumerate(layout[0].split(",")):
+            path = str(Path(folder, f"{file_format}-{number}.root"))
+            write(path, number, int(clusters), events)
         return
+    paths = sorted(map(str, Path(folder).glob(f"{file_format}-?.root")))
     ROOT.EnableImplicitMT(THREADS)
     ROOT.gInterpreter.Declare(_READ)
     for _warm_up in (True, False):
