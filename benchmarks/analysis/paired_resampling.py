@@ -1,13 +1,13 @@
 """False verdicts of ``compare`` on A/A launches of paired mode, by scope.
 
-Campaigns are drawn from the recorded launches and passed to ``compare``; sites and hosts are only
-names.  Tables of earlier estimates of a launch's ratio are judged apart.
+Campaigns are drawn from the recorded launches, or made of consecutive ones, and passed to
+``compare``; sites and hosts are only names.  Tables of earlier estimates of a launch's ratio are judged apart.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +19,9 @@ from benchmarks.analysis import paired_campaigns
 from benchmarks.analysis.paired_recording import (
     AXIS,
     BASE,
+    BLOCK_SHARES,
     CAMPAIGN_JOBS,
     CPU,
-    OTHER,
     WALL,
     CampaignResult,
     PairedLaunch,
@@ -41,7 +41,7 @@ from treehammer.analysis.statistics.verdict import (
     SITES_SCOPE,
     Verdict,
 )
-from treehammer.collectors.job_spec import CONTROL, TIMED
+from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
 from treehammer.hctests.matrix.definition import Variant
 
@@ -59,6 +59,8 @@ JOB_LAUNCHES, VARIANTS = 2, 2
 MIN_RECORDED = 2 * JOB_LAUNCHES * CAMPAIGN_JOBS
 #: Campaigns drawn for each scope.
 TRIAL_COUNT = 1000
+#: The side that is compared with the base.
+OTHER = next(iter(BLOCK_SHARES))
 
 
 @dataclass(frozen=True)
@@ -85,17 +87,13 @@ class JudgedDraw:
 
 #: The scatter is so far below the default limit that nearly all rows are the same.  The smallest
 #: limit tests the claims "different", "slower" and "faster" alone.
+SMALLEST_DELTA = 0.0001
 DRAWS = (
     JudgedDraw("as recorded", swapped=False),
     JudgedDraw("sides swapped at random", swapped=True),
-    JudgedDraw("sides swapped at random, delta 0.01 %", swapped=True, delta=0.0001),
+    JudgedDraw("sides swapped at random, delta 0.01 %", swapped=True, delta=SMALLEST_DELTA),
 )
 SHAPES = (ScopeShape(HOST_SCOPE, 1, 1), ScopeShape(SITE_SCOPE, 1, 3), ScopeShape(SITES_SCOPE, 6, 3))
-
-
-def select_equal(launches: Sequence[PairedLaunch]) -> list[PairedLaunch]:
-    """Select the A/A launches: those without planted work, and controls."""
-    return [one for one in launches if not one.blocks or one.kind == CONTROL]
 
 
 def false_verdict_shares(pool: Executor) -> Iterator[VerdictShare]:
@@ -105,9 +103,12 @@ def false_verdict_shares(pool: Executor) -> Iterator[VerdictShare]:
         campaigns = paired_campaigns.read_rows(campaigns_file, CampaignResult)
         for label in sorted({one.label for one in launches}):
             name = f"paired, {estimate}, {label}"
-            recorded = select_equal([one for one in launches if one.label == label])
+            recorded = paired_campaigns.select_equal(
+                [one for one in launches if one.label == label]
+            )
             if len(recorded) >= MIN_RECORDED:
                 yield from _resampled_shares(recorded, name, pool)
+                yield from _consecutive_shares(recorded, name)
             counted = [one for one in campaigns if one.label == label]
             if counted:
                 yield VerdictShare(
@@ -138,6 +139,26 @@ def _resampled_shares(
         yield VerdictShare(f"rows called same, {title}", rows[Verdict.SAME], rows.total())
 
 
+def _consecutive_shares(recorded: Sequence[PairedLaunch], name: str) -> Iterator[VerdictShare]:
+    """Shares over campaigns of consecutive launches, which share drifts of the machine."""
+    for delta in (DEFAULT_DELTA, SMALLEST_DELTA):
+        found = list(judge_consecutive(recorded, delta))
+        wrong = sum(any(verdict in WRONG_VERDICTS for verdict in one) for one in found)
+        title = f"consecutive launches with a false verdict, {name}, delta {100 * delta:g} %"
+        yield VerdictShare(title, wrong, len(found), FALSE_VERDICT_RATE)
+
+
+def judge_consecutive(
+    recorded: Sequence[PairedLaunch], delta: float = DEFAULT_DELTA
+) -> Iterator[list[str]]:
+    """Compare campaigns of one variant on one host, made of the launches in order of time."""
+    in_order = sorted(recorded, key=lambda launch: launch.started)
+    count = CAMPAIGN_JOBS * JOB_LAUNCHES
+    for first in range(0, len(in_order) - count + 1, count):
+        some = [(launch, 1) for launch in in_order[first : first + count]]
+        yield _judge_samples(_build_series(some, SHAPES[0], "0-0"), HOST_SCOPE, delta)
+
+
 def judge_campaign(
     recorded: Sequence[PairedLaunch], shape: ScopeShape, draw: JudgedDraw, trial: int
 ) -> list[str]:
@@ -155,9 +176,13 @@ def judge_campaign(
         for site, variant in product(range(shape.sites), range(VARIANTS))
         for sample in _draw_series(recorded, shape, draw.swapped, dice, f"{site}-{variant}")
     ]
-    query = ComparisonQuery(AXIS, BASE, OTHER, delta=draw.delta)
+    return _judge_samples(samples, shape.scope, draw.delta)
+
+
+def _judge_samples(samples: Iterable[Sample], scope: str, delta: float) -> list[str]:
+    query = ComparisonQuery(AXIS, BASE, OTHER, delta=delta)
     found = compare_samples(samples, query, now_us=0)
-    return [row.verdict for row in found.verdicts if row.scope == shape.scope]
+    return [row.verdict for row in found.verdicts if row.scope == scope]
 
 
 def _draw_series(
@@ -168,11 +193,18 @@ def _draw_series(
     series: str,
 ) -> Iterator[Sample]:
     count = CAMPAIGN_JOBS * JOB_LAUNCHES
-    for number, place in enumerate(dice.choice(len(recorded), count, replace=False)):
+    places = dice.choice(len(recorded), count, replace=False)
+    drawn = [(recorded[place], -1 if swapped and dice.integers(2) else 1) for place in places]
+    return _build_series(drawn, shape, series)
+
+
+def _build_series(
+    launches: Sequence[tuple[PairedLaunch, int]], shape: ScopeShape, series: str
+) -> Iterator[Sample]:
+    """Build the samples of one series from its launches, each with the sign of its ratio."""
+    for number, (launch, sign) in enumerate(launches):
         job, round_ = divmod(number, JOB_LAUNCHES)
-        sign = -1 if swapped and dice.integers(2) else 1
-        host = f"host{job % shape.hosts}"
-        yield from _build_halves(recorded[place], sign, series, job, round_, host)
+        yield from _build_halves(launch, sign, series, job, round_, f"host{job % shape.hosts}")
 
 
 def _build_halves(

@@ -1,4 +1,4 @@
-"""Read a TTree entry by entry; side b also decompresses blocks, a slowdown of known size.
+"""Read a TTree entry by entry; sides b and c also decompress blocks, slowdowns of known size.
 
 The work is like reading itself, of which decompression is the largest part, so that a busy machine
 slows down both.  It does not follow the clock: each event causes the same work, and the payload
@@ -13,7 +13,9 @@ import treehammer_kit
 
 job = json.loads(Path(os.environ["TREEHAMMER_JOB"]).read_text(encoding="utf-8"))
 variant = job["execution"]["variant"]
-os.environ["PLANTED_BLOCKS"] = str(variant["blocks"] if variant["twin"] == "b" else 0)
+#: Share of the blocks that each side decompresses.
+SHARES = {"a": 0.0, "b": 1.0, "c": 0.5}
+os.environ["PLANTED_BLOCKS"] = str(variant["blocks"] * SHARES[variant["twin"]])
 
 work = Path(__file__).with_name("planted_work.hpp").read_text(encoding="utf-8")
 treehammer_kit.run(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,35 +53,35 @@ def _result(paired: ModuleType, campaign: str, **values: Any) -> Any:
     return paired.CampaignResult(**{**known, **values})
 
 
-def test_tables_grow_and_the_rarest_slowdown_is_next(paired: ModuleType, tmp_path: Path) -> None:
+def test_tables_grow_until_both_slowdowns_have_enough_campaigns(
+    paired: ModuleType, tmp_path: Path
+) -> None:
     table = tmp_path / "data" / "campaigns.csv"
-    options = argparse.Namespace(blocks=[0.0, 0.026], campaigns=2)
+    options = argparse.Namespace(blocks=0.026, campaigns=1)
     assert paired.read_rows(table, paired.CampaignResult) == []
-    assert paired.choose_blocks([], options, "busy") == 0.0
-    rows = [_result(paired, "x", blocks=0.0, controls_off=True), _result(paired, "y")]
+    assert paired.is_incomplete([], options, "busy")
+    rows = [
+        _result(paired, "x", blocks=0.026, controls_off=True),
+        _result(paired, "x", blocks=0.013),
+    ]
     for row in rows:
         paired.append_rows(table, [row])
     assert paired.read_rows(table, paired.CampaignResult) == rows
-    assert paired.choose_blocks(rows[:1], options, "busy") == 0.026
-    assert paired.choose_blocks(rows[:1], options, "quiet") == 0.0
-    assert paired.choose_blocks(rows * 2, options, "busy") is None
+    assert paired.is_incomplete(rows[:1], options, "busy")
+    assert not paired.is_incomplete(rows, options, "busy")
+    assert paired.is_incomplete(rows, options, "quiet")
 
 
-def test_figures_count_findings_and_false_verdicts(paired: ModuleType) -> None:
-    launches = [
-        _launch(paired, job, round_, cpu_d=0.004 * (-1) ** (job + round_))
-        for job in range(6)
-        for round_ in (1, 2)
-    ]
+def test_figures_count_findings(paired: ModuleType) -> None:
+    launches = [_launch(paired, job, 1, cpu_d=0.004 * (-1) ** job) for job in range(12)]
     # A control is an A/A launch; the planted launches beside it are not.
     launches += [
-        _launch(paired, 6, 1, blocks=0.026, cpu_d=0.1),
-        _launch(paired, 6, 2, kind="control"),
+        _launch(paired, 0, 2, blocks=0.026, cpu_d=0.1),
+        _launch(paired, 0, 3, kind="control", blocks=0.026, cpu_d=-0.004),
     ]
     results = [
-        _result(paired, "a", blocks=0.0, planted=0.0, wall_verdict="faster", counters_changed=1),
-        _result(paired, "b", blocks=0.0, planted=0.0, cpu_verdict="same"),
-        _result(paired, "c"),
+        _result(paired, "c", controls_off=True, counters_changed=1),
+        _result(paired, "c", controls_off=True, blocks=0.013, planted=0.01),
         _result(paired, "d", cpu_effect=-0.019, cpu_found=False),
     ]
     figures = {one.title: one for one in paired.build_figures(launches, results)}
@@ -87,13 +91,75 @@ def test_figures_count_findings_and_false_verdicts(paired: ModuleType) -> None:
 
     assert value(", A/A launches, cpu: rms of ln(B/A)") == pytest.approx(0.004)
     assert figures["busy, A/A launches, cpu: rms of ln(B/A)"].pairs == 13
-    assert value(", A/A jobs, cpu: rms of ln(B/A)") == pytest.approx(0, abs=1e-9)
+    of_jobs = figures["busy, jobs with an A/A launch, cpu: rms of ln(B/A)"]
+    assert of_jobs.pairs == 12
+    assert of_jobs.value == pytest.approx(0.004 * (11 / 12) ** 0.5)
     assert not figures["busy, A/A launches, wall: rms of ln(B/A)"].within_bound
-    assert value(": A/A campaigns with a false verdict") == 0.5
-    assert value(": A/A campaigns called same, cpu") == 0.5
     assert value(", planted 2.00 %: campaigns that find it, cpu") == 0.5
     assert value(", planted 2.00 %: campaigns that find it, wall") == 0.0
-    assert value(": exact counters that differ") == pytest.approx(1 / 288)
+    assert value(", planted 1.00 %: campaigns that find it, cpu") == 1.0
+    assert value(": exact counters that differ") == pytest.approx(1 / 216)
+    assert value(": controls that are off") == 0.5
+
+
+def _campaign_rows(jobs: int) -> Iterator[dict[str, Any]]:
+    """Executions of a campaign: each job launches b (2 % slower), c (1 %) and a against the base."""
+    launches = [("b", 0.02), ("c", 0.01), ("c", 0.01), ("b", 0.02), ("a", 0.0)]
+    for job, (round_, (twin, ratio)) in product(range(jobs), enumerate(launches, 1)):
+        noise = 0.0005 * ((7 * job + 3 * round_) % 5 - 2)
+        for side, name, slower in (("A", "a", 0.0), ("B", twin, ratio)):
+            seconds = 1e-5 * math.exp(slower)
+            yield {
+                "measurement_id": f"{job}-{round_}-{side}",
+                "campaign_id": "c1", "job_id": f"j{job}", "attempt": 1, "round": round_,
+                "kind": "control" if twin == "a" else "timed", "launch_order": "AB",
+                "test_name": "planted", "test_hash": "h", "site": "local", "host": "h",
+                "door": "file", "door_protocol": "file", "instrument_version": 1,
+                "dirty": False, "plausible": True, "load1_start": 3.0 + job,
+                "variant": json.dumps({"twin": name, "blocks": 0.026, "cache_mb": 30}),
+                "started_us": 10_000_000 * round_ + job, "ended_us": 10_000_000 * round_ + 10**6,
+                "loop_cpu_s": 0.5, "passes_counted": 6, "bytes_read": 1000.0 + (name == "c"),
+                "cpu_per_event_s": seconds, "wall_per_event_s": seconds,
+                **({} if side == "A" else {
+                    "segment_cpu_log_ratio": slower + noise,
+                    "segment_wall_log_ratio": slower + 2 * noise,
+                }),
+            }  # fmt: skip
+
+
+def test_one_campaign_is_judged_once_for_each_planted_slowdown(paired: ModuleType) -> None:
+    recording = sys.modules[paired.PairedRecording.__module__]
+    rows = list(_campaign_rows(6))
+    shares = {"a": 0.0, "b": 0.02, "c": 0.01}
+    extras = [
+        SimpleNamespace(measurement_id=row["measurement_id"], name=name, value=value)
+        for row in rows
+        for name, value in (
+            ("reading_cpu_s", 0.5),
+            ("planted_cpu_s", 0.5 * math.expm1(shares[json.loads(row["variant"])["twin"]])),
+        )
+    ]
+    campaign = SimpleNamespace(id="c1", name="busy 0.026")
+
+    def read(kept: list[dict[str, Any]]) -> Any:
+        store = SimpleNamespace(measurements=lambda *_: kept, extras=lambda *_: extras)
+        return recording.read_campaign(store, campaign)
+
+    launches, results = read(rows)
+    assert len(launches) == 30
+    assert {one.blocks for one in launches if one.kind == "control"} == {0.0}
+    assert len(paired.select_equal(launches)) == 6
+    assert [(one.blocks, one.launches, one.cpu_found) for one in results] == [
+        (0.026, 12, True),
+        (0.013, 12, True),
+    ]
+    assert [one.planted for one in results] == pytest.approx([0.02, 0.01])
+    assert [one.cpu_effect for one in results] == pytest.approx([0.02, 0.01], abs=5e-4)
+    # The bytes of c differ in each of six jobs.
+    assert [one.counters_changed for one in results] == [0, 6]
+    few, incomplete = read(list(_campaign_rows(5)))
+    assert len(few) == 25
+    assert incomplete == []
 
 
 def test_resampled_launches_are_judged_in_each_scope(
@@ -105,7 +171,7 @@ def test_resampled_launches_are_judged_in_each_scope(
         for job in range(30)
     ]
     planted = [_launch(paired, 0, 1, blocks=0.026), _launch(paired, 0, 2, kind="control")]
-    assert resampling.select_equal([*launches, planted[0]]) == launches
+    assert paired.select_equal([*launches, planted[0]]) == launches
     equal, slower = launches[:30], launches[30:]
     for shape in resampling.SHAPES:
         as_recorded, swapped, strict = resampling.DRAWS
@@ -114,6 +180,24 @@ def test_resampled_launches_are_judged_in_each_scope(
         verdicts = resampling.judge_campaign(slower, shape, as_recorded, 1)
         assert sorted(verdicts) == ["same", "same", "slower", "slower"]
         assert "slower" not in resampling.judge_campaign(slower, shape, swapped, 1)
+
+
+def test_consecutive_launches_are_judged_in_order_of_time(
+    paired: ModuleType, resampling: ModuleType
+) -> None:
+    launches = [
+        _launch(
+            paired,
+            number,
+            1,
+            started=f"2026-01-01T00:{number:02}:00+00:00",
+            cpu_d=(0.04 if number < 12 else 0.0) + 0.001 * (number % 3),
+            wall_d=0.0001 * (number % 5),
+        )
+        for number in range(30)
+    ]
+    found = list(resampling.judge_consecutive(launches[::-1]))
+    assert found == [["slower", "same"], ["same", "same"]]
 
 
 def test_shares_name_estimate_scope_and_counters(
@@ -129,7 +213,7 @@ def test_shares_name_estimate_scope_and_counters(
     monkeypatch.setattr(resampling, "TRIAL_COUNT", 2)
     with ThreadPoolExecutor(1) as pool:
         shares = {one.title: one for one in resampling.false_verdict_shares(pool)}
-    assert len(shares) == 28
+    assert len(shares) == 30
     counted = shares["false rows, paired, estimate, busy, counter"]
     assert (counted.count, counted.total) == (1, 72)
     name = "paired, estimate, busy, sites, as recorded"
