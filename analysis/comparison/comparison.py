@@ -24,6 +24,7 @@ from treehammer.analysis.statistics.estimates import (
     Adjustment,
     Estimate,
     Judgement,
+    PooledEstimate,
     adjust_benjamini_hochberg,
     adjust_holm,
     judge_family,
@@ -31,7 +32,6 @@ from treehammer.analysis.statistics.estimates import (
 )
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
-    MIN_SITES,
     OPEN_VERDICTS,
     RULE_VERSION,
     SERIES_SCOPES,
@@ -276,7 +276,7 @@ def _plan_pooled(one: PooledEffect, judged: Judgement, delta: float) -> _Plan:
     if judged.verdict not in OPEN_VERDICTS or one.pooled is None:
         return _Plan()
     estimate = one.pooled.estimate
-    if one.pooled.sites < MIN_SITES:
+    if one.pooled.tau is None:
         return _Plan(plan_units(estimate, one.jobs, judged.planned_level, delta))
     sites = plan_units(estimate, one.pooled.sites, judged.planned_level, delta)
     return _Plan(sites and sites * one.jobs_per_site, sites=sites)
@@ -369,7 +369,7 @@ class _RowBuilder:
         plan = _plan_pooled(one, judged, self.question.delta)
         evidence = VerdictEvidence(
             why=one.why,
-            test=_name_pooled_test(pooled.sites) if pooled else "",
+            test=_name_pooled_test(pooled) if pooled else "",
             jobs_a=one.jobs,
             jobs_b=one.jobs,
             p=estimate.p if estimate else None,
@@ -378,6 +378,7 @@ class _RowBuilder:
             unit=one.headline.unit,
             better=one.headline.better,
             sites=one.sites,
+            shared_hosts=one.shared_hosts,
             tau=pooled.tau if pooled else None,
             prediction=(pooled.prediction or ()) if pooled else (),
             sites_needed=plan.sites,
@@ -426,5 +427,5 @@ class _RowBuilder:
         )
 
 
-def _name_pooled_test(sites: int) -> str:
-    return "mean of these sites" if sites < MIN_SITES else "Hartung-Knapp, equal weights"
+def _name_pooled_test(pooled: PooledEstimate) -> str:
+    return "mean of these sites" if pooled.tau is None else "Hartung-Knapp, equal weights"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.control_evidence import stored_controls
@@ -71,12 +72,24 @@ def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
             f"Series on fewer than {MIN_HOSTS} hosts are judged on just these hosts; "
             "other hosts of the site may differ."
         )
-    sites = [len(VerdictEvidence.from_json(row.evidence).sites) for row in rows if not row.site]
-    if any(1 < count < MIN_SITES for count in sites):
+    pooled = [VerdictEvidence.from_json(row.evidence) for row in rows if not row.site]
+    if any(1 < len(one.sites) < MIN_SITES for one in pooled):
         yield (
             f"Means over fewer than {MIN_SITES} sites speak of just these sites; "
             "other sites may differ."
         )
+    sharing: dict[str, set[str]] = {}
+    for host, sites in chain.from_iterable(one.shared_hosts.items() for one in pooled):
+        sharing.setdefault(host, set()).update(sites)
+    for host, names in sorted(sharing.items()):
+        yield (
+            f"One host, {host}, measured for {_join_names(sorted(names))}: they are not independent and "
+            f"count as one site, of which a claim about sites in general needs {MIN_SITES}."
+        )
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _exclusion_notes(series: Sequence[_Evidenced]) -> Iterator[str]:

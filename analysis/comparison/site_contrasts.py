@@ -10,12 +10,11 @@ from itertools import chain
 from statistics import fmean, median, variance
 
 from treehammer.analysis.comparison.series_effects import SeriesEffect, group_by_host
-from treehammer.analysis.comparison.site_pooling import PooledEffect
+from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_separate_sites
 from treehammer.analysis.statistics.estimates import (
     MIN_SPREAD,
     Estimate,
     adjust_holm,
-    pool_estimates,
 )
 from treehammer.analysis.statistics.verdict import ALPHA, MIN_HOSTS
 
@@ -82,8 +81,10 @@ def _find_shifts(effects: Sequence[SeriesEffect], delta: float) -> Shifts:
 
 def _pool_other_sites(one: PooledEffect, shifts: Shifts) -> Estimate | None:
     """Pool the sites that do not stand apart; None with fewer than two or after a refusal."""
-    rest = [found for site, found in one.estimates.items() if (one.metric, site) not in shifts]
-    pooled = pool_estimates(rest) if one.refused is None else None
+    rest = {
+        site: found for site, found in one.estimates.items() if (one.metric, site) not in shifts
+    }
+    pooled = pool_separate_sites(rest, one.shared_hosts) if one.refused is None else None
     return pooled.estimate if pooled else None
 
 

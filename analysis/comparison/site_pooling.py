@@ -21,14 +21,16 @@ class PooledEffect:
 
     ``series`` is one of its series, for its name.  ``refused`` stands instead of a statistical
     verdict, with ``why``; None where the rule applies.  ``pooled`` is None with fewer than two
-    sites.  Only the jobs of ``sites`` are counted; ``estimates`` are theirs.  ``of_a`` and ``of_b`` are columns in which the
-    executions of a side agree at all sites, with their values.
+    sites.  Only the jobs of ``sites`` are counted; ``estimates`` are theirs.  ``shared_hosts`` maps
+    each host of several sites to these.  ``of_a`` and ``of_b`` are columns in which the executions of
+    a side agree at all sites, with their values.
     """
 
     series: SeriesSides
     headline: HeadlineMetric
     estimates: Mapping[str, Estimate]
     sites: tuple[str, ...]
+    shared_hosts: Mapping[str, tuple[str, ...]]
     jobs: int
     hosts: int
     jobs_per_site: int
@@ -75,15 +77,17 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
         site: found for site, one in sites.items() if (found := estimate_effect(one)) is not None
     }
     jobs = [sum(one.jobs for one in of_site) for of_site in sites.values()]
+    shared_hosts = _find_shared_hosts(sites)
     return PooledEffect(
         series=group[0].series,
         headline=group[0].headline,
         estimates=estimates,
         sites=tuple(sites),
+        shared_hosts=shared_hosts,
         jobs=sum(jobs),
-        hosts=sum(map(_count_hosts, sites.values())),
+        hosts=_count_hosts(chosen),
         jobs_per_site=int(median(jobs or [0])),
-        pooled=pool_estimates(list(estimates.values())),
+        pooled=pool_separate_sites(estimates, shared_hosts),
         refused=refused,
         why=why,
         of_a=common_values(chain.from_iterable(one.series.a for one in group)),
@@ -93,6 +97,29 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
 
 def _select_refused(group: Iterable[SeriesEffect], verdict: Verdict | None) -> list[SeriesEffect]:
     return [one for one in group if one.refused is verdict]
+
+
+def _find_shared_hosts(
+    sites: Mapping[str, Sequence[SeriesEffect]],
+) -> dict[str, tuple[str, ...]]:
+    """Find the hosts that measured for several sites, with these sites."""
+    sites_of: dict[str, list[str]] = defaultdict(list)
+    for site, effects in sites.items():
+        for host in set[str]().union(*(one.host_names for one in effects)):
+            sites_of[host].append(site)
+    return {host: tuple(found) for host, found in sorted(sites_of.items()) if len(found) > 1}
+
+
+def pool_separate_sites(
+    estimates: Mapping[str, Estimate], shared_hosts: Mapping[str, Sequence[str]]
+) -> PooledEstimate | None:
+    """Pool the estimates of sites; those that share a host are not independent and form one group."""
+    groups = [{site} for site in estimates]
+    for sharing in shared_hosts.values():
+        joined = [group for group in groups if group.intersection(sharing)]
+        groups = [group for group in groups if group not in joined]
+        groups += [set[str]().union(*joined)] if joined else []
+    return pool_estimates([[estimates[site] for site in sorted(group)] for group in groups])
 
 
 def _count_hosts(effects: Iterable[SeriesEffect]) -> int:

@@ -12,7 +12,6 @@ from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     HOST_SCOPE,
     MAX_JOBS_NAMED,
-    MIN_SITES,
     OPEN_VERDICTS,
     SITE_SCOPE,
     SITES_SCOPE,
@@ -219,8 +218,10 @@ def describe_scope(row: VerdictRow) -> str:
 def describe_place(row: VerdictRow) -> str:
     """Say where a verdict holds, e.g. ``on this host``."""
     if row.scope == SITES_SCOPE:
-        count = len(VerdictEvidence.from_json(row.evidence).sites)
-        return f"{'on average at these' if count < MIN_SITES else 'over'} {count} sites"
+        evidence = VerdictEvidence.from_json(row.evidence)
+        scope = "on average at these" if evidence.tau is None else "over"
+        on_one = " on one host" if row.hosts == 1 else ""
+        return f"{scope} {len(evidence.sites)} sites{on_one}"
     if row.scope == HOST_SCOPE and row.hosts:
         return "on this host" if row.hosts == 1 else f"on these {row.hosts} hosts"
     return f"at {row.site}"

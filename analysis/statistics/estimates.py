@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 
 import numpy as np
@@ -138,7 +139,7 @@ def estimate_over_hosts(by_host: Mapping[str, Sequence[float]]) -> Estimate | No
 
 @dataclass(frozen=True)
 class PooledEstimate:
-    """A mean over ``sites`` sites.
+    """A mean over ``sites`` sites, of which those that share a host count as one.
 
     From four sites on it speaks of sites like these: ``tau`` is the standard deviation between
     them (ln), ``prediction`` the 95 % interval of the effect at one more site.  Both are None
@@ -151,22 +152,27 @@ class PooledEstimate:
     prediction: tuple[float, float] | None = None
 
 
-def pool_estimates(sites: Sequence[Estimate]) -> PooledEstimate | None:
+def pool_estimates(groups: Sequence[Sequence[Estimate]]) -> PooledEstimate | None:
     """Compute the mean over sites; None with fewer than two.
 
-    From four sites on it is Hartung and Knapp's interval with equal weights, which is Student's t
-    over the site means.  Weights by inverse variance are worse here: with three hosts a site they
+    From four groups on it is Hartung and Knapp's interval with equal weights, which is Student's t
+    over their means.  Weights by inverse variance are worse here: with three hosts a site they
     are themselves so uncertain that the nominal 5 % become 6 to 11 % (see decision 0023).
+
+    Args:
+        groups: estimates of the sites, together where sites share a host.
     """
+    sites = list(chain.from_iterable(groups))
     if len(sites) < 2:
         return None
-    over_sites = estimate_mean([site.mean for site in sites])
-    if len(sites) < MIN_SITES or over_sites is None:
-        return PooledEstimate(average_estimates(sites), len(sites))
-    between = len(sites) * over_sites.se**2
-    tau = math.sqrt(max(between - fmean(site.se**2 for site in sites), 0.0))
+    separate = [average_estimates(group) for group in groups]
+    over_sites = estimate_mean([one.mean for one in separate])
+    if len(separate) < MIN_SITES or over_sites is None:
+        return PooledEstimate(average_estimates(sites), len(separate))
+    between = len(separate) * over_sites.se**2
+    tau = math.sqrt(max(between - fmean(one.se**2 for one in separate), 0.0))
     one_more = Estimate(over_sites.mean, math.hypot(tau, over_sites.se), over_sites.df)
-    return PooledEstimate(over_sites, len(sites), tau, one_more.interval())
+    return PooledEstimate(over_sites, len(separate), tau, one_more.interval())
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ DEFAULT_DELTA = 0.02
 #: Larger campaigns are not worth naming.
 MAX_JOBS_NAMED = 10_000
 #: Raised when a rule changes: a verdict is only as good as the rule that gave it.
-RULE_VERSION = 2
+RULE_VERSION = 3
 
 
 class Verdict(StrEnum):
@@ -103,6 +103,7 @@ class VerdictEvidence:
         servers_a, servers_b: versions that the storage servers reported to either side.
         left_out: executions that were not used, by reason.
         sites: sites that were pooled, and tau, the spread between them (ln).
+        shared_hosts: hosts that measured for several of these sites, with the sites.
         prediction: interval of the effect at one more site, 95 %; from four sites on.
         hosts_needed, sites_needed: size of the planned campaign (see ``jobs_needed`` of the row).
         site_shift: difference between the site's effect and the median of the other sites, over
@@ -148,6 +149,7 @@ class VerdictEvidence:
     servers_b: tuple[str, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     sites: tuple[str, ...] = ()
+    shared_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     tau: float | None = None
     prediction: tuple[float, ...] = ()
     hosts_needed: int | None = None

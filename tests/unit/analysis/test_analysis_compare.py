@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from comparison_questions import THREE, A, B, ask, changed, evidence, is_b, rows
+from scipy import stats
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import (
+    Comparison,
     ComparisonQuery,
     compare_together,
     compare_with_first,
@@ -83,6 +86,45 @@ def test_disagreeing_sites_leave_release_undecided() -> None:
         "T2_B": Verdict.FASTER,
         "T2_C": Verdict.SAME,
     }
+
+
+FIVE = (*THREE, "T2_D", "T2_E")
+
+
+def _measure_on_shared_host(sharing: Sequence[str]) -> Comparison:
+    samples = SimulatedCampaign(sites=FIVE, hosts=1, effect=0.06).samples()
+    return ask([replace(s, host="vm") if s.site in sharing else s for s in samples])
+
+
+def test_sites_that_share_their_host_speak_of_themselves() -> None:
+    found = _measure_on_shared_host(FIVE)
+    (row,) = rows(found, SITES_SCOPE)
+    assert (row.verdict, row.hosts) == (Verdict.SLOWER, 1)
+    assert verdict_text.describe_scope(row) == "on average at these 5 sites on one host (40 jobs)"
+    assert (evidence(row).tau, evidence(row).prediction) == (None, ())
+    assert evidence(row).shared_hosts == {"vm": list(FIVE)}
+    assert evidence(row).test == "mean of these sites"
+    (note,) = [note for note in found.notes if note.startswith("One host, vm,")]
+    assert "T2_A, T2_B, T2_C, T2_D and T2_E: they are not independent" in note
+
+
+def test_sites_that_share_a_host_count_as_one_among_others() -> None:
+    (row,) = rows(_measure_on_shared_host(FIVE[:2]), SITES_SCOPE)
+    assert verdict_text.describe_scope(row) == "over 5 sites (40 jobs)"
+    assert evidence(row).shared_hosts == {"vm": ["T2_A", "T2_B"]}
+    # Four groups leave three degrees of freedom.
+    means = {one.site: one.effect or 0.0 for one in rows(_measure_on_shared_host(FIVE[:2]))}
+    groups = [(means["T2_A"] + means["T2_B"]) / 2, *(means[site] for site in FIVE[2:])]
+    assert row.effect == pytest.approx(sum(groups) / 4)
+    assert evidence(row).p == pytest.approx(float(stats.ttest_1samp(groups, 0.0).pvalue))
+
+
+def test_sites_on_hosts_of_their_own_share_none() -> None:
+    found = _measure_on_shared_host(())
+    (row,) = rows(found, SITES_SCOPE)
+    assert evidence(row).shared_hosts == {}
+    assert not any("One host" in note for note in found.notes)
+    assert verdict_text.describe_scope(row) == "over 5 sites (40 jobs)"
 
 
 def test_doors_of_one_site_share_hosts_and_jobs() -> None:

@@ -64,7 +64,7 @@ def test_identical_values_give_no_interval() -> None:
 
 def test_four_sites_are_pooled_by_t_over_their_means() -> None:
     means = [0.01, 0.05, 0.09, 0.02, 0.04]
-    found = pool_estimates([Estimate(mean, 0.01, 5) for mean in means])
+    found = pool_estimates([[Estimate(mean, 0.01, 5)] for mean in means])
     assert found is not None
     theirs = stats.ttest_1samp(means, 0.0)
     assert found.estimate.p == pytest.approx(float(theirs.pvalue))
@@ -77,7 +77,7 @@ def test_four_sites_are_pooled_by_t_over_their_means() -> None:
 
 
 def test_fewer_sites_speak_of_themselves() -> None:
-    found = pool_estimates([Estimate(0.02, 0.01, 7), Estimate(0.02, 0.01, 7)])
+    found = pool_estimates([[Estimate(0.02, 0.01, 7)], [Estimate(0.02, 0.01, 7)]])
     assert found is not None
     assert found.estimate.se == pytest.approx(0.01 / math.sqrt(2))
     assert found.estimate.df == pytest.approx(14)
@@ -118,7 +118,7 @@ def test_repeated_jobs_on_a_host_add_nothing_at_site(groups: list[list[float]]) 
 
 
 def test_one_site_is_not_pooled() -> None:
-    assert pool_estimates([Estimate(0.02, 0.01, 7)]) is None
+    assert pool_estimates([[Estimate(0.02, 0.01, 7)]]) is None
 
 
 def test_holm_adjustment_equals_manual_calculation() -> None:
@@ -296,7 +296,7 @@ def test_intervals_have_nominal_coverage() -> None:
             estimate_mean(noise.normal(noise.normal(0.03, 0.02), 0.05, 8).tolist())
             for _ in range(5)
         ]
-        found = pool_estimates([site for site in sites if site])
+        found = pool_estimates([[site] for site in sites if site])
         assert found is not None
         low, high = found.estimate.interval()
         pooled += low <= 0.03 <= high
