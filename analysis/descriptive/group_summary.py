@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -155,13 +155,20 @@ def find_distinguishing_names(
     """Find the names that distinguish groups: varying axes, and these columns."""
     timed = [row for row in rows if row["kind"] == TIMED]
     varying = find_varying_axes(parse_variant(row["variant"]) for row in timed)
-    if all(row.get("storage_site") == row.get("site") for row in timed):
-        beside = [name for name in beside if name != "storage_site"]
-    named = {(row.get("dataset"), row.get("dataset_hash")) for row in timed}
-    if len({name for name, _ in named}) == len(named):
-        beside = [name for name in beside if name != "dataset_hash"]
-    columns = [name for name in beside if len({row[name] for row in timed}) > 1]
+    implied = set(_find_implied_columns(timed))
+    columns = [
+        name for name in beside if name not in implied and len({row[name] for row in timed}) > 1
+    ]
     return (*columns, *varying)
+
+
+def _find_implied_columns(rows: Sequence[Row]) -> Iterator[str]:
+    """Find columns that say no more than another one."""
+    if all(row.get("storage_site") == row.get("site") for row in rows):
+        yield "storage_site"
+    contents = {(row.get("dataset"), row.get("dataset_hash")) for row in rows}
+    if len({name for name, _ in contents}) == len(contents):
+        yield "dataset_hash"
 
 
 def _group_sort_key(key: Key) -> tuple[Any, ...]:

@@ -30,6 +30,7 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import (
     Cause,
     diagnose_efficiency,
 )
+from treehammer.terminal import OutputColumn, print_rows
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,
@@ -198,15 +199,16 @@ def _print_confusion(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the diagnoses of each case; columns are the causes found."""
     cases = list(dict.fromkeys((row["case"], row["planted"]) for row in rows))
     causes = [one.value for one in Cause if any(row["found"] == one for row in rows)]
-    lines = [["planted", "expected", "efficiency", *causes]]
+    lines = []
     for case, planted in cases:
         own = [row for row in rows if row["case"] == case]
         counts = Counter(row["found"] for row in own)
         efficiency = statistics.median(row["efficiency"] for row in own)
-        cells = [str(counts[cause] or "·") for cause in causes]
-        lines.append([case, planted, f"{efficiency:.2f}", *cells])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    for line in lines:
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        )
+        lines.append({"planted": case, "expected": planted, "efficiency": efficiency} | counts)
+    columns = [
+        OutputColumn("planted", "planted"),
+        OutputColumn("expected", "expected"),
+        OutputColumn("efficiency", "efficiency", "{:.2f}".format),
+        *(OutputColumn(cause, cause, align_right=True) for cause in causes),
+    ]
+    print_rows(lines, columns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 import tomllib
@@ -27,7 +26,7 @@ from treehammer.datasets.specs.spec_schema import (
     check_identifier,
     format_problems,
 )
-from treehammer.errors import DatasetError
+from treehammer.errors import DatasetError, suggest_nearest
 
 SPECS_FOLDER = Path(__file__).parent
 
@@ -221,9 +220,7 @@ class _GeneratedSpecDocument(SpecTable):
 
 def _require_collection(name: str | None, known: Collection[str]) -> None:
     if name is not None and name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"no [[collection]] named {name!r}{hint}")
+        raise ValueError(f"no [[collection]] named {name!r}{suggest_nearest(name, known)}")
 
 
 def _expand_names(pattern: str) -> Iterator[str]:

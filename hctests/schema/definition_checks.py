@@ -11,7 +11,7 @@ from treehammer.collectors.job_spec import PAIRED, THREADS_AXIS
 from treehammer.collectors.record.measurement_record import MAX_EXTRAS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.durations import JobRamp
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, suggest_nearest
 from treehammer.hctests.matrix import axes, headline, variant_expansion
 from treehammer.hctests.matrix.definition import (
     DATASET_AXIS,
@@ -25,7 +25,6 @@ from treehammer.hctests.matrix.definition import (
 from treehammer.hctests.schema.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
-    suggest_nearest,
 )
 from treehammer.hctests.schema.toml_models import (
     TEST_TABLE_KEYS,

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from treehammer.collectors.job_spec import BuildCommand, ServerCommand
-from treehammer.errors import DefinitionError
+from treehammer.errors import DefinitionError, suggest_nearest
 from treehammer.hctests.matrix.axes import (
     AXES_BY_NAME,
     find_axis,
@@ -31,7 +31,7 @@ from treehammer.hctests.schema import (
     file_checks,
     toml_positions,
 )
-from treehammer.hctests.schema.document_problems import DocumentProblem, suggest_nearest
+from treehammer.hctests.schema.document_problems import DocumentProblem
 from treehammer.hctests.schema.toml_models import (
     TEST_TABLE_KEYS,
     BeforeTable,

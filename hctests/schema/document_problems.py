@@ -6,7 +6,6 @@ A package that reads such a file provides its models and its checks across keys;
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from treehammer.errors import InvalidDocumentError
+from treehammer.errors import InvalidDocumentError, suggest_nearest
 from treehammer.hctests.schema import toml_positions
 from treehammer.hctests.schema.toml_positions import KeyPath
 
@@ -257,9 +256,3 @@ def _describe_unknown_key(path: KeyPath, tables: DocumentTables) -> str:
         near = f"; it belongs to [{homes[0]}]" if homes else ""
     where = f" of [{table}]" if table else ""
     return f"unknown key{where} (known: {', '.join(known)}){near}"
-
-
-def suggest_nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return ``; did you mean 'x'?`` with the nearest known word, or ''."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""

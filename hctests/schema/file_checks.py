@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from treehammer.errors import suggest_nearest
 from treehammer.hctests.matrix.definition import TestDefinition, detect_payload_kind
-from treehammer.hctests.schema.document_problems import DocumentProblem, suggest_nearest
+from treehammer.hctests.schema.document_problems import DocumentProblem
 from treehammer.hctests.schema.toml_models import TestTable
 from treehammer.hctests.schema.toml_positions import KeyPath
 

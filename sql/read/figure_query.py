@@ -220,7 +220,7 @@ def _require_numeric_metric(name: str) -> None:
             metric.name for metric in METRICS_BY_NAME.values() if metric.type in ("int", "float")
         ]
         raise ConfigError(
-            f"there is no metric {name!r}",
+            f"unknown metric {name!r}",
             hint=f"{suggest_word(name, numbers)}Numbers of the catalogue, and {EXTRA_PREFIX}NAME.",
         )
     if metric is not None and metric.type not in ("int", "float"):
@@ -233,7 +233,7 @@ def _require_grouping_column(name: str) -> None:
     metric = METRICS_BY_NAME.get(name)
     if metric is None:
         raise ConfigError(
-            f"there is no column {name!r} to group by",
+            f"unknown column {name!r} to group by",
             hint=f"{suggest_word(name, (*METRICS_BY_NAME, *TIME_UNITS))}Columns of the catalogue, month and week.",
         )
     if metric.type in ("ints", "floats") or name in LONG_TEXT_METRICS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from treehammer.collectors.record.metric_catalogue import (
     Metric,
 )
 from treehammer.collectors.record.value_checks import is_storable
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.schema import measurement
 
@@ -53,7 +52,7 @@ class Condition:
         match = _CONDITION_PATTERN.fullmatch(text)
         if match is None:
             raise ConfigError(
-                f"{text!r} is no condition",
+                f"{text!r} is not a condition",
                 where="--where",
                 hint="Write COLUMN=VALUE, or one of != < <= > >= ~ instead of =.",
             )
@@ -194,9 +193,12 @@ def _build_like(
 def _find_metric(name: str) -> Metric:
     metric = METRICS_BY_NAME.get(name)
     if metric is None:
-        near = difflib.get_close_matches(name, METRICS_BY_NAME, n=3)
-        hint = f"Did you mean {' or '.join(near)}?" if near else "Any catalogue column will do."
-        raise ConfigError(f"there is no column {name!r}", where="--where", hint=hint)
+        raise ConfigError(
+            f"unknown column {name!r}",
+            where="--where",
+            hint=f"{suggest_word(name, METRICS_BY_NAME)}The page 'What is recorded' of the documentation "
+            "lists all columns.",
+        )
     return metric
 
 

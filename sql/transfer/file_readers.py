@@ -59,6 +59,8 @@ def open_measurement_file(file: Path) -> Iterator[MeasurementFile]:
     Raises:
         MeasurementFileError: it cannot be read.
     """
+    if not file.is_file():
+        raise MeasurementFileError("the file does not exist", where=str(file))
     kind = _READERS.get(file.suffix.lower())
     if kind is None:
         raise MeasurementFileError(
@@ -66,8 +68,6 @@ def open_measurement_file(file: Path) -> Iterator[MeasurementFile]:
             where=str(file),
             hint=f"Give files that end in {' or '.join(_READERS)}, or folders of them; CSV cannot be imported.",
         )
-    if not file.is_file():
-        raise MeasurementFileError("the file does not exist", where=str(file))
     with _translate_damage(file):
         incoming = kind(file)
     try:

@@ -120,7 +120,7 @@ def _require_known_columns(store: Store, columns: list[str]) -> list[str]:
             if not known:
                 extras = (EXTRA_PREFIX + extra for extra in snapshot.extra_names(Selection()))
                 raise ConfigError(
-                    f"there is no column {name!r}",
+                    f"unknown column {name!r}",
                     where="columns",
                     hint=f"{suggest_word(name, [*METRICS_BY_NAME, *extras])}The reference lists every "
                     f"column; metrics that tests define are called {EXTRA_PREFIX}NAME.",

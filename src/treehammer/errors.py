@@ -30,6 +30,12 @@ def suggest_word(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]!r}? " if near else ""
 
 
+def suggest_nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Build ``; did you mean 'x'?`` for the end of a message; '' where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 #: Errors of the operating system on a cache -> message and remedy.
 _CACHE_ERRORS: Mapping[int, tuple[str, str]] = {
     **dict.fromkeys(

@@ -108,7 +108,9 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
 
     Example: treehammer sites check label:near --dataset reference-750mb
     """
-    chosen = select_sites([part.strip() for part in names.split(",") if part.strip()], settings)
+    chosen = select_sites(
+        [part.strip() for part in names.split(",") if part.strip()], settings, option="SITES"
+    )
     if not chosen:
         raise NothingToDoError("no site given", hint="Try: treehammer sites check all")
     trials = probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar)

@@ -12,13 +12,12 @@ import tomli_w
 
 from treehammer.collectors.batch_names import HTCONDOR_PREFIX, LOCAL_BATCH
 from treehammer.collectors.shared_files import write_atomically
-from treehammer.errors import ConfigError, SitesError
+from treehammer.errors import ConfigError, SitesError, suggest_nearest
 from treehammer.hctests.schema import document_problems, toml_positions
 from treehammer.hctests.schema.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
     StrictModel,
-    suggest_nearest,
 )
 from treehammer.submit.batch.htcondor.known_commands import check_site_commands
 from treehammer.submit.batch.htcondor.pool import HTCondorPool

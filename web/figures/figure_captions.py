@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.measurement_selection import Condition
@@ -18,7 +19,7 @@ from treehammer.web.figures.explore_query import (
     RMS,
     ExploreQuery,
 )
-from treehammer.web.figures.figure_points import FigurePoint
+from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
 
 _EXCLUDED_NOTE = (
     "Failed, implausible and unsupported executions are counted in the table, but never averaged."
@@ -96,6 +97,29 @@ def describe_groups(query: ExploreQuery) -> str:
     if query.scale == "log":
         parts.append("Means of zero or below cannot be shown on a logarithmic axis.")
     return " ".join(parts)
+
+
+class FigureTexts(TypedDict):
+    """Texts of a :class:`~treehammer.web.figures.figure_layout.FigureLayout`."""
+
+    title: str
+    bars: str
+    shared: str
+    caption: str
+    selection: str
+    aggregated: str
+
+
+def describe_figure(query: ExploreQuery, data: FigurePoints, title: str) -> FigureTexts:
+    """Describe the drawn points, their selection and aggregation."""
+    return {
+        "title": title,
+        "bars": describe_bars(query),
+        "shared": data.variants.shared_text,
+        "caption": describe_groups(query),
+        "selection": describe_selection(query, data.points),
+        "aggregated": data.aggregation.describe_figure(query.group_columns),
+    }
 
 
 def describe_bars(query: ExploreQuery) -> str:

@@ -87,16 +87,16 @@ class FigureLayout:
 
     Attributes:
         kind: one of the kinds of drawings.
-        title: title of the figure.
         x_title: title of the horizontal axis.
         y_title: metric and unit.
         groups: columns of panels, places and series, '' for none.
-        counted: what the marks count.
-        dates: places are ISO dates, drawn as a trend.
         scale: scale of the axis of values.
         places: labels along the horizontal axis.
         series: at least one.
         panels: one, or small multiples with common axes.
+        title: title of the figure.
+        counted: things that the marks count.
+        dates: places are ISO dates, drawn as a trend.
         bars: short description of points and bars.
         shared: axes that all variants have in common, '' for none.
         caption: full description of points and bars.
@@ -108,21 +108,21 @@ class FigureLayout:
     """
 
     kind: str
-    title: str
     x_title: str
     y_title: str
     groups: tuple[str, str, str]
-    counted: str
-    dates: bool
     scale: str
     places: tuple[str, ...]
     series: tuple[FigureSeries, ...]
     panels: tuple[FigurePanel, ...]
-    bars: str
-    shared: str
-    caption: str
-    selection: str
-    aggregated: str
+    title: str = ""
+    counted: str = "executions"
+    dates: bool = False
+    bars: str = ""
+    shared: str = ""
+    caption: str = ""
+    selection: str = ""
+    aggregated: str = ""
     keys: GroupKeys = ((), (), ())
     left_out: str = ""
     joined: bool = True

@@ -40,16 +40,11 @@ def lay_out_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureL
         y_title="reads",
         groups=("", "from", "release"),
         counted="",
-        dates=False,
         scale=LINEAR,
         places=tuple(map(format_edge, shown)),
         series=tuple(style_series([(names[name], name, name) for name in drawn], by_release=True)),
         panels=(FigurePanel("", tuple(marks)),),
         bars="number of reads in each bin of latency",
-        shared="",
-        caption="",
-        selection="",
-        aggregated="",
     )
 
 

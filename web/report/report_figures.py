@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from treehammer.analysis.descriptive.group_summary import MeanAndRms
 from treehammer.web.figures.figure_layout import (
@@ -20,10 +19,8 @@ from treehammer.web.figures.figure_layout import (
 from treehammer.web.figures.inline_svg import InlineFigure, draw_inline
 from treehammer.web.report.execution_cells import ExecutionCell
 
-#: Texts that stand in the report beside the figure.
-_NO_TEXTS: Mapping[str, Any] = dict.fromkeys(
-    ("title", "bars", "shared", "caption", "selection", "aggregated"), ""
-) | {"dates": False, "counted": "executions"}
+#: Metric, title and factor of the times in a figure.
+_TIMES = (("cpu_per_event_s", "CPU", 1e3), ("wall_per_event_s", "wall", 1e3))
 
 
 def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
@@ -33,14 +30,7 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
         return None
     alt = "CPU efficiency. " + _alt_text(cells, lambda of: f"{of['eff_job'].mean:.2f}")
     places = list(dict.fromkeys(cell.place for cell in cells))
-    names = {(cell.variant, cell.release): "" for cell in cells}
-    variants = list(dict.fromkeys(variant for variant, _ in names))
-    names = {
-        (variant, release): f"{variant} · root={release}"
-        if len(variants) > 1
-        else f"root={release}"
-        for variant, release in sorted(names, key=lambda one: variants.index(one[0]))
-    }
+    names = _name_series(cells)
     numbers = {name: number for number, name in enumerate(names)}
     marks = [
         _make_mark(
@@ -59,45 +49,45 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
             style_series([(shorten_label(text, 90), *name) for name, text in names.items()])
         ),
         panels=(FigurePanel("", tuple(marks)),),
-        **_NO_TEXTS,
     )
-    counts = [cell.spreads["eff_job"].n for cell in cells]
     caption = (
         "CPU efficiency by variant, one group per site: eff_job, the CPU of set-up, stage-in and "
         "payload over their wall time. Points are means, error bars the RMS over repeated "
-        f"executions in repeated jobs ({_count_range(counts)} per point; single executions have "
-        "no bar). Efficiency describes the site: a release that saves CPU lowers it."
+        f"executions in repeated jobs ({_count_range(cells, 'eff_job')} per point; single "
+        "executions have no bar). Efficiency describes the site: a release that saves CPU lowers it."
     )
     return InlineFigure(draw_inline(layout, "efficiency", alt), caption)
 
 
+def _name_series(cells: Sequence[ExecutionCell]) -> Mapping[tuple[str, str], str]:
+    """Name each variant and release, sorted by variant; a single variant is not named."""
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
+    found = dict.fromkeys((cell.variant, cell.release) for cell in cells)
+    before = "{} · " if len(variants) > 1 else ""
+    return {
+        (variant, release): f"{before.format(variant)}root={release}"
+        for variant, release in sorted(found, key=lambda one: variants.index(one[0]))
+    }
+
+
 def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
     """Draw CPU and wall time per event by variant and release, two panels per site."""
-    times = (("cpu_per_event_s", "CPU"), ("wall_per_event_s", "wall"))
-    cells = [cell for cell in cells if all(name in cell.spreads for name, _ in times)]
+    cells = [cell for cell in cells if all(name in cell.spreads for name, *_ in _TIMES)]
     if not cells:
         return None
     alt = "CPU and wall milliseconds per event. " + _alt_text(
         cells,
-        lambda of: " and ".join(f"{1e3 * of[name].mean:.3g}" for name, _ in times),
+        lambda of: " and ".join(f"{scale * of[name].mean:.3g}" for name, _, scale in _TIMES),
     )
     variants = list(dict.fromkeys(cell.variant for cell in cells))
     releases = list(dict.fromkeys(cell.release for cell in cells))
-    panels = []
-    for place in dict.fromkeys(cell.place for cell in cells):
-        for name, title in times:
-            marks = (
-                _make_mark(
-                    cell.spreads[name],
-                    releases.index(cell.release),
-                    variants.index(cell.variant),
-                    scale=1e3,
-                )
-                for cell in cells
-                if cell.place == place
-            )
-            panels.append(FigurePanel(shorten_label(f"{place}: {title}"), tuple(marks)))
-    means = [mark.y for panel in panels for mark in panel.marks]
+    marks: dict[str, list[FigureMark]] = {}
+    for cell in cells:
+        position = releases.index(cell.release), variants.index(cell.variant)
+        for name, title, scale in _TIMES:
+            panel = marks.setdefault(f"{cell.place}: {title}", [])
+            panel.append(_make_mark(cell.spreads[name], *position, scale=scale))
+    means = [mark.y for panel in marks.values() for mark in panel]
     layout = FigureLayout(
         kind=DOTS,
         x_title="",
@@ -108,14 +98,12 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         series=tuple(
             style_series([(f"root={one}", one, one) for one in releases], by_release=True)
         ),
-        panels=tuple(panels),
-        **_NO_TEXTS,
+        panels=tuple(FigurePanel(shorten_label(name), tuple(some)) for name, some in marks.items()),
     )
-    counts = [cell.spreads["cpu_per_event_s"].n for cell in cells]
     caption = (
         "CPU and wall time of the read loop per event by variant and release: means, with the RMS "
-        f"over repeated executions as error bars ({_count_range(counts)} per point). Verdicts use "
-        "pairs within jobs, which this figure does not show."
+        f"over repeated executions as error bars ({_count_range(cells, 'cpu_per_event_s')} per "
+        "point). Verdicts use pairs within jobs, which this figure does not show."
     )
     return InlineFigure(draw_inline(layout, "times", alt), caption)
 
@@ -138,6 +126,7 @@ def _alt_text(
     )
 
 
-def _count_range(counts: Sequence[int]) -> str:
+def _count_range(cells: Sequence[ExecutionCell], metric: str) -> str:
+    counts = [cell.spreads[metric].n for cell in cells]
     low, high = min(counts), max(counts)
     return f"n = {low}" if low == high else f"n = {low} to {high}"

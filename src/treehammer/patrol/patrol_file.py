@@ -194,24 +194,35 @@ def _check_test(entry: EntryTable, path: tuple[str, ...]) -> Iterator[DocumentPr
 def _check_starts(
     entry: EntryTable, path: tuple[str, ...], document: PatrolDocument
 ) -> Iterator[DocumentProblem]:
-    if not entry.sites:
-        yield DocumentProblem((*path, "sites"), "names no site")
-    if entry.releases and document.releases is None:
-        yield DocumentProblem((*path, "releases"), "needs a source (add [releases])")
-    if entry.releases and entry.tags:
-        yield DocumentProblem((*path, "releases"), "cannot be combined with tags")
-    if entry.every is not None and entry.tags:
-        yield DocumentProblem((*path, "every"), "cannot be combined with tags")
-    if entry.every is None and not (entry.branch or entry.tags or entry.releases):
-        yield DocumentProblem(path, "never starts (add every, branch, tags or releases)")
-    jitter = document.patrol.jitter if entry.jitter is None else entry.jitter
-    if entry.every is not None and jitter > entry.every:
-        key = "every" if entry.jitter is None else "jitter"
-        yield DocumentProblem((*path, key), f"jitter of {jitter} s is longer than every")
+    jitter = _find_jitter(entry, document.patrol)
+    is_timed, lacks_source = entry.every is not None, document.releases is None
+    rules: tuple[tuple[Any, list[str], str], ...] = (
+        (not entry.sites, ["sites"], "names no site"),
+        (entry.releases and lacks_source, ["releases"], "needs a source (add [releases])"),
+        (entry.releases and entry.tags, ["releases"], "cannot be combined with tags"),
+        (is_timed and entry.tags, ["every"], "cannot be combined with tags"),
+        (
+            not any((is_timed, entry.branch, entry.tags, entry.releases)),
+            [],
+            "never starts (add every, branch, tags or releases)",
+        ),
+        (
+            is_timed and jitter > (entry.every or 0),
+            ["every" if entry.jitter is None else "jitter"],
+            f"jitter of {jitter} s is longer than every",
+        ),
+    )
+    for is_broken, key, text in rules:
+        if is_broken:
+            yield DocumentProblem((*path, *key), text)
+
+
+def _find_jitter(entry: EntryTable, common: PatrolTable) -> int:
+    return common.jitter if entry.jitter is None else entry.jitter
 
 
 def _build_entry(name: str, table: EntryTable, common: PatrolTable, base: Path) -> PatrolEntry:
-    jitter = common.jitter if table.jitter is None else table.jitter
+    jitter = _find_jitter(table, common)
     quiet = common.quiet_hours if table.quiet_hours is None else table.quiet_hours
     repository = _resolve_path(table.repository, base) if table.repository else ""
     test = _resolve_path(table.test, base)

@@ -180,7 +180,13 @@ class Patrol:
         for entry in self._file.entries:
             if is_stopping():
                 return
-            self._visit_entry(entry, states[entry.name], sites, probed)
+            state = states[entry.name]
+            try:
+                self._visit_entry(entry, state, sites, probed)
+            except LeaseLostError:
+                raise
+            except TreehammerError as error:
+                state.note(str(error))
         self._write_entries(states)
 
     def _watch(self) -> None:
@@ -215,16 +221,14 @@ class Patrol:
         sites: dict[str, PatrolSiteRow],
         probed: set[str],
     ) -> None:
-        """Start the due campaigns of an entry; obstacles become remarks."""
+        """Start the due campaigns of an entry.
+
+        Raises:
+            TreehammerError: an obstacle; the entry is tried again later.
+        """
         now_us = self._read_clock()
-        try:
-            names = self._starter.select_site_names(entry)
-            commit = self._finder.head_commit(entry, now_us)
-        except LeaseLostError:
-            raise
-        except TreehammerError as error:
-            state.note(str(error))
-            return
+        names = self._starter.select_site_names(entry)
+        commit = self._finder.head_commit(entry, now_us)
         barred = {name: sites[name] for name in names if name in sites and sites[name].failures}
         if entry.quiet.end_of_quiet(now_us) != now_us:
             state.note("quiet hours")
@@ -234,14 +238,9 @@ class Patrol:
         message = f"without {', '.join(barred)}: back-off" if barred else ""
         if message:
             state.note(message)
-        try:
-            for occasion in self._find_occasions(entry, commit, now_us):
-                if left:
-                    self._start(entry, occasion, left, state, message)
-        except LeaseLostError:
-            raise
-        except TreehammerError as error:
-            state.note(str(error))
+        for occasion in self._find_occasions(entry, commit, now_us):
+            if left:
+                self._start(entry, occasion, left, state, message)
 
     def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> Iterator[Occasion]:
         """Yield the occasions of an entry that have not started yet."""

@@ -16,10 +16,10 @@ from treehammer.sql.read.measurement_selection import (
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no condition"),
-        ("host", "no condition"),
-        ("=x", "no condition"),
-        ("hots=x", "Did you mean host"),
+        ("", "not a condition"),
+        ("host", "not a condition"),
+        ("=x", "not a condition"),
+        ("hots=x", "Did you mean 'host'"),
         ("retries=many", "a whole number"),
         ("retries=1.5", "a whole number"),
         ("retries=9223372036854775808", "a whole number"),
@@ -30,7 +30,7 @@ from treehammer.sql.read.measurement_selection import (
         ("axis_root>6.38", "compares numbers"),
         ("eff_job~0.*", "compares text"),
         ("read_latency_hist=1", "list"),
-        ("measurement.host=x", "no condition"),
+        ("measurement.host=x", "not a condition"),
     ],
 )
 def test_wrong_conditions(text: str, said: str) -> None:

@@ -279,7 +279,7 @@ def test_files_agree_with_table(
         ("from=yesterday", "from must be a date"),
         ("from=2026-02-01&to=2026-01-01", "later than"),
         ("sitte=A", "Did you mean 'site'"),
-        ("where=host", "no condition"),
+        ("where=host", "not a condition"),
         ("by=", "by is empty"),
     ],
 )

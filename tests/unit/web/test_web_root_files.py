@@ -61,10 +61,10 @@ def make_exports(filled: ServiceThread) -> RootExports:
         ("", 200, "treehammer export results.root"),
         ("?campaign=nightly", 200, "No ROOT release on this machine"),
         ("?campaign=none", 400, "no campaign matches"),
-        ("?campaign=nightly&where=hots%3Dx", 400, "Did you mean host"),
+        ("?campaign=nightly&where=hots%3Dx", 400, "Did you mean &#39;host&#39;"),
         ("?campaign=nightly&where=site%3Dnowhere", 200, "No measurements match"),
         ("?campaign=nightly&where=site%3Dnowhere&where=site%3DSITE_A", 200, "No ROOT release"),
-        ("?campaign=nightly&where=+&where=%22%3E%3Cscript%3E", 400, "is no condition"),
+        ("?campaign=nightly&where=+&where=%22%3E%3Cscript%3E", 400, "is not a condition"),
     ],
 )
 def test_page_responds_to_parameters(
@@ -86,7 +86,7 @@ def test_invalid_condition_keeps_form_values(
     assert '<option value="over" selected>' in page.text
     assert re.findall(r'name="where" value="(.*?)"', page.text) == ["site=SITE_A", "nonsense", ""]
     (expected,) = re.findall(r'role="alert">(.*?)</p>', page.text)
-    assert "is no condition" in expected
+    assert "is not a condition" in expected
     assert "--where" not in expected
     told = filled.client.get(address)
     assert (told.status_code, next(iter(told.json()))) == (400, "error")

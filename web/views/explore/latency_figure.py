@@ -45,23 +45,17 @@ def lay_out_latencies(query: ExploreQuery, data: FigurePoints, title: str) -> Fi
     edges = {bin_: format_edge(bin_) for bin_ in range(first, last + 1)}
     empty = FigureLayout(
         kind=STEPS,
-        title=title,
         x_title="read latency",
         y_title="reads (%)",
         groups=(query.panels or query.by, "from", query.color),
         counted="",
-        dates=False,
         scale=query.scale,
         places=tuple(edges.values()),
         series=tuple(names.build_series()),
         panels=tuple(
             FigurePanel(text, ()) for text in _panel_titles(outer, inner, set(titles.values()))
         ),
-        bars=figure_captions.describe_bars(query),
-        shared=data.variants.shared_text,
-        caption=figure_captions.describe_groups(query),
-        selection=figure_captions.describe_selection(query, data.points),
-        aggregated=data.aggregation.describe_figure(query.group_columns),
+        **figure_captions.describe_figure(query, data, title),
     )
     keys_by_title = {titles[id(point)]: point.key for point in drawn}
     panel_columns = {query.panels, query.by}

@@ -72,7 +72,6 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
     most = MAX_TIMES if places.are_time else MAX_PLACES
     empty = FigureLayout(
         kind=kind,
-        title=title,
         x_title=x_title,
         y_title=figure_captions.y_axis_title(query, unit),
         groups=(query.panels, query.by, ", ".join(filter(None, names.columns))),
@@ -84,12 +83,8 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
         ),
         series=tuple(names.build_series(MAX_ROWS if kind == HEAT_MAP else MAX_SERIES)),
         panels=tuple(FigurePanel(name, ()) for name in panels.select_drawable(MAX_PANELS)),
-        bars=figure_captions.describe_bars(query),
-        shared=data.variants.shared_text,
-        caption=figure_captions.describe_groups(query),
-        selection=figure_captions.describe_selection(query, data.points),
-        aggregated=data.aggregation.describe_figure(query.group_columns),
         joined=data.are_comparable,
+        **figure_captions.describe_figure(query, data, title),
     )
     labels = (
         [one.title for one in empty.panels],
