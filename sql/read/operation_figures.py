@@ -54,6 +54,8 @@ class OperationGroup:
         bytes: bytes that successful operations moved.
         failures: failed operations by class.
         latency: latencies of successful operations.
+        round_trip_s: mean round trip to the door over these operations; None if it is unknown for
+            one, or not among the requested columns.
     """
 
     key: Hashable
@@ -71,6 +73,7 @@ class OperationGroup:
     bytes: int
     failures: Mapping[str, int]
     latency: LatencyHistogram
+    round_trip_s: float | None = None
 
     @property
     def attempted_hz(self) -> float | None:
@@ -92,6 +95,13 @@ class OperationGroup:
         """Share of the ended operations that failed; None if none ended."""
         ended = self.done + self.failed
         return self.failed / ended if ended else None
+
+    @property
+    def net_mean_s(self) -> float | None:
+        """Mean latency without the round trip; None if that is unknown."""
+        if self.round_trip_s is None:
+            return None
+        return max(0.0, self.latency.mean - self.round_trip_s)
 
     def list_figures(self) -> dict[str, Any]:
         """Return all figures by name, with the quantiles of the latency in seconds."""
@@ -192,6 +202,7 @@ class _OperationSums:
         self.counts = dict.fromkeys(("steps", "limited_steps", *ROLLUP_COUNTS), 0)
         self.failures: Counter[str] = Counter()
         self.latency = LatencyHistogram()
+        self.round_trips_s: float | None = 0.0
         self.measurements: set[str] = set()
         #: Measurement, begin and end of a step in µs -> its clients, which all servers share.
         self.intervals: dict[tuple[str, int, int], int] = {}
@@ -207,12 +218,20 @@ class _OperationSums:
         if row["failed"]:
             self.failures.update(json.loads(row["failures"]))
         self.latency.add(latency)
+        self._add_round_trips(row["done"], row.get("door_rtt_s"))
         start_us = row["step_start_us"]
         interval = (row["measurement_id"], start_us, start_us + round(row["step_s"] * 1e6))
         self.intervals[interval] = max(self.intervals.get(interval, 0), row["clients"])
 
+    def _add_round_trips(self, done: int, trip_s: float | None) -> None:
+        if trip_s is None:
+            self.round_trips_s = None
+        elif self.round_trips_s is not None:
+            self.round_trips_s += done * trip_s
+
     def build(self, key: Hashable, side: str, operation: str) -> OperationGroup:
         seconds, clients = _sweep_intervals(self.intervals)
+        done, trips_s = self.counts["done"], self.round_trips_s
         return OperationGroup(
             key=key,
             side=side,
@@ -222,6 +241,7 @@ class _OperationSums:
             seconds=seconds,
             failures=dict(self.failures.most_common()),
             latency=self.latency,
+            round_trip_s=trips_s / done if done and trips_s is not None else None,
             **self.counts,
         )
 

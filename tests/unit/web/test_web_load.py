@@ -135,6 +135,40 @@ def test_operations_and_sides_are_shown_one_at_a_time(start_service: StartServic
         assert "Known: open, read" in refused.json()["error"]
 
 
+def test_blocks_have_an_ideal_total_and_times_without_the_round_trip(
+    start_service: StartService,
+) -> None:
+    """Study S1 compares the total rate with the ideal one, and excludes the round trip."""
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add_campaign(make_campaign_row(), [])
+            for clients, trip_s, failed in ((2, 0.02, 0), (8, 0.02, 40)):
+                steps = [
+                    make_operation(
+                        [0.12] * (10 * clients - failed),
+                        {"timeout": failed} if failed else {},
+                        operation="read",
+                        bytes=2_500_000 * (10 * clients - failed),
+                    )
+                ]
+                variant = json.dumps({"clients": clients})
+                store.add(
+                    [
+                        make_measurement(
+                            str(clients), operations=steps, variant=variant, door_rtt_s=trip_s
+                        )
+                    ]
+                )
+        rows = service.load_tables("/api/v1/campaigns/campaign/load")["levels"]
+        assert [row["net_mean_s"] for row in rows] == pytest.approx([0.1, 0.1], rel=0.01)
+        page = service.load_page("/campaigns/campaign/load")
+        assert "100 ms" in page
+        rates, megabytes, *_ = (json.dumps(one) for one in load_charts(page))
+        for chart in (rates, megabytes):
+            assert "ideal: all succeed at once" in chart
+        assert "Study S1's target of 150 MB/s" in unescape(page)
+
+
 def test_client_and_server_are_drawn_together(start_service: StartService) -> None:
     """Calls that wait before the server sees them are slow for the client alone."""
     with start_service(reading_open=True) as service:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -99,7 +99,12 @@ class _LevelCharts:
         return self._draw("Observed rate", "1/s", _observed, target, [line])
 
     def draw_bytes(self, target: float | None) -> LoadChart:
-        return self._draw("Bytes", "MB/s", _megabytes_per_s, target, [])
+        ideal = []
+        size = _find_common_size(one for levels in self._lines.values() for one in levels)
+        if size:
+            dots = _flat_dots((0, 0), (self._most, self._most * size / 1e6))
+            ideal.append(ChartLine("ideal: all succeed at once", "ideal", dots, plain=True))
+        return self._draw("Bytes", "MB/s", _megabytes_per_s, target, ideal)
 
     def draw_latencies(self, name: str) -> list[LoadChart]:
         """Draw the latencies of one line; nothing if it has a single level."""
@@ -256,6 +261,12 @@ def _observed(group: OperationGroup) -> float:
 
 def _megabytes_per_s(group: OperationGroup) -> float:
     return (group.bytes_per_s or 0.0) / 1e6
+
+
+def _find_common_size(groups: Iterable[OperationGroup]) -> float | None:
+    """Return the bytes of an operation if they are the same everywhere."""
+    sizes = {one.bytes / one.done for one in groups if one.done}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _number(step: OperationGroup) -> int:

@@ -20,6 +20,7 @@ from treehammer.sql.read.operation_figures import (
 )
 from treehammer.web.views.load.load_levels import (
     LEVEL_COLUMNS,
+    TRIP_COLUMN,
     LevelFinder,
     LevelLabels,
     LoadLevel,
@@ -101,7 +102,9 @@ def load_details(
             hint=f"Use treehammer summary --campaign {campaign.id} --by step, which has no limit.",
         )
     finder = LevelFinder(load)
-    levels = fetch_operations(snapshot, selection, columns=LEVEL_COLUMNS, key=finder.find)
+    levels = fetch_operations(
+        snapshot, selection, columns=(*LEVEL_COLUMNS, TRIP_COLUMN), key=finder.find
+    )
     labels = LevelLabels(level_of(one) for one in levels)
     levels.sort(key=lambda one: (one.operation, one.side, labels.sort_key(level_of(one))))
     chosen = _choose_level(levels, request)

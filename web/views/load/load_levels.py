@@ -21,6 +21,8 @@ from treehammer.web.display.variant_labels import label_variants
 
 #: Columns of a measurement that :meth:`LevelFinder.find` needs.
 LEVEL_COLUMNS = ("variant", "door", "site", "storage_site", "load_jobs")
+#: Column for the latency without the round trip.
+TRIP_COLUMN = "door_rtt_s"
 
 
 @dataclass(frozen=True)

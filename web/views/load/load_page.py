@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive.start_spread import StartSpread
 from treehammer.analysis.status.storage_status import load_rule
-from treehammer.collectors.record.operation_steps import SERVER
+from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.operation_figures import (
     FIGURE_NAMES,
@@ -154,6 +154,7 @@ def _level_table(details: LoadDetails, request: Request) -> DataTable:
             **{name: getattr(level_of(one), name) for name in ("storage_site", "door", "variant")},
             "jobs": level_of(one).jobs or None,
             **one.list_figures(),
+            "net_mean_s": one.net_mean_s if one.side == CLIENT else None,
         }
         for one in details.levels
     ]
@@ -166,6 +167,12 @@ def _level_table(details: LoadDetails, request: Request) -> DataTable:
         TableColumn("operation", "operation"),
         TableColumn("side", "side"),
         *_figure_columns("operation", "side"),
+        TableColumn(
+            "net_mean_s",
+            "mean without round trip",
+            lambda value: _dash(value, format_seconds),
+            is_number=True,
+        ),
     )
     empty = "No timed measurement of this campaign that is good has operations."
     return DataTable(
