@@ -22,6 +22,8 @@ CLIENTS = 4
 FILE_MB = 256
 #: Rounds of all parts; of each part the median counts.
 ROUNDS = 5
+#: Relative standard deviation of the rounds' scores up to which a score is repeatable.
+MAX_SPREAD = 0.1
 #: A result counts at most as this multiple of its reference: more was not the storage's speed.
 MAX_RATIO = 10.0
 

@@ -13,7 +13,15 @@ from ..probes.node_facts import collect_node_facts
 from ..probes.process_stats import read_text
 from ..probes.storage_door import identify_door_server, measure_reachability
 from .benchmark_run import BenchmarkResult, PartResult
-from .benchmark_set import BENCHMARK_VERSION, CLIENTS, FILE_MB, PARTS, Part, find_ratio
+from .benchmark_set import (
+    BENCHMARK_VERSION,
+    CLIENTS,
+    FILE_MB,
+    MAX_SPREAD,
+    PARTS,
+    Part,
+    find_ratio,
+)
 
 _QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99, "max_s": 1.0}
 _NODE_FACTS = ("host", "cpu_model", "cores_allowed", "os_name", "kernel", "worker_python")
@@ -54,10 +62,12 @@ def build_sheet(
     reason = result.reason_without_score
     if not reason and size_mb != FILE_MB:
         reason = f"files of {size_mb} MB instead of {FILE_MB} MB"
+    spread = None if reason else _relative_spread(result.round_scores)
     return {
         "benchmark": BENCHMARK_VERSION,
         "score": None if reason else result.score,
-        "score_spread": None if reason else _relative_spread(result.round_scores),
+        "score_spread": spread,
+        "repeatable": spread is not None and spread <= MAX_SPREAD,
         "no_score": reason or None,
         "rounds": len(result.rounds[PARTS[0].name]),
         "clients": CLIENTS,
@@ -162,6 +172,11 @@ def _format_lines(sheet: Mapping[str, Any]) -> Iterator[str]:
         yield f"No score: {sheet['no_score']}."
     else:
         yield f"Score {format_number(sheet['score'])}{format_spread(sheet['score_spread'])}"
+        if sheet["score_spread"] is not None and not sheet["repeatable"]:
+            yield (
+                f"Not repeatable: the rounds differ by more than {100 * MAX_SPREAD:g} %. Repeat it "
+                "when nothing else uses storage and client."
+            )
 
 
 def _join_known(storage: Mapping[str, Any], round_trip_s: Optional[float]) -> str:

@@ -221,6 +221,30 @@ def test_page_cache_and_failures_give_no_score() -> None:
         assert reason in result.reason_without_score
 
 
+@pytest.mark.parametrize(
+    "values, repeatable", [((100.0, 115.0), True), ((100.0, 116.0), False), ((100.0,), False)]
+)
+def test_scores_of_uneven_rounds_are_marked(
+    tmp_path: Path, values: tuple[float, ...], repeatable: bool
+) -> None:
+    """The standard deviation of two rounds, over their mean, may be 10 %."""
+    result = BenchmarkResult()
+    state = PageCacheState("evicted", "dropped", 0.0)
+    for part in PARTS:
+        for value in values:
+            one = PartResult(value, 1.0, LatencyHistogram(), {}, 0.1, False, state)
+            result.rounds[part.name].append(one)
+    files = [LoadFile(str(tmp_path), benchmark_set.FILE_MB * 1_000_000)]
+    sheet = result_sheet.build_sheet({"address": "/mnt"}, files, result, "")
+    assert sheet["score"] is not None
+    assert sheet["repeatable"] is repeatable
+    text = result_sheet.format_sheet(sheet)
+    # A single round has no spread to judge.
+    assert ("Not repeatable: the rounds differ by more than 10 %" in text) is (
+        len(values) > 1 and not repeatable
+    )
+
+
 def test_content_is_defined_and_never_repeats(tmp_path: Path) -> None:
     files = benchmark_files.write_files(str(tmp_path), 9)
     blocks = [block for file in files for block in benchmark_files.iterate_content(file)]
