@@ -387,6 +387,8 @@ def _setup_xrootd(
         raise_setup_error(
             "missing", f"{python} finds no module XRootD; install the package 'xrootd' there"
         )
+    # Copies use its xrdcp, if it has one.
+    env["PATH"] = os.pathsep.join(p for p in (os.path.dirname(python), env.get("PATH")) if p)
     return python, env
 
 

@@ -21,6 +21,7 @@ from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.collectors.software import providers, wheel_environments
 from treehammer.errors import TestbedError
+from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
 
 REPOSITORY = "sft.cern.ch"
@@ -39,6 +40,8 @@ ROOT_PACKAGES = ("ROOT", "cppyy", "root.libs", "numpy", "numpy.libs", "libcppyy*
 _INSTALLERS = ("pip*", "setuptools*", "_distutils_hack", "distutils-precedence.pth")
 #: Parts of Python's library (up to 400 MB) that no job imports.
 _EXCLUDED_FOLDERS = ("site-packages", "dist-packages", "test", "idlelib", "ensurepip", "config-*")
+#: Copy program of XRootD.
+_COPY_PROGRAM = "xrdcp"
 _SCRIPTS = Path(__file__).parent / "cvmfs_scripts"
 
 
@@ -115,6 +118,36 @@ def install_client(mount: Path, environment: Path) -> Path:
     )
     python.chmod(0o755)
     return folder
+
+
+def install_copy_program(client: Path, programs: Path, folder: Path) -> None:
+    """Add ``xrdcp`` to the client's programs.
+
+    The program of a Debian package finds its libraries where it was unpacked: a script names the
+    copies that jobs can read.
+
+    Args:
+        client: made by :func:`install_client`.
+        programs: ``bin`` of unpacked packages, beside ``lib`` with their libraries.
+        folder: for the copies; an earlier one is kept.
+    """
+    if not folder.exists():
+        with hold_lock(folder.with_name(f"{_COPY_PROGRAM}.lock")):
+            if not folder.exists():
+                part = folder.with_name(f"{_COPY_PROGRAM}.part")
+                if part.exists():
+                    shutil.rmtree(part)
+                _copy_tree(programs / _COPY_PROGRAM, part / _COPY_PROGRAM)
+                _copy_tree(programs.parent / "lib", part / "lib")
+                part.rename(folder)
+    [loader] = (folder / "lib").glob("*/ld-linux-*.so.*")
+    path = client / "bin" / _COPY_PROGRAM
+    path.write_text(
+        f"#!/bin/sh\nexec {loader} --library-path {loader.parent}:{folder / 'lib'} "
+        f'{folder / _COPY_PROGRAM} "$@"\n',
+        encoding="utf-8",
+    )
+    path.chmod(0o755)
 
 
 def _install_root(folder: Path, packages: Path, python: Path) -> Path:
@@ -274,6 +307,7 @@ class CvmfsMount:
         for version in self.box.releases:
             self._brought[version] = self._bring(f"wheel:{version}", ROOT_PACKAGES, say)
         self._client = self._bring(f"xrootd:{CLIENT_VERSION}", ("*",), say)
+        xrootd_storage.install_servers(xrootd_storage.SUITE, self.box.cache, say)
 
     def _bring(self, request: str, packages: Sequence[str], say: ProgressCallback) -> Path:
         """Install a program into the cache and copy it to a folder that jobs can read."""
@@ -311,7 +345,10 @@ class CvmfsMount:
             for version, environment in self._brought.items():
                 install_release(self.mount, environment, version)
             if self._client:
-                install_client(self.mount, self._client)
+                client = install_client(self.mount, self._client)
+                programs = xrootd_storage.programs_folder(xrootd_storage.SUITE, self.box.cache)
+                version = xrootd_storage.read_version(programs)
+                install_copy_program(client, programs, self._releases_folder / f"xrdcp-{version}")
         except OSError as error:
             raise TestbedError(f"cannot be written: {error}", where=str(self.mount)) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -78,6 +79,37 @@ def test_client_has_all_packages_but_installers(environment: Path, tmp_path: Pat
     packages = folder / "lib" / NAME / "site-packages"
     assert (packages / "numpy" / "a.py").exists()
     assert not (packages / "pip").exists()
+
+
+def test_copy_program_needs_nothing_of_the_cache(environment: Path, tmp_path: Path) -> None:
+    brought = copy_environment(environment, tmp_path / "seen", ("*",))
+    client = cvmfs_mount.install_client(tmp_path / "cvmfs", brought)
+    unpacked = tmp_path / "unpacked"
+    loader = unpacked / "lib" / "x86_64-linux-gnu" / "ld-linux-x86-64.so.2"
+    for path, text in ((loader, '#!/bin/sh\necho "$@"\n'), (unpacked / "bin" / "xrdcp", "")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    kept = tmp_path / "seen" / "xrdcp-5.8"
+    for _ in range(2):  # also beside a testbed that is up
+        cvmfs_mount.install_copy_program(client, unpacked / "bin", kept)
+    shutil.rmtree(unpacked)
+    done = subprocess.run(
+        ["xrdcp", "a b", "c"],
+        env={"PATH": f"{client / 'bin'}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    libraries = kept / "lib"
+    assert done.stdout.split() == [
+        "--library-path",
+        f"{libraries / 'x86_64-linux-gnu'}:{libraries}",
+        str(kept / "xrdcp"),
+        "a",
+        "b",
+        "c",
+    ]
 
 
 def test_client_is_that_of_the_shipped_load_tests() -> None:
