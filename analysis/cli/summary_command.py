@@ -46,6 +46,8 @@ _REQUIRED_COLUMNS = (
     "failure_kind",
     "plausible",
 )
+#: Own metric of the shipped load tests.
+_LIMITED_STEPS = "limited_steps"
 #: Differences between series apart from their variants.
 _CONTEXT_COLUMNS = (
     "campaign_id",
@@ -200,10 +202,14 @@ def _load_rows(
         rows: list[dict[str, Any]] = [row for row in found if row["kind"] == "timed"]
         if not rows:
             raise NothingToDoError("no timed measurement is selected", where=str(selection))
+        reported: dict[str, float] = {}
         if own := [name for name in shown if name not in METRICS_BY_NAME]:
-            rows = _add_own_metrics(rows, own, snapshot.extras(selection))
+            extras = list(snapshot.extras(selection))
+            rows = _add_own_metrics(rows, own, extras)
+            for one in extras:
+                reported[one.name] = max(one.value, reported.get(one.name, one.value))
     for name in shown:
-        _check_quantity(name, rows)
+        _check_quantity(name, rows, reported)
     return rows
 
 
@@ -218,16 +224,22 @@ def _add_own_metrics(
     return list(by_id.values())
 
 
-def _check_quantity(name: str, rows: Sequence[Row]) -> None:
+def _check_quantity(name: str, rows: Sequence[Row], reported: Mapping[str, float]) -> None:
     metric = METRICS_BY_NAME.get(name)
     if metric and metric.type not in ("int", "float"):
         raise ConfigError(f"{name} is no number", where="--metrics")
     if not metric and all(row[name] is None for row in rows):
         numbers = [one.name for one in METRICS_BY_NAME.values() if one.type in ("int", "float")]
+        listed = f"Reported: {', '.join(sorted(reported))}. " * bool(reported)
+        limited = (
+            "In some steps the load generator was the limit; without others there are no rates and "
+            "latencies. "
+        ) * bool(reported.get(_LIMITED_STEPS))
         raise ConfigError(
             f"there is no quantity {name!r} in the catalogue, nor did the test report one",
             where="--metrics",
-            hint=f"{suggest_word(name, numbers)}The page 'What is recorded' of the documentation lists them.",
+            hint=f"{limited}{listed}{suggest_word(name, [*numbers, *reported])}"
+            "The page 'What is recorded' of the documentation lists them.",
         )
 
 

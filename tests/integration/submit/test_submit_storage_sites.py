@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
 from grid_fixtures import Grid
 from grid_user import GridUser
 
@@ -77,7 +78,24 @@ def test_raw_files_are_read_through_a_remote_door(grid: Grid, tmp_path: Path) ->
     }
 
 
-def test_shipped_load_test_runs_at_a_site_of_the_testbed(grid: Grid, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "test, operation, options",
+    [
+        ("open-rate", "open", ("-P", "clients=5", "-S", "load.duration_s=2")),
+        # Its copy program, too.
+        (
+            "copy",
+            "copy",
+            (
+                *("-P", "clients=2", "-P", "direction=read"),
+                *("-S", "load.writes=false", "-S", "settings.files=5"),
+            ),
+        ),
+    ],
+)
+def test_shipped_load_test_runs_at_a_site_of_the_testbed(
+    grid: Grid, tmp_path: Path, test: str, operation: str, options: tuple[str, ...]
+) -> None:
     """The client of load tests is on the testbed's CVMFS mount."""
     known = sites_file.read_sites_file(grid.sites_file).sites
     reader, storage = grid.box.sites[:2]
@@ -92,10 +110,12 @@ def test_shipped_load_test_runs_at_a_site_of_the_testbed(grid: Grid, tmp_path: P
     catalogue.make_raw(RawSpec("small", "two files", 3, 2, 1_000_000, "", ""))
     replica_files.place_dataset("small", catalogue, grid.box)
     done = user.invoke_command(
-        *("submit", "open-rate", "--sites", storage, "--from", reader, "--wait"),
-        *("-S", "dataset=small", "-P", "door=root", "-P", "clients=5"),
-        *("-S", "load.duration_s=2", "-S", "load.step_s=1"),
+        *("submit", test, "--sites", storage, "--from", reader, "--wait"),
+        *("-S", "dataset=small", "-P", "door=root", *options),
+        *("-S", "load.step_s=1"),
     )
     assert done.exception is None, (done.output, done.exception)
-    (opens,) = json.loads(user.invoke_command("summary", "--json").stdout)
-    assert (opens["operation"], opens["failures"], opens["attempted_hz"]) == ("open", {}, 10.0)
+    (found,) = json.loads(user.invoke_command("summary", "--json").stdout)
+    assert (found["operation"], found["failures"]) == (operation, {})
+    if test == "open-rate":
+        assert found["attempted_hz"] == 10.0

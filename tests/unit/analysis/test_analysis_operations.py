@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_measurement, make_operation
 
 from treehammer.config import load_settings
+from treehammer.errors import ConfigError
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
 from treehammer.sql.write.store import Store
@@ -130,3 +131,14 @@ def test_metrics_of_a_load_test_are_summarized_on_request(campaign: Path) -> Non
     assert "payload_wall_s" in result.output
     refused = summarize(campaign, "--by", "colour")
     assert "neither an axis" in str(refused.exception)
+
+
+def test_missing_rates_are_explained_by_the_generator(store: Store, tmp_path: Path) -> None:
+    """Loads whose steps are all left out report no rates, although the test declares them."""
+    store.add_campaign(make_campaign_row(), [])
+    for job, limited in (("a", 1.0), ("b", 0.0)):
+        add(store, job, make_operation([0.1]), extras={"limited_steps": limited, "total_s": 1.0})
+    refused = summarize(tmp_path, "--metrics", "latency_p99_s").exception
+    assert isinstance(refused, ConfigError)
+    assert "In some steps the load generator was the limit" in str(refused.hint)
+    assert "Reported: limited_steps, total_s." in str(refused.hint)
