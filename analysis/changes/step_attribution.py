@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -108,12 +108,8 @@ def explain_step(
     Returns:
         None where no series has enough days around the step.
     """
-    steps = [step for one in series if (step := _measure_step(one, day)) is not None]
-    known = frozenset(step.identity for step in steps)
-    by_members: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
-    for group in groups:
-        if members := group.members & known:
-            by_members[members].append(group)
+    steps = list(filter(None, (_measure_step(one, day) for one in series)))
+    by_members = _group_by_members(groups, frozenset(step.identity for step in steps))
     if not by_members:
         return None
     misfits = {members: _misfit(steps, members) for members in by_members}
@@ -125,6 +121,17 @@ def explain_step(
     same = by_members[best]
     equivalent = {one.attribution: one.subject for one in reversed(same)}
     return Explanation(_choose_group(same, equivalent) or unknown, equivalent, steps)
+
+
+def _group_by_members(
+    groups: Iterable[SeriesGroup], known: frozenset[str]
+) -> Mapping[frozenset[str], Sequence[SeriesGroup]]:
+    """Collect groups with the same known members, which the data cannot tell apart."""
+    found: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
+    for group in groups:
+        if members := group.members & known:
+            found[members].append(group)
+    return found
 
 
 def _choose_group(

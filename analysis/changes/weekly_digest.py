@@ -113,22 +113,21 @@ def build_digest(changes: Iterable[ChangePointRow], first: date) -> WeeklyDigest
     start_us = int(datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp() * 1e6)
     end_us = start_us + 7 * 86_400_000_000
     own = [one for one in changes if start_us <= one.found_us < end_us]
-    confirmed = [one for one in own if one.state == ChangeState.CONFIRMED]
+    slower: list[ChangePointRow] = []
+    faster: list[ChangePointRow] = []
+    provisional: list[ChangePointRow] = []
+    for one in own:
+        if one.state == ChangeState.PROVISIONAL:
+            provisional.append(one)
+        elif one.state == ChangeState.CONFIRMED:
+            (slower if is_regression(one) else faster).append(one)
     return WeeklyDigest(
         first,
         (
+            _build_section("Slower", slower, "Nothing became slower."),
+            _build_section("Faster", faster, "Nothing became faster."),
             _build_section(
-                "Slower", [one for one in confirmed if is_regression(one)], "Nothing became slower."
-            ),
-            _build_section(
-                "Faster",
-                [one for one in confirmed if not is_regression(one)],
-                "Nothing became faster.",
-            ),
-            _build_section(
-                "Provisional, to be confirmed by the next days",
-                [one for one in own if one.state == ChangeState.PROVISIONAL],
-                "Nothing.",
+                "Provisional, to be confirmed by the next days", provisional, "Nothing."
             ),
         ),
     )

@@ -165,28 +165,32 @@ def _reading_notes(row: VerdictRow, first: VerdictEvidence) -> Iterator[str]:
 
 def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
     series = [one for row, one in rows if row.verdict not in ONE_SIDED_VERDICTS]
-    if any(row.verdict == Verdict.BUILD_DIFFERS for row, _ in rows):
-        differences = dict.fromkeys(reason for one in series for reason in one.build)
+    verdicts = {row.verdict for row, _ in rows}
+    if Verdict.BUILD_DIFFERS in verdicts:
+        differences = _collect_texts(one.build for one in series)
         yield (
             f"Build differs ({'; '.join(differences)}): by more than version and commit, "
             "so nothing is credited to the compared value."
         )
-    if any(row.verdict == Verdict.OTHER_CONTENT for row, _ in rows):
+    if Verdict.OTHER_CONTENT in verdicts:
         yield (
             "Other content: the datasets hold different values, so figures per event describe "
             "different work, and no change counts as a regression."
         )
     for name, sentence in _BUILD_SENTENCES.items():
-        if texts := dict.fromkeys(text for one in series for text in getattr(one, name)):
+        if texts := _collect_texts(getattr(one, name) for one in series):
             yield sentence.format("; ".join(texts))
+
+
+def _collect_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Collect the distinct texts of some lists in their order."""
+    return tuple(dict.fromkeys(chain.from_iterable(lists)))
 
 
 def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
     """Name the versions of the storage servers, which are context and may change within a series."""
-    sides = [
-        tuple(dict.fromkeys(version for _, one in series for version in one.servers_a)),
-        tuple(dict.fromkeys(version for _, one in series for version in one.servers_b)),
-    ]
+    within = [side for _, one in series for side in (one.servers_a, one.servers_b)]
+    sides = [_collect_texts(within[::2]), _collect_texts(within[1::2])]
     if not any(sides) or series[0][0].axis == SERVER_AXIS:
         return
     if sides[0] == sides[1]:
@@ -197,7 +201,7 @@ def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
             for side, versions in zip((series[0][0].a, series[0][0].b), sides, strict=True)
         )
         yield f"Storage servers: {'; '.join(texts)}."
-    if any(len(side) > 1 for _, one in series for side in (one.servers_a, one.servers_b)):
+    if max(map(len, within)) > 1:
         yield (
             "Servers changed within series, so effects mix their versions; choose one with --where "
             "'server_version=…', or compare the versions with --axis server_version."

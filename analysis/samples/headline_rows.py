@@ -53,13 +53,7 @@ def load_headline_rows(
             rows.append(measured)
             if len(rows) % _PROGRESS_ROWS == 0:
                 on_progress(len(rows))
-        statements = _find_statements(rows, stated)
-        owners = [row for row in rows if row["test_hash"] in statements]
-        for row in owners:
-            statement = statements[row["test_hash"]]
-            row["exact_metrics"] = statement.exact
-            if statement.headline:
-                row["headline"] = statement.headline
+        owners = _add_statements(rows, _find_statements(rows, stated))
         if owners:
             _add_own_metrics(snapshot, selection, owners)
             _add_figures(snapshot, selection, owners)
@@ -118,6 +112,17 @@ def _find_statements(
         for test in tests.get(campaign, ()):
             found.setdefault(test, statement)
     return found
+
+
+def _add_statements(rows: Iterable[Row], statements: Mapping[str, _Statement]) -> list[Row]:
+    """Add statements to the rows of their tests; return these rows."""
+    owners = [row for row in rows if row["test_hash"] in statements]
+    for row in owners:
+        statement = statements[row["test_hash"]]
+        row["exact_metrics"] = statement.exact
+        if statement.headline:
+            row["headline"] = statement.headline
+    return owners
 
 
 def _add_own_metrics(

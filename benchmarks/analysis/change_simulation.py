@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -104,6 +105,11 @@ class SearchTally:
     false: int = 0
     groups: int = 0
 
+    def add(self, other: SearchTally) -> None:
+        """Add the counts of another tally."""
+        for name in ("trials", "found", "wrong", "missed", "false", "groups"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 def measure() -> list[RatioFigure]:
     """Simulate, search and count."""
@@ -113,13 +119,9 @@ def measure() -> list[RatioFigure]:
     ] + [("nothing", 0.0, trial) for trial in range(TRIALS * 2)]
     tallies: dict[tuple[str, float, str], SearchTally] = {}
     with ProcessPoolExecutor(2) as pool:
-        for results in pool.map(_run_trial, planted, chunksize=4):
-            for one in results:
-                total = tallies.setdefault(
-                    (one.kind, one.size, one.method), SearchTally(one.kind, one.size, one.method)
-                )
-                for name in ("trials", "found", "wrong", "missed", "false", "groups"):
-                    setattr(total, name, getattr(total, name) + getattr(one, name))
+        for one in chain.from_iterable(pool.map(_run_trial, planted, chunksize=4)):
+            key = one.kind, one.size, one.method
+            tallies.setdefault(key, SearchTally(*key)).add(one)
     rows = list(tallies.values())
     write_rows("changes", [asdict(one) for one in rows])
     print_table(rows)
@@ -139,20 +141,24 @@ def print_table(rows: Sequence[SearchTally]) -> None:
 
 def _summarize(rows: Sequence[SearchTally]) -> Iterator[RatioFigure]:
     for method in dict.fromkeys(one.method for one in rows):
-        own = [one for one in rows if one.method == method]
-        ours = method == next(iter(METHODS))
-        groups, trials = sum(one.groups for one in own), sum(o.trials for o in own if o.size)
+        total, planted = SearchTally("", 0.0, method), SearchTally("", 0.0, method)
+        for one in rows:
+            if one.method == method:
+                total.add(one)
+                if one.size:
+                    planted.add(one)
+        is_ours = method == next(iter(METHODS))
         yield RatioFigure(
             f"{method}: false alert groups",
-            sum(one.false for one in own) / max(groups, 1),
-            upper_bound=MOZILLA_FALSE if ours else None,
+            total.false / max(total.groups, 1),
+            upper_bound=MOZILLA_FALSE if is_ours else None,
         )
         yield RatioFigure(
             f"{method}: missed steps",
-            sum(one.missed for one in own) / trials,
-            upper_bound=MOZILLA_MISSED if ours else None,
+            total.missed / planted.trials,
+            upper_bound=MOZILLA_MISSED if is_ours else None,
         )
-        yield RatioFigure(f"{method}: attributed wrongly", sum(one.wrong for one in own) / trials)
+        yield RatioFigure(f"{method}: attributed wrongly", total.wrong / planted.trials)
 
 
 def _run_trial(planted: tuple[str, float, int]) -> list[SearchTally]:

@@ -100,14 +100,9 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     provider, _, rest = text.partition(":")
     if text in ("current", "none"):
         return SoftwareRequest(text, text, "", "")
-    if provider == XROOTD and rest:
-        return _parse_xrootd(text, rest, base)
-    if provider == BUILD and rest:
-        return SoftwareRequest(text, BUILD, "", _resolve_folder(rest, base))
-    if provider == PYPI and rest:
-        return SoftwareRequest(text, PYPI, make_package_release(rest).version, "")
-    if provider in _PROVIDER_PREFIXES[1:] and rest:
-        return _parse_versioned(text, provider, rest, base)
+    parse = _PARSERS.get(provider)
+    if parse is not None and rest:
+        return parse(text, rest, base)
     release = rest if provider == "wheel" else text
     if release in WHEELS or (provider == "wheel" and _is_wheel_version(rest)):
         return SoftwareRequest(text, "wheel", release, "")
@@ -120,8 +115,9 @@ def _is_wheel_version(text: str) -> bool:
     return bool(_WHEEL_VERSION.fullmatch(text)) and not is_release
 
 
-def _parse_versioned(text: str, provider: str, rest: str, base: PathLike) -> SoftwareRequest:
+def _parse_versioned(text: str, rest: str, base: PathLike) -> SoftwareRequest:
     """Parse a request that may end with the version that it must report."""
+    provider = text.partition(":")[0]
     match = _VERSIONED_REQUEST.fullmatch(rest)
     assert match is not None  # any non-empty text matches
     version = (match["version"] or "").replace("/", ".")
@@ -145,6 +141,25 @@ def _parse_xrootd(text: str, rest: str, base: PathLike) -> SoftwareRequest:
             "'xrootd:/opt/xrootd-client'"
         )
     return SoftwareRequest(text, XROOTD, "", _resolve_folder(rest, base))
+
+
+def _parse_build(text: str, rest: str, base: PathLike) -> SoftwareRequest:
+    return SoftwareRequest(text, BUILD, "", _resolve_folder(rest, base))
+
+
+def _parse_package(text: str, rest: str, base: PathLike) -> SoftwareRequest:
+    return SoftwareRequest(text, PYPI, make_package_release(rest).version, "")
+
+
+#: Provider -> parser of a request, its part after the colon and the base of relative folders.
+_PARSERS = {
+    XROOTD: _parse_xrootd,
+    BUILD: _parse_build,
+    PYPI: _parse_package,
+    "path": _parse_versioned,
+    "cvmfs": _parse_versioned,
+    "wrap": _parse_versioned,
+}
 
 
 def _describe_unknown_request(text: str, release: str) -> str:

@@ -46,6 +46,19 @@ def compute_test_hash(pinned: PinnedTest) -> str:
     name and description may change within a series; the dataset enters the series by its own hash.
     """
     definition = pinned.definition
+    load, before, build = definition.load, definition.before, definition.build
+    # A key that a test does not use is left out, so that new keys change no older series.
+    optional = {
+        # Executions that take turns form other series than undisturbed ones.
+        "mode": definition.mode if definition.mode != SOLO else "",
+        "load": load and _measured_load(load),
+        "before": before and _applied_settings(before),
+        "record": definition.record,
+        "environment": definition.environment,
+        "libraries": definition.libraries,
+        "imports": definition.imports,
+        "build": build and _built_files(build),
+    }
     return _hash_document(
         {
             "files": {name: sha for name, sha in pinned.hashes.items() if name != TEST_FILE_NAME},
@@ -54,15 +67,7 @@ def compute_test_hash(pinned: PinnedTest) -> str:
             "seed": definition.seed,
             "settings": definition.settings,
             "metrics": {name: metric.unit for name, metric in definition.metrics.items()},
-            # Executions that take turns form other series than undisturbed ones.
-            **({} if definition.mode == SOLO else {"mode": definition.mode}),
-            **({"load": _measured_load(definition.load)} if definition.load else {}),
-            **({"before": _applied_settings(definition.before)} if definition.before else {}),
-            **({"record": True} if definition.record else {}),
-            **({"environment": definition.environment} if definition.environment else {}),
-            **({"libraries": definition.libraries} if definition.libraries else {}),
-            **({"imports": definition.imports} if definition.imports else {}),
-            **({"build": _built_files(definition.build)} if definition.build else {}),
+            **{name: value for name, value in optional.items() if value},
         }
     )
 

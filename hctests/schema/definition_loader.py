@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -141,16 +141,20 @@ def _check_definition(
 
     definition = _build_definition(document, matrix, files or tuple(named))
     problems += definition_checks.check_variants(definition)
-    if folder is not None and definition.payload_kind == "executable":
-        problems += file_checks.check_executable(folder, definition.payload)
     if folder is not None:
-        problems += file_checks.check_dictionary_files(folder, definition)
-    for table, one in (("before", definition.before), ("build", definition.build)):
-        if folder is not None and one:
-            problems += file_checks.check_executable(folder, one.command, (table, "command"))
+        problems += _check_contents(definition, folder)
     if problems:
         raise document_problems.combine_problems(problems, where, shown, DefinitionError)
     return definition
+
+
+def _check_contents(definition: TestDefinition, folder: Path) -> Iterator[DocumentProblem]:
+    if definition.payload_kind == "executable":
+        yield from file_checks.check_executable(folder, definition.payload)
+    yield from file_checks.check_dictionary_files(folder, definition)
+    for table, one in (("before", definition.before), ("build", definition.build)):
+        if one:
+            yield from file_checks.check_executable(folder, one.command, (table, "command"))
 
 
 def _check_across_keys(
@@ -223,30 +227,45 @@ def _list_named_files(
 ) -> Iterator[tuple[str, toml_positions.KeyPath]]:
     """Yield every file of the test with the keys that name it, possibly several times."""
     yield TEST_FILE_NAME, ()
-    yield _normalize_file_name(document.test.payload), ("test", "payload")
-    for index, name in enumerate(document.test.files):
-        yield _normalize_file_name(name), ("test", "files", index)
-    built = document.build.outputs if document.build else ()
-    for index, name in enumerate(document.test.load):
-        if not PurePosixPath(name).is_absolute() and name not in built:
-            yield _normalize_file_name(name), ("test", "load", index)
-    if document.before:
-        yield _normalize_file_name(document.before.command), ("before", "command")
-    if document.build:
-        yield _normalize_file_name(document.build.command), ("build", "command")
-        for index, name in enumerate(document.build.files):
-            yield _normalize_file_name(name), ("build", "files", index)
-    lists: list[tuple[Scalar, toml_positions.KeyPath]] = [
-        (value, ("matrix", "branches", index)) for index, value in enumerate(axes["branches"])
+    test, before, build = document.test, document.before, document.build
+    named: list[tuple[Scalar, toml_positions.KeyPath]] = [
+        (test.payload, ("test", "payload")),
+        *_number_items(test.files, "test", "files"),
     ]
-    lists += [
-        (rule["branches"], ("include", number, "branches"))
-        for number, rule in enumerate(document.include)
-        if "branches" in rule
+    built = build.outputs if build else ()
+    named += [
+        (name, path)
+        for name, path in _number_items(test.load, "test", "load")
+        if not PurePosixPath(str(name)).is_absolute() and name not in built
     ]
-    for value, path in lists:
+    if before:
+        named.append((before.command, ("before", "command")))
+    if build:
+        named.append((build.command, ("build", "command")))
+        named += _number_items(build.files, "build", "files")
+    named += _list_branch_files(document, axes)
+    for name, path in named:
+        yield _normalize_file_name(str(name)), path
+
+
+def _list_branch_files(
+    document: DefinitionDocument, axes: Mapping[str, Sequence[Scalar]]
+) -> Iterator[tuple[str, toml_positions.KeyPath]]:
+    """Yield the files ``@FILE`` that list branches."""
+    rules = enumerate(document.include)
+    values = [
+        *_number_items(axes["branches"], "matrix", "branches"),
+        *((rule.get("branches", ""), ("include", number, "branches")) for number, rule in rules),
+    ]
+    for value, path in values:
         if isinstance(value, str) and value.startswith("@"):
-            yield _normalize_file_name(value[1:]), path
+            yield value[1:], path
+
+
+def _number_items(
+    values: Iterable[Scalar], *keys: str
+) -> Iterator[tuple[Scalar, toml_positions.KeyPath]]:
+    return ((value, (*keys, index)) for index, value in enumerate(values))
 
 
 def _normalize_file_name(name: str) -> str:
@@ -378,14 +397,14 @@ def _override_axis(
 
 
 def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[DocumentProblem]:
-    table = key.partition(".")[0]
-    if table == "environment" and table != key:
-        raw[table][key.partition(".")[2]] = text
+    table, _, name = key.partition(".")
+    if table == "environment" and name:
+        raw[table][name] = text
         return
-    if table in ("settings", "twins") and table != key:
+    if table in ("settings", "twins") and name:
         yield from _override_setting(raw[table], tuple(key.split(".")), text)
         return
-    if table == "load" and table != key:
+    if table == "load" and name:
         _override_load(raw, tuple(key.split(".")), text)
         return
     known = [name for name in raw["test"] if name not in FIXED_KEYS]

@@ -131,22 +131,23 @@ _SELECT_STORED = _select_stored()
 
 
 def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _StoredDeliveries:
-    campaigns = split_ids(one.campaign_id for one in deliveries)
-    subjects = split_ids(subject for one in deliveries for subject in one.subjects)
-    jobs = split_ids(
-        subject for one in deliveries if one.kind == MEASUREMENTS for subject in one.subjects
+    measured = [one for one in deliveries if one.kind == MEASUREMENTS]
+    parts = zip_longest(
+        split_ids(one.campaign_id for one in deliveries),
+        split_ids(subject for one in deliveries for subject in one.subjects),
+        split_ids(subject for one in measured for subject in one.subjects),
+        fillvalue=list[str](),
     )
     found = _StoredDeliveries()
-    nothing: list[str] = []
-    for some in zip_longest(campaigns, subjects, jobs, fillvalue=nothing):
-        ids = dict(zip(("campaigns", "subjects", "jobs"), some, strict=True))
-        for source, id_, of, *receipt_key in connection.execute(_SELECT_STORED, ids):
+    for campaigns, subjects, jobs in parts:
+        ids = {"campaigns": campaigns, "subjects": subjects, "jobs": jobs}
+        for source, id_, of, kind, *sender in connection.execute(_SELECT_STORED, ids):
             if source == _OWNER:
                 found.owners[id_] = of
                 continue
             if source == _RECEIPT:
-                found.receipts.add((id_, *receipt_key))
-            if source == _JOB or receipt_key[0] == MEASUREMENTS:
+                found.receipts.add((id_, kind, *sender))
+            if source == _JOB or kind == MEASUREMENTS:
                 found.campaigns[id_] = of
     return found
 

@@ -117,14 +117,14 @@ def check_authorities(environment: Mapping[str, str]) -> Iterator[Diagnosis]:
     )
     in_folder = len(list(folder.glob("*.[0-9]"))) if folder.is_dir() else 0
     finding = f"{len(loaded)} in bundles, {in_folder} in {folder}"
-    if environment.get(CERT_DIR_VARIABLE) and not in_folder:
+    state, remedy = DiagnosisState.OK, ""
+    if not in_folder and environment.get(CERT_DIR_VARIABLE):
+        state = DiagnosisState.FAILED
         remedy = f"Correct {CERT_DIR_VARIABLE}, or rehash its folder: openssl rehash {folder}"
-        yield Diagnosis(part, DiagnosisState.FAILED, finding, remedy)
-    elif not loaded and not in_folder:
+    elif not in_folder and not loaded:
+        state = DiagnosisState.FAILED
         remedy = "Install ca-certificates, and the authorities of the grid for its doors."
-        yield Diagnosis(part, DiagnosisState.FAILED, finding, remedy)
     elif expired:
-        remedy = "Update ca-certificates."
-        yield Diagnosis(part, DiagnosisState.WARNING, f"{finding}; {expired} expired", remedy)
-    else:
-        yield Diagnosis(part, DiagnosisState.OK, finding)
+        state, remedy = DiagnosisState.WARNING, "Update ca-certificates."
+        finding += f"; {expired} expired"
+    yield Diagnosis(part, state, finding, remedy)

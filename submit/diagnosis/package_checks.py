@@ -43,19 +43,18 @@ def _check_group(extra: str, requirements: list[Requirement]) -> Diagnosis:
     versions = {one.name: _find_version(one.name) for one in requirements if one.name != PACKAGE}
     missing = [name for name, version in versions.items() if version is None]
     old = list(_list_old(requirements, versions))
-    part = f"packages [{extra}]" if extra else "packages"
-    remedy = f"Run: pip install '{PACKAGE}[{extra}]'" if extra else f"Run: pip install {PACKAGE}"
+    part, remedy = "packages", f"Run: pip install {PACKAGE}"
+    if extra:
+        part, remedy = f"packages [{extra}]", f"Run: pip install '{PACKAGE}[{extra}]'"
     if old:
         return Diagnosis(part, DiagnosisState.FAILED, f"too old: {', '.join(old)}", remedy)
-    if missing:
-        finding = f"missing: {', '.join(missing)}"
-        if not extra:
-            return Diagnosis(part, DiagnosisState.FAILED, finding, remedy)
-        if len(missing) < len(versions):
-            return Diagnosis(part, DiagnosisState.WARNING, finding, remedy)
+    if not missing:
+        finding = ", ".join(f"{name} {version}" for name, version in versions.items())
+        return Diagnosis(part, DiagnosisState.OK, finding or "nothing further")
+    if extra and len(missing) == len(versions):
         return Diagnosis(part, DiagnosisState.NOT_CONFIGURED, "not installed", remedy)
-    finding = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return Diagnosis(part, DiagnosisState.OK, finding or "nothing further")
+    state = DiagnosisState.WARNING if extra else DiagnosisState.FAILED
+    return Diagnosis(part, state, f"missing: {', '.join(missing)}", remedy)
 
 
 def _list_old(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice, product
+from types import MappingProxyType
 from typing import overload
 
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -130,9 +131,9 @@ def make_plan(
     created_us: int,
     name: str = "",
     from_sites: Sequence[Site] = (),
-    site_software: Mapping[tuple[str, str], SoftwareRequest] | None = None,
+    site_software: Mapping[tuple[str, str], SoftwareRequest] = MappingProxyType({}),
     options: SubmissionOptions = DEFAULT_OPTIONS,
-    others: Mapping[str, Manifest] | None = None,
+    others: Mapping[str, Manifest] = MappingProxyType({}),
     placement: RucioPlacement = NO_RUCIO_PLACEMENT,
     watches: Sequence[ServerWatch] = (),
     campaign_id: str = "",
@@ -165,7 +166,7 @@ def make_plan(
     campaign_id = campaign_id or identity[:16]
     name = name or _default_display_name(pinned, created_us)
     planner = JobPlanner(
-        pinned, manifest, software, campaign_id, name, site_software or {}, others or {}, placement
+        pinned, manifest, software, campaign_id, name, site_software, others, placement
     )
     pairs = pair_sites(sites, from_sites)
     accesses, notes = select_doors(pinned.definition, pairs)

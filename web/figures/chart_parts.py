@@ -146,10 +146,8 @@ def _value_domain(layout: FigureLayout) -> tuple[float, float]:
         low, high = min(low, 0.0), max(high, 0.0)
     room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
     # Room does not cross zero, which is an end of the axis, not a place in it.
-    return (
-        max(low - room, 0.0) if low >= 0 else low - room,
-        min(high + room, 0.0) if high <= 0 else high + room,
-    )
+    first, last = low - room, high + room
+    return 0.0 if first < 0 <= low else first, 0.0 if high <= 0 < last else last
 
 
 def encode_places(layout: FigureLayout, channel: Any, field: str, *, several: bool) -> Any:

@@ -318,8 +318,10 @@ def _conditions(request: Request) -> list[str]:
 def _parse_window(
     parameters: Mapping[str, str], store: Store, of_campaigns: bool
 ) -> tuple[date | None, date | None]:
-    first = calendar_days.parse_day(parameters["from"], "from") if parameters.get("from") else None
-    last = calendar_days.parse_day(parameters["to"], "to") if parameters.get("to") else None
+    first, last = (
+        calendar_days.parse_day(parameters[name], name) if parameters.get(name) else None
+        for name in ("from", "to")
+    )
     if first and last and first > last:
         raise ConfigError(f"from ({first}) is later than to ({last})")
     if of_campaigns or "from" in parameters or "to" in parameters:

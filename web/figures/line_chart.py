@@ -263,24 +263,18 @@ class LineChart:
         plain = [number for number, line in enumerate(self.lines) if line.plain]
         dots = base.transform_filter(f"indexof({plain}, datum.s) < 0")
         shape = encode_marker(series, _WIDTH, names)
-        points = {True: dots.transform_filter("datum.o"), False: dots.transform_filter("!datum.o")}
-        return [
-            *self._layer_lines(base, y),
-            # Vega warns of a layer without data.
-            *(
-                [drop_missing_bars(dots).mark_rule().encode(self._up.encode(alt.Y, "l"), y2="h:Q")]
-                if any(dot.error for line in self.lines for dot in line.dots)
-                else []
-            ),
-            *(
-                chart.mark_point(filled=not hollow, size=45).encode(
-                    y, shape=shape, tooltip=alt.Tooltip("text:N", title=" ")
-                )
-                for hollow, chart in points.items()
-                if hollow in {bool(dot.hollow) for line in self.lines for dot in line.dots}
-            ),
-            *self._layer_marks(),
-        ]
+        layers = [*self._layer_lines(base, y)]
+        drawn = [dot for line in self.lines for dot in line.dots]
+        # Vega warns of a layer without data.
+        if any(dot.error for dot in drawn):
+            bars = drop_missing_bars(dots).mark_rule()
+            layers.append(bars.encode(self._up.encode(alt.Y, "l"), y2="h:Q"))
+        for hollow in sorted({bool(dot.hollow) for dot in drawn}, reverse=True):
+            points = dots.transform_filter("datum.o" if hollow else "!datum.o")
+            tooltip = alt.Tooltip("text:N", title=" ")
+            points = points.mark_point(filled=not hollow, size=45)
+            layers.append(points.encode(y, shape=shape, tooltip=tooltip))
+        return [*layers, *self._layer_marks()]
 
     def _layer_lines(self, base: alt.Chart, y: Any) -> Iterator[alt.Chart]:
         """Draw a layer of lines for each kind of dashes."""

@@ -68,16 +68,12 @@ def classify_refusal(
         excerpt: end of the payload's output, which explains an exception or exit code.
     """
     remote = [url for url in urls if local_path(url) is None]
-    hidden = failure.failure_class == "payload" and failure.kind in _PAYLOAD_KINDS
-    if not remote or not (hidden or failure.failure_class in _CANDIDATES):
+    texts = _find_explanations(failure, excerpt)
+    kind = next(filter(None, (_find_kind(text, env) for text in texts)), "")
+    if not remote or not kind:
         return failure
-    if failure.kind == NOT_SUPPORTED:
-        return failure
-    kind = _find_kind(failure.message, env) or (_find_kind(excerpt, env) if hidden else "")
-    if kind and _UNTRUSTED.search(excerpt):
+    if _UNTRUSTED.search(excerpt):
         kind = "untrusted"
-    if not kind:
-        return failure
     limit = _find_missing_feature(failure, remote[0], software)
     if limit and kind != "untrusted":
         return replace(
@@ -89,6 +85,16 @@ def classify_refusal(
         )
     message = f"{_describe_credentials(kind, env)} {_REMEDIES[kind]} ({failure.message})"
     return replace(failure, failure_class=CREDENTIAL, kind=kind, message=message, transient=False)
+
+
+def _find_explanations(failure: Failure, excerpt: str) -> List[str]:
+    """List the texts that may name a refusal; none for a failure that a refusal cannot cause."""
+    if failure.kind == NOT_SUPPORTED:
+        return []
+    if failure.failure_class in _CANDIDATES:
+        return [failure.message]
+    is_hidden = failure.failure_class == "payload" and failure.kind in _PAYLOAD_KINDS
+    return [failure.message, excerpt] if is_hidden else []
 
 
 def _find_missing_feature(failure: Failure, url: str, software: SoftwareRequest) -> str:

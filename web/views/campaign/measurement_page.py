@@ -98,15 +98,14 @@ def _fetch_values(store: Store, identity: str) -> dict[str, Any]:
 
 def _list_values(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> Iterator[Row]:
     """List the known values of both measurements with their groups."""
+    other: Mapping[str, Any] = b or {"extras": ()}
     for metric in CATALOGUE:
-        if metric.name not in _LEFT_OUT:
-            pair = a[metric.name], b[metric.name] if b else None
-            if any(value not in (None, "", []) for value in pair):
-                yield _value_row(metric.name, _find_group(metric), metric, pair)
-    extras = [{one.name: one.value for one in side["extras"]} for side in (a, b) if side]
-    for name in dict.fromkeys(name for side in extras for name in side):
-        pair = extras[0].get(name), extras[-1].get(name) if b else None
-        yield _value_row(name, "Counts and ratios", None, pair)
+        pair = a[metric.name], other.get(metric.name)
+        if metric.name not in _LEFT_OUT and any(value not in (None, "", []) for value in pair):
+            yield _value_row(metric.name, _find_group(metric), metric, pair)
+    first, second = ({one.name: one.value for one in side["extras"]} for side in (a, other))
+    for name in {**first, **second}:
+        yield _value_row(name, "Counts and ratios", None, (first.get(name), second.get(name)))
 
 
 def _value_row(name: str, group: str, metric: Metric | None, pair: tuple[Any, Any]) -> Row:
