@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from treehammer.analysis.changes.change_terms import Attribution, ChangeState, SeriesKind
-from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
+from treehammer.analysis.comparison.verdict_text import format_effect, title_metric
 from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.sql.core.rows import ChangePointRow
 
@@ -27,25 +26,15 @@ def name_subject(change: ChangePointRow) -> str:
     return _SUBJECTS.get(change.attribution, "{}").format(change.subject)
 
 
-def title_metric(metric: str) -> str:
-    """Return the title of a metric for people."""
-    return METRIC_TITLES.get(metric, metric)
-
-
 def format_day(day: int) -> str:
     """Format a day number as an ISO date."""
     found = number_to_day(day)
     return found.isoformat() if found else str(day)
 
 
-def format_size(effect: float) -> str:
-    """Format a size in ln as a signed percentage."""
-    return f"{100 * math.expm1(min(effect, 50.0)):+.1f} %"
-
-
 def format_interval(change: ChangePointRow) -> str:
     """Format the 95 % interval of the size."""
-    return f"{format_size(change.low)} to {format_size(change.high)}"
+    return f"{format_effect(change.low)} to {format_effect(change.high)}"
 
 
 def describe_quantity(change: ChangePointRow) -> str:
@@ -65,7 +54,7 @@ def describe_change(change: ChangePointRow) -> str:
     name = name_subject(change)
     return (
         f"{name[0].upper()}{name[1:]}{where}: {describe_quantity(change)} of {change.test_name} "
-        f"{format_size(change.effect)} ({format_interval(change)}) since {format_day(change.day)}"
+        f"{format_effect(change.effect)} ({format_interval(change)}) since {format_day(change.day)}"
         f"{state}{cause}"
     )
 

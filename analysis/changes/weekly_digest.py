@@ -12,10 +12,10 @@ from treehammer.analysis.changes.change_text import (
     describe_quantity,
     format_day,
     format_interval,
-    format_size,
     is_regression,
     name_subject,
 )
+from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.sql.core.rows import ChangePointRow
 
 #: Lines of a section; the rest is counted.
@@ -146,7 +146,7 @@ def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) ->
 def _describe_group(group: Sequence[ChangePointRow]) -> str:
     first = group[0]
     sizes = ", ".join(
-        f"{describe_quantity(one)} {format_size(one.effect)} ({format_interval(one)})"
+        f"{describe_quantity(one)} {format_effect(one.effect)} ({format_interval(one)})"
         for one in group
     )
     causes = dict.fromkeys(one.cause for one in group if one.cause)

@@ -10,6 +10,7 @@ import click
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_terms import WINDOW_DAYS
 from treehammer.analysis.changes.change_update import update_changes
+from treehammer.analysis.comparison import verdict_text
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.config import Settings
 from treehammer.sql.core.rows import ChangePointRow
@@ -92,7 +93,7 @@ def make_change_record(change: ChangePointRow) -> dict[str, Any]:
         "metric": change.metric,
         "test": change.test_name,
         "control": change.control,
-        "change": change_text.format_size(change.effect),
+        "change": verdict_text.format_effect(change.effect),
         "interval": change_text.format_interval(change),
         "effect": change.effect,
         "low": change.low,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -115,7 +114,9 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
     """Describe the A/A launches of the compared jobs, in which nothing differs."""
     for check in controls:
         launches = f"{check.launches} A/A launches" if check.launches > 1 else "1 A/A launch"
-        found = f"{title_metric(check.metric)} {_format_ratio(check.mean)} in {launches}"
+        found = (
+            f"{title_metric(check.metric)} {verdict_text.format_effect(check.mean)} in {launches}"
+        )
         if check.sd is not None:
             found += f" (standard deviation {100 * check.sd:.1f} %)"
         if check.is_off:
@@ -125,10 +126,6 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
             )
         else:
             yield f"Controls are {'in order' if check.is_in_order else 'inconclusive'}: {found}."
-
-
-def _format_ratio(log_ratio: float) -> str:
-    return f"{100 * math.expm1(log_ratio):+.1f} %".replace("-", "−")
 
 
 def _relevance_notes(series: Sequence[_Evidenced]) -> Iterator[str]:

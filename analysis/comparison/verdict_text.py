@@ -22,7 +22,7 @@ from treehammer.analysis.statistics.verdict import (
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.measurement_selection import parse_alternatives
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_signed, pluralize
 
 #: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
 MAX_SHOWN_EFFECT = math.log(1e4)
@@ -173,8 +173,7 @@ def format_change_interval(low: float, high: float) -> str:
 def _format_change(effect: float) -> str:
     if effect > MAX_SHOWN_EFFECT:
         return f">+{100 * math.expm1(MAX_SHOWN_EFFECT):.0f}"
-    # Rounded first: −0.04 % is +0.0 %, not −0.0 %.
-    return f"{round(100 * math.expm1(effect), 1) + 0.0:+.1f}".replace("-", "−")
+    return format_signed(100 * math.expm1(effect))
 
 
 def format_milliseconds(seconds: float) -> str:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.filesize import decimal
-
 from treehammer.collectors.storage_schemes import list_aliases, normalize_url
 from treehammer.datasets import doors
 from treehammer.datasets.doors.file_observation import FAILED, NO_RESPONSE
@@ -31,6 +29,7 @@ from treehammer.datasets.rucio.rucio_conversions import (
 )
 from treehammer.errors import CatalogueError, DatasetError
 from treehammer.progress import ByteCallback, ProgressFactory, byte_progress, no_progress
+from treehammer.text_formatting import format_size
 
 WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "stuck", "denied"
 
@@ -194,7 +193,7 @@ def _upload_files(
         total = sum(file.size for file, _ in left)
         if rse.name in quotas and quotas[rse.name].free < total:
             refusals.append(
-                f"{rse.name}: the account's quota has no room for {decimal(total)} more"
+                f"{rse.name}: the account's quota has no room for {format_size(total)} more"
             )
             continue
         try:

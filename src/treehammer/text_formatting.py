@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.filesize import decimal
+
 MEGABYTE = 1_000_000
 
 
@@ -22,6 +24,12 @@ def format_share(share: float, decimals: int = 0) -> str:
     return f"{100 * share:.{decimals}f} %"
 
 
+def format_signed(number: float, decimals: int = 1) -> str:
+    """Format a number with its sign: ``+3.1``, ``−0.4``; zero is positive."""
+    # Rounded first: −0.04 is +0.0, not −0.0.
+    return f"{round(number, decimals) + 0.0:+.{decimals}f}".replace("-", "−")
+
+
 def format_size(size: float) -> str:
-    """Format a number of bytes: ``950 B``, ``1.25 MB``."""
-    return f"{size / MEGABYTE:.2f} MB" if size >= MEGABYTE / 100 else f"{size:.0f} B"
+    """Format a number of bytes: ``950 bytes``, ``1.3 MB``, ``4.5 GB``."""
+    return decimal(round(size))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from treehammer.analysis.bisection.step_search import (
     FoundStep,
     SearchOutcome,
 )
+from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli.definition_options import definition_options, load_pinned_test
@@ -242,11 +242,6 @@ def _describe_result(probe: ProbeRecord) -> str:
     if not probe.effects:
         return "no results"
     return ", ".join(map(format_effect, probe.effects))
-
-
-def format_effect(effect: float) -> str:
-    """Format ln(B/A) as a change in per cent."""
-    return f"{100 * math.expm1(effect):+.1f} %".replace("-", "−")
 
 
 def format_certainty(share: float) -> str:

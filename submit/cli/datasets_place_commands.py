@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.filesize import decimal
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -46,6 +45,7 @@ from treehammer.terminal import (
     print_rows,
     progress_bar,
 )
+from treehammer.text_formatting import format_size
 
 #: Value of ``--lifetime`` for rules without an end.
 UNLIMITED_LIFETIME = "forever"
@@ -179,8 +179,8 @@ def _print_quotas(
     columns = (
         OutputColumn("site", "site"),
         OutputColumn("rse", "storage"),
-        OutputColumn("needed", "needed", decimal, align_right=True),
-        OutputColumn("used", "used", decimal, align_right=True),
+        OutputColumn("needed", "needed", format_size, align_right=True),
+        OutputColumn("used", "used", format_size, align_right=True),
         OutputColumn("free", "quota left", _format_free_space, align_right=True),
         OutputColumn("writable", "writable", lambda value: "yes" if value else "not now"),
     )
@@ -189,7 +189,7 @@ def _print_quotas(
 
 
 def _format_free_space(free: float) -> str:
-    return "any" if math.isinf(free) else decimal(max(0, int(free)))
+    return "any" if math.isinf(free) else format_size(max(0, free))
 
 
 def _rule_row(status: ReplicationStatus) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-from rich.filesize import decimal
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
@@ -15,6 +14,7 @@ from treehammer.submit.lifecycle.campaign_purge import (
 )
 from treehammer.submit.tracking.campaign_polling import make_tracker
 from treehammer.terminal import on_interrupt
+from treehammer.text_formatting import format_size
 
 
 @click.command()
@@ -55,4 +55,4 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
         click.echo(line, err=True)
     if not freed:
         raise NothingToDoError("nothing to remove")
-    click.echo(f"{decimal(freed)} removed; the measurements are in the database")
+    click.echo(f"{format_size(freed)} removed; the measurements are in the database")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.filesize import decimal
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -22,7 +21,7 @@ from treehammer.submit.sites.site_model import Ceilings, LoadPermission, Site
 from treehammer.submit.sites.site_probes import PROBE_FAILED, SiteProbeResult, probe_sites
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
 from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows, progress_bar
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_size, pluralize
 
 
 @click.group()
@@ -86,7 +85,7 @@ def _format_ceilings(values: Mapping[str, Any]) -> str:
     parts = (
         f"{ceilings.jobs:,} jobs" if ceilings.jobs else "",
         f"{ceilings.in_flight:,} in flight" if ceilings.in_flight else "",
-        f"{decimal(ceilings.bytes_per_day)} a day" if ceilings.bytes_per_day else "",
+        f"{format_size(ceilings.bytes_per_day)} a day" if ceilings.bytes_per_day else "",
         f"{ceilings.mb_per_s:g} MB/s" if ceilings.mb_per_s else "",
     )
     return ", ".join(filter(None, parts)) or "–"

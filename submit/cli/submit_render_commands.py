@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.filesize import decimal
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
@@ -38,7 +37,7 @@ from treehammer.terminal import (
     print_rows,
     progress_bar,
 )
-from treehammer.text_formatting import format_duration, pluralize
+from treehammer.text_formatting import format_duration, format_size, pluralize
 
 
 def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,7 +175,7 @@ def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
         *([OutputColumn("storage_site", "storage")] if is_remote else []),
         OutputColumn("jobs", "jobs", align_right=True),
         OutputColumn("measurements", "measurements", align_right=True),
-        OutputColumn("read_bytes", "reads", decimal, align_right=True),
+        OutputColumn("read_bytes", "reads", format_size, align_right=True),
         OutputColumn("wall_s", "wall time in one slot", format_duration, align_right=True),
         OutputColumn("cpu_s", "CPU time", format_duration, align_right=True),
         *(

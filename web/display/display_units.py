@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from treehammer.analysis.comparison import verdict_text
+from treehammer.text_formatting import format_signed
 
 _UNIT_STEPS = {
     "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
@@ -63,11 +64,7 @@ def _largest_magnitude(values: Iterable[float | None]) -> float:
 
 def format_per_cent(share: float | None) -> str:
     """Format a share as a signed percentage; a dash for None."""
-    if share is None:
-        return "–"
-    # Rounded first: −0.04 % is +0.0 %, not −0.0 %.
-    per_cent = round(100 * share, 1) + 0.0
-    return f"{per_cent:+.1f} %".replace("-", "−")
+    return "–" if share is None else f"{format_signed(100 * share)} %"
 
 
 def format_seconds(value: float) -> str:

@@ -48,7 +48,7 @@ def run(settings: Settings, *words: str) -> Result:
 
 
 def test_raw_dataset_is_made_shown_and_verified(settings: Settings, spec_file: Path) -> None:
-    assert "3 files, 4.50 MB, raw bytes" in run(settings, "make", str(spec_file)).stdout
+    assert "3 files, 4.5 MB, raw bytes" in run(settings, "make", str(spec_file)).stdout
     manifest = FolderCatalogue(settings.datasets_dir).manifest("bytes")
     assert [file.size for file in manifest.files] == [1_500_000] * 3
     assert len({file.sha256 for file in manifest.files}) == 3

@@ -39,7 +39,7 @@ def run(settings: Settings, *words: object) -> Result:
 
 def test_recording_becomes_a_dataset(settings: Settings, recording: Path) -> None:
     added = run(settings, "add", "analysis", recording)
-    assert "analysis: 2 files, 552 B, a recording of 2 operations" in added.stdout
+    assert "analysis: 2 files, 552 bytes, a recording of 2 operations" in added.stdout
     catalogue = FolderCatalogue(settings.datasets_dir)
     manifest = catalogue.verify("analysis")
     assert manifest.is_raw

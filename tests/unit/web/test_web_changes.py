@@ -83,7 +83,7 @@ def service(database: str, tmp_path: Path) -> Iterator[ServiceThread]:
 
 def test_pages_show_changes_with_their_evidence(service: ServiceThread) -> None:
     page = unescape(service.load_page("/changes"))
-    assert page.index("+35.0 %") < page.index("-9.5 %")
+    assert page.index("+35.0 %") < page.index("−9.5 %")
     assert "/changes/cpu" in page
     assert "storage B" not in unescape(service.load_page("/changes?site=A"))
     change = unescape(service.load_page("/changes/cpu"))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from rich.filesize import decimal
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
@@ -24,6 +23,7 @@ from treehammer.sql.read import campaign_queries, site_history
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import rerun
+from treehammer.text_formatting import format_size
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
@@ -311,7 +311,7 @@ def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[
 
 
 def _format_value(name: str, value: Any) -> str:
-    return decimal(value) if name.endswith("_bytes") else format_cell(value)
+    return format_size(value) if name.endswith("_bytes") else format_cell(value)
 
 
 def _measurement_table(
@@ -341,7 +341,7 @@ def _measurement_table(
         TableColumn("loop_wall_s", "loop, s", is_number=True),
         TableColumn("eff_job", "eff_job", is_number=True),
         TableColumn(
-            "bytes_read", "read", lambda n: "–" if n is None else decimal(n), is_number=True
+            "bytes_read", "read", lambda n: "–" if n is None else format_size(n), is_number=True
         ),
         TableColumn("read_calls", "read calls", is_number=True),
         TableColumn("read_latency_p50_s", "read p50, ms", _format_ms, is_number=True),

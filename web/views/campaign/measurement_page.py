@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.filesize import decimal
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
@@ -16,6 +15,7 @@ from treehammer.sql.core.dimensions import DIMENSION_OF, SUBJECT
 from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import format_size
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.metric_titles import title_column
@@ -165,7 +165,7 @@ def _format_value(name: str, value: Any, unit: str) -> str:
     if name.endswith("_us"):
         return format_time(value)
     if unit == "B":
-        return str(decimal(value))
+        return format_size(value)
     text = ", ".join(map(format_cell, value)) if isinstance(value, list) else format_cell(value)
     return f"{text} {unit}" if unit not in ("", "1") else text
 

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_terms import WINDOW_DAYS
+from treehammer.analysis.comparison import verdict_text
 from treehammer.sql.core.rows import ChangePointRow
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.write.store import Store
@@ -31,7 +32,7 @@ def build_change_point_table(changes: Sequence[ChangePointRow], request: Request
             "kind": one.kind,
             "test": one.test_name,
             "control": one.control,
-            "change": change_text.format_size(one.effect),
+            "change": verdict_text.format_effect(one.effect),
             "interval": change_text.format_interval(one),
             "effect": one.effect,
             "low": one.low,

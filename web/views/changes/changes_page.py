@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.changes import change_text, weekly_digest
 from treehammer.analysis.changes.change_terms import ChangeState
+from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.rows import ChangePointRow
@@ -203,7 +204,7 @@ def _write_feed(changes: Iterable[ChangePointRow], request: Request) -> bytes:
     add(feed, "updated", _format_time(max((one.found_us for one in entries), default=0)))
     for one in entries:
         entry = ElementTree.SubElement(feed, "entry")
-        size = change_text.format_size(one.effect)
+        size = verdict_text.format_effect(one.effect)
         title = f"{change_text.name_subject(one)}: {change_text.describe_quantity(one)} {size}"
         add(entry, "title", title)
         address = base + link_to(request, "change", change=one.id).removeprefix(
