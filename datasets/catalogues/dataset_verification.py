@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -92,9 +93,11 @@ def check_new_name(wanted: str) -> None:
         DatasetError: The name is malformed or reserved.
     """
     if not spec_schema.DATASET_NAME.fullmatch(wanted):
+        near = re.sub(r"[^a-z0-9._-]+", "-", wanted.lower()).strip(".-_")[:100]
         raise DatasetError(
             "a dataset's name has lower-case letters, digits, '.', '_' and '-' only",
             where=wanted,
+            hint=f"For example: {near}" if spec_schema.DATASET_NAME.fullmatch(near) else "",
         )
     if wanted in generated_spec.list_shipped_specs():
         raise DatasetError("is the name of a shipped dataset", where=wanted, hint="Choose another.")

@@ -85,7 +85,8 @@ def _build_no_results_error(url: URL) -> NothingToDoError:
     return NothingToDoError(
         "there are no results yet",
         where=display_url(url),
-        hint="Run a test first, or give another database with --database.",
+        hint="Run a test first (treehammer submit ttree-read --wait), or give another database "
+        "with --database.",
     )
 
 

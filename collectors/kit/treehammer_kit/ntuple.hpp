@@ -12,6 +12,7 @@
 #include <TFile.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <memory>
 #include <set>
@@ -29,6 +30,14 @@ OpenNTuple(TFile *file, const std::string &name, const ROOT::RNTupleReadOptions 
    if (!anchor)
       throw std::runtime_error("no RNTuple '" + name + "'");
    return ROOT::RNTupleReader::Open(*anchor, options);
+}
+
+/// The message of one of the reader's exceptions, without its places in ROOT.
+inline std::string ReaderMessage(const std::exception &error)
+{
+   const std::string text = error.what(), place = " (unchecked RResult access!)";
+   const auto end = std::min(text.find('\n'), text.find(place));
+   return text.substr(0, end);
 }
 
 struct NTupleField {

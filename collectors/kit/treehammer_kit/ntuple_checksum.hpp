@@ -110,6 +110,22 @@ class NTupleChecksum : public ValueHashes {
          uncovered.push_back(name + " (" + field.GetTypeName() + ")");
    }
 
+   /// Connect the fields whose types ROOT knows; name the others.
+   std::vector<ROOT::RNTupleView<void>> ConnectFields(ROOT::RNTupleReader &reader)
+   {
+      std::vector<ROOT::RNTupleView<void>> views;
+      const auto fields = NTupleFields(reader.GetDescriptor());
+      branches = fields.size();
+      for (const auto &field : fields)
+         try {
+            views.push_back(reader.GetView<void>(field.id));
+         } catch (const ROOT::RException &) {
+            const auto &type = reader.GetDescriptor().GetFieldDescriptor(field.id).GetTypeName();
+            uncovered.push_back(field.name + " (" + type + ")");
+         }
+      return views;
+   }
+
 public:
    /// Feed all entries of one file's RNTuple; false, with a message, when an entry cannot be read.
    bool Read(TFile *file, const std::string &name)
@@ -117,22 +133,24 @@ public:
       Clear();
       try {
          auto reader = OpenNTuple(file, name, {});
-         std::vector<ROOT::RNTupleView<void>> views;
-         for (const auto &field : NTupleFields(reader->GetDescriptor()))
-            views.push_back(reader->GetView<void>(field.id));
-         for (const auto &view : views)
+         auto views = ConnectFields(*reader);
+         std::vector<ROOT::RNTupleView<void> *> covered; // only these are read
+         for (auto &view : views) {
+            const auto before = fLeaves.size();
             CoverOrName(view.GetField(), view.GetField().GetFieldName(),
                         [value = &view.GetValue()] { return value->GetPtr<void>().get(); });
-         branches = views.size();
+            if (fLeaves.size() > before)
+               covered.push_back(&view);
+         }
          Begin();
          for (auto entry : reader->GetEntryRange()) {
-            for (auto &view : views)
-               view(entry);
+            for (auto *view : covered)
+               (*view)(entry);
             FeedEntry();
          }
          End();
       } catch (const std::exception &error) {
-         message = error.what();
+         message = ReaderMessage(error);
          return false;
       }
       if (FirstError().empty())

@@ -153,18 +153,20 @@ public:
    /// Connect the selected fields; only connected fields are read.
    bool Prepare(const std::vector<int> &selected)
    {
-      std::vector<ROOT::DescriptorId_t> ids;
       const auto fields = Survey();
-      for (int index : selected)
-         ids.push_back(fields[index].id);
+      std::string name;
       try {
          const Clock start = Clock::Now();
-         current.views.reserve(ids.size());
-         for (auto id : ids)
-            current.views.push_back(fReader->GetView<void>(id));
+         current.views.reserve(selected.size());
+         for (int index : selected) {
+            name = fields[index].name;
+            current.views.push_back(fReader->GetView<void>(fields[index].id));
+         }
          prepare = Clock::Now() - start;
       } catch (const std::exception &error) {
-         return Fail("open", "field", std::string(fFile->GetName()) + ": " + error.what());
+         return Fail("open", "field",
+                     std::string(fFile->GetName()) + ": field '" + name + "': " + ReaderMessage(error) +
+                        ". Read branches = \"readable\", exclude the field, or load its library (load in test.toml)");
       }
       return WithoutErrors("open", "preparing to read");
    }

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import select
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any, NamedTuple, TextIO
 
 import ROOT
 from treehammer_kit import root_engine
 from treehammer_kit.extensions import load_library
+from treehammer_kit.payload_task import PayloadError
 
 from .root_files import (
     RequestError,
     declare_header,
+    exception_text,
     find_tree,
     list_ntuples,
     list_trees,
@@ -41,8 +44,13 @@ class _FailedRead(NamedTuple):
     end: str
 
 
+#: Reads the branches at these positions and writes the current one to an address. Returns the failed
+#: ones with their messages, '' where ROOT's output has it.
+_ReadBranches = Callable[[Sequence[int], int], dict[int, str]]
+
+
 def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Read the branches of a TTree, and list the file's other trees.
+    """Read the branches of a TTree or the fields of an RNTuple, and list the file's other trees.
 
     Unreadable branches come with name, class ('' of plain leaves), ROOT's output and end.
     """
@@ -52,9 +60,10 @@ def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
             raise RequestError(library, problem)
     file = open_file(path)
     others = sorted({*list_trees(file), *list_ntuples(file)} - {name})
-    branches: list[dict[str, str]] = []
-    unreadable: list[dict[str, str]] = []
-    if name not in list_ntuples(file):
+    root_engine.configure_crash_handling()
+    if name in list_ntuples(file):
+        branches, unreadable = _probe_ntuple(file, name, channel)
+    else:
         tree = find_tree(file, path, name)[1]
         branches = _list_branches(tree)
         unreadable = _probe_tree(tree, branches, channel)
@@ -74,7 +83,6 @@ def _probe_tree(
     A read of such a class may damage the memory and crash later, in another branch's read. Hence it
     is read alone first. The others are read again and again without the one at which ROOT failed.
     """
-    root_engine.configure_crash_handling()
     root_engine.compile_kit(ROOT)
     declare_header("probe.hpp")
     entries = int(tree.GetEntries())
@@ -83,13 +91,50 @@ def _probe_tree(
     tree.SetCacheSize(0)
     # Compiles the call, which each child would do again.
     ROOT.treehammer.ReadBranches(tree, ROOT.std.vector["int"]([0]), 0, 0)
+
+    def read(positions: Sequence[int], address: int) -> dict[int, str]:
+        chosen = ROOT.std.vector["int"](positions)
+        failed = ROOT.treehammer.ReadBranches(tree, chosen, entries, address)
+        return {int(failed): ""} if failed >= 0 else {}
+
     found: dict[int, _FailedRead] = {}
     for position, branch in enumerate(branches):
         if branch["class"] and not _has_dictionary(branch["class"]):
-            found.update(_find_failing_branch(tree, [position], entries))
+            found.update(_find_failing_branches(read, [position]))
         send_message(channel, {"done": position + 1})
+    return _read_together(read, branches, found)
+
+
+def _probe_ntuple(
+    file: Any, name: str, channel: TextIO
+) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Read the fields of an RNTuple together; return all of them and the unreadable ones."""
+    try:
+        root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
+        declare_header("ntuple_probe.hpp")
+        listed = ROOT.treehammer.ListFields(file, name)
+    except PayloadError as error:
+        raise RequestError(file.GetName(), str(error)) from error
+    except ROOT.std.exception as error:
+        raise RequestError(file.GetName(), exception_text(error)) from error
+    fields = [{"name": str(item.first), "class": str(item.second)} for item in listed]
+
+    def read(positions: Sequence[int], address: int) -> dict[int, str]:
+        chosen = ROOT.std.vector["int"](positions)
+        failed = ROOT.treehammer.ReadFields(file, name, chosen, address)
+        return {int(item.first): f"ReadError: {item.second}" for item in failed}
+
+    unreadable = _read_together(read, fields, {})
+    send_message(channel, {"done": len(fields)})
+    return fields, unreadable
+
+
+def _read_together(
+    read: _ReadBranches, branches: Sequence[dict[str, str]], found: dict[int, _FailedRead]
+) -> list[dict[str, str]]:
+    """Read all but the failing branches until none fails; return the failing ones."""
     while left := [position for position in range(len(branches)) if position not in found]:
-        failed = _find_failing_branch(tree, left, entries)
+        failed = _find_failing_branches(read, left)
         if not failed:
             break
         found.update(failed)
@@ -108,20 +153,22 @@ def _has_dictionary(name: str) -> bool:
     return bool(known) and bool(known.HasDictionary())
 
 
-def _find_failing_branch(
-    tree: Any, positions: Sequence[int], entries: int
-) -> dict[int, _FailedRead]:
-    """Read these branches in a child; return the one at which it failed, if any.
+def _find_failing_branches(read: _ReadBranches, positions: Sequence[int]) -> dict[int, _FailedRead]:
+    """Read these branches in a child; return those at which it failed.
 
     The child inherits the open tree: opening a file with many classes would take longer than
     reading one branch. This process never reads a branch, so each child begins with sound memory.
     """
-    with mmap.mmap(-1, mmap.PAGESIZE) as shared, tempfile.TemporaryFile() as log:
+    with (
+        mmap.mmap(-1, mmap.PAGESIZE) as shared,
+        tempfile.TemporaryFile() as log,
+        tempfile.TemporaryFile() as report,
+    ):
         current = ctypes.c_int.from_buffer(shared)
         current.value = positions[0]
         child = os.fork()
         if not child:
-            _read_branches(tree, positions, entries, log, current)
+            _read_in_child(read, positions, log, report, current)
         pidfd = os.pidfd_open(child)
         try:
             if not select.select([pidfd], [], [], TIMEOUT_S)[0]:
@@ -129,13 +176,17 @@ def _find_failing_branch(
         finally:
             os.close(pidfd)
             status = os.waitpid(child, 0)[1]
-        failed = current.value
+        last = current.value
         del current  # holds the memory open
-        if not status:
-            return {}
         log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
         text = log.read().decode("utf-8", "replace")
-        return {failed: _FailedRead(text, _describe_end(status))}
+        if status:
+            return {last: _FailedRead(text, _describe_end(status))}
+        report.seek(0)
+        return {
+            int(position): _FailedRead(message or text, "failed")
+            for position, message in json.loads(report.read()).items()
+        }
 
 
 def _describe_end(status: int) -> str:
@@ -147,16 +198,19 @@ def _describe_end(status: int) -> str:
     return f"was ended by {signal.Signals(number).name}"
 
 
-def _read_branches(
-    tree: Any, positions: Sequence[int], entries: int, log: IO[bytes], current: ctypes.c_int
+def _read_in_child(
+    read: _ReadBranches,
+    positions: Sequence[int],
+    log: IO[bytes],
+    report: IO[bytes],
+    current: ctypes.c_int,
 ) -> None:
-    """Read branches in the child, which exits with 0 if all could be read; never returns."""
+    """Read branches in the child and report the failed ones; never returns."""
     code = 1
     try:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        address = ctypes.addressof(current)
-        if ROOT.treehammer.ReadBranches(tree, ROOT.std.vector["int"](positions), entries, address):
-            code = 0
+        os.write(report.fileno(), json.dumps(read(positions, ctypes.addressof(current))).encode())
+        code = 0
     finally:
         os._exit(code)

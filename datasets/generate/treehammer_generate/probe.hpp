@@ -14,8 +14,9 @@
 namespace treehammer {
 
 /// Read the first entries of top-level branches. The int at the address `current` is the position of
-/// the one that is being read. False, with a message, where an entry fails.
-inline bool
+/// the one that is being read. Returns the position of the one that failed, with a message; -1 if all
+/// could be read.
+inline int
 ReadBranches(TTree *tree, const std::vector<int> &positions, Long64_t entries, std::uintptr_t current)
 {
    WatchErrors();
@@ -30,11 +31,11 @@ ReadBranches(TTree *tree, const std::vector<int> &positions, Long64_t entries, s
          if (branch->GetEntry(entry) < 0 || !FirstError().empty()) {
             std::fprintf(stderr, "ReadError: entry %lld of %s cannot be read (%s)\n", entry,
                          branch->GetName(), FirstError().c_str());
-            return false;
+            return at;
          }
       }
    }
-   return true;
+   return -1;
 }
 
 } // namespace treehammer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,7 +20,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.submit_render_commands import submit
 
-SHIPPED = Path(__file__).parents[3] / "hctests" / "ttree-read"
+SHIPPED = Path(__file__).parents[3] / "hctests"
 
 # The only basket of the branch 'odd' is damaged.
 WRITE_FILE = """
@@ -39,6 +40,28 @@ with open(sys.argv[1], "r+b") as stream:
     stream.write(bytes(size // 4))
 """
 
+# Readers do not know the class Point.
+WRITE_NTUPLE = """
+import sys, ROOT
+ROOT.gInterpreter.Declare('''
+#include <ROOT/RNTupleModel.hxx>
+#include <ROOT/RNTupleWriter.hxx>
+struct Point { float x = 1, y = 2; };
+void write(const char *path)
+{
+   auto model = ROOT::RNTupleModel::Create();
+   model->MakeField<float>("energy");
+   model->MakeField<Point>("point");
+   model->MakeField<std::vector<Point>>("points");
+   model->MakeField<std::vector<float>>("values");
+   auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), "events", path);
+   for (int entry = 0; entry < 100; ++entry)
+      writer->Fill();
+}
+''')
+ROOT.write(sys.argv[1])
+"""
+
 
 @pytest.fixture(scope="module")
 def own_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
@@ -56,11 +79,16 @@ def manifest(
     software: Callable[[str], SoftwareRequest],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Manifest:
-    request = software("6.40.00")
     path = tmp_path_factory.mktemp("odd") / "odd.root"
-    python = Path(request.location) / "bin" / "python"
-    subprocess.run([python, "-c", WRITE_FILE, path], check=True, cwd=path.parent)
-    return FolderCatalogue(own_settings.datasets_dir).add("odd", [path], request)
+    return add_written_file(WRITE_FILE, path, own_settings, software("6.40.00"))
+
+
+def add_written_file(
+    script: str, path: Path, settings: Settings, software: SoftwareRequest
+) -> Manifest:
+    python = Path(software.location) / "bin" / "python"
+    subprocess.run([python, "-c", script, path], check=True, cwd=path.parent)
+    return FolderCatalogue(settings.datasets_dir).add(path.stem, [path], software)
 
 
 def test_unreadable_branches_and_other_trees_are_recorded(
@@ -81,13 +109,41 @@ def test_unreadable_branches_and_other_trees_are_recorded(
 def test_readable_branches_are_measured_and_others_fail(own_settings: Settings) -> None:
     options = ["-P", "root=6.40.00", "-P", "branches=readable,1.0,!odd", "-P", "cache_mb=0"]
     options += ["-S", "dataset=odd", "-S", "tree=tree", "-S", "repeats=1", "-S", "rounds=1"]
-    CliRunner().invoke(submit, [str(SHIPPED), *options, "--wait"], obj=own_settings)
-    with Store.open(own_settings.database) as store:
-        columns = ("kind", "axis_branches", "branches_selected", "failure_class", "failure_message")
-        rows = {
-            str(row["axis_branches"] if row["kind"] == "timed" else row["kind"]): row
-            for row in store.measurements(Selection((store.campaign("last").id,)), columns)
-        }
+    rows = measure_branches("ttree-read", own_settings, *options)
     for name in ("readable", "!odd"):
         assert (rows[name]["branches_selected"], rows[name]["failure_message"]) == (2, None)
     assert rows["1.0"]["failure_class"] == "read"
+
+
+def measure_branches(test: str, settings: Settings, *options: str) -> dict[str, Any]:
+    """Measure; return the rows by their branches, and that of the checksum by its kind."""
+    CliRunner().invoke(submit, [str(SHIPPED / test), *options, "--wait"], obj=settings)
+    with Store.open(settings.database) as store:
+        columns = ("kind", "axis_branches", "branches_selected", "failure_class", "failure_message")
+        return {
+            str(row["axis_branches"] if row["kind"] == "timed" else row["kind"]): row
+            for row in store.measurements(Selection((store.campaign("last").id,)), columns)
+        }
+
+
+def test_fields_of_unknown_classes_are_recorded_and_left_out(
+    own_settings: Settings, software: Callable[[str], SoftwareRequest], tmp_path: Path
+) -> None:
+    path = tmp_path / "fields.root"
+    manifest = add_written_file(WRITE_NTUPLE, path, own_settings, software("6.40.00"))
+    assert manifest.unreadable_branches == {
+        "point": "Point: ReadError: unknown type: Point.",
+        "points": "std::vector<Point>: ReadError: unknown type: Point.",
+    }
+    assert list(manifest.branches) == ["energy", "point", "points", "values"]
+    rows = measure_branches(
+        "rntuple-read",
+        own_settings,
+        *("-P", "branches=readable,1.0", "-P", "cache_mb=30", "-P", "root=6.40.00"),
+        *("-S", "dataset=fields", "-S", "repeats=1", "-S", "rounds=1"),
+    )
+    good, failed = rows["readable"], rows["1.0"]
+    assert (good["branches_selected"], good["failure_message"]) == (2, None)
+    assert rows["checksum"]["failure_message"] is None
+    assert failed["failure_class"] == "open"
+    assert "field 'point': unknown type: Point. Read branches = " in failed["failure_message"]

@@ -273,6 +273,17 @@ def test_invalid_files_are_not_added(
     assert not catalogue.root.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("CMS NanoAOD_2015", "For example: cms-nanoaod_2015"), ("..", "")]
+)
+def test_a_name_is_suggested(
+    catalogue: FolderCatalogue, software: SoftwareRequest, name: str, hint: str
+) -> None:
+    with pytest.raises(DatasetError, match="lower-case") as caught:
+        catalogue.add(name, [], software)
+    assert caught.value.hint == hint
+
+
 def test_unknown_dataset_lists_known_names(made: FolderCatalogue) -> None:
     with pytest.raises(DatasetError) as caught:
         made.manifest("tinny")
