@@ -229,7 +229,8 @@ def _daemon_row(name: str, pid: int, state: str, since: float) -> dict[str, Any]
         "pid": pid,
         "state": state,
         "since": datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds"),
-        "ports": process_control.listening_ports(pid),
+        # Another process may have the pid of one that ended.
+        "ports": process_control.listening_ports(pid) if state == "running" else [],
     }
 
 

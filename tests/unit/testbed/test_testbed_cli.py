@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -65,9 +66,12 @@ def test_channels_are_part_of_the_state(boxes: Path) -> None:
 
 def test_status_lists_running_daemons(boxes: Path) -> None:
     remembered(boxes)
-    result = run(boxes, "status", "--json")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        result = run(boxes, "status", "--json")
+        port = listening.getsockname()[1]
     rows = {row["daemon"]: row for row in json.loads(result.stdout)}
     assert rows["one"]["state"] == "running"
+    assert port in rows["one"]["ports"]
     assert rows["one"]["pid"] == os.getpid()
     assert rows["one"]["since"] == "1970-01-01 00:00:00+00:00"
     assert rows["two"]["state"] == "ended"
