@@ -22,7 +22,7 @@ from pathlib import Path
 
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Progress lines in normalized text; their number depends on the machine.
-PROGRESS = re.compile(r"^[A-Z][^:]*: 0/0\b|^0 0 \w[^:]*: 0 of 0 measured")
+PROGRESS = re.compile(r"^[A-Z][^:]*: 0/0\b|^Fetching ROOT 0 |^0 0 \w[^:]*: 0 of 0 measured")
 #: End of a row with a verdict in normalized text, and sentences that depend on verdicts.
 VERDICT = re.compile(r"(?<=\(0 launches\)) .*")
 VERDICT_NOTE = re.compile(

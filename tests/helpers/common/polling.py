@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object], description: str, timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], description: str, timeout_s: float = 180.0) -> None:
     """Poll a condition until it holds, or fail with its description."""
     end = time.monotonic() + timeout_s
     while not condition():

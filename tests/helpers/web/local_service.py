@@ -32,7 +32,7 @@ def serve_folder(folder: Path, *flags: str) -> Iterator[str]:
 
 
 def _wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while process.poll() is None and time.monotonic() < deadline:
         if found := re.search(r"serving at (\S+)", log.read_text("utf-8")):
             return found[1]

@@ -18,6 +18,9 @@ from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 from treehammer.testbed.network.free_ports import find_free_ports
 
+#: Longest start on a busy machine.
+START_TIMEOUT_S = 180
+
 
 class ServiceProcess:
     """A results service with a fixed port.
@@ -61,7 +64,7 @@ class ServiceProcess:
         """Start the process and wait until the service answers."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(self._serve, stdout=log, stderr=log, cwd="/")
-        end = time.monotonic() + 30
+        end = time.monotonic() + START_TIMEOUT_S
         while not self._is_answering():
             assert time.monotonic() < end, self.log.read_text()
             assert self._process.poll() is None, self.log.read_text()
@@ -79,7 +82,7 @@ class ServiceProcess:
         """End the process by a signal, by default without cleanup."""
         if self._process is not None:
             os.kill(self._process.pid, number)
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=START_TIMEOUT_S)
             self._process = None
 
     def settings_for_user(self, settings: Settings) -> Settings:

@@ -30,6 +30,7 @@ def test_commands_and_output_are_separated() -> None:
         ("commit 0ddbdb62df88", "commit ffffffffffff", True),
         ("a   b", "a b", True),
         ("Measuring: 1/4 1 running\nend", "end", True),
+        ("end", "Fetching ROOT 6.40.00  waiting for ROOT 6.40.00\nend", True),
         ("1/4 of them", "", False),
         ("took 1.5 s", "took 1.5 min", False),
         ("ok", "failed", False),

@@ -232,7 +232,7 @@ def run_payload(
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=600,
                 check=False,
             )
             code, log = done.returncode, done.stdout + done.stderr

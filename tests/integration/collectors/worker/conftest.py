@@ -148,7 +148,7 @@ class WorkerBench:
             env={**os.environ, **(env or {})},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         return self.read_result(done.returncode, done.stdout, done.stderr)

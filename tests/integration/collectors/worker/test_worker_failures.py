@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import wait_until
 
 from treehammer.collectors.job_spec import ExecutionLimits, InputFile, SoftwareRequest
 
@@ -316,10 +317,7 @@ def started(bench: Any, payload: str, *specs: Any, **env: str) -> subprocess.Pop
             stderr=subprocess.STDOUT,
         )
     flag = bench.folder / "running"
-    deadline = time.monotonic() + 30
-    while not flag.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert flag.exists(), (bench.folder / "worker.out").read_text()
+    wait_until(flag.exists, "the payload runs")
     return process
 
 
@@ -380,11 +378,8 @@ def test_killed_worker_kills_its_payload(bench: Any, marker: str) -> None:
     payload = RUNS_LONG.replace("if os.fork() == 0:", "if False:")
     process = started(bench, payload, **{marker: "1"})
     process.kill()
-    process.wait(20)
-    deadline = time.monotonic() + 10
-    while alive_with(marker) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not alive_with(marker)
+    process.wait()
+    wait_until(lambda: not alive_with(marker), "the payload has ended")
     attempt = json.loads((bench.folder / "attempt.json").read_text())
     assert attempt["ended_us"] is None
     assert attempt["done"] == 0
