@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import altair as alt
-
 from treehammer.web.figures.figure_layout import LINEAR, LOG, FigureLayout, FigureSeries
 from treehammer.web.figures.plot_style import GRID_COLOR, INK_COLOR, THEME
 
@@ -16,9 +14,13 @@ from treehammer.web.figures.plot_style import GRID_COLOR, INK_COLOR, THEME
 Specification = dict[str, Any]
 
 #: Data of a chart; the values are added to its specification.
-MARKS = alt.NamedData(name="marks")
+MARKS: Specification = {"name": "marks"}
 #: Selection that zooms and moves the axes.
 ZOOM = "zoom"
+#: Name of the layer whose axes are zoomed, which the others share.
+_ZOOMED_LAYER = "zoomed"
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+QUANTITATIVE, NOMINAL, TEMPORAL = "quantitative", "nominal", "temporal"
 #: Shapes of markers that Vega names differently.
 MARKER_SHAPES = {"line": "stroke"}
 #: Letters in a line of a title, by the width of a file in pixels.
@@ -34,12 +36,41 @@ PANEL_WIDTH = 330.0
 _DIGITS = 7
 
 
-def make_zoom() -> alt.Parameter:
-    """Make the selection that zooms by wheel with Ctrl, moves by dragging and resets by double click."""
-    return alt.selection_interval(name=ZOOM, bind="scales", zoom="wheel![event.ctrlKey]")
+def make_layer(
+    mark: str,
+    encoding: Mapping[str, Any],
+    transform: Sequence[Specification] = (),
+    **style: Any,
+) -> Specification:
+    """Make a layer of marks of one type."""
+    return {
+        "mark": {"type": mark, **style},
+        "encoding": dict(encoding),
+        **({"transform": list(transform)} if transform else {}),
+    }
 
 
-def make_lists(layout: FigureLayout) -> list[alt.Parameter]:
+def encode_field(field: str, kind: str, **options: Any) -> Specification:
+    """Encode a field of the marks."""
+    return {"field": field, "type": kind, **options}
+
+
+def add_zoom(layers: Sequence[Specification]) -> tuple[list[Specification], Specification]:
+    """Name the layer to zoom; return the layers and the parameter that zooms.
+
+    The wheel zooms with Ctrl, dragging moves and a double click resets.
+    """
+    first, *others = layers
+    zoom = {
+        "name": ZOOM,
+        "select": {"type": "interval", "zoom": "wheel![event.ctrlKey]"},
+        "bind": "scales",
+        "views": [_ZOOMED_LAYER],
+    }
+    return [{**first, "name": _ZOOMED_LAYER}, *others], zoom
+
+
+def make_lists(layout: FigureLayout) -> list[Specification]:
     """Make the parameters that hold labels by number, and the state of the legend."""
     lists: Mapping[str, Any] = {
         "panels": [panel.title for panel in layout.panels],
@@ -48,30 +79,34 @@ def make_lists(layout: FigureLayout) -> list[alt.Parameter]:
         "hidden": [],
         "lit": -1,
     }
-    return [alt.param(name=name, value=value) for name, value in lists.items()]
+    return [{"name": name, "value": value} for name, value in lists.items()]
 
 
-def add_common_fields(chart: alt.Chart) -> alt.Chart:
+def calculate_fields(**expressions: str) -> list[Specification]:
+    """Add fields to the marks."""
+    return [{"calculate": text, "as": name} for name, text in expressions.items()]
+
+
+def add_common_fields() -> list[Specification]:
     """Leave out hidden series, and name panel, place and series of each mark."""
-    return chart.transform_filter("indexof(hidden, datum.s) < 0").transform_calculate(
-        panel="panels[datum.p]", place="places[datum.x]", name="series[datum.s]"
-    )
+    names = {"panel": "panels[datum.p]", "place": "places[datum.x]", "name": "series[datum.s]"}
+    return [HIDE_SERIES, *calculate_fields(**names)]
 
 
-def drop_missing_bars(chart: alt.Chart) -> alt.Chart:
-    """Leave out marks without an error bar, which would be drawn at the edge."""
-    return chart.transform_filter("isValid(datum.l)")
+#: Leaves out the series that are hidden in the legend.
+HIDE_SERIES: Specification = {"filter": "indexof(hidden, datum.s) < 0"}
+#: Leaves out marks without an error bar, which would be drawn at the edge.
+DROP_MISSING_BARS: Specification = {"filter": "isValid(datum.l)"}
+#: Opacity that makes one series stand out.
+FADE_SERIES: Specification = {
+    "condition": {"test": "lit < 0 || lit == datum.s", "value": 1},
+    "value": 0.12,
+}
 
 
-def fade_series() -> alt.Opacity:
-    """Opacity that makes one series stand out."""
-    return alt.Opacity(
-        condition={"test": "lit < 0 || lit == datum.s", "value": 1},
-        value=0.12,
-    )
-
-
-def encode_color(series: Sequence[FigureSeries], width: float, names: str = "series") -> alt.Color:
+def encode_color(
+    series: Sequence[FigureSeries], width: float, names: str = "series"
+) -> Specification:
     """Color by series, with a legend of as many columns as fit.
 
     Args:
@@ -79,54 +114,58 @@ def encode_color(series: Sequence[FigureSeries], width: float, names: str = "ser
         width: of the chart.
         names: expression of the list of their names.
     """
-    scale = alt.Scale(domain=list(range(len(series))), range=[one.color for one in series])
-    return alt.Color("s:N", scale=scale, legend=make_legend(series, width, names))
+    return encode_series(series, [one.color for one in series], width, names)
 
 
-def encode_marker(series: Sequence[FigureSeries], width: float, names: str = "series") -> alt.Shape:
-    """Marker by series, in the same legend."""
-    scale = alt.Scale(
-        domain=list(range(len(series))),
-        range=[MARKER_SHAPES.get(one.marker, one.marker) for one in series],
-    )
-    return alt.Shape("s:N", scale=scale, legend=make_legend(series, width, names))
-
-
-def make_legend(
+def encode_marker(
     series: Sequence[FigureSeries], width: float, names: str = "series"
-) -> alt.Legend | None:
+) -> Specification:
+    """Marker by series, in the same legend."""
+    markers = [MARKER_SHAPES.get(one.marker, one.marker) for one in series]
+    return encode_series(series, markers, width, names)
+
+
+def encode_series(
+    series: Sequence[FigureSeries], styles: Sequence[Any], width: float, names: str = "series"
+) -> Specification:
+    """Give each series one of some colors, markers or dashes."""
+    scale = {"domain": list(range(len(series))), "range": list(styles)}
+    return encode_field("s", NOMINAL, scale=scale, legend=_make_legend(series, width, names))
+
+
+def _make_legend(series: Sequence[FigureSeries], width: float, names: str) -> Specification | None:
     """Legend of series below a chart; None for a single series without a name."""
     if len(series) == 1 and not series[0].name:
         return None
     entry = 40 + max(len(one.name) for one in series) * _LETTER_WIDTH
-    columns = max(1, min(len(series), int(width / entry)))
-    return alt.Legend(
-        title=None,
-        orient="bottom",
-        columns=columns,
-        labelExpr=f"{names}[datum.value]",
-        symbolLimit=0,
-        symbolOpacity=1,
-    )
+    return {
+        "title": None,
+        "orient": "bottom",
+        "columns": max(1, min(len(series), int(width / entry))),
+        "labelExpr": f"{names}[datum.value]",
+        "symbolLimit": 0,
+        "symbolOpacity": 1,
+    }
 
 
-def encode_values(layout: FigureLayout, channel: Any, field: str = "y") -> Any:
+def encode_values(layout: FigureLayout, field: str = "y") -> Specification:
     """Axis of values: fitted to the data, from zero, or logarithmic."""
-    return channel(
-        f"{field}:Q",
-        title=layout.y_title,
-        axis=alt.Axis(gridColor=_ZERO_STANDS_OUT),
-        scale=alt.Scale(
-            type="log" if layout.scale == LOG else "linear",
-            domain=list(_value_domain(layout)),
-            nice=False,
-            **without_zero(layout.scale == LOG),
-        ),
+    scale = {
+        "type": "log" if layout.scale == LOG else "linear",
+        "domain": list(_value_domain(layout)),
+        "nice": False,
+        **without_zero(layout.scale == LOG),
+    }
+    return encode_field(
+        field, QUANTITATIVE, title=layout.y_title, axis={"gridColor": _ZERO_STANDS_OUT}, scale=scale
     )
 
 
 #: Colors of grid lines.
-_ZERO_STANDS_OUT = alt.condition("datum.value == 0", alt.value(INK_COLOR), alt.value(GRID_COLOR))
+_ZERO_STANDS_OUT: Specification = {
+    "condition": {"test": "datum.value == 0", "value": INK_COLOR},
+    "value": GRID_COLOR,
+}
 
 
 def without_zero(log: bool) -> dict[str, Any]:
@@ -150,33 +189,41 @@ def _value_domain(layout: FigureLayout) -> tuple[float, float]:
     return 0.0 if first < 0 <= low else first, 0.0 if high <= 0 < last else last
 
 
-def encode_places(layout: FigureLayout, channel: Any, field: str, *, several: bool) -> Any:
-    """Axis of places: days, or numbers labeled by the names of places."""
+def encode_places(
+    layout: FigureLayout, field: str, *, several: bool, upright: bool = False
+) -> Specification:
+    """Axis of places: days, or numbers labeled by the names of places.
+
+    Args:
+        layout: of the figure.
+        field: number of a mark's place.
+        several: the figure has several panels.
+        upright: it is the vertical axis.
+    """
     if layout.dates:
-        axis = alt.Axis(grid=False, labelOverlap=True, tickCount=8, format=_date_format(layout))
-        return channel(
-            "t:T", title=layout.x_title, scale=alt.Scale(type="utc", nice=False), axis=axis
-        )
+        axis: Specification = {
+            "grid": False,
+            "labelOverlap": True,
+            "tickCount": 8,
+            "format": _date_format(layout),
+        }
+        days = {"type": "utc", "nice": False}
+        return encode_field("t", TEMPORAL, title=layout.x_title, scale=days, axis=axis)
     count = len(layout.places)
     # Bins are labeled by their lower edges.
     shift = 0.5 if layout.bins else 0.0
-    upright = channel is alt.Y
-    axis = alt.Axis(
-        values=[number - shift for number in range(count)],
-        labelExpr=f"places[round(datum.value + {shift})]",
-        labelAngle=0 if upright else _label_angle(layout, several=several),
+    axis = {
+        "values": [number - shift for number in range(count)],
+        "labelExpr": f"places[round(datum.value + {shift})]",
+        "labelAngle": 0 if upright else _label_angle(layout, several=several),
         # Boxes around slanted labels overlap where the labels do not.
-        labelOverlap="greedy" if upright or several or count > MAX_SLANTED else False,
-        ticks=bool(shift),
-        grid=False,
-    )
+        "labelOverlap": "greedy" if upright or several or count > MAX_SLANTED else False,
+        "ticks": bool(shift),
+        "grid": False,
+    }
     ends = [count - 0.5, -0.5] if upright else [-0.5, count - 0.5]
-    return channel(
-        f"{field}:Q",
-        title=layout.x_title,
-        scale=alt.Scale(domain=ends, nice=False, zero=False),
-        axis=axis,
-    )
+    scale = {"domain": ends, "nice": False, "zero": False}
+    return encode_field(field, QUANTITATIVE, title=layout.x_title, scale=scale, axis=axis)
 
 
 def _date_format(layout: FigureLayout) -> str:
@@ -190,20 +237,19 @@ def _label_angle(layout: FigureLayout, *, several: bool) -> Any:
     if several:
         return -90 if width > PANEL_WIDTH else 0
     turned = -90 if len(layout.places) > MAX_SLANTED else _TURNED_LABEL_DEGREES
-    return alt.ExprRef(
-        f"{width:.0f} < width ? 0 : {30 * len(layout.places)} < width ? {turned} : -90"
-    )
+    fitting = f"{width:.0f} < width ? 0 : {30 * len(layout.places)} < width ? {turned} : -90"
+    return {"expr": fitting}
 
 
-def list_tooltips(layout: FigureLayout, *numbers: tuple[str, str]) -> list[alt.Tooltip]:
+def list_tooltips(layout: FigureLayout, *numbers: tuple[str, str]) -> list[Specification]:
     """Tooltip of a mark: its groups, then numbers by field and title."""
     groups = [
-        alt.Tooltip(f"{field}:N", title=title)
+        encode_field(field, NOMINAL, title=title)
         for field, title in zip(("panel", "place", "name"), layout.groups, strict=True)
         if title
     ]
     return groups + [
-        alt.Tooltip(f"{field}:Q", title=title, format="" if field == "n" else ".4~g")
+        encode_field(field, QUANTITATIVE, title=title, format="" if field == "n" else ".4~g")
         for field, title in numbers
     ]
 
@@ -237,21 +283,15 @@ def wrap_lines(texts: Sequence[str], width: float) -> list[str]:
     return [line for text in texts for line in textwrap.wrap(text, letters)]
 
 
-def write_specification(
-    chart: Any, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]
+def complete_specification(
+    chart: Specification, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]
 ) -> Specification:
-    """Write a chart as plain data, in the style of all charts.
+    """Add data and the style of all charts.
 
     Args:
-        chart: the chart.
+        chart: the chart, whose data are :data:`MARKS`.
         rows: its marks.
         meta: what the page shows beside it: ``series`` of its legend, number of ``panels``, ``links``.
     """
-    # The specification is ours; checking it against its schema takes longer than the query.
-    specification: Specification = chart.to_dict(validate=False)
-    return {
-        **specification,
-        "config": THEME,
-        "datasets": {**specification.get("datasets", {}), "marks": rows},
-        "usermeta": meta,
-    }
+    datasets = {str(MARKS["name"]): rows}
+    return {"$schema": _SCHEMA, **chart, "config": THEME, "datasets": datasets, "usermeta": meta}

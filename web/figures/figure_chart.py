@@ -6,32 +6,35 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import altair as alt
-
 from treehammer.web.figures.chart_parts import (
+    DROP_MISSING_BARS,
+    FADE_SERIES,
     GROUP_WIDTH,
     MARKS,
     PANEL_WIDTH,
+    QUANTITATIVE,
     Specification,
     add_common_fields,
-    drop_missing_bars,
+    add_zoom,
+    calculate_fields,
+    complete_specification,
     encode_color,
+    encode_field,
     encode_marker,
     encode_places,
+    encode_series,
     encode_values,
-    fade_series,
     list_rows,
     list_tooltips,
-    make_legend,
+    make_layer,
     make_lists,
-    make_zoom,
     wrap_lines,
-    write_specification,
 )
 from treehammer.web.figures.figure_layout import (
     BOXES,
     DOTS,
     HEAT_MAP,
+    LOG,
     POINTS,
     STEPS,
     FigureLayout,
@@ -70,19 +73,17 @@ def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -
     width, height = _chart_size(layout)
     columns = min(len(layout.panels), _PANELS_PER_ROW if layout.kind != DOTS else 2)
     whole = width * columns
-    layers = _LAYERS[layout.kind](layout, whole)
-    panel = alt.layer(*layers).properties(width=width, height=height).add_params(make_zoom())
+    layers, zoom = add_zoom(_LAYERS[layout.kind](layout, whole))
+    chart: Specification = {"layer": layers, "width": width, "height": height}
     if several:
-        header = alt.Header(labelExpr="panels[datum.value]", title=None)
-        facet = alt.Facet("p:O", header=header)
-        chart = panel.facet(facet, columns=columns, data=MARKS)
-    else:
-        chart = panel.properties(data=MARKS)
-    chart = chart.add_params(*make_lists(layout))
+        header = {"labelExpr": "panels[datum.value]", "title": None}
+        facet = encode_field("p", "ordinal", header=header)
+        chart = {"facet": facet, "spec": chart, "columns": columns}
+    chart.update(data=MARKS, params=[*make_lists(layout), zoom])
     notes = (layout.bars, layout.shared and f"all variants: {layout.shared}", layout.selection)
     subtitle = wrap_lines([*filter(None, notes), layout.aggregated, layout.left_out], whole)
     if layout.title:
-        chart = chart.properties(title=alt.TitleParams(text=layout.title, subtitle=subtitle))
+        chart["title"] = {"text": layout.title, "subtitle": subtitle}
     meta = {
         # Rows of a heat map have labels.
         "series": [] if layout.kind == HEAT_MAP else [asdict(one) for one in layout.series],
@@ -90,7 +91,7 @@ def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -
         "panels": len(layout.panels),
         "links": links,
     }
-    return write_specification(chart, list_rows(layout), meta)
+    return complete_specification(chart, list_rows(layout), meta)
 
 
 def _chart_size(layout: FigureLayout) -> tuple[float, float]:
@@ -106,42 +107,42 @@ def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     return min(max(700.0, 14.0 * points), 2200.0), max(height, 60)
 
 
-def _prepare(layout: FigureLayout, width: float) -> alt.Chart:
-    """Chart with the color of series and a position for each."""
+def _calculate_position(layout: FigureLayout) -> list[Specification]:
+    """Add the common fields, and a position for each series around its place."""
     count = len(layout.series)
-    return (
-        add_common_fields(alt.Chart())
-        .transform_calculate(at=f"datum.x + {GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)")
-        .encode(color=encode_color(layout.series, width), opacity=fade_series())
-    )
+    at = f"datum.x + {GROUP_WIDTH} * ((datum.s + 0.5) / {count} - 0.5)"
+    return [*add_common_fields(), *calculate_fields(at=at)]
 
 
-def _layer_points(layout: FigureLayout, width: float) -> list[alt.Chart]:
+def _layer_points(layout: FigureLayout, width: float) -> list[Specification]:
     several = len(layout.panels) > 1
-    x = encode_places(layout, alt.X, "at", several=several)
-    base = _prepare(layout, width).encode(x=x)
-    y = encode_values(layout, alt.Y)
-    layers = [
-        drop_missing_bars(base)
-        .mark_rule(strokeWidth=1.2)
-        .encode(encode_values(layout, alt.Y, "l"), y2="h:Q")
-    ]
+    transform = _calculate_position(layout)
+    base = {
+        "x": encode_places(layout, "at", several=several),
+        "color": encode_color(layout.series, width),
+        "opacity": FADE_SERIES,
+    }
+    values = {**base, "y": encode_values(layout)}
+    bars = {**base, "y": encode_values(layout, "l"), "y2": {"field": "h"}}
+    layers = [make_layer("rule", bars, [*transform, DROP_MISSING_BARS], strokeWidth=1.2)]
     if layout.dates and layout.joined:
-        layers.append(base.mark_line(strokeWidth=1.2).encode(y))
-    tooltips = list_tooltips(
+        layers.append(make_layer("line", values, transform, strokeWidth=1.2))
+    tooltip = list_tooltips(
         layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted)
     )
-    points = base.mark_point(filled=True, opacity=1).encode(
-        y, shape=encode_marker(layout.series, width), tooltip=tooltips
-    )
-    return [*layers, points]
+    points = {**values, "shape": encode_marker(layout.series, width), "tooltip": tooltip}
+    return [*layers, make_layer("point", points, transform, filled=True, opacity=1)]
 
 
-def _layer_boxes(layout: FigureLayout, width: float) -> list[alt.Chart]:
+def _layer_boxes(layout: FigureLayout, width: float) -> list[Specification]:
     several = len(layout.panels) > 1
-    x = encode_places(layout, alt.X, "at", several=several)
-    base = _prepare(layout, width).encode(x=x)
-    tooltips = list_tooltips(
+    transform = _calculate_position(layout)
+    base = {
+        "x": encode_places(layout, "at", several=several),
+        "color": encode_color(layout.series, width),
+        "opacity": FADE_SERIES,
+    }
+    tooltip = list_tooltips(
         layout,
         ("a", "5 %"),
         ("b", "25 %"),
@@ -150,97 +151,96 @@ def _layer_boxes(layout: FigureLayout, width: float) -> list[alt.Chart]:
         ("e", "95 %"),
         ("n", layout.counted),
     )
-    whiskers = base.mark_rule().encode(encode_values(layout, alt.Y, "a"), y2="e:Q")
-    boxes = base.mark_rule(strokeWidth=7).encode(
-        encode_values(layout, alt.Y, "b"), y2="d:Q", tooltip=tooltips
-    )
-    median = base.mark_point(filled=True, stroke="white", strokeWidth=1, size=45).encode(
-        encode_values(layout, alt.Y),
-        shape=encode_marker(layout.series, width),
-        tooltip=tooltips,
-    )
-    return [whiskers, boxes, median]
+    whiskers = {**base, "y": encode_values(layout, "a"), "y2": {"field": "e"}}
+    boxes = {**base, "y": encode_values(layout, "b"), "y2": {"field": "d"}, "tooltip": tooltip}
+    median = {
+        **base,
+        "y": encode_values(layout),
+        "shape": encode_marker(layout.series, width),
+        "tooltip": tooltip,
+    }
+    style = {"filled": True, "stroke": "white", "strokeWidth": 1, "size": 45}
+    return [
+        make_layer("rule", whiskers, transform),
+        make_layer("rule", boxes, transform, strokeWidth=7),
+        make_layer("point", median, transform, **style),
+    ]
 
 
-def _layer_steps(layout: FigureLayout, width: float) -> list[alt.Chart]:
+def _layer_steps(layout: FigureLayout, width: float) -> list[Specification]:
     several = len(layout.panels) > 1
     dashes = [DASHES[number % len(DASHES)] for number in range(len(layout.series))]
-    steps = (
-        _prepare(layout, width)
-        .mark_line(interpolate="step", strokeWidth=2, point={"opacity": 0, "size": 80})
-        .encode(
-            encode_places(layout, alt.X, "x", several=several),
-            encode_values(layout, alt.Y),
-            strokeDash=alt.StrokeDash(
-                "s:N",
-                scale=alt.Scale(domain=list(range(len(layout.series))), range=dashes),
-                legend=make_legend(layout.series, width),
-            ),
-            tooltip=list_tooltips(layout, ("y", layout.y_title)),
-        )
-    )
-    return [steps]
+    encoding = {
+        "x": encode_places(layout, "x", several=several),
+        "y": encode_values(layout),
+        "color": encode_color(layout.series, width),
+        "opacity": FADE_SERIES,
+        "strokeDash": encode_series(layout.series, dashes, width),
+        "tooltip": list_tooltips(layout, ("y", layout.y_title)),
+    }
+    style = {"interpolate": "step", "strokeWidth": 2, "point": {"opacity": 0, "size": 80}}
+    return [make_layer("line", encoding, _calculate_position(layout), **style)]
 
 
-def _layer_heat(layout: FigureLayout, width: float) -> list[alt.Chart]:
+def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
     several = len(layout.panels) > 1
     count = len(layout.series)
-    rows = alt.Axis(
-        values=list(range(count)),
-        labelExpr="series[round(datum.value)]",
-        ticks=False,
-        grid=False,
-        labelOverlap="greedy",
-    )
-    scale = alt.Scale(domain=[count - 0.5, -0.5], nice=False, zero=False)
-    color = alt.Color(
-        "y:Q",
+    rows = {
+        "values": list(range(count)),
+        "labelExpr": "series[round(datum.value)]",
+        "ticks": False,
+        "grid": False,
+        "labelOverlap": "greedy",
+    }
+    scale = {"domain": [count - 0.5, -0.5], "nice": False, "zero": False}
+    color = encode_field(
+        "y",
+        QUANTITATIVE,
         title=layout.y_title,
-        scale=alt.Scale(scheme="cividis", type="log" if layout.scale == "log" else "linear"),
-        legend=alt.Legend(orient="top", gradientLength=160, format=".3~g", tickCount=4),
+        scale={"scheme": "cividis", "type": "log" if layout.scale == LOG else "linear"},
+        legend={"orient": "top", "gradientLength": 160, "format": ".3~g", "tickCount": 4},
     )
-    cells = (
-        add_common_fields(alt.Chart())
-        .transform_calculate(
-            x0="datum.x - 0.47", x1="datum.x + 0.47", y0="datum.s - 0.45", y1="datum.s + 0.45"
-        )
-        .mark_rect(clip=True)
-        .encode(
-            encode_places(layout, alt.X, "x0", several=several),
-            alt.Y("y0:Q", title=None, axis=rows, scale=scale),
-            x2="x1:Q",
-            y2="y1:Q",
-            color=color,
-            opacity=fade_series(),
-            tooltip=list_tooltips(
-                layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted)
-            ),
-        )
+    edges = calculate_fields(
+        x0="datum.x - 0.47", x1="datum.x + 0.47", y0="datum.s - 0.45", y1="datum.s + 0.45"
     )
-    return [cells]
-
-
-def _layer_dots(layout: FigureLayout, width: float) -> list[alt.Chart]:
-    dodged = len(layout.series) <= _MAX_DODGED
-    several = len(layout.panels) > 1
-    places = encode_places(layout, alt.Y, "at" if dodged else "x", several=several)
-    base = _prepare(layout, width).encode(y=places)
-    lines = (
-        drop_missing_bars(base)
-        .mark_rule(strokeWidth=1)
-        .encode(encode_values(layout, alt.X, "l"), x2="h:Q")
-    )
-    dots = base.mark_point(filled=True).encode(
-        encode_values(layout, alt.X),
-        shape=encode_marker(layout.series, width),
-        tooltip=list_tooltips(
+    encoding = {
+        "x": encode_places(layout, "x0", several=several),
+        "x2": {"field": "x1"},
+        "y": encode_field("y0", QUANTITATIVE, title=None, axis=rows, scale=scale),
+        "y2": {"field": "y1"},
+        "color": color,
+        "opacity": FADE_SERIES,
+        "tooltip": list_tooltips(
             layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted)
         ),
-    )
+    }
+    return [make_layer("rect", encoding, [*add_common_fields(), *edges], clip=True)]
+
+
+def _layer_dots(layout: FigureLayout, width: float) -> list[Specification]:
+    dodged = len(layout.series) <= _MAX_DODGED
+    several = len(layout.panels) > 1
+    transform = _calculate_position(layout)
+    base = {
+        "y": encode_places(layout, "at" if dodged else "x", several=several, upright=True),
+        "color": encode_color(layout.series, width),
+        "opacity": FADE_SERIES,
+    }
+    bars = {**base, "x": encode_values(layout, "l"), "x2": {"field": "h"}}
+    lines = make_layer("rule", bars, [*transform, DROP_MISSING_BARS], strokeWidth=1)
+    points = {
+        **base,
+        "x": encode_values(layout),
+        "shape": encode_marker(layout.series, width),
+        "tooltip": list_tooltips(
+            layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted)
+        ),
+    }
+    dots = make_layer("point", points, transform, filled=True)
     return [lines, dots] if dodged else [dots]
 
 
-_LAYERS: Mapping[str, Callable[[FigureLayout, float], list[alt.Chart]]] = {
+_LAYERS: Mapping[str, Callable[[FigureLayout, float], list[Specification]]] = {
     POINTS: _layer_points,
     BOXES: _layer_boxes,
     STEPS: _layer_steps,

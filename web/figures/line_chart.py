@@ -9,19 +9,23 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-import altair as alt
-
 from treehammer.web.figures.chart_parts import (
+    DROP_MISSING_BARS,
+    FADE_SERIES,
+    HIDE_SERIES,
     MARKS,
+    NOMINAL,
+    QUANTITATIVE,
+    TEMPORAL,
     Specification,
-    drop_missing_bars,
+    add_zoom,
+    complete_specification,
     encode_color,
+    encode_field,
     encode_marker,
-    fade_series,
-    make_zoom,
+    make_layer,
     without_zero,
     wrap_lines,
-    write_specification,
 )
 from treehammer.web.figures.figure_layout import FigureSeries
 from treehammer.web.figures.plot_style import PALETTE
@@ -63,12 +67,12 @@ class DayAxis:
         """Start of the first day and end of the last one."""
         return _milliseconds(self.first), _milliseconds(self.last + timedelta(days=1))
 
-    def encode(self, channel: Any, field: str) -> Any:
+    def encode(self, field: str, *, grid: bool) -> Specification:
         """Encode a field as days."""
         # Vega-Lite cannot merge equal domains of days of several layers.
-        scale = alt.Scale(type="utc", nice=False, padding=12)
-        axis = alt.Axis(grid=False, format="%-d %b", tickCount=8, labelOverlap=True)
-        return channel(f"{field}:T", title=None, scale=scale, axis=axis)
+        scale = {"type": "utc", "nice": False, "padding": 12}
+        axis = {"grid": grid, "format": "%-d %b", "tickCount": 8, "labelOverlap": True}
+        return encode_field(field, TEMPORAL, title=None, scale=scale, axis=axis)
 
 
 @dataclass(frozen=True)
@@ -100,24 +104,20 @@ class NumberAxis:
             low, high = (low / 2, high * 2) if self.logarithmic else (low - 0.5, high + 0.5)
         return low, high
 
-    def encode(self, channel: Any, field: str) -> Any:
+    def encode(self, field: str, *, grid: bool) -> Specification:
         """Encode a field as numbers."""
-        kind: Any = "log" if self.logarithmic else "linear"
-        scale = alt.Scale(
-            type=kind,
-            domain=list(self.ends),
-            nice=not self.whole,
+        scale = {
+            "type": "log" if self.logarithmic else "linear",
+            "domain": list(self.ends),
+            "nice": not self.whole,
             **without_zero(self.logarithmic),
-        )
-        options: dict[str, Any] = {"labelExpr": "format(datum.value, '~s') + 's'"}
-        axis = alt.Axis(
-            grid=channel is alt.Y,
-            labelOverlap=True,
-            **(
-                options if self.seconds else {"tickMinStep": 1, "format": "d"} if self.whole else {}
-            ),
-        )
-        return channel(f"{field}:Q", title=None, scale=scale, axis=axis)
+        }
+        axis: Specification = {"grid": grid, "labelOverlap": True}
+        if self.seconds:
+            axis["labelExpr"] = "format(datum.value, '~s') + 's'"
+        elif self.whole:
+            axis |= {"tickMinStep": 1, "format": "d"}
+        return encode_field(field, QUANTITATIVE, title=None, scale=scale, axis=axis)
 
 
 @dataclass(frozen=True)
@@ -216,23 +216,27 @@ class LineChart:
     @property
     def specification(self) -> Specification:
         """The chart as Vega-Lite."""
-        chart = (
-            alt.layer(*self._layers(interactive=True))
-            .properties(data=MARKS, width=_WIDTH, height=_HEIGHT, title=self.title)
-            .add_params(
-                make_zoom(), alt.param(name="hidden", value=[]), alt.param(name="lit", value=-1)
-            )
-        )
-        return write_specification(
-            chart, self._all_rows(), {"series": [asdict(line.style) for line in self.lines]}
-        )
+        layers, zoom = add_zoom(self._layers(interactive=True))
+        chart = {
+            "layer": layers,
+            "data": MARKS,
+            "params": [zoom, {"name": "hidden", "value": []}, {"name": "lit", "value": -1}],
+            "title": self.title,
+            "width": _WIDTH,
+            "height": _HEIGHT,
+        }
+        meta = {"series": [asdict(line.style) for line in self.lines]}
+        return complete_specification(chart, self._all_rows(), meta)
 
-    def draw_still(self) -> Any:
+    def draw_still(self, title: Specification) -> Specification:
         """Draw the chart with its data, without zoom and legend to click."""
-        data = alt.InlineData(values=self._all_rows())
-        return alt.layer(*self._layers(interactive=False), data=data).properties(
-            width=_WIDTH, height=_HEIGHT
-        )
+        return {
+            "layer": self._layers(interactive=False),
+            "data": {"values": self._all_rows()},
+            "title": title,
+            "width": _WIDTH,
+            "height": _HEIGHT,
+        }
 
     def _all_rows(self) -> list[dict[str, Any]]:
         return [row for number, line in enumerate(self.lines) for row in self._rows(number, line)]
@@ -250,57 +254,70 @@ class LineChart:
             if value is not None:
                 yield row
 
-    def _layers(self, *, interactive: bool) -> list[alt.Chart]:
+    def _layers(self, *, interactive: bool) -> list[Specification]:
         series = [line.style for line in self.lines]
         names = json.dumps([one.name for one in series])
-        base = alt.Chart().encode(
-            self._across.encode(alt.X, "x"), color=encode_color(series, _WIDTH, names)
-        )
-        if interactive:
-            base = base.transform_filter("indexof(hidden, datum.s) < 0")
-            base = base.encode(opacity=fade_series())
-        y = self._up.encode(alt.Y, "y")
+        base = {
+            "x": self._across.encode("x", grid=False),
+            "color": encode_color(series, _WIDTH, names),
+            **({"opacity": FADE_SERIES} if interactive else {}),
+        }
+        values = {**base, "y": self._up.encode("y", grid=True)}
+        shown = [HIDE_SERIES] if interactive else []
         plain = [number for number, line in enumerate(self.lines) if line.plain]
-        dots = base.transform_filter(f"indexof({plain}, datum.s) < 0")
-        shape = encode_marker(series, _WIDTH, names)
-        layers = [*self._layer_lines(base, y)]
+        dots = [*shown, {"filter": f"indexof({plain}, datum.s) < 0"}]
         drawn = [dot for line in self.lines for dot in line.dots]
+        layers = list(self._layer_lines(values, shown))
         # Vega warns of a layer without data.
         if any(dot.error for dot in drawn):
-            bars = drop_missing_bars(dots).mark_rule()
-            layers.append(bars.encode(self._up.encode(alt.Y, "l"), y2="h:Q"))
+            bars = {**base, "y": self._up.encode("l", grid=True), "y2": {"field": "h"}}
+            layers.append(make_layer("rule", bars, [*dots, DROP_MISSING_BARS]))
+        points = {
+            **values,
+            "shape": encode_marker(series, _WIDTH, names),
+            "tooltip": encode_field("text", NOMINAL, title=" "),
+        }
         for hollow in sorted({bool(dot.hollow) for dot in drawn}, reverse=True):
-            points = dots.transform_filter("datum.o" if hollow else "!datum.o")
-            tooltip = alt.Tooltip("text:N", title=" ")
-            points = points.mark_point(filled=not hollow, size=45)
-            layers.append(points.encode(y, shape=shape, tooltip=tooltip))
+            some = {"filter": "datum.o" if hollow else "!datum.o"}
+            layers.append(make_layer("point", points, [*dots, some], filled=not hollow, size=45))
         return [*layers, *self._layer_marks()]
 
-    def _layer_lines(self, base: alt.Chart, y: Any) -> Iterator[alt.Chart]:
+    def _layer_lines(
+        self, encoding: Specification, shown: Sequence[Specification]
+    ) -> Iterator[Specification]:
         """Draw a layer of lines for each kind of dashes."""
         numbers: dict[str, list[int]] = {}
         for number, line in enumerate(self.lines):
             if line.dots:
                 numbers.setdefault(json.dumps(_DASHED.get(line.role)), []).append(number)
         for dash, some in numbers.items():
-            drawn = base.transform_filter(f"indexof({some}, datum.s) >= 0")
-            yield drawn.mark_line(strokeDash=json.loads(dash) or [1, 0], strokeWidth=1.5).encode(y)
+            chosen = {"filter": f"indexof({some}, datum.s) >= 0"}
+            style: Specification = {"strokeDash": json.loads(dash) or [1, 0], "strokeWidth": 1.5}
+            yield make_layer("line", encoding, [*shown, chosen], **style)
 
-    def _layer_marks(self) -> Iterator[alt.Chart]:
+    def _layer_marks(self) -> Iterator[Specification]:
         if not self.marks:
             return
-        rows = [asdict(mark) for mark in self.marks]
-        tooltip = alt.Tooltip("text:N", title=" ")
-        base = alt.Chart(alt.InlineData(values=rows)).encode(tooltip=tooltip)
-        # A range of days would need a domain of its own.
-        for end in ("x", "end"):
-            x = self._across.encode(alt.X, end)
-            yield base.mark_rule(color=_GRAY, strokeWidth=2, strokeDash=[2, 3]).encode(x)
-        base = base.encode(self._across.encode(alt.X, "x"))
+        at = self._across.encode("x", grid=False)
+        rule: Specification = {"color": _GRAY, "strokeWidth": 2, "strokeDash": [2, 3]}
         # Beside the line: above the plot it would lie outside of the drawing.
-        yield base.mark_text(y=8, dx=6, align="left", fontWeight="bold", color=_GRAY).encode(
-            text="label:N"
-        )
+        text: Specification = {
+            "y": 8,
+            "dx": 6,
+            "align": "left",
+            "fontWeight": "bold",
+            "color": _GRAY,
+        }
+        yield {
+            "data": {"values": [asdict(mark) for mark in self.marks]},
+            "encoding": {"tooltip": encode_field("text", NOMINAL, title=" ")},
+            "layer": [
+                # A range of days would need a domain of its own.
+                make_layer("rule", {"x": at}, **rule),
+                make_layer("rule", {"x": self._across.encode("end", grid=False)}, **rule),
+                make_layer("text", {"x": at, "text": encode_field("label", NOMINAL)}, **text),
+            ],
+        }
 
 
 @dataclass(frozen=True)
@@ -319,15 +336,17 @@ class ChartSheet:
     def specification(self) -> Specification:
         """The sheet as Vega-Lite."""
         parts = [
-            chart.draw_still().properties(
-                title=alt.TitleParams(text=heading, subtitle=wrap_lines([caption], _WIDTH))
-            )
+            chart.draw_still({"text": heading, "subtitle": wrap_lines([caption], _WIDTH)})
             for heading, caption, chart in self.charts
         ]
-        sheet = alt.concat(*parts, columns=_COLUMNS).resolve_scale(
-            color="independent", shape="independent", x="independent", y="independent"
-        )
-        return write_specification(sheet.properties(title=self.title), [], {})
+        scales = dict.fromkeys(("color", "shape", "x", "y"), "independent")
+        sheet = {
+            "concat": parts,
+            "columns": _COLUMNS,
+            "resolve": {"scale": scales},
+            "title": self.title,
+        }
+        return complete_specification(sheet, [], {})
 
 
 def _milliseconds(day: date) -> float:

@@ -59,7 +59,7 @@ def loaded_modules(done: subprocess.CompletedProcess[str]) -> set[str]:
 def test_commands_import_only_required_modules(
     tmp_path: Path, arguments: list[str], code: int, unused: set[str]
 ) -> None:
-    heavy = {"numpy", "scipy", "pyarrow", "altair", "vl_convert", "git", "pydantic", "tree_sitter"}
+    heavy = {"numpy", "scipy", "pyarrow", "vl_convert", "git", "pydantic", "tree_sitter"}
     done = run(tmp_path, "", *arguments)
     assert done.returncode == code
     loaded = loaded_modules(done)
