@@ -24,6 +24,7 @@ from treehammer.sql.write.rollup_keys import (
     Owner,
     belongs_to,
     belongs_to_any,
+    describe_key,
     has_key,
     key_parameters,
 )
@@ -132,8 +133,8 @@ def find_difference(connection: Connection) -> str:
         except DamagedValueError:
             agrees = False
         if not agrees:
-            return f"{key}"
-    return f"{next(iter(kept))}" if kept else ""
+            return describe_key(key)
+    return describe_key(next(iter(kept))) if kept else ""
 
 
 def _insert_rows(connection: Connection, sums: _Sums) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -14,6 +14,11 @@ CHUNK = 500
 
 #: Day and subject number.
 Owner = tuple[int, int]
+
+
+def describe_key(key: NamedTuple) -> str:
+    """Describe the key of a roll-up row: ``day 20260203, subject_id 7, kind timed``."""
+    return ", ".join(f"{name} {value}" for name, value in key._asdict().items())
 
 
 def belongs_to(owner: Owner | None, table: sa.Table) -> sa.ColumnElement[bool]:

@@ -40,6 +40,7 @@ from treehammer.sql.write.rollup_keys import (
     Owner,
     belongs_to,
     belongs_to_any,
+    describe_key,
     has_key,
     key_parameters,
 )
@@ -236,11 +237,11 @@ def find_difference(connection: Connection) -> str:
         key = _row_key(row)
         mine = kept.pop(key, None)
         if mine is None or not _sums_agree(mine, row):
-            return f"{key}"
+            return describe_key(key)
         if mine[HISTOGRAM_COLUMN] != encode_numbers(reads[key].histogram if key in reads else []):
-            return f"{key}, {HISTOGRAM_COLUMN}"
+            return f"{HISTOGRAM_COLUMN} of {describe_key(key)}"
     if kept:
-        return f"{next(iter(kept))}"
+        return describe_key(next(iter(kept)))
     return operation_rollups.find_difference(connection)
 
 
