@@ -55,6 +55,7 @@ class LoadGenerator:
         load: Mapping[str, Any],
         axes: Mapping[str, Any],
         file: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Run one load and return its result.
 
@@ -63,11 +64,12 @@ class LoadGenerator:
             load: the object ``load`` of the job, with ``duration_s``.
             axes: values of the variant.
             file: what it reads, if anything.
+            settings: of the test.
         """
         job = {
             "format": 1,
             "execution": {"files": [file] if file else [], "variant": axes, "seed": 1},
-            "settings": {},
+            "settings": settings or {},
             "load": {"step_s": 1.0, **load},
         }
         script, task, result = (self._folder / name for name in ("load.py", "job.json", "out.json"))

@@ -6,6 +6,8 @@ The servers are those of a testbed behind its redirector. Servers and generator 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -22,7 +24,8 @@ SITES, SLOW_SITE = 4, "SITE_B"
 #: The slow server is suspended for 0.8 of every second.
 STOPPED_S, RUNNING_S = 0.8, 0.2
 DIRECTIONS = ("write", "read")
-FILE_MB, LIMIT_S = 10.0, 900.0
+#: Size of a file, longest time of one, and of the load.
+FILE_MB, OPERATION_S, LIMIT_S = 10.0, 300.0, 900.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +73,14 @@ class _StreamBench:
         )
         with slow if slowed else nullcontext():
             report = self._generator.run(
-                "load.stream_files, prepare=load.write_streams", load, axes
+                "load.stream_files, prepare=load.write_streams",
+                load,
+                axes,
+                settings={"timeout_s": OPERATION_S},
             )
         # Preparing and removing files are not among the operations.
         operations = report["operations"]
+        seconds = sum({row["step"]: row["step_s"] for row in operations}.values())
         span = {"load": f"{direction}, one slow" if slowed else direction}
         servers = sorted({row["server"] for row in operations})
         groups = {"all": operations} | {
@@ -82,42 +89,47 @@ class _StreamBench:
         return [
             {
                 **span,
-                "server": self._label(name),
+                "server": self._label(name) + " (slow)" * (slowed and self._is_slow(name)),
                 **_summarize(group),
-                "mb_per_s": sum(row["bytes"] for row in group) / report["extras"]["total_s"] / 1e6,
+                "mb_per_s": sum(row["bytes"] for row in group) / seconds / 1e6,
             }
             for name, group in groups.items()
         ]
 
     def _label(self, server: str) -> str:
-        if server == "all":
-            return server
+        """Name the site of a server; others answered only what failed."""
         port = server.rpartition(":")[2]
         ports = {
             str(self._storage.storage_address(site)[1]): site for site in self._storage.box.sites
         }
-        return ports[port] + " (slow)" * (port == self._slow_port)
+        return ports.get(port, server or "none")
+
+    def _is_slow(self, server: str) -> bool:
+        return server.endswith(f":{self._slow_port}")
 
 
-def _summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _summarize(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     latency = LatencyHistogram.sum(
         LatencyHistogram.decode(row["latency"]) for row in rows if row["latency"]
     )
-    return {
+    figures = {
         "files": sum(row["done"] for row in rows),
         "failed": sum(row["failed"] for row in rows),
-        "mean_s": latency.mean,
-        "deviation_s": latency.standard_deviation,
-        "p50_s": latency.quantile(0.5),
-        "p95_s": latency.quantile(0.95),
-        "p99_s": latency.quantile(0.99),
-        "max_s": latency.maximum,
+        "failures": " ".join(
+            sorted({name for row in rows for name in json.loads(row["failures"])})
+        ),
     }
+    tails = ("mean_s", "deviation_s", "p50_s", "p95_s", "p99_s", "max_s")
+    if not latency.count:
+        return {**figures, **dict.fromkeys(tails, math.nan)}
+    quantiles = (latency.quantile(fraction) for fraction in (0.5, 0.95, 0.99, 1.0))
+    values = (latency.mean, latency.standard_deviation, *quantiles)
+    return {**figures, **dict(zip(tails, values, strict=True))}
 
 
 def _compare_servers(direction: str, rows: Sequence[dict[str, Any]]) -> RatioFigure:
     """Divide the slow server's median by the largest of the others."""
-    medians = {row["server"]: row["p50_s"] for row in rows if row["server"] != "all"}
+    medians = {row["server"]: row["p50_s"] for row in rows if row["server"].startswith("SITE_")}
     (slow,) = (name for name in medians if name.startswith(SLOW_SITE))
     others = [median for name, median in medians.items() if name != slow]
     return RatioFigure(

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -207,7 +208,7 @@ class SecureStorage:
         ]
         if self._x509:
             found.append(Door("x509", "root", f"roots://{HOST}:{x509}/{export}", "XRootD"))
-        return tuple(found)
+        return tuple(replace(door, load=xrootd_storage.PERMITTED_LOAD) for door in found)
 
     def finish_setup(self) -> None:
         """Do nothing."""

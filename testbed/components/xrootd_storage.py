@@ -35,8 +35,8 @@ DATASET_FOLDER = "/store/treehammer"
 RUCIO_FOLDER = "/store/rucio"
 #: Folder for files of load tests, and the load that the servers permit.
 LOAD_FOLDER = "/load"
-_PERMITTED = LoadPermission(opens_per_s=50_000, clients=5_000, mb_per_s=5_000)
-_PERMITTED_WITH_WRITES = replace(_PERMITTED, writable=LOAD_FOLDER)
+PERMITTED_LOAD = LoadPermission(opens_per_s=50_000, clients=5_000, mb_per_s=5_000)
+_PERMITTED_WITH_WRITES = replace(PERMITTED_LOAD, writable=LOAD_FOLDER)
 #: Prefix that, followed by a site's name and a path, leads through the redirector to that site.
 SITE_ALIAS_FOLDER = "/store/test/xrootd"
 #: A file on one site only, to check that the redirector knows the site.
@@ -285,7 +285,7 @@ class XrootdStorage:
                 name = "rucio" if door.name == "root" else f"rucio-{door.name}"
                 prefix = "" if known else door.prefix
                 found.append(
-                    replace(door, name=name, prefix=prefix, rse=rse_name(site), load=_PERMITTED)
+                    replace(door, name=name, prefix=prefix, rse=rse_name(site), load=PERMITTED_LOAD)
                 )
         return tuple(found)
 
@@ -309,7 +309,7 @@ class XrootdStorage:
                 "XRootD" if name in channels else _MIDDLEWARE.get(name, "XRootD redirector"),
                 self._versions.get(channels.get(name, SUITE), ""),
                 # A cache and a pinned path would write elsewhere than they read.
-                load=_PERMITTED if name in ("cache", "pinned") else _PERMITTED_WITH_WRITES,
+                load=PERMITTED_LOAD if name in ("cache", "pinned") else _PERMITTED_WITH_WRITES,
             )
             for name, address in addresses.items()
         ]
