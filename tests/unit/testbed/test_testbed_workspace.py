@@ -12,6 +12,7 @@ import pytest
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TestbedError
+from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.core import workspace
 from treehammer.testbed.core.workspace import RunningDaemon, WorkspaceState
 
@@ -110,3 +111,15 @@ def test_lock_lives_as_long_as_testbed(settings: Settings) -> None:
     with workspace.lock_workspace(box, lambda: None):
         box.folder.rmdir()
     assert not box.folder.parent.exists()
+
+
+def test_secure_doors_permit_loads_that_read(settings: Settings) -> None:
+    """The area for writing is not exported by these servers."""
+    box = workspace.define_workspace("one", 2, settings, secure_sites=1)
+    secure = SecureStorage(box, ["SITE_A"])
+    secure.ports = {"SITE_A": (1, 2, 3)}
+    assert [door.name for door in secure.doors("SITE_A")] == ["roots", "https", "x509"]
+    for door in secure.doors("SITE_A"):
+        assert door.load is not None
+        assert door.load.clients >= 800
+        assert door.writable_url == ""
