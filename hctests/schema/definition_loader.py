@@ -18,6 +18,7 @@ from treehammer.hctests.matrix.axes import (
 )
 from treehammer.hctests.matrix.definition import (
     DATASET_AXIS,
+    FORMAT_AXIS,
     TEST_FILE_NAME,
     MetricDeclaration,
     Scalar,
@@ -67,7 +68,8 @@ def override_definition(
 ) -> TestDefinition:
     """Apply ``-P axis=v1,v2`` and ``-S key=value`` with the checks of :func:`load_definition`.
 
-    Rules of exclude and include with a value that an axis no longer has are dropped.
+    Rules of exclude and include with a value that an axis no longer has are dropped, and so are
+    twins of formats.
 
     Args:
         definition: the definition as loaded.
@@ -392,6 +394,8 @@ def _override_axis(
     raw["matrix"][name] = values
     if name == DATASET_AXIS:
         raw["test"]["dataset"] = ""
+    if name == FORMAT_AXIS:
+        raw["twins"] = {one: twin for one, twin in raw["twins"].items() if one in values}
     for kind in ("exclude", "include"):
         raw[kind] = [rule for rule in raw[kind] if name not in rule or rule[name] in values]
 

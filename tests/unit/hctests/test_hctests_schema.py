@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from definition_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HEADER
 
+from treehammer import hctests
 from treehammer.errors import DefinitionError
 from treehammer.hctests.cli.definition_options import parse_axis_options
 from treehammer.hctests.matrix import variant_expansion
@@ -306,6 +307,14 @@ def test_rules_with_removed_values_are_dropped(definition: TestDefinition) -> No
     assert override(definition, "cache_mb=0").exclude == ()
     assert override(definition, "cache_mb=0,30").exclude == definition.exclude
     assert override(definition, "layout=z").exclude == definition.exclude
+
+
+def test_twins_of_removed_formats_are_dropped() -> None:
+    """Otherwise the shipped rdf-read could not read its TTree alone."""
+    shipped = load_definition(Path(hctests.__file__).parent / "rdf-read")
+    assert set(shipped.twins) == {"rntuple"}
+    assert override(shipped, "format=ttree").twins == {}
+    assert override(shipped, "format=rntuple").twins == shipped.twins
 
 
 def test_mistakes_in_overrides_name_the_option(definition: TestDefinition) -> None:
