@@ -16,19 +16,19 @@ from treehammer.analysis.alarms.alarm_levels import AlarmKind
 from treehammer.analysis.alarms.mail_channel import MailServer
 from treehammer.analysis.alarms.webhook_channel import Webhook
 from treehammer.config import Settings, split_recipients
+from treehammer.durations import SECOND_US
 from treehammer.errors import DeliveryError
 from treehammer.private_files import read_secret_file
 from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, Recipient
 
 MAIL, WEBHOOK = "mail", "webhook"
-_US = 1_000_000
 #: Time for which a message is leased by the process that sends it, longer than all timeouts together.
-LEASE_US = 300 * _US
+LEASE_US = 300 * SECOND_US
 #: Time after which a round ends, such as at a server that does not answer.
-MAX_ROUND_US = 60 * _US
+MAX_ROUND_US = 60 * SECOND_US
 #: Times between attempts; after the last one the message is given up.
-RETRY_US = tuple(s * _US for s in (60, 300, 900, 3600, *[4 * 3600] * 12))
+RETRY_US = tuple(s * SECOND_US for s in (60, 300, 900, 3600, *[4 * 3600] * 12))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from treehammer.analysis.alarms.alarm_levels import (
     worst_level,
 )
 from treehammer.collectors.job_state import JobState
+from treehammer.durations import SECOND_US
 from treehammer.sql.read import overview_queries
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
@@ -29,7 +30,6 @@ WAITING_WARNING_S, WAITING_CRITICAL_S = 3600.0, 86_400.0
 #: Seconds since the states of sites were evaluated.
 STALE_WARNING_S, STALE_CRITICAL_S = 3600.0, 86_400.0
 RULE = "service/1"
-_US = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -117,4 +117,4 @@ def judge_service(facts: ServiceFacts) -> SubjectState:
 
 def _find_age_s(time_us: int | None, now_us: int) -> float | None:
     """Return the seconds since a time; None without one."""
-    return None if time_us is None else max(0.0, (now_us - time_us) / _US)
+    return None if time_us is None else max(0.0, (now_us - time_us) / SECOND_US)

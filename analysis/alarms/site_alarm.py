@@ -18,6 +18,7 @@ from treehammer.analysis.status.rule_judgements import charge_run
 from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
 from treehammer.analysis.status.status_rules import ShareRule, duration_us
+from treehammer.durations import SECOND_US
 from treehammer.sql.core.rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.reader import ResultsReader
@@ -25,7 +26,6 @@ from treehammer.sql.watch import state_history
 from treehammer.sql.watch.run_outcomes import list_run_outcomes
 from treehammer.sql.watch.state_history import CENTRAL, SITE, STORAGE_SITE
 
-_US = 1_000_000
 _ROLES = {SITE: "jobs", STORAGE_SITE: "storage"}
 
 
@@ -93,7 +93,7 @@ def _link_change(row: StatusChangeRow) -> str:
 
 
 def _describe_row(row: StatusChangeRow) -> str:
-    since = datetime.fromtimestamp(row.since_us / _US, UTC)
+    since = datetime.fromtimestamp(row.since_us / SECOND_US, UTC)
     text = f"{_ROLES[row.subject_kind]}: {row.state} since {since:%Y-%m-%d %H:%M} UTC"
     return f"{text}, by {row.cause}: {row.reason}"
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from treehammer.collectors.record.failures import FAILURE_CLASSES
-from treehammer.durations import parse_duration
+from treehammer.durations import SECOND_US, parse_duration
 from treehammer.errors import ConfigError, InvalidDocumentError
 from treehammer.hctests.schema import document_problems
 from treehammer.hctests.schema.document_problems import (
@@ -32,7 +32,6 @@ RULES_FILE = Path(__file__).with_name("status_rules.toml")
 RESERVED_RULE_NAMES = ("downtime", "override", "central", "no-results")
 
 SubjectKind = Literal["site", "storage_site"]
-SECOND_US = 1_000_000
 
 
 class StatusRulesError(InvalidDocumentError):

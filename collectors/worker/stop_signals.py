@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from types import FrameType, TracebackType
-from typing import Any, Dict, Optional, Type
+from types import FrameType
+from typing import Any, Dict, Optional
 
 from ..record.failures import ExecutionError, Failure
 
@@ -52,12 +52,7 @@ class StopSignals:
             self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._fd_before)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from treehammer.collectors.worker.probes.credential_checks import format_time
+from treehammer.durations import SECOND_US
 from treehammer.errors import TokenError
 from treehammer.sql.auth.access_keys import (
     ADMIN,
@@ -22,6 +22,7 @@ from treehammer.sql.auth.access_keys import (
     derive_key,
 )
 from treehammer.sql.core.rows import AccessKeyRow
+from treehammer.text_formatting import format_time
 
 #: Kinds of subjects whose tokens can be revoked without revoking their key.
 CAMPAIGN, JOB = "campaign", "job"
@@ -33,7 +34,6 @@ OUTLIVE_DAYS = 30
 MAX_TOKEN_LENGTH = 2000
 
 _ALGORITHM = "HS256"
-_US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def mint_job_token(key: AccessKey, campaign_id: str, job_id: str, expires_us: in
     # Loading takes a tenth of a second, which other commands should not pay.
     import jwt
 
-    claims = {"campaign": campaign_id, "job": job_id, "exp": -(-expires_us // _US_PER_S)}
+    claims = {"campaign": campaign_id, "job": job_id, "exp": -(-expires_us // SECOND_US)}
     return jwt.encode(claims, key.secret, algorithm=_ALGORITHM, headers={"kid": key.key_id})
 
 
@@ -146,7 +146,7 @@ def _verify_job_token(
     if row.role not in (SUBMIT, ADMIN):
         raise TokenError(f"key {row.key_id} cannot sign tokens of jobs: its role is '{row.role}'")
     if row.expires_us is not None:
-        expires_us = min(expires_us, row.expires_us + OUTLIVE_DAYS * 86400 * _US_PER_S)
+        expires_us = min(expires_us, row.expires_us + OUTLIVE_DAYS * 86400 * SECOND_US)
     require_unexpired(expires_us, now_us, "the job's token")
     if campaign_id in access.campaigns:
         raise TokenError("the tokens of this campaign were revoked")
@@ -163,7 +163,7 @@ def _parse_claims(claims: Mapping[str, Any]) -> tuple[str, str, int]:
         or not isinstance(expires_s, int)
     ):
         raise TokenError("the job's token lacks campaign, job or expiry")
-    return campaign_id, job_id, expires_s * _US_PER_S
+    return campaign_id, job_id, expires_s * SECOND_US
 
 
 def require_valid_key(key_id: str, access: AccessList, masters: MasterKeys) -> AccessKeyRow:
@@ -197,7 +197,7 @@ def require_unexpired(expires_us: int | None, now_us: int, subject: str) -> None
     Raises:
         TokenError: it has expired.
     """
-    if expires_us is not None and now_us > expires_us + CLOCK_SKEW_S * _US_PER_S:
+    if expires_us is not None and now_us > expires_us + CLOCK_SKEW_S * SECOND_US:
         raise TokenError(
             f"{subject} expired at {_format_time(expires_us)}; "
             f"the service's clock is at {_format_time(now_us)}"
@@ -206,6 +206,6 @@ def require_unexpired(expires_us: int | None, now_us: int, subject: str) -> None
 
 def _format_time(time_us: int) -> str:
     try:
-        return format_time(time_us / _US_PER_S)
+        return f"{format_time(time_us)} UTC"
     except (ValueError, OverflowError, OSError):
         return "a time beyond the calendar"

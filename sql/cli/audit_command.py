@@ -11,10 +11,12 @@ from datetime import UTC, datetime
 import click
 
 from treehammer.config import Settings
+from treehammer.durations import SECOND_US
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.store import Store
 from treehammer.terminal import CSV, JSON, OutputColumn, output_options, print_rows
+from treehammer.text_formatting import format_time
 
 #: Seconds between two looks for new entries.
 POLL_S = 2.0
@@ -22,7 +24,6 @@ POLL_S = 2.0
 SHOWN_BEFORE = 10
 #: Seconds for which clocks of services and a slow transaction may delay an entry.
 _LATE_US = 120_000_000
-_US_PER_S = 1_000_000
 
 
 @click.command("audit")
@@ -100,9 +101,4 @@ def parse_time(text: str, option: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * _US_PER_S)
-
-
-def format_time(time_us: int) -> str:
-    """Format microseconds since 1970 as date and time in UTC."""
-    return datetime.fromtimestamp(time_us / _US_PER_S, UTC).isoformat(" ", "seconds")[:19]
+    return round(moment.timestamp() * SECOND_US)

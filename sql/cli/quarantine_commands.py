@@ -11,13 +11,13 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.cli.audit_command import audit_command, format_time, parse_time
+from treehammer.sql.cli.audit_command import audit_command, parse_time
 from treehammer.sql.write import quarantine
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange, ScopeCount
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_time, pluralize
 
 _COUNT_COLUMNS = [
     OutputColumn("campaign_id", "campaign"),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from treehammer.errors import ConfigError
 
+#: Microseconds of a second, the unit of times in the database.
+SECOND_US = 1_000_000
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

@@ -1,8 +1,12 @@
-"""Counts, durations and sizes as text for people."""
+"""Counts, times, durations and sizes as text for people."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from rich.filesize import decimal
+
+from treehammer.durations import SECOND_US
 
 MEGABYTE = 1_000_000
 
@@ -10,6 +14,11 @@ MEGABYTE = 1_000_000
 def pluralize(count: int, noun: str) -> str:
     """Format a count with its noun: ``1 job``, ``2 jobs``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def format_time(time_us: int) -> str:
+    """Format microseconds since 1970 as date and time in UTC: ``2026-03-01 12:30:00``."""
+    return f"{datetime.fromtimestamp(time_us // SECOND_US, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def format_duration(seconds: float) -> str:

@@ -9,7 +9,6 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError
-from treehammer.sql.cli.audit_command import format_time
 from treehammer.sql.watch import site_exceptions
 from treehammer.sql.watch.state_history import SITE, STORAGE_SITE
 from treehammer.sql.write.store import Store
@@ -21,6 +20,7 @@ from treehammer.submit.sites.downtime_documents import (
     parse_downtimes,
 )
 from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.text_formatting import format_time
 
 __all__ = ["sites"]
 

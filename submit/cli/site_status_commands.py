@@ -17,9 +17,9 @@ from treehammer.analysis.status.status_rules import (
 )
 from treehammer.analysis.status.status_update import update_states
 from treehammer.config import Settings
-from treehammer.durations import parse_duration
+from treehammer.durations import SECOND_US, parse_duration
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.cli.audit_command import format_time, parse_time
+from treehammer.sql.cli.audit_command import parse_time
 from treehammer.sql.core.rows import OverrideRow, StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history
@@ -29,11 +29,10 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.cli.downtime_commands import sites
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
-from treehammer.text_formatting import format_duration, format_share, pluralize
+from treehammer.text_formatting import format_duration, format_share, format_time, pluralize
 
 __all__ = ["sites"]
 
-_US_PER_S = 1_000_000
 #: Words for the kinds of subjects.
 KIND_WORDS: Mapping[str, str] = {SITE: "jobs", STORAGE_SITE: "storage", CENTRAL: "all sites"}
 #: Seconds after which an evaluation is called old.
@@ -90,7 +89,7 @@ def status(
         raise NothingToDoError(f"no state of {site!r}" if site else "no site has results yet")
     _print_changes(found, form, history=history)
     if form == TABLE:
-        age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / _US_PER_S
+        age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / SECOND_US
         old = f" ({format_duration(age_s)} ago)" if age_s > OLD_S else ""
         click.echo(
             f"evaluated {format_time(evaluation.evaluated_us)} UTC{old} by rules "
@@ -243,7 +242,7 @@ def override(
 
 def _parse_end(text: str, now_us: int) -> int:
     if text.strip()[-1:] in ("s", "m", "h", "d"):
-        return now_us + parse_duration(text, "--until") * _US_PER_S
+        return now_us + parse_duration(text, "--until") * SECOND_US
     until_us = parse_time(text, "--until")
     if until_us <= now_us:
         raise ConfigError("is in the past", where=f"--until {text}")

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from treehammer.collectors.worker.probes.credential_checks import format_time
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
 from treehammer.sql.auth.read_sessions import session_id
@@ -17,9 +16,7 @@ from treehammer.sql.auth.tokens import ReadSession
 from treehammer.sql.setup.database_setup import opened_engine
 from treehammer.sql.write import audit_trail
 from treehammer.terminal import OutputColumn, output_options, print_rows
-from treehammer.text_formatting import pluralize
-
-_US_PER_S = 1_000_000
+from treehammer.text_formatting import format_time, pluralize
 
 
 @click.command("sessions")
@@ -97,4 +94,4 @@ def _session_row(session: ReadSession) -> dict[str, Any]:
 
 
 def _format_minute(time_us: int) -> str:
-    return format_time(time_us / _US_PER_S)[:16]
+    return format_time(time_us)[:16]

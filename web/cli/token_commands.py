@@ -13,9 +13,8 @@ from typing import Any
 import click
 
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
-from treehammer.collectors.worker.probes.credential_checks import format_time
 from treehammer.config import Settings
-from treehammer.durations import parse_duration
+from treehammer.durations import SECOND_US, parse_duration
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.private_files import create_private_file
 from treehammer.sql.auth.access_keys import ROLES, AccessKey, MasterKeys, parse_key
@@ -26,11 +25,10 @@ from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.setup.database_setup import opened_engine
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_time, pluralize
 from treehammer.web.cli.master_key_command import rotate_master_command
 from treehammer.web.cli.session_commands import end_session, end_sessions_of, sessions_command
 
-MICROSECONDS = 1_000_000
 #: Maximum length of a holder's name.
 MAX_KEY_NAME_CHARS = 200
 #: Identities of campaigns and jobs as created on submission.
@@ -74,7 +72,7 @@ def create_command(
                 f"must be printable text of 1 to {MAX_KEY_NAME_CHARS} characters", where=option
             )
     now_us = time.time_ns() // 1000
-    end_us = now_us + parse_duration(expires, "--expires") * MICROSECONDS if expires else None
+    end_us = now_us + parse_duration(expires, "--expires") * SECOND_US if expires else None
     if output is not None and output.exists():
         raise ConfigError("exists already", where=str(output), hint="Give another file name.")
     masters = load_master_keys(settings.master_key_file)
@@ -84,7 +82,7 @@ def create_command(
         key = keyring.create_key(
             masters.current, role, name, now_us=now_us, expires_us=end_us, owner=owner
         )
-    until = f"until {format_time(end_us / MICROSECONDS)}" if end_us else "until it is revoked"
+    until = f"until {format_time(end_us)} UTC" if end_us else "until it is revoked"
     click.echo(f"key {key.key_id} for {name}, role {role}, valid {until}", err=True)
     if output is None:
         click.echo("shown only once; store it in a file that only you can read:", err=True)
@@ -279,4 +277,4 @@ token.add_command(rotate_master_command)
 
 
 def _format_day(time_us: int) -> str:
-    return format_time(time_us / MICROSECONDS)[:10]
+    return format_time(time_us)[:10]

@@ -6,8 +6,6 @@ import faulthandler
 import os
 import sys
 from threading import Timer
-from types import TracebackType
-from typing import Optional, Type
 
 from ..treehammer_kit.payload_task import PayloadError, write_result
 
@@ -39,12 +37,7 @@ class LoadWatchdog:
         # Not a Python thread: it also ends a process in which a library holds the interpreter.
         faulthandler.dump_traceback_later(self._limit_s + REPORT_S, exit=True, file=_STDERR)
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         faulthandler.cancel_dump_traceback_later()
         self._timer.cancel()
 

@@ -10,8 +10,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Iterable, Mapping, Optional, Tuple, Type
+from typing import Iterable, Mapping, Optional, Tuple
 from urllib.parse import SplitResult, urlsplit
 
 from ...shared_files import local_path
@@ -106,12 +105,7 @@ class DoorLock:
             self._path = ""
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._path:
             os.unlink(self._path)
         if self._fd >= 0:
@@ -138,12 +132,7 @@ class DoorLocks:
             self._held.enter_context(lock)
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._held.close()
 
     def count_others(self) -> Mapping[str, Optional[int]]:

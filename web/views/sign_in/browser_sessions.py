@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treehammer.collectors.record.metric_catalogue import MAX_WORD
+from treehammer.durations import SECOND_US
 from treehammer.errors import StoreError
 from treehammer.sql.auth.read_sessions import SessionHolder
 from treehammer.sql.write.audit_trail import SIGN_IN, SIGN_OUT
@@ -16,8 +17,7 @@ from treehammer.web.core.auth import require_read_grant, session_cookie, session
 from treehammer.web.core.responses import AUDITED, KEY_ID, service_unavailable
 from treehammer.web.views.shared.page_context import PageContext
 
-_US_PER_S = 1_000_000
-_DAY_US = 86400 * _US_PER_S
+_DAY_US = 86400 * SECOND_US
 #: Cookie in which earlier versions kept the key itself.
 _KEY_COOKIE = "treehammer_reader"
 
@@ -62,7 +62,7 @@ async def open_session(
     response.set_cookie(
         session_cookie(request),
         token,
-        max_age=max(1, (expires_us - now_us) // _US_PER_S),
+        max_age=max(1, (expires_us - now_us) // SECOND_US),
         httponly=True,
         samesite="lax",
         secure=request.scope["scheme"] == "https",

@@ -26,21 +26,16 @@ from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
 from treehammer.systemd_notify import SystemdNotifier
 from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
-from treehammer.text_formatting import format_duration, format_size, pluralize
-
-
-def _format_time(us: int) -> str:
-    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
-
+from treehammer.text_formatting import format_duration, format_size, format_time, pluralize
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 #: Starts by time that ``check`` shows for each entry.
 _SHOWN_STARTS = 3
 _ENTRY_COLUMNS = (
     OutputColumn("entry", "entry"),
-    OutputColumn("last", "last start", _format_time),
+    OutputColumn("last", "last start", format_time),
     OutputColumn("reason", "by", lambda text: text.partition(":")[0]),
-    OutputColumn("next", "next start", _format_time),
+    OutputColumn("next", "next start", format_time),
     OutputColumn("in_flight", "in flight", lambda ids: ", ".join(ids) or "–"),
     OutputColumn("note", "remark"),
 )
@@ -51,7 +46,7 @@ _SITE_COLUMNS = (
     OutputColumn("bytes_used", "read today", format_size, align_right=True),
     OutputColumn("bytes_left", "left", format_size, align_right=True),
     OutputColumn("failures", "failures", align_right=True),
-    OutputColumn("probe", "next probe", _format_time),
+    OutputColumn("probe", "next probe", format_time),
 )
 
 
@@ -168,7 +163,7 @@ def check(settings: Settings, file: Path, form: str) -> None:
         OutputColumn("follows", "follows", lambda text: text or "–"),
         OutputColumn("sites", "sites", ", ".join),
         OutputColumn(
-            "next", "next starts (UTC)", lambda some: "\n".join(map(_format_time, some)) or "–"
+            "next", "next starts (UTC)", lambda some: "\n".join(map(format_time, some)) or "–"
         ),
     )
     print_rows(rows, columns, form=form)
