@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +20,13 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import (
 )
 from treehammer.analysis.descriptive.time_breakdown import TimePart, sum_breakdowns
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.overview_queries import build_unknown_site_error, list_sites
 from treehammer.sql.write.store import Store
 from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
-from treehammer.text_formatting import format_share
+from treehammer.text_formatting import format_share, pluralize
 
 Row = Mapping[str, Any]
 
@@ -73,14 +75,10 @@ def explain_command(
         selection = query.build_selection(store)
         with store.snapshot() as snapshot:
             rows = select_explained(snapshot.measurements(selection, _COLUMNS))
-    own = query.select_own(rows)
-    diagnosis = diagnose_efficiency(own)
-    if diagnosis is None:
-        raise NothingToDoError(
-            "no timed measurement to explain: none succeeded, or all were paired",
-            where=f"{selection}{f' at {site}' if site else ''}",
-            hint='Runs with mode = "solo" measure CPU efficiency. See also --campaign and --days.',
-        )
+        own = query.select_own(rows)
+        diagnosis = diagnose_efficiency(own)
+        if diagnosis is None:
+            raise query.build_nothing_error(store)
     others = _find_other_shares(rows, {row["site"] for row in own})
     headline, efficiency, *evidence = diagnosis.describe(query.name_subject(own))
     if form == TABLE:
@@ -127,6 +125,40 @@ class _ExplainQuery:
             )
         return own
 
+    def build_nothing_error(self, store: Store) -> TreehammerError:
+        """Build the error of a query without measurements: a mistyped name, or nothing to explain."""
+        if self.site and self.site not in list_sites(store):
+            return build_unknown_site_error(store, self.site)
+        if self.job and not self._has_job(store):
+            return self._build_unknown_job_error(store)
+        where = f"job {self.job}" if self.job else f"site {self.site}" if self.site else ""
+        if not self.campaign and self.site:
+            where += f", last {pluralize(self.days, 'day')}"
+        elif not self.job:
+            where += f"{', ' if where else ''}campaign {self.campaign or 'last'}"
+        return NothingToDoError(
+            "no timed measurement to explain: none succeeded, or all were paired",
+            where=where,
+            hint='Runs with mode = "solo" measure CPU efficiency. See also --campaign and --days.',
+        )
+
+    def _has_job(self, store: Store) -> bool:
+        selection = self.build_selection(store)
+        return next(iter(store.measurements(selection, ("job_id",))), None) is not None
+
+    def _build_unknown_job_error(self, store: Store) -> TreehammerError:
+        problem = f"no measurement is of a job {self.job!r}"
+        try:
+            campaign = store.campaign(str(self.job))
+        except TreehammerError:
+            return NothingToDoError(
+                problem, hint="Jobs are listed by: treehammer summary --by job_id"
+            )
+        return ConfigError(
+            f"{self.job!r} is a campaign, not a job",
+            hint=f"treehammer explain --campaign {campaign.id[:8]}",
+        )
+
     def name_subject(self, rows: Sequence[Row]) -> str:
         """Name the site, the job, or all sites of the rows."""
         sites = ", ".join(sorted({row["site"] for row in rows}))
@@ -138,7 +170,7 @@ class _ExplainQuery:
         if self.job or (self.site and not self.campaign):
             words.append("--campaign all")
         elif self.campaign and self.campaign != "last":
-            words.append(f"--campaign {self.campaign}")
+            words.append(f"--campaign {shlex.quote(self.campaign)}")
         if self.job:
             words.append(f"--where 'job_id~{self.job}*'")
         by = ("site", *diagnosis.next_by)

@@ -26,14 +26,23 @@ class ExitCode(IntEnum):
 
 def suggest_word(word: str, known: Iterable[str]) -> str:
     """Build ``Did you mean 'x'? `` with the nearest known word; '' where none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"Did you mean {near[0]!r}? " if near else ""
+    near = _find_nearest(word, known)
+    return f"Did you mean {near!r}? " if near else ""
 
 
 def suggest_nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Build ``; did you mean 'x'?`` for the end of a message; '' where none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = _find_nearest(word, known, cutoff)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def _find_nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Find the nearest word, whose case may differ; '' where none is near."""
+    folded: dict[str, str] = {}
+    for one in known:
+        folded.setdefault(one.casefold(), one)
+    near = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=cutoff)
+    return folded[near[0]] if near else ""
 
 
 #: Errors of the operating system on a cache -> message and remedy.

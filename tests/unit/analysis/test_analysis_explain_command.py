@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from measurement_factory import make_measurement
+from measurement_factory import make_campaign_row, make_measurement
 
 from treehammer import config
 from treehammer.analysis.cli.explain_command import explain_command
@@ -56,6 +56,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
                 make_measurement("paired", site="SITE_D", **{**FAST, "run_mode": "paired"}),
             ]
         )
+        store.add_campaign(make_campaign_row("0123abcd4567", name="read@0123 2026-11-01"), [])
+        store.add([make_measurement("named", site="SITE_A", campaign_id="0123abcd4567", **FAST)])
     return found
 
 
@@ -98,6 +100,28 @@ def test_latest_days_of_a_site_are_the_default(settings: Settings) -> None:
 def test_paired_measurements_alone_explain_nothing(settings: Settings) -> None:
     with pytest.raises(NothingToDoError, match="all were paired"):
         explain(settings, "paired")
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message", "hint"),
+    [
+        (["--site", "site_c"], NothingToDoError, "there is no site 'site_c'", "SITE_C"),
+        (["nope"], NothingToDoError, "no measurement is of a job 'nope'", "--by job_id"),
+        (["0123abcd"], ConfigError, "is a campaign, not a job", "explain --campaign 0123abcd"),
+        (["paired"], NothingToDoError, "all were paired", "solo"),
+    ],
+)
+def test_mistyped_names_are_explained(
+    settings: Settings, words: list[str], error: type[Exception], message: str, hint: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        explain(settings, *words)
+    assert hint in str(caught.value)
+
+
+def test_names_of_campaigns_are_quoted_in_the_next_command(settings: Settings) -> None:
+    printed = explain(settings, "--campaign", "read@0123 2026-11-01").output
+    assert "Next: treehammer summary --campaign 'read@0123 2026-11-01' --by" in printed
 
 
 def test_job_excludes_other_selections(settings: Settings) -> None:
