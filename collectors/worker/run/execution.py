@@ -205,6 +205,8 @@ class Execution:
         if self._prepared.load_start is not None:
             began_us = reported.values.get("load_started_us")
             self.add_values(**self._prepared.load_start.values(began_us))
+        if self._prepared.client_log is not None:
+            self.add_values(retries=self._prepared.client_log.count_lost_reads())
         if self._prepared.recorder is not None:
             self._keep_recording(self._prepared.recorder, run)
         failure = classify_failure(

@@ -14,6 +14,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, Scalar
 from ...shared_files import local_path, write_atomically
 from ...software import providers
+from ..payload.client_log import ClientLog
 from ..payload.recorder_plugin import RecorderPlugin
 from ..payload.root_settings import write_root_settings
 from ..probes import credential_checks, page_cache, storage_door
@@ -42,6 +43,7 @@ class PreparedPayload(NamedTuple):
         files: the files that it reads.
         load_start: start of its load; None for other tests.
         recorder: records its requests; None if they are not recorded.
+        client_log: log of its XRootD client; None if it has none, or one of its own.
     """
 
     command: List[str]
@@ -49,6 +51,7 @@ class PreparedPayload(NamedTuple):
     files: Sequence[InputFile]
     load_start: Optional[LoadStart]
     recorder: Optional[RecorderPlugin]
+    client_log: Optional[ClientLog]
 
 
 class PayloadPreparation:
@@ -103,11 +106,21 @@ class PayloadPreparation:
         self._record.phase = "payload"
         entry = os.path.join(context.payload_folder, context.job.payload.entry)
         variables = {**self._payload_environment(spec), **self._library_environment(setup)}
+        client_log = ClientLog.create(
+            self._folder, [file.url for file in spec.files], {**setup.env, **variables}
+        )
+        if client_log:
+            variables.update(client_log.environment)
         command = setup.build_command(context.job.payload.kind, entry, variables)
         self._write_payload_job(spec)
         write_root_settings(self._folder, (file.url for file in spec.files))
         return PreparedPayload(
-            command, {**setup.env, **variables}, spec.files, self._load_start, self._recorder
+            command,
+            {**setup.env, **variables},
+            spec.files,
+            self._load_start,
+            self._recorder,
+            client_log,
         )
 
     def _setup_root(self) -> providers.SoftwareSetup:

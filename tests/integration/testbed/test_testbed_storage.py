@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
+import socketserver
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +26,7 @@ from grid_fixtures import Grid
 from storage_alone import run_storage
 
 from treehammer import config
+from treehammer.collectors.worker.payload.client_log import ClientLog
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.production import root_process
 from treehammer.errors import TestbedError
@@ -65,6 +71,17 @@ for release in releases:
     python = "python$(root-config --python-version | cut -d. -f1-2)"
     line = f'. {setup}; exec {python} "$@"'
     subprocess.run(["bash", "-c", line, "x", "-c", READ, json.dumps(urls)], check=True)
+"""
+
+#: Prints the bytes of all entries.
+READ_BYTES = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import ROOT
+file = ROOT.TFile.Open(sys.argv[1])
+tree = file.Get("events")
+print(sum(tree.GetEntry(entry) for entry in range(tree.GetEntries())), flush=True)
+os._exit(0)
 """
 
 
@@ -359,8 +376,69 @@ def test_paired_campaign_reads_same_data_over_http_and_root(
     }
     assert len({row["job_id"] for row in timed}) == 1
     assert {str(row["file_url"]).partition(":")[0] for row in timed} == {"http", "root"}
+    assert {(row["door"], row["retries"]) for row in timed} == {("http", None), ("root", 0)}
     (ratio,) = [row["segment_wall_log_ratio"] for row in timed if row["door"] == "root"]
     assert isinstance(ratio, float)
+
+
+@contextmanager
+def cut_first_connections(target: tuple[str, int], count: int, after: int) -> Iterator[int]:
+    """Forward a port to a server, cutting the first connections after so many bytes of answers."""
+    lock, left = threading.Lock(), [after] * count
+
+    def forward(source: socket.socket, sink: socket.socket, limit: float) -> None:
+        passed = 0
+        with suppress(OSError):
+            while passed < limit and (data := source.recv(4096)):
+                sink.sendall(data)
+                passed += len(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with lock:
+                limit = left.pop() if left else math.inf
+            with socket.create_connection(target, timeout=60) as server:
+                answers = threading.Thread(target=forward, args=(server, self.request, limit))
+                answers.start()
+                forward(self.request, server, math.inf)
+                answers.join()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Forward) as proxy:
+        proxy.daemon_threads = True
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        yield proxy.server_address[1]
+        proxy.shutdown()
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["6.38.00", "6.40.00"])
+@pytest.mark.parametrize("cuts", [0, 2])
+def test_reads_that_the_client_tries_again_are_counted(
+    placed: Grid, tmp_path: Path, release: str, cuts: int
+) -> None:
+    near = door(placed, "SITE_B", "root")
+    python = config.load_settings().software_dir / f"root-{release}/bin/python"
+    read: dict[str, int] = {}
+    with cut_first_connections(address(near), cuts, after=20_000) as port:
+        direct = near.file_url("tiny", FILE)
+        for url in (direct, direct.replace(f":{address(near)[1]}", f":{port}")):
+            log = ClientLog.create(str(tmp_path), [url], {})
+            assert log is not None
+            done = subprocess.run(
+                [python, "-c", READ_BYTES, url],
+                env={**os.environ, **log.environment},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            read[url] = int(done.stdout)
+    assert len(set(read.values())) == 1
+    assert log.count_lost_reads() == cuts
 
 
 # --- Distance, made in both ways
