@@ -51,7 +51,6 @@ SIMPLE_BENCHMARKS = {
     "cpu": cpu_account.measure,
     "bytes": byte_account.measure,
     "export": export_cost.measure,
-    "releases": release_comparison.measure,
     "simulation": verdict_simulation.measure,
     "changes": change_simulation.measure,
     "tls": tls_cost.measure,
@@ -63,6 +62,7 @@ SIMPLE_BENCHMARKS = {
 CONFIGURABLE_BENCHMARKS = {
     "aa": aa_jobs.measure,
     "paired": paired_campaigns.measure,
+    "releases": release_comparison.measure,
     "verdicts": verdict_error_rates.measure,
     "scale": scaling.measure,
     "queries": query_cost.measure,
@@ -92,6 +92,7 @@ def main() -> int:
     )
     aa_jobs.add_options(parser)
     paired_campaigns.add_options(parser)
+    release_comparison.add_options(parser)
     scaling.add_options(parser)
     sizing.add_options(parser)
     filled_databases.add_options(parser)

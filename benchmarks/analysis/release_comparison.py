@@ -1,11 +1,12 @@
-"""All ROOT releases on PyPI over study S0's matrix, on full-size and real trees.
+"""All ROOT releases on PyPI on full-size and real trees: verdicts, instructions, study S0's matrix.
 
-It runs Treehammer's commands on its own database and skips complete campaigns. It takes about an
-hour, so it runs only when named.
+It runs Treehammer's commands on its own database and skips complete campaigns. It takes hours, so it
+runs only when named.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
@@ -29,41 +30,91 @@ KEPT_COLUMNS = (
     *("label", "metric", "a", "b", "a_value", "b_value", "effect", "low", "high"),
     *("jobs", "hosts", "cpu_s", "verdict", "why", "same_data"),
 )
-#: Campaign -> the test and its changed settings.
-CAMPAIGNS: dict[str, tuple[str, ...]] = {
+#: Tree -> the test and its changed settings.
+TREES: dict[str, tuple[str, ...]] = {
     "nanoaod-merged": (".@HEAD:hctests/nanoaod-read",),
     "physlite-merged": (".@HEAD:hctests/physlite-read",),
-    "reference-750mb": (
-        *(".@HEAD:hctests/ttree-read", "-S", "dataset=reference-750mb"),
-        *("-P", "cache_mb=0,30,300"),
-    ),
+    "reference-750mb": (".@HEAD:hctests/ttree-read", "-S", "dataset=reference-750mb"),
 }
 #: Each file is read once and from the disk, as in a grid job. Four releases in one job need no
 #: rounds: their order is balanced over four repeats.
-COMMON_OPTIONS = (
-    *("-P", f"root={','.join(sorted(WHEELS))}", "-P", "cache=cold"),
+SOLO_OPTIONS = (
+    *("-P", f"root={','.join(sorted(WHEELS))}", "-P", "cache_mb=0,30,300", "-P", "cache=cold"),
     *("-S", "passes=1", "-S", "rounds=1", "-S", "repeats=4"),
 )
+#: Two launches of each other release in each of three jobs, and one A/A launch.
+PAIRED_OPTIONS = (
+    *("-P", f"root={','.join((REFERENCE_RELEASE, *OTHER_RELEASES))}", "-P", "cache_mb=30"),
+    *("-S", "mode=paired", "-S", "rounds=2", "-S", "repeats=3"),
+)
+#: Events of each file whose instructions are counted.
+COUNTED_EVENTS = 200
+PARTS = ("paired", "counts", "solo")
 
 
-def measure() -> list[RatioFigure]:
-    """Run missing campaigns; compare each release with 6.38.00 by time per event.
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``python -m benchmarks releases``."""
+    group = parser.add_argument_group("releases")
+    group.add_argument(
+        "--parts",
+        choices=PARTS,
+        nargs="+",
+        default=PARTS,
+        help="verdicts, instructions, or CPU efficiency over study S0's matrix (all)",
+    )
+    group.add_argument(
+        "--trees", choices=tuple(TREES), nargs="+", default=tuple(TREES), help="trees (all)"
+    )
 
-    Comparisons (``releases-NAME.csv``) and study S0's figures are written to the results; reports
-    and measurements stay beside the database.
+
+def measure(options: argparse.Namespace) -> list[RatioFigure]:
+    """Run missing campaigns and counts of each tree; return the times of each release per event.
+
+    Printed verdicts (``releases-TREE.txt``), instructions (``releases-TREE-RELEASE.txt``),
+    comparisons (``.csv``) and study S0's figures (``.svg``) are written to the results; reports and
+    measurements stay beside the database.
     """
     RESULTS_FOLDER.mkdir(exist_ok=True)
     figures: list[RatioFigure] = []
-    for name, options in CAMPAIGNS.items():
-        if name not in _complete_campaigns():
-            _run_treehammer("submit", *options, *COMMON_OPTIONS, "--name", name, "--wait")
-        report = _campaign_folder() / f"{name}.html"
-        _run_treehammer("report", "--campaign", name, "-o", str(report))
-        (drawing, *_) = re.findall(r"<svg.*?</svg>", report.read_text(encoding="utf-8"), re.DOTALL)
-        (RESULTS_FOLDER / f"releases-{name}.svg").write_text(f"{drawing}\n", encoding="utf-8")
-        _run_treehammer("export", str(_campaign_folder() / f"{name}.root"), "--campaign", name)
-        figures += _compare_campaign(name)
+    for tree in options.trees:
+        if "paired" in options.parts:
+            figures += _measure_verdicts(tree)
+        if "counts" in options.parts:
+            _count_instructions(tree)
+        if "solo" in options.parts:
+            figures += _measure_efficiency(tree)
     return figures
+
+
+def _measure_verdicts(tree: str) -> list[RatioFigure]:
+    """Compare the releases in paired mode; keep the printed verdicts, controls and exact counters."""
+    name = f"{tree}-paired"
+    if name not in _complete_campaigns():
+        _run_treehammer("submit", *TREES[tree], *PAIRED_OPTIONS, "--name", name, "--wait")
+    printed = _run_treehammer("compare", REFERENCE_RELEASE, *OTHER_RELEASES, "--campaign", name)
+    (RESULTS_FOLDER / f"releases-{tree}.txt").write_text(printed, encoding="utf-8")
+    return _compare_campaign(name)
+
+
+def _count_instructions(tree: str) -> None:
+    for other in OTHER_RELEASES:
+        printed = _run_treehammer(
+            *("count", REFERENCE_RELEASE, other, *TREES[tree], "-P", "cache_mb=30"),
+            *("--events", str(COUNTED_EVENTS)),
+        )
+        path = RESULTS_FOLDER / f"releases-{tree}-{other}.txt"
+        path.write_text(printed, encoding="utf-8")
+
+
+def _measure_efficiency(tree: str) -> list[RatioFigure]:
+    if tree not in _complete_campaigns():
+        _run_treehammer("submit", *TREES[tree], *SOLO_OPTIONS, "--name", tree, "--wait")
+    report = _campaign_folder() / f"{tree}.html"
+    _run_treehammer("report", "--campaign", tree, "-o", str(report))
+    (drawing, *_) = re.findall(r"<svg.*?</svg>", report.read_text(encoding="utf-8"), re.DOTALL)
+    (RESULTS_FOLDER / f"releases-{tree}.svg").write_text(f"{drawing}\n", encoding="utf-8")
+    _run_treehammer("export", str(_campaign_folder() / f"{tree}.root"), "--campaign", tree)
+    return _compare_campaign(tree)
 
 
 def _compare_campaign(campaign: str) -> list[RatioFigure]:

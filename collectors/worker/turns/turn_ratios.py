@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Sequence, Tuple
 
 #: Share that is cut from either end: of a segment's repetitions, or of the weight of all ratios.
 TRIMMED_SHARE = 0.2
-#: Passes from which each segment has enough repetitions to leave out the disturbed ones.
-MIN_PASSES = 3
+#: Passes from which a segment has repetitions, so that disturbed ones can be left out.
+MIN_PASSES = 2
+#: The longer of two times of a segment was disturbed if it exceeds the shorter one by this factor.
+DISTURBED_RATIO = 1.25
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,10 @@ class RatioEstimate:
 def estimate_ratio(base: Sequence[int], other: Sequence[int], passes: int) -> RatioEstimate:
     """Estimate ln(B/A) from the times of both sides' turns, robust against disturbed turns.
 
-    Every pass has the same segments.  The time of a segment is the trimmed mean over its passes, and
-    the times of all segments add up, so that work which differs in a few segments counts in full.
-    With fewer than :data:`MIN_PASSES`, the segments' ratios are trimmed instead, which finds too
-    little of such a difference.
+    Every pass has the same segments.  The time of a segment is the trimmed mean over its passes (of
+    two passes the mean, or the shorter time if the other was disturbed), and the times of all
+    segments add up, so that work which differs in a few segments counts in full.  With a single
+    pass, the segments' ratios are trimmed instead, which finds too little of such a difference.
 
     Args:
         base: times of the base's turns in nanoseconds, pass after pass.
@@ -57,11 +60,19 @@ def _compute_deviation(weighted: Sequence[Tuple[float, float]]) -> float:
 
 
 def _sum_segments(times: Sequence[int], passes: int) -> float:
-    """Sum the segments' times, each a trimmed mean over its repetitions."""
+    """Sum the segments' times, each a robust mean over its repetitions."""
     count = len(times) // passes
-    cut = max(1, int(TRIMMED_SHARE * passes))
     repetitions = (sorted(times[segment::count]) for segment in range(count))
-    return math.fsum(math.fsum(each[cut:-cut]) / (passes - 2 * cut) for each in repetitions)
+    return math.fsum(fmean(_leave_out_disturbed(each)) for each in repetitions)
+
+
+def _leave_out_disturbed(times: Sequence[int]) -> Sequence[int]:
+    """Leave out the shortest and longest times, or the longer of two if it was disturbed."""
+    cut = max(1, int(TRIMMED_SHARE * len(times)))
+    if len(times) > 2 * cut:
+        return times[cut:-cut]
+    # Always the shorter time would favor the side with more noise.
+    return times if times[1] <= DISTURBED_RATIO * times[0] else times[:1]
 
 
 def compute_trimmed_mean(weighted: Sequence[Tuple[float, float]]) -> float:

@@ -199,7 +199,7 @@ def test_ratio_weighs_segments_by_their_time() -> None:
     assert estimate_ratio(base, other, 1).mean == pytest.approx(math.log(1.1), rel=0.05)
 
 
-@pytest.mark.parametrize("passes", [3, 4, 8])
+@pytest.mark.parametrize("passes", [2, 3, 4, 8])
 def test_work_added_to_few_segments_counts_in_full(passes: int) -> None:
     """As when decompression is slower, which happens in the turns that begin a basket."""
     segment_times = [1_500_000] * 90 + [24_000_000] * 10
