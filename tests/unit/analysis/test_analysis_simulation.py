@@ -81,8 +81,8 @@ def test_simulation_attributes_and_plans() -> None:
     with import_benchmarks() as named:
         simulation = named("analysis.verdict_simulation")
         for _, effect, expected, _ in simulation.ATTRIBUTIONS:
-            assert simulation.attribution_trial(effect, expected, 0.01, 1).counts["right"] == 1
+            assert simulation.attribution_trial(effect, expected, 0.01, 1)["right"] == 1
         for scenario in list(simulation.FALSE_SCENARIOS)[:3]:
-            wrong = simulation.false_verdict_trial(scenario, 1).counts
+            wrong = simulation.false_verdict_trial(scenario, 1)
             assert wrong["slower or faster, series"] == 0
-        assert simulation.planning_trial(simulation.PLANNING_SCENARIOS[0], 1).counts["wrong"] == 0
+        assert simulation.planning_trial(simulation.PLANNING_SCENARIOS[0], 1)["wrong"] == 0
