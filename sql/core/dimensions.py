@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 
@@ -22,7 +22,7 @@ class Dimension:
     name: str
     columns: tuple[str, ...]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Return the column of a measurement that references this table."""
         return f"{self.name}_id"

@@ -1,6 +1,6 @@
 """Packed times of a measurement, by pass and by turn: all lists in one binary column.
 
-Format: a version byte, then zlib-compressed: the number of lists (int32), the length of each list
+Format: a version byte, then in zlib's format: the number of lists (int32), the length of each list
 (int32, -1 if unknown), and the numbers of all lists (float64), little-endian. A list is identified
 by its position in :data:`PACKED_COLUMNS`.
 """
@@ -11,6 +11,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
@@ -44,8 +45,10 @@ PACKED_COLUMNS = (
     "segment_wall_ns",
 )
 _UNKNOWN_LENGTH = -1
-#: Size up to which a window of 1 kB compresses as well.
+#: Size up to which values are not compressed.
 _SMALL_BYTES = 1024
+#: Begin of zlib's format, and of a block that is not compressed and the last one (RFC 1950 and 1951).
+_ZLIB_HEADER, _LAST_STORED_BLOCK = b"\x78\x01", 1
 _DAMAGED_PASSES = "no packed passes"
 
 
@@ -56,23 +59,23 @@ class DamagedValueError(ValueError):
         super().__init__(f"{DAMAGED_VALUE}: {what}")
 
 
-def pack_lists(lists: Mapping[str, object]) -> bytes | None:
+def pack_lists(lists: Mapping[str, Any]) -> bytes | None:
     """Pack the lists among these values; None if there are none."""
     found = [lists.get(name) for name in PACKED_COLUMNS]
-    if all(one is None for one in found):
+    lengths = [_UNKNOWN_LENGTH if one is None else len(one) for one in found]
+    if max(lengths) == _UNKNOWN_LENGTH:
         return None
-    lengths = [len(one) if isinstance(one, list) else _UNKNOWN_LENGTH for one in found]
-    numbers = [number for one in found if isinstance(one, list) for number in one]
-    head = struct.pack(f"<{1 + len(PACKED_COLUMNS)}i", len(PACKED_COLUMNS), *lengths)
-    return FORMAT_VERSION + _compress(head + struct.pack(f"<{len(numbers)}d", *numbers))
+    numbers = list(chain.from_iterable(filter(None, found)))
+    layout = f"<{1 + len(lengths)}i{len(numbers)}d"
+    return FORMAT_VERSION + _compress(struct.pack(layout, len(lengths), *lengths, *numbers))
 
 
 def _compress(body: bytes) -> bytes:
     if len(body) > _SMALL_BYTES:
         return zlib.compress(body)
-    # Most values are small: to fill zlib's usual tables would take longer than to compress.
-    small = zlib.compressobj(level=1, wbits=10, memLevel=4)
-    return small.compress(body) + small.flush()
+    # Few times hardly get smaller, and setting zlib up takes longer than anything else here.
+    block = struct.pack("<BHH", _LAST_STORED_BLOCK, len(body), len(body) ^ 0xFFFF)
+    return _ZLIB_HEADER + block + body + struct.pack(">I", zlib.adler32(body))
 
 
 def unpack_lists(packed: bytes | None) -> dict[str, list[float] | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -86,9 +85,10 @@ class DimensionWriter:
         """
         needed: dict[RowKey, Mapping[str, Value]] = {}
         for dimension in DIMENSIONS:
+            name, key = dimension.name, dimension.key
             for row, values in zip(rows, contents, strict=True):
-                row[dimension.key] = id_ = dimension.find_id(values)
-                needed[dimension.name, id_] = values
+                row[key] = id_ = dimension.find_id(values)
+                needed[name, id_] = values
         self.insert_missing(connection, needed)
 
     def insert_missing(
@@ -112,19 +112,21 @@ class DimensionWriter:
 
 
 def _fetch_stored(connection: Connection, keys: Sequence[RowKey]) -> set[RowKey]:
-    ids: dict[str, list[int]] = {}
+    ids: dict[str, list[int]] = {dimension.name: [] for dimension in DIMENSIONS}
     for name, id_ in keys:
-        ids.setdefault(name, []).append(id_)
-    query = _select_stored(tuple(sorted(ids)))
-    return {(name, id_) for name, id_ in connection.execute(query, ids)}
+        ids[name].append(id_)
+    rows = backend_of(connection.engine).fetch_rows(connection, _SELECT_STORED, ids)
+    return {(name, id_) for name, id_ in rows}
 
 
-@cache
-def _select_stored(names: tuple[str, ...]) -> sa.CompoundSelect[Any]:
+def _select_stored() -> sa.CompoundSelect[Any]:
     """Select the stored ids among the parameters, which are named as their dimensions."""
     queries = []
-    for name in names:
-        id_ = dimension_tables[name].c.id
+    for name, table in dimension_tables.items():
+        id_ = table.c.id
         wanted: sa.BindParameter[int] = sa.bindparam(name, expanding=True)
         queries.append(sa.select(literal_text(name), id_).where(id_.in_(wanted)))
     return sa.union_all(*queries)
+
+
+_SELECT_STORED = _select_stored()

@@ -23,10 +23,11 @@ from treehammer.sql.write.rollup_keys import (
     CHUNK,
     Owner,
     belongs_to,
-    belongs_to_any,
     describe_key,
+    group_subjects,
     has_key,
     key_parameters,
+    select_of_day,
 )
 
 _STEP_COLUMNS = ("side", "operation", "generator_limited", *ROLLUP_COUNTS, "latency")
@@ -86,6 +87,7 @@ class _OperationSums:
 
 
 _Sums = defaultdict[OperationRollupKey, _OperationSums]
+_SELECT_OF_DAY = select_of_day(rollup_operation, *rollup_operation.c)
 _DELETE_ROW = sa.delete(rollup_operation).where(*has_key(_KEY_COLUMNS))
 
 
@@ -148,8 +150,8 @@ def _fetch_sums(
 ) -> dict[OperationRollupKey, _OperationSums]:
     """Fetch the existing rows among these."""
     found = {}
-    for condition in belongs_to_any((key.owner for key in wanted), rollup_operation):
-        rows = connection.execute(sa.select(rollup_operation).where(condition))
+    for day, subjects in group_subjects(key.owner for key in wanted):
+        rows = connection.execute(_SELECT_OF_DAY, {"day": day, "subjects": subjects})
         for row in rows.mappings():
             if (key := _row_key(row)) in wanted:
                 found[key] = _OperationSums.from_row(row)

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.errors import ForeignCampaignError
+from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.outcomes import literal_text
 from treehammer.sql.core.row_mapping import insert_new_rows, split_ids
 from treehammer.sql.core.rows import CampaignOwnerRow, ReceiptRow
@@ -138,10 +139,11 @@ def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _St
         split_ids(subject for one in measured for subject in one.subjects),
         fillvalue=list[str](),
     )
+    backend = backend_of(connection.engine)
     found = _StoredDeliveries()
     for campaigns, subjects, jobs in parts:
         ids = {"campaigns": campaigns, "subjects": subjects, "jobs": jobs}
-        for source, id_, of, kind, *sender in connection.execute(_SELECT_STORED, ids):
+        for source, id_, of, kind, *sender in backend.fetch_rows(connection, _SELECT_STORED, ids):
             if source == _OWNER:
                 found.owners[id_] = of
                 continue

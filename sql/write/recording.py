@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -160,16 +160,19 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
 
     Records from before the storage site was recorded read that of their own site.
     """
-    kept: dict[str, Value] = {**_UNKNOWN_VALUES, **item.values}
+    kept: dict[str, Any] = {**_UNKNOWN_VALUES, **item.values}
     for name, value in item.values.items():
         kind = type(value)
+        if kind is float:
+            continue  # as most values
         if kind is str:
-            kept[name] = value or None
+            if not value:
+                kept[name] = None
         elif kind is int:
             if name in _FLOAT_COLUMNS:
-                kept[name] = float(cast("int", value))
+                kept[name] = float(kept[name])
         elif kind is list and name in _FLOAT_LIST_COLUMNS:
-            kept[name] = list(map(float, cast("list[float]", value)))
+            kept[name] = list(map(float, kept[name]))
     kept["storage_site"] = kept["storage_site"] or kept["site"]
     extras = {name: float(value) for name, value in item.extras.items()}
     operations = [operation_recording.normalize_operation(row) for row in item.operations]
@@ -179,7 +182,10 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
 def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
     id_ = measurement.c.measurement_id
     # Most are new, which the key's index alone shows.
-    known = list(connection.scalars(_SELECT_IDS, {"ids": list(set(ids))}))
+    found = backend_of(connection.engine).fetch_rows(
+        connection, _SELECT_IDS, {"ids": list(set(ids))}
+    )
+    known = [row[0] for row in found]
     if not known:
         return {}
     extras: dict[str, dict[str, float]] = {}

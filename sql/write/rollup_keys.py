@@ -29,15 +29,23 @@ def belongs_to(owner: Owner | None, table: sa.Table) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.day == day, table.c.subject_id == subject_id)
 
 
-def belongs_to_any(owners: Iterable[Owner], table: sa.Table) -> Iterator[sa.ColumnElement[bool]]:
-    """Select the rows of several owners by conditions for one query each."""
+def group_subjects(owners: Iterable[Owner]) -> Iterator[tuple[int, list[int]]]:
+    """Group subjects by day, in lists for one query each."""
     subjects: defaultdict[int, set[int]] = defaultdict(set)
     for day, subject_id in owners:
         subjects[day].add(subject_id)
     for day, ids in subjects.items():
         waiting = iter(ids)
         while some := list(islice(waiting, CHUNK)):
-            yield sa.and_(table.c.day == day, table.c.subject_id.in_(some))
+            yield day, some
+
+
+def select_of_day(table: sa.Table, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Select rows by the parameters ``day`` and ``subjects``, see :func:`group_subjects`."""
+    wanted: sa.BindParameter[int] = sa.bindparam("subjects", expanding=True)
+    return sa.select(*columns).where(
+        table.c.day == sa.bindparam("day"), table.c.subject_id.in_(wanted)
+    )
 
 
 def has_key(columns: Iterable[sa.Column[Any]]) -> Iterator[sa.ColumnElement[bool]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from treehammer.sql.core.metric_sums import (
     parse_bins,
 )
 from treehammer.sql.core.outcomes import UNKNOWN_KIND, literal_text, outcome_column
-from treehammer.sql.core.packing import encode_numbers
+from treehammer.sql.core.packing import decode_numbers, encode_numbers
 from treehammer.sql.core.schema import (
     ROLLUP_METRICS,
     measurement,
@@ -39,10 +39,11 @@ from treehammer.sql.write.rollup_keys import (
     CHUNK,
     Owner,
     belongs_to,
-    belongs_to_any,
     describe_key,
+    group_subjects,
     has_key,
     key_parameters,
+    select_of_day,
 )
 
 #: Relative tolerance for sums computed in a different order.
@@ -104,6 +105,9 @@ _MORE_NAMES = tuple(f"more_{name}" for name in _ADDED_COLUMNS)
 
 
 _KEY_COLUMNS = tuple(rollup_day.c[name] for name in RollupKey._fields)
+_SELECT_HISTOGRAMS = select_of_day(
+    rollup_day, *_KEY_COLUMNS, sa.type_coerce(rollup_day.c[HISTOGRAM_COLUMN], sa.Text)
+)
 _ADD_SUMS = (
     sa.update(rollup_day)
     .where(*has_key(_KEY_COLUMNS))
@@ -150,13 +154,15 @@ def add_to_rollups(
 
 
 def _fetch_histograms(
-    connection: Connection, wanted: Iterable[RollupKey]
+    connection: Connection, wanted: Collection[RollupKey]
 ) -> Iterator[tuple[RollupKey, Sequence[int]]]:
-    """Fetch the histograms of existing rows, among other rows of the same days."""
-    for condition in belongs_to_any((key.owner for key in wanted), rollup_day):
-        found = sa.select(*_KEY_COLUMNS, rollup_day.c[HISTOGRAM_COLUMN]).where(condition)
-        for *parts, histogram in connection.execute(found):
-            yield RollupKey(*parts), histogram
+    """Fetch the histograms of the existing rows."""
+    backend = backend_of(connection.engine)
+    for day, subjects in group_subjects(key.owner for key in wanted):
+        parameters = {"day": day, "subjects": subjects}
+        for *parts, text in backend.fetch_rows(connection, _SELECT_HISTOGRAMS, parameters):
+            if (key := RollupKey(*parts)) in wanted:
+                yield key, decode_numbers(text)
 
 
 # Aggregation over measurements: source of every row, and its verification.

@@ -9,7 +9,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
-from treehammer.sql.core.compiled_statements import Row, compile_statement, insert_into
+from treehammer.sql.core.compiled_statements import (
+    Row,
+    compile_query,
+    compile_statement,
+    insert_into,
+    round_length,
+)
 
 #: Connection execution option with the purpose of its transactions.
 ACCESS_OPTION = "treehammer_access"
@@ -93,8 +99,7 @@ class Backend:
         self, connection: Connection, statement: sa.Insert | sa.Update, rows: Sequence[Row]
     ) -> None:
         """Execute a constant statement for each row; at least one."""
-        driver, style = self.positional_driver or ("", "")
-        if connection.dialect.driver == driver:
+        if style := self._positional_style(connection):
             dialect: Any = type(connection.dialect)
             compiled = compile_statement(statement, dialect, style)
             connection.exec_driver_sql(compiled.text, compiled.bind(rows))
@@ -103,6 +108,28 @@ class Backend:
             connection.execute(statement, [{name: row[name] for name in names} for row in rows])
         else:
             connection.execute(statement, rows)
+
+    def fetch_rows(
+        self, connection: Connection, query: sa.Executable, parameters: Mapping[str, Any]
+    ) -> Sequence[Sequence[Any]]:
+        """Return the rows of a constant query of numbers and texts.
+
+        Args:
+            connection: connection of any transaction.
+            query: with expanding parameters or single values.
+            parameters: by name; a list for each expanding one.
+        """
+        if not (style := self._positional_style(connection)):
+            return connection.execute(query, parameters).all()
+        lists = (value for value in parameters.values() if isinstance(value, list))
+        length = round_length(max(map(len, lists), default=0))
+        dialect: Any = type(connection.dialect)
+        compiled = compile_query(query, length, dialect, style)
+        return connection.exec_driver_sql(compiled.text, compiled.bind(parameters)).all()
+
+    def _positional_style(self, connection: Connection) -> str:
+        driver, style = self.positional_driver or ("", "")
+        return style if connection.dialect.driver == driver else ""
 
     def identity(self, connection: Connection) -> tuple[Any, ...]:
         """Return a unique identity of this database under any address; () if it has none."""

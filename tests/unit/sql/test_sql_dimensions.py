@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,18 @@ def test_constant_text_belongs_to_a_dimension() -> None:
         *("failure_class", "failure_kind", "failure_phase", "failure_message"),
         *("implausible_reasons", "log_excerpt", "checksum_skipped_leaves"),
     }
+
+
+def test_packed_lists_of_earlier_versions_are_read() -> None:
+    body = struct.pack("<3i2d", 2, 2, -1, 0.25, 0.5)
+    expected = {**dict.fromkeys(PACKED_COLUMNS), PACKED_COLUMNS[0]: [0.25, 0.5]}
+    for level in (0, 1, 9):
+        assert unpack_lists(b"\x01" + zlib.compress(body, level)) == expected
+    # Small values are not compressed, but in the same format.
+    packed = pack_lists(expected)
+    assert packed is not None
+    assert struct.pack("<2d", 0.25, 0.5) in packed
+    assert unpack_lists(packed) == expected
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(PACKED_COLUMNS, LISTS)))
