@@ -2,8 +2,9 @@
 
 It replaces FTS, which is not available as a package. Rucio's stock transfer tool ``fts3`` uses
 ``POST /jobs``, ``GET /jobs/ID,ID`` and ``DELETE /jobs/ID``. Each file is copied from storage to
-storage by ``xrdcp --tpc only``, and its checksum is compared at the destination. Jobs are lost
-when the service stops; Rucio's poller detects that.
+storage, by ``xrdcp --tpc only`` or, between ``https`` and ``davs`` URLs, by WebDAV's COPY with the
+job's tokens, and its checksum is compared at the destination. Jobs are lost when the service stops;
+Rucio's poller detects that. Authorities are those of the system and of ``X509_CERT_DIR``.
 
 Runs as a separate program with the standard library only::
 
@@ -13,14 +14,18 @@ Runs as a separate program with the standard library only::
 from __future__ import annotations
 
 import json
+import os
 import queue
+import ssl
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
+from http.client import HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlparse
@@ -33,13 +38,22 @@ COPY_TIMEOUT_S, MIN_BYTES_PER_S = 60.0, 2_000_000
 MAX_REASON_CHARS = 400
 #: Jobs kept in memory.
 MAX_JOBS = 10_000
+#: Schemes of WebDAV over TLS.
+HTTPS_SCHEMES = ("https", "davs")
 FINAL_STATES = ("FINISHED", "FAILED", "CANCELED", "NOT_USED")
+
+
+#: Types of jobs: several sources of one file, hops of one file, independent files.
+_SOURCES, _HOPS, _ALL_FILES = "R", "H", "N"
+#: Entry of a job's metadata -> its type.
+_JOB_TYPES = {"multi_sources": _SOURCES, "multihop": _HOPS}
 
 
 class TransferQueue:
     """Transfer jobs and the threads that execute them.
 
-    A job with several sources for one file tries them in turn; any other job copies all its files.
+    A job with several sources for one file tries them in turn, and one of several hops copies them
+    one after the other until one fails; any other job copies all its files.
 
     Args:
         xrdcp: path of the copy program.
@@ -48,6 +62,8 @@ class TransferQueue:
     def __init__(self, xrdcp: str) -> None:
         self.xrdcp = xrdcp
         self.jobs: dict[str, dict[str, Any]] = {}
+        #: Tokens of source and destination by job and source; nobody may read them.
+        self._tokens: dict[tuple[str, str], tuple[str, str]] = {}
         self.waiting: queue.SimpleQueue[tuple[dict[str, Any], dict[str, Any]]] = queue.SimpleQueue()
         self.lock = threading.Lock()
 
@@ -76,20 +92,32 @@ class TransferQueue:
             for source in one["sources"]
         ]
         metadata = document["params"].get("job_metadata") or {}
+        kind = next((kind for name, kind in _JOB_TYPES.items() if metadata.get(name)), _ALL_FILES)
         identity = str(uuid.uuid4())
         job = {
             "job_id": identity,
             "http_status": "200 Ok",
             "job_state": "SUBMITTED",
-            "job_type": "R" if metadata.get("multi_sources") else "N",
+            "job_type": kind,
             "job_metadata": metadata,
             "files": files,
+        }
+        tokens = {
+            (identity, source): (token, (one.get("destination_tokens") or [""])[0])
+            for one in document["files"]
+            for source, token in zip(
+                one["sources"],
+                one.get("source_tokens") or [""] * len(one["sources"]),
+                strict=True,
+            )
         }
         with self.lock:
             while len(self.jobs) >= MAX_JOBS:
                 self.jobs.pop(next(iter(self.jobs)))
             self.jobs[identity] = job
-        for file in files[: 1 if metadata.get("multi_sources") else None]:
+            kept = {key: both for key, both in self._tokens.items() if key[0] in self.jobs}
+            self._tokens = kept | tokens
+        for file in files[: None if kind == _ALL_FILES else 1]:
             self.waiting.put((job, file))
         return identity
 
@@ -120,7 +148,8 @@ class TransferQueue:
                     continue
                 file["file_state"] = job["job_state"] = "ACTIVE"
                 file["start_time"] = _now_text()
-            reason = self._copy_file(file)
+            tokens = self._tokens.pop((job["job_id"], file["source_surl"]), ("", ""))
+            reason = self._copy_file(file, *tokens)
             with self.lock:
                 file["finish_time"] = _now_text()
                 file["reason"] = reason
@@ -128,8 +157,10 @@ class TransferQueue:
                 self._update_job_state(job)
             print(f"{file['source_surl']} -> {file['dest_surl']}: {reason or 'copied'}", flush=True)
 
-    def _copy_file(self, file: dict[str, Any]) -> str:
+    def _copy_file(self, file: dict[str, Any], source_token: str, destination_token: str) -> str:
         """Copy a file and compare its checksum; return the failure, '' on success."""
+        if all(urlparse(file[name]).scheme in HTTPS_SCHEMES for name in _SURLS):
+            return copy_over_https(file, source_token, destination_token)
         command = [self.xrdcp, "--force", "--silent", "--nopbar", "--path", "--tpc", "only"]
         if file["checksum"]:
             kind, _, value = file["checksum"].partition(":")
@@ -152,28 +183,98 @@ class TransferQueue:
 
     def _update_job_state(self, job: dict[str, Any]) -> None:
         """Derive a job's state from its files; start the next source."""
-        if job["job_type"] == "R":
-            self._try_next_source(job)
+        if job["job_type"] != _ALL_FILES:
+            self._start_next_file(job)
         states = [file["file_state"] for file in job["files"]]
         if any(state not in FINAL_STATES for state in states):
             return
         good = states.count("FINISHED")
         if "CANCELED" in states:
             job["job_state"] = "CANCELED"
-        elif job["job_type"] == "R" or good in (0, len(states)):
+        elif job["job_type"] == _HOPS:
+            job["job_state"] = "FINISHED" if good == len(states) else "FAILED"
+        elif job["job_type"] == _SOURCES or good in (0, len(states)):
             job["job_state"] = "FINISHED" if good else "FAILED"
         else:
             job["job_state"] = "FINISHEDDIRTY"
 
-    def _try_next_source(self, job: dict[str, Any]) -> None:
-        """Start the next of several sources of one file, or drop the others after a success."""
+    def _start_next_file(self, job: dict[str, Any]) -> None:
+        """Start the next source or hop, or drop the others when they are of no use."""
         states = [file["file_state"] for file in job["files"]]
         waiting = [file for file in job["files"] if file["file_state"] == "SUBMITTED"]
-        if "FINISHED" in states and "ACTIVE" not in states:
+        useless = "FINISHED" if job["job_type"] == _SOURCES else "FAILED"
+        if useless in states and "ACTIVE" not in states:
             for file in waiting:
                 file["file_state"] = "NOT_USED"
         elif waiting and "ACTIVE" not in states:
             self.waiting.put((job, waiting[0]))
+
+
+_SURLS = ("source_surl", "dest_surl")
+
+
+def copy_over_https(file: dict[str, Any], source_token: str, destination_token: str) -> str:
+    """Let the destination fetch a file, and compare its checksum; return the failure, '' on success.
+
+    The destination gets the token for its own storage, and passes that of the source on.
+    """
+    deadline = time.monotonic() + COPY_TIMEOUT_S + file["filesize"] / MIN_BYTES_PER_S
+    source, destination = (urlparse(file[name]) for name in _SURLS)
+    headers = {"Source": source._replace(scheme="https").geturl(), "Overwrite": "T"}
+    headers |= _authorize("Authorization", destination_token)
+    headers |= _authorize("TransferHeaderAuthorization", source_token)
+    try:
+        status, said = _send_request("COPY", destination.geturl(), headers, deadline)
+        if status >= HTTPStatus.MULTIPLE_CHOICES:
+            return f"COPY: {status} {said}"[-MAX_REASON_CHARS:]
+        # Progress comes before the outcome in the last line.
+        outcome = (said.strip().splitlines() or ["no outcome"])[-1]
+        if not outcome.lower().startswith("success"):
+            return outcome[-MAX_REASON_CHARS:]
+        return _compare_checksum(file, destination_token, deadline)
+    except (OSError, HTTPException) as error:
+        return f"{type(error).__name__}: {error}"[-MAX_REASON_CHARS:]
+
+
+def _compare_checksum(file: dict[str, Any], token: str, deadline: float) -> str:
+    """Compare the checksum at the destination, and remove a wrong file."""
+    kind, _, value = file["checksum"].lower().partition(":")
+    if not value:
+        return ""
+    headers = {"Want-Digest": kind, **_authorize("Authorization", token)}
+    status, digest = _send_request("HEAD", file["dest_surl"], headers, deadline)
+    if digest.lower() == f"{kind}={value}":
+        return ""
+    _send_request("DELETE", file["dest_surl"], _authorize("Authorization", token), deadline)
+    return f"checksum is {digest or status}, not {kind}={value}"
+
+
+def _authorize(header: str, token: str) -> dict[str, str]:
+    return {header: f"Bearer {token}"} if token else {}
+
+
+def _send_request(
+    method: str, url: str, headers: dict[str, str], deadline: float
+) -> tuple[int, str]:
+    """Return the status, and the text or, of HEAD, the digest."""
+    context = ssl.create_default_context()
+    if folder := os.environ.get("X509_CERT_DIR"):
+        context.load_verify_locations(capath=folder)
+    place = urlparse(url)
+    connection = HTTPSConnection(str(place.hostname), place.port, timeout=60.0, context=context)
+    try:
+        connection.request(method, place.path, headers=headers)
+        response = connection.getresponse()
+        if method == "HEAD":
+            return response.status, response.getheader("Digest", "")
+        lines = []
+        while line := response.readline(65_536):
+            lines.append(line.decode("utf-8", "replace"))
+            if time.monotonic() > deadline:
+                raise TimeoutError("the copy took too long")
+        return response.status, "".join(lines)
+    finally:
+        connection.close()
 
 
 def _now_text() -> str:

@@ -1,4 +1,4 @@
-"""Secure doors of one site, without pools: ``secure`` for the tests of a session."""
+"""Secure doors of two sites, without pools: ``secure`` for the tests of a session."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage
 from treehammer.testbed.core import lifecycle, workspace
 
 SITE = "SITE_A"
+#: Site with the same doors, as the other end of copies.
+OTHER_SITE = "SITE_B"
 
 
 @dataclass(frozen=True)
 class SecureDoors:
-    """The running doors of one site.
+    """The running doors of both sites; methods are about :data:`SITE`.
 
     Attributes:
         part: their component.
@@ -55,9 +57,9 @@ class SecureDoors:
 
 @pytest.fixture(scope="session")
 def secure() -> Iterator[SecureDoors]:
-    """Secure doors of one site."""
-    box = workspace.define_workspace(f"t{os.getpid()}-secure", 1, config.load_settings())
-    part = SecureStorage(box, [SITE])
+    """Secure doors of two sites."""
+    box = workspace.define_workspace(f"t{os.getpid()}-secure", 2, config.load_settings())
+    part = SecureStorage(box, [SITE, OTHER_SITE])
     try:
         part.install(print)
     except TestbedError as error:

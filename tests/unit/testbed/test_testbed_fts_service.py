@@ -122,6 +122,29 @@ def test_fts_tries_sources_in_turn(
     assert (found["job_type"], states(found), found["job_state"]) == ("R", expected, state)
 
 
+@pytest.mark.parametrize(
+    ("hops", "expected", "state"),
+    [
+        (["good", "good2"], ["FINISHED", "FINISHED"], "FINISHED"),
+        (["good", "bad", "good2"], ["FINISHED", "FAILED", "NOT_USED"], "FAILED"),
+        (["bad", "good"], ["FAILED", "NOT_USED"], "FAILED"),
+    ],
+)
+def test_fts_copies_hop_by_hop(
+    service: str, xrdcp: Path, hops: list[str], expected: list[str], state: str
+) -> None:
+    files = [
+        {"sources": [hop], "destinations": [f"to-{hop}"], "filesize": 7, "checksum": ""}
+        for hop in hops
+    ]
+    params = {"multihop": True, "job_metadata": {"issuer": "rucio", "multihop": True}}
+    job = ask(f"{service}/jobs", {"files": files, "params": params}, "POST")["job_id"]
+    found = settled(service, job)
+    assert (found["job_type"], states(found), found["job_state"]) == ("H", expected, state)
+    done = [line.split()[-2] for line in Path(f"{xrdcp}.log").read_text().splitlines()]
+    assert done == hops[: len(expected) - expected.count("NOT_USED")]
+
+
 def test_fts_cancels_waiting_copies(
     service: str, xrdcp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
