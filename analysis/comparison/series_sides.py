@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from treehammer.analysis.samples.job_pairs import RoundKey
 from treehammer.analysis.samples.sample import (
@@ -47,7 +48,7 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
             sides[key][0 if value == a else 1].append(sample)
         else:
             others[key].add((sample.job_id, sample.attempt, sample.round))
-    label = _label_series([s for pair in sides.values() for side in pair for s in side], axis)
+    label = _label_series([*chain.from_iterable(chain.from_iterable(sides.values()))], axis)
     found = []
     for key, (left, right) in sides.items():
         one = (left or right)[0]

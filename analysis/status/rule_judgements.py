@@ -76,19 +76,12 @@ def charge_run(run: RunOutcome, kind: str, storage_failures: Collection[str]) ->
     Failures of the storage count against a job's site only if it read its own storage. A storage
     is charged for failures of the storage alone.
     """
-    remote = run.storage_site not in ("", run.site)
-    counted = {
-        label: count
-        for label, count in run.outcomes.items()
-        if not (label in storage_failures and remote and kind != STORAGE_SITE)
-    }
+    charged = set(run.outcomes)
     if kind == STORAGE_SITE:
-        counted = {
-            label: count
-            for label, count in counted.items()
-            if label in storage_failures or label == Outcome.GOOD.value
-        }
-    sums = sum_outcomes(counted)
+        charged &= {Outcome.GOOD.value, *storage_failures}
+    elif run.storage_site not in ("", run.site):
+        charged -= set(storage_failures)
+    sums = sum_outcomes({label: run.outcomes[label] for label in charged})
     good, bad = sums[Outcome.GOOD], sums[Outcome.FAILED] + sums[Outcome.IMPLAUSIBLE]
     return ChargedRun(run, good, bad) if good or bad else None
 

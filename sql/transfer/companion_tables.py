@@ -92,15 +92,17 @@ def iter_companion_tables(
     """
     chosen = [row for row in store.campaigns() if campaigns is None or row.id in campaigns]
     chosen.sort(key=lambda row: row.id)
-    found = store.replicas()
-    findings = [row for row in found if datasets is None or row.dataset_hash in datasets]
     yield _build_table("campaign", [chosen])
     yield _build_table("job", (store.jobs(row.id) for row in chosen))
     yield _build_table("attempt", _iter_attempts(store, chosen))
-    yield _build_table("replica", [findings])
-    counts = store.instruction_counts()
-    chosen_counts = [row for row in counts if datasets is None or row.dataset_hash in datasets]
-    yield _build_table("instruction_count", [chosen_counts])
+    # Tables with a row for each dataset.
+    by_dataset: tuple[tuple[str, Sequence[Any]], ...] = (
+        ("replica", store.replicas()),
+        ("instruction_count", store.instruction_counts()),
+    )
+    for name, rows in by_dataset:
+        wanted = [row for row in rows if datasets is None or row.dataset_hash in datasets]
+        yield _build_table(name, [wanted])
 
 
 def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[CompanionKind]:

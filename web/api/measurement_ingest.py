@@ -135,19 +135,9 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
     Raises:
         RequestRefusedError: some measurement is invalid or belongs to another job.
     """
-    document = parse_json(body, limits.json_marks)
-    items = document.get("measurements") if isinstance(document, dict) else None
-    if not isinstance(items, list) or len(document) != 1:
-        raise RequestRefusedError(
-            422, "the body must be an object with exactly 'measurements', a list", errors=[]
-        )
-    if len(items) > limits.measurements:
-        raise RequestRefusedError(
-            413, f"{len(items)} measurements in one request; send at most {limits.measurements}"
-        )
     measurements: list[Measurement] = []
     errors: list[dict[str, Any]] = []
-    for index, item in enumerate(items):
+    for index, item in enumerate(_parse_items(body, limits)):
         try:
             measurement = _parse_measurement(item)
             _require_own_campaign(measurement, grant, index)
@@ -162,6 +152,25 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
             413, f"{extras} extras in one request; send at most {limits.extras} at a time"
         )
     return measurements
+
+
+def _parse_items(body: bytes, limits: RequestLimits) -> list[Any]:
+    """Parse the list in a body.
+
+    Raises:
+        RequestRefusedError: the body has another form, or too many items.
+    """
+    document = parse_json(body, limits.json_marks)
+    items = document.get("measurements") if isinstance(document, dict) else None
+    if not isinstance(items, list) or len(document) != 1:
+        raise RequestRefusedError(
+            422, "the body must be an object with exactly 'measurements', a list", errors=[]
+        )
+    if len(items) > limits.measurements:
+        raise RequestRefusedError(
+            413, f"{len(items)} measurements in one request; send at most {limits.measurements}"
+        )
+    return items
 
 
 def _parse_measurement(item: Any) -> Measurement:

@@ -64,13 +64,8 @@ def create_command(
 
     Example: treehammer token create --role submit --name alice --expires 365d
     """
-    name = name.strip()
-    owner = group.strip() or name
-    for option, text in (("--name", name), ("--group", owner)):
-        if not text or len(text) > MAX_KEY_NAME_CHARS or not text.isprintable():
-            raise ConfigError(
-                f"must be printable text of 1 to {MAX_KEY_NAME_CHARS} characters", where=option
-            )
+    name = _check_name(name, "--name")
+    owner = _check_name(group.strip() or name, "--group")
     now_us = time.time_ns() // 1000
     end_us = now_us + parse_duration(expires, "--expires") * SECOND_US if expires else None
     if output is not None and output.exists():
@@ -90,6 +85,20 @@ def create_command(
         return
     _write_key(output, key)
     click.echo(f"{output}: key written; give this file as service_token_file", err=True)
+
+
+def _check_name(text: str, option: str) -> str:
+    """Return a name without surrounding space.
+
+    Raises:
+        ConfigError: it is empty, too long or not printable.
+    """
+    name = text.strip()
+    if not name or len(name) > MAX_KEY_NAME_CHARS or not name.isprintable():
+        raise ConfigError(
+            f"must be printable text of 1 to {MAX_KEY_NAME_CHARS} characters", where=option
+        )
+    return name
 
 
 def _warn_of_foreign_keys(

@@ -219,11 +219,7 @@ def parse_explore_query(request: Request, store: Store, default: ExploreQuery) -
         ConfigError: a parameter is unknown or invalid.
     """
     parameters = request.query_params
-    for name in parameters:
-        known = name in _PARAMETERS or name in METRICS_BY_NAME or is_arrangement(name)
-        if not known:
-            hint = f"{suggest_word(name, [*_PARAMETERS, *METRICS_BY_NAME])}All catalogue columns are filters."
-            raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
+    _require_known_parameters(parameters)
     campaigns = {
         row.id: row.name for row in map(store.campaign, _given_values(request, "campaign"))
     }
@@ -301,6 +297,14 @@ def parse_leniently(request: Request, store: Store, default: ExploreQuery) -> Ex
         conditions=parse_alternatives(valid),
         unreadable_conditions=tuple(invalid),
     )
+
+
+def _require_known_parameters(names: Iterable[str]) -> None:
+    known = [*_PARAMETERS, *METRICS_BY_NAME]
+    for name in names:
+        if name not in known and not is_arrangement(name):
+            hint = f"{suggest_word(name, known)}All catalogue columns are filters."
+            raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
 
 
 def _given_values(request: Request, name: str) -> list[str]:
