@@ -162,7 +162,7 @@ def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> d
 def print_comparisons(
     results: Sequence[ComparisonResult], names: Mapping[str, str], *, form: str = TABLE
 ) -> None:
-    """Print comparisons; with JSON and CSV the notes go to standard error.
+    """Print comparisons, and once the notes that they share; with JSON and CSV to standard error.
 
     Args:
         results: the comparisons.
@@ -171,15 +171,28 @@ def print_comparisons(
     """
     if form != TABLE:
         print_rows(_flatten_results(results), (), form=form)
-    for number, one in enumerate(results):
+    lines = [_list_notes(one, names, form) for one in results]
+    common = [line for line in lines[0] if all(line in other for other in lines)]
+    for number, (one, own) in enumerate(zip(results, lines, strict=True)):
         if form == TABLE:
             click.echo("\n" if number else "", nl=False)
             _print_tables(one.comparison, names)
             _print_changed_counters(one.counters, one.comparison.query)
-        for line in (*attribute_rows(one.comparison.verdicts, names), *one.comparison.notes):
+        for line in own:
+            if len(results) == 1 or line not in common:
+                click.echo(line, err=form != TABLE)
+    if len(results) > 1 and common:
+        click.echo("\nAll comparisons:", err=form != TABLE)
+        for line in common:
             click.echo(line, err=form != TABLE)
-        if form == TABLE and one.counters:
-            click.echo(counter_changes.summarize_counters(one.counters))
+
+
+def _list_notes(one: ComparisonResult, names: Mapping[str, str], form: str) -> list[str]:
+    """List the sentences below the tables of a comparison."""
+    notes = [*attribute_rows(one.comparison.verdicts, names), *one.comparison.notes]
+    if form == TABLE and one.counters:
+        notes.append(counter_changes.summarize_counters(one.counters))
+    return notes
 
 
 def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]:

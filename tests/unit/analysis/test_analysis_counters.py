@@ -10,7 +10,12 @@ import pytest
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.cli.compare_command import ComparisonResult, print_comparisons
-from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.comparison import (
+    ComparisonQuery,
+    compare_samples,
+    compare_together,
+    compare_with_first,
+)
 from treehammer.analysis.comparison.counter_changes import (
     FEWER,
     MORE,
@@ -32,6 +37,7 @@ from treehammer.collectors.record.exact_counters import (
     list_exact_modes,
 )
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.read.measurement_selection import Selection
 from treehammer.terminal import JSON
 
 A, B = "6.38.00", "6.40.00"
@@ -182,3 +188,21 @@ def test_own_exact_metrics_are_compared_by_their_direction() -> None:
     rows = attach_counters(comparison.verdicts, changed.values())
     stored = {one.metric: one for one in stored_counters(rows)}
     assert {name: stored[name] for name in own} == {name: changed[name] for name in own}
+
+
+def test_notes_that_comparisons_share_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = SimulatedCampaign(roots=("6.36.00", "6.38.00", "6.40.00"), effect=0.2).samples()
+    questions = compare_with_first(
+        "root", ["6.36.00", "6.38.00", "6.40.00"], delta=0.02, selection=Selection()
+    )
+    found = [ComparisonResult(one) for one in compare_together(samples, questions, now_us=0)]
+    print_comparisons(found[:1], {})
+    alone = capsys.readouterr().out
+    print_comparisons(found, {})
+    together = capsys.readouterr().out
+    assert "All comparisons:" not in alone
+    tables, _, common = together.partition("\nAll comparisons:\n")
+    for sentence in ("Effects are means of ln(B/A)", "Times of either side"):
+        assert alone.count(sentence) == common.count(sentence) == 1
+        assert sentence not in tables
+    assert tables.count("6.38.00 is ") == 2  # its sentences on CPU and wall time
