@@ -1,6 +1,6 @@
 """Paired mode: scatter of A/A launches, and planted slowdowns found by six jobs.
 
-Each job measures two slowdowns against one base and launches the base against itself once.  Tables in ``data/`` grow with each campaign, so that a benchmark that was stopped goes on later.
+Each job measures two slowdowns against one base, with two A/A launches as their controls.  Tables in ``data/`` grow with each campaign, so that a benchmark that was stopped goes on later.
 """
 
 from __future__ import annotations

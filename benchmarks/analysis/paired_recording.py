@@ -35,7 +35,7 @@ TEST_FOLDER = Path(__file__).with_name("planted")
 #: Jobs of one campaign.
 CAMPAIGN_JOBS = 6
 #: Compared axis, its base, and the other sides with their share of the planted blocks: one job
-#: measures both slowdowns, and one A/A launch is the control of both.
+#: measures both slowdowns, and its two controls are the launches of an A/A job.
 AXIS, BASE = "twin", "a"
 BLOCK_SHARES = {"b": 1.0, "c": 0.5}
 CPU, WALL = HEADLINE_METRICS

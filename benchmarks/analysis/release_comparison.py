@@ -42,7 +42,7 @@ SOLO_OPTIONS = (
     *("-P", f"root={','.join(sorted(WHEELS))}", "-P", "cache_mb=0,30,300", "-P", "cache=cold"),
     *("-S", "passes=1", "-S", "rounds=1", "-S", "repeats=4"),
 )
-#: Two launches of each other release in each of three jobs, and one A/A launch.
+#: Three jobs, each with two launches and one A/A launch for each other release.
 PAIRED_OPTIONS = (
     *("-P", f"root={','.join((REFERENCE_RELEASE, *OTHER_RELEASES))}", "-P", "cache_mb=30"),
     *("-S", "mode=paired", "-S", "rounds=2", "-S", "repeats=3"),
