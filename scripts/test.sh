@@ -3,7 +3,7 @@
 # A file stays on one worker, and so do all files that use the same testbed, demo or other expensive
 # fixture; tests/conftest.py makes these groups and puts them first, and their order is kept.
 # Many tests wait, so there are more workers than cores; those at a testbed wait longest.
-# Continuous integration lists the slowest tests.
+# Continuous integration lists the slowest tests; PYTEST_ADDOPTS may ask for more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Real experiment files beside the checkout, if there are any. No test needs them.
@@ -12,8 +12,9 @@ if [ -z "${TREEHAMMER_SHARED_DATA:-}" ] && [ -d ../shared/data ]; then
     export TREEHAMMER_SHARED_DATA
 fi
 case " $* " in
-    *" --services "*) more=2 ;;
+    *" --services "*) more=3 ;;
     *) more=1 ;;
 esac
 workers=$(($(nproc) + more))
-exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-$((workers > 8 ? 8 : workers))}" --dist loadgroup --no-loadscope-reorder ${CI:+--durations=25} "$@"
+export PYTEST_ADDOPTS="${CI:+--durations=25} ${PYTEST_ADDOPTS:-}"
+exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-$((workers > 8 ? 8 : workers))}" --dist loadgroup --no-loadscope-reorder "$@"
