@@ -148,42 +148,38 @@ def test_unreachable_collector_fails(known: sites_file.SitesFileContent, tmp_pat
     assert found["schedd"].result == found["machines"].result == PROBE_SKIPPED
 
 
-@pytest.mark.parametrize(
-    ("claims", "words"),
-    [
-        (None, "no token in"),
-        ({}, "does not expire"),
-        ({"exp": -100}, "expired at"),
-        ({"exp": +3600}, "valid until"),
-    ],
-)
-def test_unusable_token_is_reported(
-    known: sites_file.SitesFileContent, tmp_path: Path, claims: dict[str, int] | None, words: str
-) -> None:
-    """``claims`` has expiry times relative to now, so that test names are stable."""
+def test_unusable_tokens_are_reported(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
     site, pool = _first(known)
-    tokens = tmp_path / "tokens"
-    tokens.mkdir()
-    if claims is not None:
-        now = int(time.time())
-        (tokens / "mine").write_text(_token({name: now + left for name, left in claims.items()}))
-        (tokens / "mine").chmod(0o600)
-    path = tmp_path / "sites.toml"
-    sites_file.write_sites_file([site], [dataclasses.replace(pool, token_dir=tokens)], path)
-    # In a new process, as HTCondor keeps the sessions of valid tokens.
-    done = subprocess.run(
-        [sys.executable, "-m", "treehammer", "--sites-file", str(path), "sites", "check", "--json"],
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    assert done.returncode == ExitCode.REGRESSION
-    found = {row["check"]: row for row in json.loads(done.stdout)}
-    assert words in next(
-        row["finding"] for check, row in found.items() if check.startswith("token")
-    )
-    assert found["collector"]["result"] == PROBE_FAILED
-    assert "denies access" in found["collector"]["finding"]
-    assert "token_dir" in found["collector"]["remedy"]
+    now = int(time.time())
+    cases: dict[str, dict[str, int] | None] = {
+        "no token in": None,
+        "does not expire": {},
+        "expired at": {"exp": now - 100},
+        "valid until": {"exp": now + 3600},
+    }
+    checking = {}
+    for number, (words, claims) in enumerate(cases.items()):
+        tokens = tmp_path / str(number)
+        tokens.mkdir()
+        if claims is not None:
+            (tokens / "mine").write_text(_token(claims))
+            (tokens / "mine").chmod(0o600)
+        path = tmp_path / f"sites{number}.toml"
+        sites_file.write_sites_file([site], [dataclasses.replace(pool, token_dir=tokens)], path)
+        # In new processes, as HTCondor keeps the sessions of valid tokens.
+        command = [sys.executable, "-m", "treehammer", "--sites-file", str(path)]
+        checking[words] = subprocess.Popen(
+            [*command, "sites", "check", "--json"], stdout=subprocess.PIPE
+        )
+    printed = {words: process.communicate()[0] for words, process in checking.items()}
+    for words, output in printed.items():
+        assert checking[words].returncode == ExitCode.REGRESSION
+        found = {row["check"]: row for row in json.loads(output)}
+        tokens_row = next(row for check, row in found.items() if check.startswith("token"))
+        assert words in tokens_row["finding"]
+        assert found["collector"]["result"] == PROBE_FAILED
+        assert "denies access" in found["collector"]["finding"]
+        assert "token_dir" in found["collector"]["remedy"]
 
 
 def test_grid_resource_is_reached(
