@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 from benchmark_modules import SHORT_ROWS, import_short_benchmarks
-from service_thread import ServiceThread, StartService
+from quick_databases import quick_databases  # noqa: F401 - a fixture
+from service_thread import ServiceThread, StartService, start_service  # noqa: F401 - a fixture
 
 from treehammer.errors import NothingToDoError
 from treehammer.sql.write.store import Store
@@ -32,7 +33,7 @@ def port(service: ServiceThread) -> int:
 def test_benchmarked_pages_show_rows(
     named: Callable[[str], ModuleType],
     tmp_path: Path,
-    start_service: StartService,
+    start_service: StartService,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     databases, pages, records = (
@@ -52,7 +53,8 @@ def test_benchmarked_pages_show_rows(
 
 
 def test_empty_page_is_refused(
-    named: Callable[[str], ModuleType], start_service: StartService
+    named: Callable[[str], ModuleType],
+    start_service: StartService,  # noqa: F811
 ) -> None:
     pages, world = named("service.page_cost"), named("harness.synthetic_measurements")
     long_ago = int(f"{datetime.now(UTC).date() - timedelta(days=50):%Y%m%d}")
