@@ -18,9 +18,11 @@ from treehammer.errors import ForeignCampaignError
 from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.outcomes import literal_text
 from treehammer.sql.core.row_mapping import insert_new_rows, split_ids
-from treehammer.sql.core.rows import CampaignOwnerRow, ReceiptRow
-from treehammer.sql.core.schema import campaign_owner, job, receipt
+from treehammer.sql.core.rows import CampaignOwnerRow, CampaignRow, ReceiptRow
+from treehammer.sql.core.schema import access_key, campaign_owner, job, receipt
 
+#: Group of campaigns that this installation submits without a key; administrators act for it.
+LOCAL_OWNER = "(this installation)"
 #: Kinds of receipts: measurements of a job, a campaign with its jobs, a check of a replica.
 MEASUREMENTS, CAMPAIGN, REPLICA = "measurements", "campaign", "replica"
 
@@ -84,6 +86,24 @@ def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) ->
                 receipts[key] = sender.make_receipt(one.kind, subject, id_)
     insert_new_rows(connection, campaign_owner, claims.values())
     insert_new_rows(connection, receipt, receipts.values())
+
+
+def claim_campaign(connection: Connection, campaign: CampaignRow, key_id: str) -> None:
+    """Record the owner of a campaign that this installation submits, unless it has one.
+
+    Its identity and those of its jobs are on the pages of a service with this database, so that
+    another group could send something of it first. A database without keys is not served.
+
+    Args:
+        connection: connection of a write transaction.
+        campaign: that is submitted.
+        key_id: key that signs the tokens of its jobs; '' for none.
+    """
+    owners = dict(connection.execute(sa.select(access_key.c.key_id, access_key.c.owner)).all())
+    if owners and fetch_owner(connection, campaign.id) is None:
+        owner = owners.get(key_id, LOCAL_OWNER)
+        claim = CampaignOwnerRow(campaign.id, owner, campaign.created_us)
+        insert_new_rows(connection, campaign_owner, [claim])
 
 
 def fetch_owner(connection: Connection, campaign_id: str) -> str | None:

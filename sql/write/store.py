@@ -37,7 +37,13 @@ from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write import audit_trail, quality_flags, retention, rollups
 from treehammer.sql.write.dimension_rows import DimensionCache, DimensionWriter, cache_of
-from treehammer.sql.write.ownership import Delivery, Sender, fetch_owner, record_deliveries
+from treehammer.sql.write.ownership import (
+    Delivery,
+    Sender,
+    claim_campaign,
+    fetch_owner,
+    record_deliveries,
+)
 from treehammer.sql.write.quarantine import (
     ChangeScope,
     DatabaseChange,
@@ -142,16 +148,25 @@ class Store(ResultsReader):
         campaign: CampaignRow,
         jobs: Iterable[JobRow],
         permit: Callable[[Connection], None] | None = None,
+        *,
+        key_id: str | None = None,
     ) -> None:
         """Insert a campaign and its jobs; existing rows stay unchanged.
 
-        ``permit`` runs first, in the same transaction; its error leaves the database unchanged.
+        Args:
+            campaign: to insert.
+            jobs: of the campaign.
+            permit: called first, in the same transaction; its error leaves the database unchanged.
+            key_id: key that signs the tokens of the jobs, '' for none, of a campaign that this
+                installation submits; None leaves its owner to the first sender.
         """
         with write_transaction(self._engine) as connection:
             if permit is not None:
                 permit(connection)
             insert_missing_rows(connection, schema.campaign, [campaign])
             insert_missing_rows(connection, schema.job, jobs)
+            if key_id is not None:
+                claim_campaign(connection, campaign, key_id)
 
     def apply_upload(self, upload: CampaignUpload, sender: Sender) -> UploadResult:
         """Record a campaign that another installation uploaded.

@@ -88,7 +88,10 @@ def submit_plan(
             CampaignUploader(settings).register_campaign(plan.campaign_id)
         # Fetching software may have taken an hour: the submission starts now.
         store.add_campaign(
-            replace(campaign, created_us=time.time_ns() // 1000), rows.values(), permit
+            replace(campaign, created_us=time.time_ns() // 1000),
+            rows.values(),
+            permit,
+            key_id=service.key.key_id if service and service.key else "",
         )
         for name in sorted({row.batch_system for row in rows.values()}):
             jobs = {

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 from measurement_factory import make_measurement
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.compiled_statements import compile_query, compile_statement, round_length
 from treehammer.sql.core.database_engine import read_transaction
 from treehammer.sql.core.schema import measurement
-from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.store import Store
 
+#: Class of the dialect.
+SQLITE: Any = SQLiteDialect_pysqlite
 _BY_ID_AND_ROUND = sa.select(measurement.c.measurement_id).where(
     measurement.c.measurement_id.in_(sa.bindparam("ids", expanding=True)),
     measurement.c.round == sa.bindparam("round"),
@@ -31,7 +35,7 @@ def test_lists_of_any_length_find_their_rows_only(store: Store, count: int) -> N
     known = [make_measurement(job=str(number)) for number in range(6)]
     store.add(known)
     wanted = [one.id for one in known[:count]]
-    engine = open_engine(store.url, create=False)
+    engine = store._engine
     with read_transaction(engine) as connection:
         rows = backend_of(engine).fetch_rows(
             connection, _BY_ID_AND_ROUND, {"ids": [*wanted, "nothing"], "round": 1}
@@ -39,26 +43,23 @@ def test_lists_of_any_length_find_their_rows_only(store: Store, count: int) -> N
         none = backend_of(engine).fetch_rows(
             connection, _BY_ID_AND_ROUND, {"ids": wanted, "round": 2}
         )
-    engine.dispose()
     assert sorted(row[0] for row in rows) == sorted(wanted)
     assert not none
 
 
 def test_similar_lengths_share_one_compiled_query() -> None:
-    dialect = sa.create_engine("sqlite://").dialect
-    query = compile_query(_BY_ID_AND_ROUND, 4, type(dialect), "qmark")
+    query = compile_query(_BY_ID_AND_ROUND, 4, SQLITE, "qmark")
     assert query.text.count("?") == 5
     assert query.bind({"ids": ["a", "b", "c"], "round": 1}) == ("a", "b", "c", None, 1)
 
 
 def test_empty_text_is_stored_as_null() -> None:
-    dialect = sa.create_engine("sqlite://").dialect
     change = (
         sa.update(measurement)
         .where(measurement.c.measurement_id == sa.bindparam("id"))
         .values(slot=sa.bindparam("slot"), plausible=sa.bindparam("good"))
     )
-    compiled = compile_statement(change, type(dialect), "qmark")
+    compiled = compile_statement(change, SQLITE, "qmark")
     rows = compiled.bind([{"id": "a", "slot": "", "good": True}])
     assert dict(zip(compiled.names, rows[0], strict=True)) == {
         "id": "a",

@@ -131,6 +131,32 @@ def test_other_groups_cannot_change_a_campaign(
         assert [job.state for job in store.jobs("c1")] == ["running"]
 
 
+@pytest.mark.parametrize("has_key", [True, False])
+def test_others_cannot_be_first_to_send_to_a_campaign_submitted_here(
+    service: ServiceThread, alice: AccessKey, mallory: AccessKey, has_key: bool
+) -> None:
+    """The identities of its jobs are on the service's pages before any of them reports."""
+    with Store.open(service.url) as store:
+        store.add_campaign(CAMPAIGN, [JOB], key_id=alice.key_id if has_key else "")
+    forged = mint_job_token(mallory, "c1", "j1", LATER)
+    assert send(service, forged, make_own("c1", "j1", host="forged")).status_code == 403
+    assert upload(service, mallory, replace(JOB, state="cancelled")).status_code == 403
+    answer = send(service, mint_job_token(alice, "c1", "j1", LATER), make_own("c1", "j1"))
+    assert answer.status_code == (200 if has_key else 403)
+    admin = service.make_key("admin", owner="admins")
+    assert send(service, admin.text, make_own("c1", "j1", round_=2)).json()["new"] == 1
+    assert "forged" not in str(stored(service))
+
+
+def test_imported_campaign_belongs_to_the_first_sender(
+    service: ServiceThread, alice: AccessKey, mallory: AccessKey
+) -> None:
+    with Store.open(service.url) as store:
+        store.add_campaign(CAMPAIGN, [JOB])
+    assert send(service, alice.text, make_own("c1", "j1")).status_code == 200
+    assert send(service, mallory.text, make_own("c1", "j2")).status_code == 403
+
+
 def test_other_groups_cannot_join_a_common_start(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
