@@ -11,9 +11,15 @@ from treehammer.durations import SECOND_US
 MEGABYTE = 1_000_000
 
 
-def pluralize(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: ``1 job``, ``2 jobs``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
+def join_lines(text: str) -> str:
+    """Join the lines of a message to one line of sentences."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    return " ".join([*(line.removesuffix(".") + "." for line in lines[:-1]), *lines[-1:]])
 
 
 def format_time(time_us: int) -> str:

@@ -18,7 +18,7 @@ from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.watch.patrol_starts import FINISHED, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.campaign_polling import make_tracker, poll_campaign
-from treehammer.text_formatting import format_share
+from treehammer.text_formatting import format_share, join_lines
 
 _LOG = logging.getLogger(__name__)
 
@@ -187,6 +187,6 @@ def follow_all(
         try:
             settlement.follow(start, now_us)
         except TreehammerError as error:
-            problems[start.entry] = " ".join(str(error).split())
+            problems[start.entry] = join_lines(str(error))
             _LOG.warning("%s: campaign %s: %s", start.entry, start.campaign_id, error)
     return problems

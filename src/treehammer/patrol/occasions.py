@@ -16,6 +16,7 @@ from treehammer.errors import ConfigError, SourceError, TreehammerError
 from treehammer.hctests.git.pinned_tests import list_refs
 from treehammer.patrol.patrol_file import PACKAGE_INDEX, PatrolEntry, ReleaseSource
 from treehammer.patrol.start_times import US
+from treehammer.text_formatting import join_lines
 
 COMMIT, TAG, RELEASE = "commit:", "tag:", "release:"
 _VERSION = re.compile(r"v?\d+([./-]\d+)+([a-z]+\d*)?")
@@ -72,7 +73,7 @@ class RepeatedLook:
                 self._value, self._errors, self.problem = self._look(), 0, ""
             except TreehammerError as error:
                 self._value, self._errors = None, self._errors + 1
-                self.problem = " ".join(str(error).split())
+                self.problem = join_lines(str(error))
             delays = min(2**self._errors, self._MAX_DELAYS)
             self._next_us = now_us + delays * self._every_us
         return self._value
@@ -132,7 +133,7 @@ class OccasionFinder:
             return {}
         versions = self._releases.value(now_us)
         if versions is None:
-            raise ConfigError(self._releases.problem, where=f"releases.source {self._source.place}")
+            raise ConfigError(self._releases.problem)
         return {
             name: Occasion(name, now_us, spec, {"root": (self._source.axis_value(value),)})
             for name, value in ((name_occasion(RELEASE, v), v) for v in versions.values())
@@ -172,6 +173,9 @@ def _list_local_releases(place: Path) -> list[str]:
             return sorted(name for name in names if _VERSION.fullmatch(name))
         lines = place.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read ({error})", where=f"releases.source {place}") from error
+        raise ConfigError(
+            f"cannot be read ({getattr(error, 'strerror', '') or error})",
+            where=f"releases.source {place}",
+        ) from error
     words = (line.partition("#")[0].strip() for line in lines)
     return [word for word in words if word]

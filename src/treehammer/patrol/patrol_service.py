@@ -40,6 +40,7 @@ from treehammer.sql.watch import patrol_report
 from treehammer.sql.watch.patrol_lease import LEASE_S, Clock, LeaseLostError, PatrolLease
 from treehammer.sql.watch.patrol_starts import CLAIMED, PROBE, STORED, SUBMITTED, PatrolStarts
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import join_lines
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class _EntryState:
 
     def note(self, text: str) -> None:
         """Add a remark, once."""
-        line = " ".join(text.split())
+        line = join_lines(text)
         if line and line not in self.notes:
             self.notes.append(line)
 
@@ -338,7 +339,7 @@ class Patrol:
         before = self._retries.get((entry, occasion))
         delay_s = min(MAX_RETRY_S, 2 * before.delay_s) if before else RETRY_S
         if before is None or before.reason != reason:
-            _LOG.info("%s: %s: %s", entry, occasion, " ".join(reason.split()))
+            _LOG.info("%s: %s: %s", entry, occasion, join_lines(reason))
         # Forget occasions of the past, which will not start any more.
         day_ago_us = now_us - 86_400 * US
         self._retries = {k: v for k, v in self._retries.items() if v.next_us > day_ago_us}

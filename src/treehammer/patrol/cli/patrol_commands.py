@@ -153,7 +153,7 @@ def check(settings: Settings, file: Path, form: str) -> None:
             problems.append(f"{entry.name}: {error}")
     if problems:
         raise ConfigError(
-            pluralize(len(problems), "entry") + " cannot start",
+            pluralize(len(problems), "entry", "entries") + " cannot start",
             where=str(file),
             hint="\n  ".join(problems),
         )
