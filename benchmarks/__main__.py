@@ -9,6 +9,7 @@ import time
 from benchmarks.analysis import (
     aa_jobs,
     bisection_simulation,
+    change_replay,
     change_simulation,
     paired_campaigns,
     planted_causes,
@@ -53,6 +54,7 @@ SIMPLE_BENCHMARKS = {
     "export": export_cost.measure,
     "simulation": verdict_simulation.measure,
     "changes": change_simulation.measure,
+    "change-replay": change_replay.measure,
     "tls": tls_cost.measure,
     "bisection": bisection_simulation.measure,
     "patrol": patrol_kills.measure,
@@ -81,7 +83,7 @@ CONFIGURABLE_BENCHMARKS = {
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
 #: Take hours or install other tools: run only when named.
-EXPLICIT_ONLY = ("releases", "paired", "peers", "changes", "patrol-story")
+EXPLICIT_ONLY = ("releases", "paired", "peers", "changes", "change-replay", "patrol-story")
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import chain
 from statistics import fmean
@@ -111,19 +111,34 @@ class SearchTally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+#: What a trial plants: kind, size (0 for none) and number.
+PlantedTrial = tuple[str, float, int]
+
+
 def measure() -> list[RatioFigure]:
     """Simulate, search and count."""
+    return measure_trials(simulate_jobs, "changes")
+
+
+def measure_trials(make_jobs: MakeJobs, table: str) -> list[RatioFigure]:
+    """Search the jobs of all trials, print the counts and write ``results/TABLE.csv``.
+
+    Args:
+        make_jobs: makes the jobs of a trial, given random numbers and the step.
+        table: name of the table.
+    """
     _install_otava()
     planted = [
         (name, size, trial) for name in KINDS for size in SIZES for trial in range(TRIALS)
     ] + [("nothing", 0.0, trial) for trial in range(TRIALS * 2)]
     tallies: dict[tuple[str, float, str], SearchTally] = {}
     with ProcessPoolExecutor(2) as pool:
-        for one in chain.from_iterable(pool.map(_run_trial, planted, chunksize=4)):
+        run = partial(_run_trial, make_jobs)
+        for one in chain.from_iterable(pool.map(run, planted, chunksize=4)):
             key = one.kind, one.size, one.method
             tallies.setdefault(key, SearchTally(*key)).add(one)
     rows = list(tallies.values())
-    write_rows("changes", [asdict(one) for one in rows])
+    write_rows(table, [asdict(one) for one in rows])
     print_table(rows)
     return list(_summarize(rows))
 
@@ -161,25 +176,30 @@ def _summarize(rows: Sequence[SearchTally]) -> Iterator[RatioFigure]:
         yield RatioFigure(f"{method}: attributed wrongly", total.wrong / planted.trials)
 
 
-def _run_trial(planted: tuple[str, float, int]) -> list[SearchTally]:
-    """Simulate one trial and count the findings of each method."""
+def _run_trial(make_jobs: MakeJobs, planted: PlantedTrial) -> list[SearchTally]:
+    """Make the jobs of one trial and count the findings of each method."""
+    rng, step = draw_step(planted)
+    jobs = list(make_jobs(rng, step))
+    return [count_alerts(planted, method, step, search(jobs)) for method, search in METHODS.items()]
+
+
+def draw_step(planted: PlantedTrial) -> tuple[np.random.Generator, PlantedStep]:
+    """Draw the day of a trial's step; return it with the random numbers of its jobs."""
     name, size, trial = planted
     rng = np.random.default_rng([SEED, *name.encode(), round(1000 * size), trial])
     attribution, subject, only = KINDS.get(name, (Attribution.CENTRAL, "", False))
     day = int(rng.integers(MARGIN_DAYS, DAYS - MARGIN_DAYS))
-    step = PlantedStep(attribution, subject, math.log1p(size), day, only)
-    jobs = list(simulate_jobs(rng, step))
-    return [_count(planted, method, step, search(jobs)) for method, search in METHODS.items()]
+    return rng, PlantedStep(attribution, subject, math.log1p(size), day, only)
 
 
-def _count(
-    planted: tuple[str, float, int], method: str, step: PlantedStep, alerts: Sequence[Alert]
+def count_alerts(
+    planted: PlantedTrial, method: str, step: PlantedStep, alerts: Sequence[Alert]
 ) -> SearchTally:
     """Count the alerts of one trial: a method without attribution is right about any changed series."""
     name, size, _ = planted
     tally = SearchTally(name, size, method, trials=1, groups=len(alerts))
-    near = [one for one in alerts if size and abs(one.day - step.day) <= DAY_TOLERANCE]
-    right = [one for one in near if _is_right(one, step)]
+    near = [one for one in alerts if is_near(one, step)]
+    right = [one for one in near if is_right(one, step)]
     tally.false = len(alerts) - len(near)
     tally.found = int(bool(right))
     tally.wrong = int(bool(near) and not right)
@@ -187,7 +207,13 @@ def _count(
     return tally
 
 
-def _is_right(alert: Alert, step: PlantedStep) -> bool:
+def is_near(alert: Alert, step: PlantedStep) -> bool:
+    """Whether an alert is at the time of the step."""
+    return bool(step.size) and abs(alert.day - step.day) <= DAY_TOLERANCE
+
+
+def is_right(alert: Alert, step: PlantedStep) -> bool:
+    """Whether an alert points at what changed, or at any changed series if it points at nothing."""
     if alert.attribution:
         return (alert.attribution, alert.subject) == (step.attribution.value, step.subject)
     return any(step.slows(place) for place in alert.places)
@@ -221,7 +247,7 @@ def simulate_jobs(rng: np.random.Generator, step: PlantedStep) -> Iterator[Simul
                 base = -3 + number % len(VARIANTS) + hosts[host] + site_days[day]
                 base += rng.normal(0, JOB_SPREAD)
                 times = {
-                    release: base + _slowdown(step, place, release, day)
+                    release: base + slowdown(step, place, release, day)
                     for release in (CONTROL, *RELEASES)
                 }
                 ratios = {
@@ -232,7 +258,8 @@ def simulate_jobs(rng: np.random.Generator, step: PlantedStep) -> Iterator[Simul
                 yield SimulatedJob(place, f"{site}-{host}", day, raw, ratios)
 
 
-def _slowdown(step: PlantedStep, place: SeriesPlace, release: str, day: int) -> float:
+def slowdown(step: PlantedStep, place: SeriesPlace, release: str, day: int) -> float:
+    """Return ln of the factor on the times of a release at a place and day."""
     of_release = SeriesPlace(place.site, place.storage_site, place.door, release)
     return step.size if day >= step.day and step.slows(of_release) else 0.0
 
@@ -244,6 +271,10 @@ def _simulate_days(rng: np.random.Generator, spread: float) -> np.ndarray:
         fresh = math.sqrt(1 - DAY_CORRELATION**2) * effects[day]
         effects[day] = DAY_CORRELATION * effects[day - 1] + fresh
     return effects
+
+
+#: Makes the jobs of a trial.
+MakeJobs = Callable[[np.random.Generator, PlantedStep], Iterator[SimulatedJob]]
 
 
 @dataclass(frozen=True)
