@@ -103,7 +103,15 @@ DEFAULT_JOB_LIMIT = 60
     default="local",
     show_default=True,
     shell_complete=complete_sites,
-    help="Site that runs the jobs.",
+    help="Site whose storage is read.",
+)
+@click.option(
+    "--from",
+    "from_site",
+    metavar="SITE",
+    default="",
+    shell_complete=complete_sites,
+    help="Site that runs the jobs, e.g. 'local' [default: the site of --site].",
 )
 @click.option(
     "--resume",
@@ -173,6 +181,7 @@ def _make_question(
     certainty: float,
     job_limit: int,
     site: str,
+    from_site: str,
     axes: Mapping[str, tuple[str, ...]],
     overrides: Mapping[str, str],
 ) -> BisectionQuestion:
@@ -192,7 +201,7 @@ def _make_question(
         axes=axes,
         overrides=overrides,
         sites=(site,),
-        from_sites=(),
+        from_sites=(from_site,) if from_site else (),
         metric=metric,
         is_exact=exact,
         certainty=certainty,

@@ -1,0 +1,55 @@
+"""Options of ``treehammer bisect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from treehammer import config
+from treehammer.submit.bisection.bisection_state import BisectionState
+from treehammer.submit.cli import bisect_command
+
+TEST_TOML = """
+[test]
+name = "fixed"
+payload = "run.sh"
+[matrix]
+root = ["none"]
+"""
+
+
+class SearchStarted(Exception):
+    """Ends a command when its search begins."""
+
+
+@pytest.mark.parametrize(
+    ("options", "sites", "from_sites"),
+    [
+        ([], ("local",), ()),
+        (["--site", "FAR", "--from", "local"], ("FAR",), ("local",)),
+    ],
+)
+def test_a_site_may_read_the_storage_of_another(
+    options: list[str],
+    sites: tuple[str, ...],
+    from_sites: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "test.toml").write_text(TEST_TOML)
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    begun: list[BisectionState] = []
+
+    def begin(state: BisectionState, *_others: object) -> None:
+        begun.append(state)
+        raise SearchStarted
+
+    monkeypatch.setattr(bisect_command, "BisectionRun", begin)
+    settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
+    arguments = ["path:/a", "path:/b", str(tmp_path), "--over", "path:/a,path:/b", *options]
+    result = CliRunner().invoke(bisect_command.bisect, arguments, obj=settings)
+    assert isinstance(result.exception, SearchStarted), result.output
+    assert (begun[0].question.sites, begun[0].question.from_sites) == (sites, from_sites)
