@@ -25,6 +25,9 @@ from treehammer.sql.core.rows import VerdictRow
 
 #: More results with one claim than this are counted rather than named.
 MAX_NAMED = 3
+#: Metric that is mentioned beside CPU time.
+WALL = "wall_per_event_s"
+_SITES = re.compile(r"over (\d+) sites")
 _FRACTION = re.compile(r"\b(branches|events)=(\S+)%")
 
 
@@ -118,7 +121,8 @@ def _describe_results(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
         known = known if metric in METRIC_TITLES else {}
         news = [one for one in results if known.get(_identify_part(one)) is not one.claim]
         if news:
-            text = _describe_metric(news, len(results), names)
+            walls = [] if metric == WALL else [row for row in rows if row.metric == WALL]
+            text = _describe_metric(news, _Scope.find(results, walls), names)
             text = f"{place}, {text}." if place and first else f"{text}."
             first = False
             yield text if text.startswith(metric) else text[0].upper() + text[1:]
@@ -129,12 +133,46 @@ def _identify_part(one: _Result) -> tuple[str, str]:
     return one.row.comparison_key, one.row.site
 
 
-def _describe_metric(results: Sequence[_Result], total: int, names: Mapping[str, str]) -> str:
+@dataclass(frozen=True)
+class _Scope:
+    """All results on a metric.
+
+    Attributes:
+        total: number of results, including those that need no words.
+        noun: a word for several of them.
+        wall_times: verdicts on wall time, by the part of the measurements that they hold for.
+    """
+
+    total: int
+    noun: str
+    wall_times: Mapping[tuple[str, str], VerdictRow]
+
+    @classmethod
+    def find(cls, results: Sequence[_Result], wall_times: Sequence[VerdictRow]) -> _Scope:
+        """Find out whether results differ in their variants or in their sites."""
+        labels, sites = ({getattr(one.row, name) for one in results} for name in ("label", "site"))
+        noun = "cases"
+        if len(labels) == len(results):
+            noun = "variants" if len(sites) == 1 else noun
+        elif len(sites) == len(results):
+            noun = "sites"
+        return cls(len(results), noun, {(row.comparison_key, row.site): row for row in wall_times})
+
+    def describe_wall_time(self, group: Sequence[_Result]) -> str:
+        """Describe the change of wall time where the same is claimed of it; '' elsewhere."""
+        rows = [self.wall_times.get(_identify_part(one)) for one in group]
+        same = [row for row in rows if row and _find_claim(row) is group[0].claim]
+        if group[0].claim not in (Claim.MORE, Claim.LESS) or len(same) < len(group):
+            return ""
+        return f" (wall time {_join_sizes([row.effect or 0.0 for row in same])} %)"
+
+
+def _describe_metric(results: Sequence[_Result], scope: _Scope, names: Mapping[str, str]) -> str:
     """Describe the claims on one metric.
 
     Args:
         results: to describe, at least one.
-        total: number of results, including those that need no words.
+        scope: all results on the metric.
         names: of campaigns, by identity.
     """
     row = results[0].row
@@ -156,7 +194,7 @@ def _describe_metric(results: Sequence[_Result], total: int, names: Mapping[str,
             wordings = claim.value if is_time else _PLAIN_WORDING.get(claim, claim.value)
             wording = wordings[bool(clauses)]
             clause = wording.format(**words, size=_describe_size(group))
-            clauses.append(clause + _join_parts(group, total))
+            clauses.append(clause + scope.describe_wall_time(group) + _join_parts(group, scope))
     return "; ".join(clauses)
 
 
@@ -199,14 +237,14 @@ def _describe_amount(effect: float) -> str:
     return f"{format_change_size(effect)} % {'more' if effect > 0 else 'less'}"
 
 
-def _join_parts(group: Sequence[_Result], total: int) -> str:
+def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
     """Name or count the parts that a claim holds for; '' where there is only one."""
-    if total == 1:
+    if scope.total == 1:
         return ""
     if len(group) > MAX_NAMED:
-        return (
-            f" in {len(group)} of {total} cases" if len(group) < total else f" in all {total} cases"
-        )
+        preposition = "at" if scope.noun == "sites" else "in"
+        share = f"{len(group)} of" if len(group) < scope.total else "all"
+        return f" {preposition} {share} {scope.total} {scope.noun}"
     *others, last = [one.part for one in group]
     return f" {', '.join(others)} and {last}" if others else f" {last}"
 
@@ -233,7 +271,13 @@ def _find_common_place(rows: Sequence[VerdictRow]) -> str:
     places = {describe_place(row) for row in rows if row.effect is not None}
     places = places or {describe_place(row) for row in rows}
     (site,) = sites
-    return places.pop() if len(places) == 1 else site and f"at {site}"
+    if len(places) == 1:
+        return places.pop()
+    counts = [_SITES.fullmatch(place) for place in places]
+    numbers = sorted(int(found[1]) for found in counts if found)
+    if len(numbers) == len(places):
+        return f"over {numbers[0]} to {numbers[-1]} sites"
+    return site and f"at {site}"
 
 
 def _name_side(axis: str, value: str) -> str:

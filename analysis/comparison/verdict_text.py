@@ -21,8 +21,8 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.measurement_selection import parse_alternatives
-from treehammer.text_formatting import format_signed, pluralize
+from treehammer.sql.read.measurement_selection import Condition, parse_alternatives
+from treehammer.text_formatting import format_signed, format_significant, pluralize
 
 #: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
 MAX_SHOWN_EFFECT = math.log(1e4)
@@ -53,14 +53,15 @@ def format_metric_value(metric: str, value: float, unit: str) -> str:
     if metric in METRIC_TITLES:
         return format_milliseconds(value)
     if unit not in ("s", "Hz", "B", "B/s"):
-        return f"{value:.3g}" if unit == "1" else f"{value:.3g} {unit}"
+        number_text = format_significant(value)
+        return number_text if unit == "1" else f"{number_text} {unit}"
     prefix, size = next(
         ((name, size) for name, size in _PREFIXES if abs(value) >= size), _PREFIXES[-1]
     )
     if unit == "s" and size > 1:
         prefix, size = "", 1.0
     number = value / size
-    return f"{number:.0f} {prefix}{unit}" if number >= 99.95 else f"{number:#.3g} {prefix}{unit}"
+    return f"{format_significant(number, trailing_zeros=True)} {prefix}{unit}"
 
 
 def title_metrics(rows: Iterable[VerdictRow]) -> str:
@@ -86,7 +87,7 @@ def format_delta(delta: float | None) -> str:
 
 
 def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Describe the row's comparison, e.g. ``root 6.40.00 against 6.38.00, site=SITE_A, ±5 %``.
+    """Describe the row's comparison, e.g. ``ROOT 6.40.00 against 6.38.00, site=SITE_A, ±5 %``.
 
     Args:
         row: any of it.
@@ -95,7 +96,8 @@ def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
     evidence = VerdictEvidence.from_json(row.evidence)
     a, b = side_names(row, names)
     what = f"{b} against {a}"
-    words = [what if row.axis == SELECTION_AXIS else f"{row.axis} {what}"]
+    axis = "ROOT" if row.axis == "root" else row.axis
+    words = [what if row.axis == SELECTION_AXIS else f"{axis} {what}"]
     words.append(describe_selection(evidence, names, sides=row.axis != SELECTION_AXIS))
     if evidence.among:
         words.append(f"among {len(evidence.among)} asked together")
@@ -133,10 +135,19 @@ def describe_selection(
 
 def _format_conditions(texts: Sequence[str] | None) -> list[str]:
     try:
-        return [str(where) for where in parse_alternatives(texts or ())]
+        return [_format_condition(where) for where in parse_alternatives(texts or ())]
     except ConfigError:
         # Stored by another version, with a column that this one does not know.
         return [*(texts or ())]
+
+
+def _format_condition(where: Condition) -> str:
+    """Write a condition; bounds of days as ``since 2026-11-01`` and ``until 2026-11-30``."""
+    bound = {">=": "since", "<=": "until"}.get(where.operator)
+    text = str(where.value)
+    if bound is None or where.column != "day" or len(text) != 8:
+        return str(where)
+    return f"{bound} {text[:4]}-{text[4:6]}-{text[6:]}"
 
 
 def format_effect(effect: float) -> str:
@@ -178,7 +189,7 @@ def _format_change(effect: float) -> str:
 
 def format_milliseconds(seconds: float) -> str:
     """Format seconds as milliseconds with three significant digits."""
-    return f"{1000 * seconds:#.3g}".rstrip(".")
+    return format_significant(1000 * seconds, trailing_zeros=True)
 
 
 def digits_for_error(error: float) -> int:
@@ -188,7 +199,7 @@ def digits_for_error(error: float) -> int:
 
 def format_mean(mean: float, low: float | None, high: float | None) -> str:
     """Format a mean with half of its interval, to two digits of that, e.g. ``24.2 ± 1.3``."""
-    plain = f"{mean:.0f}" if abs(mean) >= 1e4 else f"{mean:.4g}"
+    plain = format_significant(mean, 4)
     if low is None or high is None:
         return plain
     error = (high - low) / 2
@@ -201,7 +212,7 @@ def format_mean(mean: float, low: float | None, high: float | None) -> str:
 def format_ratio(value: float, low: float | None, high: float | None) -> str:
     """Format a ratio and its interval, e.g. ``0.58 (0.43 … 0.77)``."""
     if low is None or high is None:
-        return f"{value:.3g}"
+        return format_significant(value)
     return f"{value:.2f} ({low:.2f} … {high:.2f})"
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.peer_sums import WorkKey
+
+#: Relative variance below which differences are noise of the arithmetic.
+_LEAST_VARIANCE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,40 @@ def split_difference(
     whole = math.fsum(_expect(pairs) for pairs in parts.values())
     found = [_build_contribution(name, pairs, whole) for name, pairs in parts.items()]
     return sorted(found, key=lambda one: (-abs(one.share), one.name))
+
+
+def score_partition(
+    groups: Iterable[tuple[str, WorkKey, Moments]], medians: Mapping[WorkKey, float]
+) -> float:
+    """Score how well parts explain a site's difference: the lower, the better.
+
+    Schwarz's criterion for a model in which each part has a relative difference of its own: many
+    parts must explain more than few.
+
+    Args:
+        groups: as for :func:`split_difference`.
+        medians: as for :func:`split_difference`.
+    """
+    parts: dict[str, list[tuple[Moments, float]]] = defaultdict(list)
+    for name, work, moments in groups:
+        if medians.get(work) and moments.value_count:
+            parts[name].append((moments, medians[work]))
+    count = sum(moments.value_count for pairs in parts.values() for moments, _ in pairs)
+    if not count:
+        return math.inf
+    squares = math.fsum(map(_sum_residuals, parts.values()))
+    return count * math.log(max(squares / count, _LEAST_VARIANCE)) + len(parts) * math.log(count)
+
+
+def _sum_residuals(pairs: Sequence[tuple[Moments, float]]) -> float:
+    """Sum the squares of relative deviations from the mean of a part."""
+    total = math.fsum(moments.total for moments, _ in pairs)
+    common = total / _expect(pairs)
+    return math.fsum(
+        moments.value_count
+        * (((moments.mean or 0.0) / median - common) ** 2 + ((moments.rms or 0.0) / median) ** 2)
+        for moments, median in pairs
+    )
 
 
 def _expect(pairs: Iterable[tuple[Moments, float]]) -> float:

@@ -11,6 +11,7 @@ import json
 import math
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from random import Random
 from typing import Any, ClassVar
@@ -32,8 +33,19 @@ from treehammer.sql.write.store import Store
 PLANTED_DAYS, SLOW_DAYS = 48, 24
 #: Sites × variants of a day × executions.
 MEASUREMENTS_PER_DAY = 480
+#: Each job runs all releases.
+JOBS_PER_DAY = MEASUREMENTS_PER_DAY // len(RELEASES)
 #: Compared releases; the second one is slower in some variants.
 BASE, SLOWER = RELEASES[-2:]
+#: Compared pairs, the most telling one last, so that it is the newest.
+COMPARED = (
+    (RELEASES[0], SLOWER),
+    (RELEASES[1], SLOWER),
+    (RELEASES[0], RELEASES[1]),
+    (RELEASES[0], BASE),
+    (RELEASES[1], BASE),
+    (BASE, SLOWER),
+)
 SLOWER_VARIANTS = (0, 7, 14, 21)
 EFFECT = 0.05
 #: Enough for a verdict.
@@ -96,16 +108,28 @@ def fill_database(url: str) -> None:
     with Store.open(url) as store:
         store.add(seed)
         for day in range(days - PLANTED_DAYS, days):
-            store.add_campaign(filled_databases.make_campaign_row(day), [])
+            campaign = replace(
+                filled_databases.make_campaign_row(day),
+                planned_jobs=JOBS_PER_DAY,
+                planned_measurements=MEASUREMENTS_PER_DAY,
+            )
+            store.add_campaign(campaign, [])
         synthetic_jobs.add_jobs(store, seed)
         end = synthetic_measurements.FIRST_DAY + timedelta(days=days)
         end_us = (end - date(1970, 1, 1)).days * 86_400_000_000
         update_states(store, end_us, load_shipped_rules())
+    # Daily ratios of all releases; the planted change replaces the changes found in them.
+    _run(url, "changes", "--update")
+    with Store.open(url) as store:
         change_points.replace_change_points(store, [build_change(end_us)], 0)
-    since = f"day>={find_slow_day():%Y%m%d}"
-    command = [str(TREEHAMMER), "--database", url, "compare", BASE, SLOWER, "--where", since]
-    # It leaves with 1: something is slower.
-    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+    for pair in COMPARED:
+        _run(url, "compare", *pair, "--where", f"day>={find_slow_day():%Y%m%d}")
+
+
+def _run(url: str, *words: str) -> None:
+    command = [str(TREEHAMMER), "--database", url, *words]
+    # Comparisons leave with 1: something is slower.
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def build_change(found_us: int) -> ChangePointRow:

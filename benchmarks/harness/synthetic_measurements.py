@@ -20,6 +20,7 @@ from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, LATENCY_BINS
+from treehammer.hctests.matrix.definition import Variant
 from treehammer.sql.core.packing import PACKED_COLUMNS
 
 #: Number of days; the last one is yesterday, within the range that pages show.
@@ -222,20 +223,20 @@ def variant_days_later(variant: int, days: int) -> int:
 
 def variant_label(variant: int) -> str:
     """Return the display name of a variant."""
-    return f"branches={4 * variant + 4} %"
+    return f"branches={4 * variant + 4}%"
 
 
 def subject_columns(site: int, variant: int, release: int) -> dict[str, Any]:
     """Return the columns of the dimension ``subject``."""
-    axes = {
-        "branches": f"{variant / 25 + 0.04:.2f}",
+    axes: dict[str, str | float] = {
+        "branches": (4 * variant + 4) / 100,
         "cache_mb": 30.0,
         "root": RELEASES[release],
     }
     return {
         "series": f"{site:02}{variant:02}{release:02}".ljust(64, "e"),
         "test_name": "ttree-read",
-        "variant": json.dumps(axes, sort_keys=True),
+        "variant": Variant(tuple(axes.items())).canonical_json,
         "variant_label": variant_label(variant),
         "site": SITE_NAMES[site],
         "storage_site": SITE_NAMES[site],
@@ -245,7 +246,7 @@ def subject_columns(site: int, variant: int, release: int) -> dict[str, Any]:
         "dataset_hash": "d" * 64,
         "content_hash": "c" * 64,
         "axis_root": RELEASES[release],
-        "axis_branches": axes["branches"],
+        "axis_branches": f"{axes['branches']:g}",
         "axis_cache_mb": 30.0,
         "axis_events": 1.0,
         "axis_access": "direct",

@@ -108,8 +108,8 @@ def build_questions() -> list[Question]:
             "certain, since when?",
             [f"{slower} against {base}"],
             {
-                "slower": rf"{slower} needs .* more .*{base}",
-                "which variants": f"more .* in {variants} cases",
+                "slower": rf"{slower} needs .* more .*{base} \(wall time [45]\.\d",
+                "which variants": f"more .* in {variants} variants",
                 "which sites": r"slower.* over \d+ sites",
                 "by how much": f"{slower} is {percent} slower",
                 "how certain": r"slower \[",
@@ -129,7 +129,7 @@ def build_questions() -> list[Question]:
             "How is my site, and why?",
             [f"^{site}$"],
             {
-                "how": r"3\.\d % below the median of the same work",
+                "how": r"[3-6]\.\d % below the median of the same work",
                 "rank": "40th of 40 sites",
                 "why": rf"Mainly host node{planted_world.BAD_HOST:03}\..*below",
             },

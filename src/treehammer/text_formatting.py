@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 from rich.filesize import decimal
@@ -25,6 +26,20 @@ def join_lines(text: str) -> str:
 def format_time(time_us: int) -> str:
     """Format microseconds since 1970 as date and time in UTC: ``2026-03-01 12:30:00``."""
     return f"{datetime.fromtimestamp(time_us // SECOND_US, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def format_significant(value: float, digits: int = 3, *, trailing_zeros: bool = False) -> str:
+    """Format a number with so many significant digits, without a power of ten: ``3350``, ``0.032``.
+
+    Digits before the decimal point are never dropped. Magnitudes below 1e-6 or from 1e15 keep a
+    power of ten.
+    """
+    if not math.isfinite(value) or value == 0 or not 1e-6 <= abs(value) < 1e15:
+        return f"{value:.{digits}g}"
+    # The rounded number decides, as 999.6 has four digits before the point.
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    text = f"{value:.{max(digits - 1 - exponent, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text and not trailing_zeros else text
 
 
 def format_duration(seconds: float) -> str:

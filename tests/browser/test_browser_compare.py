@@ -28,7 +28,7 @@ def test_comparison_page(full_service: str, open_tab: Visit, size: str, scheme: 
 def test_overview_links_to_comparison_and_csv(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service, script=False)
     tab.open("/")
-    tab.page.get_by_role("link", name="root 6.40.00 against 6.38.00").first.click()
+    tab.page.get_by_role("link", name="ROOT 6.40.00 against 6.38.00").first.click()
     tab.page.wait_for_url("**/compare/comparison")
     assert tab.page.get_by_text("not enough data").count() == 0
     with tab.page.expect_download() as download:

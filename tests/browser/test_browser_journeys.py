@@ -245,7 +245,7 @@ def test_overview_links_to_study_s0(results: GridCampaigns, open_tab: Visit) -> 
 def test_releases_and_sites_are_compared(results: GridCampaigns, open_tab: Visit) -> None:
     tab = open_tab(results.address)
     tab.open("/")
-    title = f"root {RELEASES[1]} against {RELEASES[0]}"
+    title = f"ROOT {RELEASES[1]} against {RELEASES[0]}"
     table(tab, "Latest 5 comparisons").get_by_role("link", name=title).first.click()
     tab.page.get_by_role("heading", name=title).wait_for()
     expect(tab.page.get_by_role("heading", name="Over all sites")).to_be_visible()

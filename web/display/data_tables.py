@@ -16,7 +16,7 @@ from treehammer.web.display.template_environment import format_cell
 Row = Mapping[str, Any]
 
 #: Rows of a long table shown on a page; CSV and JSON hold all.
-MAX_SHOWN_ROWS = 250
+MAX_SHOWN_ROWS = 100
 
 
 @dataclass(frozen=True)

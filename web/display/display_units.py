@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.text_formatting import format_signed
+from treehammer.text_formatting import format_signed, format_significant
 
 _UNIT_STEPS = {
     "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
@@ -52,7 +52,9 @@ def aligned_format(
         number = unit.convert(value)
         # Values too small for the common decimals keep two significant digits.
         if not plain or 0 < abs(number) < 10 ** (1 - digits):
-            return f"{number:.4g}" if not plain else f"{number:#.2g}"
+            return (
+                f"{number:.4g}" if not plain else format_significant(number, 2, trailing_zeros=True)
+            )
         return f"{number:.{digits}f}"
 
     return write

@@ -10,7 +10,8 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.text_formatting import format_duration, pluralize
+from treehammer.text_formatting import format_duration, format_significant, pluralize
+from treehammer.web.display.metric_titles import head_axis, head_column, title_column
 
 
 @cache
@@ -48,7 +49,7 @@ def format_cell(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_significant(value, 4) if isinstance(value, float) else str(value)
 
 
 #: Filters available in templates.
@@ -56,6 +57,9 @@ TEMPLATE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "time": format_time,
     "cell": format_cell,
     "counted": pluralize,
+    "column_title": title_column,
+    "column_head": head_column,
+    "axis_head": head_axis,
     "duration": format_duration,
     "per_cent": verdict_text.format_effect,
     "interval": verdict_text.format_interval,

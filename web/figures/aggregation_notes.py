@@ -105,7 +105,8 @@ def count_aggregated(
     """
     distinguishing = tuple(name for name in names if name not in (*TIME_UNITS, "failure_class"))
     values = _collect_values(columns, rows)
-    keys = [tuple(row[columns.index(name)] for name in distinguishing) for row in rows]
+    places = [columns.index(name) for name in distinguishing]
+    keys = [tuple(row[place] for place in places) for row in rows]
     total_counts = {column: len(set(values[column])) for column in AGGREGATED_COLUMNS}
     aggregated = {column for column, count in total_counts.items() if count > 1}
     aggregated -= set(distinguishing)

@@ -55,15 +55,25 @@ def encode_field(field: str, kind: str, **options: Any) -> Specification:
     return {"field": field, "type": kind, **options}
 
 
-def add_zoom(layers: Sequence[Specification]) -> tuple[list[Specification], Specification]:
+def add_zoom(
+    layers: Sequence[Specification], channels: Sequence[str] = ("x", "y")
+) -> tuple[list[Specification], Specification]:
     """Name the layer to zoom; return the layers and the parameter that zooms.
 
     The wheel zooms with Ctrl, dragging moves and a double click resets.
+
+    Args:
+        layers: of the chart.
+        channels: axes of numbers or days.
     """
     first, *others = layers
     zoom = {
         "name": ZOOM,
-        "select": {"type": "interval", "zoom": "wheel![event.ctrlKey]"},
+        "select": {
+            "type": "interval",
+            "encodings": list(channels),
+            "zoom": "wheel![event.ctrlKey]",
+        },
         "bind": "scales",
         "views": [_ZOOMED_LAYER],
     }
@@ -207,7 +217,7 @@ def encode_places(
             "tickCount": 8,
             "format": _date_format(layout),
         }
-        days = {"type": "utc", "nice": False}
+        days = {"type": "utc", "nice": False, "padding": 8}
         return encode_field("t", TEMPORAL, title=layout.x_title, scale=days, axis=axis)
     count = len(layout.places)
     # Bins are labeled by their lower edges.

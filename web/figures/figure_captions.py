@@ -8,6 +8,7 @@ from typing import TypedDict
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.measurement_selection import Condition
 from treehammer.web.display.display_units import DisplayUnit
+from treehammer.web.display.metric_titles import head_column, title_column
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, describe_variant
 from treehammer.web.figures.explore_query import (
     DISTRIBUTION,
@@ -28,11 +29,12 @@ _EXCLUDED_NOTE = (
 
 def figure_heading(query: ExploreQuery) -> str:
     """Short heading of a figure."""
-    subject = "Read latency" if query.view == LATENCY else query.metric
+    subject = "Read latency" if query.view == LATENCY else head_column(query.metric)
     if query.view == RELATIVE:
         subject += " against the same work"
-    panels = f", for each {query.panels}" if query.panels else ""
-    return f"{subject} by {' and '.join(name for name in (query.by, query.color) if name)}{panels}"
+    panels = f", for each {title_column(query.panels)}" if query.panels else ""
+    names = [title_column(name) for name in (query.by, query.color) if name]
+    return f"{subject} by {' and '.join(names)}{panels}"
 
 
 def describe_metric(query: ExploreQuery) -> str:
@@ -41,9 +43,9 @@ def describe_metric(query: ExploreQuery) -> str:
         return "Durations of single reads in all good executions that recorded them."
     metric = METRICS_BY_NAME.get(query.metric)
     if metric is None:
-        return f"{query.metric}, a metric defined by the test."
+        return f"{head_column(query.metric)}, a metric defined by the test."
     better = f" {metric.better.capitalize()} is better." if metric.better else ""
-    return f"{query.metric}: {metric.meaning}{better}"
+    return f"{metric.meaning}{better}"
 
 
 def describe_selection(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
@@ -78,8 +80,9 @@ def describe_window(query: ExploreQuery) -> str:
 def y_axis_title(query: ExploreQuery, unit: DisplayUnit) -> str:
     """Title of the vertical axis."""
     if query.view == RELATIVE:
-        return f"{query.metric} against the same work, %"
-    return f"{query.metric} in {unit.name}" if unit.name else query.metric
+        return f"{head_column(query.metric)} against the same work, %"
+    title = head_column(query.metric)
+    return f"{title} in {unit.name}" if unit.name else title
 
 
 def describe_groups(query: ExploreQuery) -> str:
@@ -136,7 +139,7 @@ def explain_empty_figure(query: ExploreQuery, points: Sequence[FigurePoint]) -> 
         return "Nothing to draw: no selected good execution recorded read latencies."
     if any(point.mean is not None for point in points):
         return "Nothing to draw: no mean is above zero, and the axis is logarithmic."
-    return f"Nothing to draw: no selected good execution recorded {query.metric}."
+    return f"Nothing to draw: no selected good execution recorded {title_column(query.metric)}."
 
 
 def describe_left_out(

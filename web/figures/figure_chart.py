@@ -44,8 +44,8 @@ from treehammer.web.figures.plot_style import DASHES
 #: Maximum panels in a row of a file.
 _PANELS_PER_ROW = 3
 _HEIGHT, _PANEL_HEIGHT = 380, 210
-#: Height of a row of a heat map or of sorted dots.
-_ROW_HEIGHT = 18
+#: Height of a row of a heat map or of sorted dots; less in heat maps that would exceed a screen.
+_ROW_HEIGHT, _LEAST_ROW_HEIGHT, _HEAT_MAP_HEIGHT = 18, 10, 760
 #: Series up to which sorted dots lie below each other and have error bars.
 _MAX_DODGED = 6
 
@@ -100,7 +100,10 @@ def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     several = len(layout.panels) > 1
     dodged = max(1.0, series / 2) if series <= _MAX_DODGED else 1.0
     rows = {HEAT_MAP: series, DOTS: places * dodged}.get(layout.kind, 0)
-    height = float(_ROW_HEIGHT * rows if rows else _PANEL_HEIGHT if several else _HEIGHT)
+    row_height = float(_ROW_HEIGHT)
+    if layout.kind == HEAT_MAP:
+        row_height = min(max(_HEAT_MAP_HEIGHT / series, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
+    height = row_height * rows if rows else float(_PANEL_HEIGHT if several else _HEIGHT)
     if several:
         return PANEL_WIDTH, max(height, 60)
     points = places * (1 if layout.dates or layout.kind in (HEAT_MAP, DOTS) else series)
@@ -191,6 +194,7 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
         "ticks": False,
         "grid": False,
         "labelOverlap": "greedy",
+        "labelFontSize": 11 if count <= _HEAT_MAP_HEIGHT // _ROW_HEIGHT else 9,
     }
     scale = {"domain": [count - 0.5, -0.5], "nice": False, "zero": False}
     color = encode_field(

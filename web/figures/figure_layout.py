@@ -12,6 +12,7 @@ from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.read.figure_query import DAY, MONTH, WEEK
 from treehammer.sql.read.measurement_selection import Scalar
 from treehammer.web.display import calendar_days
+from treehammer.web.display.metric_titles import title_column
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, release_of_variant
 from treehammer.web.figures.figure_captions import describe_left_out
 from treehammer.web.figures.figure_points import CAMPAIGN_COLUMN, FigurePoint, FigurePoints
@@ -197,8 +198,9 @@ class GroupNames:
     def axis_names(self) -> tuple[Mapping[str, str], str]:
         """Shorter labels for places along an axis, if any, and the axis' title."""
         if not self._variants.axes:
-            return {}, self.column
-        return self._variants.values, " · ".join(self._variants.axes)
+            return {}, title_column(self.column) if self.column else ""
+        axes = [title_column(f"axis_{axis}") for axis in self._variants.axes]
+        return self._variants.values, " · ".join(axes)
 
     def build_series(self, most: int = MAX_SERIES) -> list[FigureSeries]:
         """Build one series per label; a release has the same color in every figure."""

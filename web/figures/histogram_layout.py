@@ -32,7 +32,7 @@ def lay_out_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureL
         for series, bins in enumerate(drawn.values())
         for place, bin_ in enumerate(shown)
     ]
-    names = {name: f"ROOT {name}" if name else "all reads" for name in drawn}
+    names = {name: f"ROOT {name}" if name[:1].isdigit() else name or "all reads" for name in drawn}
     return FigureLayout(
         kind=STEPS,
         title="Read latency",

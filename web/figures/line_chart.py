@@ -100,9 +100,11 @@ class NumberAxis:
         """Smallest and largest number."""
         placed = [value for value in self.values if value > 0 or not self.logarithmic]
         low, high = min(placed), max(placed)
-        if low == high:
-            low, high = (low / 2, high * 2) if self.logarithmic else (low - 0.5, high + 0.5)
-        return low, high
+        if self.logarithmic:
+            return (low / 2, high * 2) if low == high else (low, high)
+        # Dots at the ends of an axis of whole numbers are drawn in full.
+        room = 0.5 if low == high else 0.03 * (high - low) if self.whole else 0.0
+        return low - room, high + room
 
     def encode(self, field: str, *, grid: bool) -> Specification:
         """Encode a field as numbers."""
@@ -151,6 +153,8 @@ class ChartLine:
         dots: in order of their positions.
         round: draw circles instead of squares.
         plain: draw no dots.
+        joined: draw the line; else dots alone.
+        color: replaces that of the role, e.g. the color of a release.
     """
 
     name: str
@@ -158,12 +162,14 @@ class ChartLine:
     dots: Sequence[ChartDot]
     round: bool = True
     plain: bool = False
+    joined: bool = True
+    color: str = ""
 
     @property
     def style(self) -> FigureSeries:
         """Color and marker."""
         marker = "line" if self.plain else "circle" if self.round else "square"
-        return FigureSeries(self.name, _COLORS[self.role], marker)
+        return FigureSeries(self.name, self.color or _COLORS[self.role], marker)
 
 
 @dataclass(frozen=True)
@@ -288,7 +294,7 @@ class LineChart:
         """Draw a layer of lines for each kind of dashes."""
         numbers: dict[str, list[int]] = {}
         for number, line in enumerate(self.lines):
-            if line.dots:
+            if line.dots and line.joined:
                 numbers.setdefault(json.dumps(_DASHED.get(line.role)), []).append(number)
         for dash, some in numbers.items():
             chosen = {"filter": f"indexof({some}, datum.s) >= 0"}

@@ -131,18 +131,18 @@ def test_verdicts_record_the_query() -> None:
         assert (kept.where_a, kept.where_b) == ((), ("dirty=False",))
         title = verdict_text.comparison_title(row, {"c1": "nightly"})
         assert title == (
-            f"root {B} against {A}, campaign nightly and site=T2_A and B: dirty=False, ±5 %"
+            f"ROOT {B} against {A}, campaign nightly and site=T2_A and B: dirty=False, ±5 %"
         )
 
 
 def test_older_verdicts_have_no_recorded_query() -> None:
     (row, *_) = ask(SimulatedCampaign().samples()).verdicts
-    assert verdict_text.comparison_title(row) == f"root {B} against {A}, all measurements"
+    assert verdict_text.comparison_title(row) == f"ROOT {B} against {A}, all measurements"
     told = json.loads(row.evidence)
     for name in ("campaigns", "where", "where_a", "where_b", "of_a", "of_b"):
         del told[name]
     older = replace(row, evidence=json.dumps(told))
-    assert verdict_text.comparison_title(older) == f"root {B} against {A}, selection not recorded"
+    assert verdict_text.comparison_title(older) == f"ROOT {B} against {A}, selection not recorded"
     (said,) = [note for note in told_of([older]) if note.startswith("Times")]
     assert "medians" in said
 

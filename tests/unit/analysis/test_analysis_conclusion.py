@@ -133,10 +133,10 @@ def test_variants_with_different_verdicts_are_named() -> None:
 def test_many_variants_are_counted_with_the_range_of_their_changes() -> None:
     rows = [make_row(Verdict.SLOWER, (n, n - 1, n + 1), f"cache_mb={n}") for n in (4, 6, 5, 7)]
     assert describe_conclusion(rows) == (
-        f"On this host, ROOT {B} needs 4.0 to 7.0 % more CPU time per event than {A} in all 4 cases."
+        f"On this host, ROOT {B} needs 4.0 to 7.0 % more CPU time per event than {A} in all 4 variants."
     )
     rows.append(make_row(Verdict.TOO_LITTLE, None, "cache_mb=0"))
-    assert "in 4 of 5 cases; too little was read for cache_mb=0." in describe_conclusion(rows)
+    assert "in 4 of 5 variants; too little was read for cache_mb=0." in describe_conclusion(rows)
 
 
 def test_planted_limit_is_different_but_not_relevant() -> None:
@@ -165,6 +165,36 @@ def test_wall_time_is_mentioned_where_its_claim_differs() -> None:
         f"for all branches and for 2 % of the branches. ROOT {B} needs 3.1 % (2.2 to 4.0 %) more "
         f"wall time per event than {A} for 2 % of the branches."
     )
+
+
+def test_wall_time_follows_cpu_time_where_the_same_is_claimed() -> None:
+    labels = ("branches=2%", "branches=100%")
+    rows = [make_row(Verdict.SLOWER, MORE, label) for label in labels]
+    walls = [make_row(Verdict.SLOWER, (4.0, 3.0, 5.0), label, metric=WALL) for label in labels]
+    text = describe_conclusion([*rows, *walls])
+    assert f"more CPU time per event than {A} (wall time 4.0 %) for 2 % of the branches" in text
+    other = [walls[0], make_row(Verdict.UNDECIDED, UNCLEAR, labels[1], metric=WALL)]
+    assert "(wall time" not in describe_conclusion([*rows, *other])
+
+
+def test_pooled_variants_say_over_how_many_sites() -> None:
+    rows = [
+        make_row(
+            Verdict.SAME,
+            (0.1, -0.4, 0.6),
+            f"cache_mb={count}",
+            scope="sites",
+            site="",
+            hosts=count,
+            evidence=VerdictEvidence(
+                delta=0.02, sites=tuple(map(str, range(count))), tau=0.01
+            ).to_json(),
+        )
+        for count in (11, 20, 4, 5)
+    ]
+    text = describe_conclusion(rows)
+    assert text.startswith("Over 4 to 20 sites, there is no difference beyond 2 %")
+    assert text.endswith("in all 4 variants.")
 
 
 def test_results_of_several_sites_name_them() -> None:

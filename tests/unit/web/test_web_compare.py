@@ -472,8 +472,8 @@ def stored_comparisons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 def test_comparisons_describe_their_selection(stored_comparisons: ServiceThread) -> None:
     titles = {
-        "root 6.40.00 against 6.38.00, all measurements",
-        "root 6.40.00 against 6.38.00, site=SITE_A, ±5 %",
+        "ROOT 6.40.00 against 6.38.00, all measurements",
+        "ROOT 6.40.00 against 6.38.00, site=SITE_A, ±5 %",
     }
     for address, name in (("/compare", "comparisons"), ("/", "verdicts")):
         page = stored_comparisons.load_page(address)
@@ -491,7 +491,7 @@ def test_comparisons_describe_their_selection(stored_comparisons: ServiceThread)
 
 
 def test_older_comparisons_have_no_recorded_selection(filled_service: ServiceThread) -> None:
-    title = "root 6.40.00 against 6.38.00, selection not recorded"
+    title = "ROOT 6.40.00 against 6.38.00, selection not recorded"
     for address in ("/", "/compare", "/compare/comparison"):
         assert title in filled_service.load_page(address)
     (listed,) = filled_service.load_tables("/compare")["comparisons"]
@@ -590,7 +590,7 @@ def test_values_of_one_column_are_alternatives(
     address = f"/compare?a=6.38.00&b=6.40.00&{query}"
     told = measured.client.get(f"/api/v1{address}").json()
     assert {row["site"] for row in told["tables"]["by_site"]} == {*sites}
-    assert told["title"] == f"root 6.40.00 against 6.38.00, {title}"
+    assert told["title"] == f"ROOT 6.40.00 against 6.38.00, {title}"
     # The command has no alternatives.
     page = measured.load_page(address)
     assert ("treehammer compare" in page) == (" or " not in title)
@@ -609,4 +609,7 @@ def test_form_keeps_all_campaigns(filled_service: ServiceThread) -> None:
         ids = [one.id for one in store.campaigns()][:2]
     query = "&".join(f"campaign={one}" for one in ids)
     page = filled_service.client.get(f"/compare?a=6.38.00&b=none&{query}", headers=PEOPLE).text
-    assert re.findall(r'<option value="([^"]*)" selected>', page.split("Conditions")[0]) == ids
+    assert re.findall(r'<option value="([^"]*)" selected>', page.split("Conditions")[0]) == [
+        "root",
+        *ids,
+    ]

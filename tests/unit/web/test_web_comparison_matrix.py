@@ -193,7 +193,10 @@ def test_several_series_of_a_cell_show_the_most_certain() -> None:
     matrix = matrix_of_verdicts(rows, lambda site, variant: f"{site}/{variant}")
     assert matrix is not None
     ((_, cells),) = matrix.rows
-    assert [(cell.text, cell.css_class) for cell in cells] == [("+5", "worse-2"), ("≪", "open")]
+    assert [(cell.text, cell.css_class) for cell in cells] == [
+        ("+5", "worse-2"),
+        ("≪", "pale better-1"),
+    ]
     assert cells[0].description.endswith("the largest of 2 series")
     assert matrix_of_verdicts(rows[2:], lambda *_: "") is None, "one cell is no map"
 

@@ -364,10 +364,10 @@ def test_truncated_filter_list_has_a_note(
         return [found[1], *map(unescape, re.findall(r'value="([^"]*)"', found[2]))]
 
     monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", len(SITES))
-    assert {*sites()} == {"site ", *SITES}
+    assert {*sites()} == {"Site ", *SITES}
     monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", 2)
     title, *first = sites()
-    assert title == "site (first 2; type others as a condition) "
+    assert title == "Site (first 2; type others as a condition) "
     assert {*first} == {*sorted(SITES)[:2]}
 
 

@@ -56,7 +56,7 @@ def test_tiles_count_latest_days_and_lead_to_evidence(tmp_path: Path) -> None:
         ("/compare/c", "critical", "1 of 3"),
         ("#running", "", "0"),
     ]
-    assert tiles[2][3].startswith("variants slower: root 6.40.00 against 6.38.00")
+    assert tiles[2][3].startswith("variants slower: ROOT 6.40.00 against 6.38.00")
 
 
 def test_worst_sites_come_first_in_the_matrix_only(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from treehammer.analysis.descriptive.site_standing import (
     contrast_conditions,
     find_peer_medians,
     rank_site,
+    score_partition,
     split_difference,
 )
 from treehammer.collectors.record.measurement_record import Measurement
@@ -230,3 +231,24 @@ def test_work_without_peers_is_left_out() -> None:
         [("host", work, moments) for site, work, moments in sums if site == "own"], medians
     )
     assert (part.count, part.own_mean, part.share) == (2, 3.0, 0.0)
+
+
+def test_bad_host_explains_more_than_the_variants_that_ran_on_it() -> None:
+    def sums(mean: float) -> Moments:
+        return Moments(4, 4 * mean, 4 * (mean**2 + 1e-6))
+
+    works = [(str(number), f"{number}", "", "", "") for number in range(12)]
+    medians = dict.fromkeys(works, 0.8)
+    means = [0.6 if number % 4 == 3 else 0.8 for number in range(12)]
+    # The noise of single variants makes their spread the largest.
+    variants = [
+        (work[0], work, sums(mean - 1e-4 * number))
+        for number, (work, mean) in enumerate(zip(works, means, strict=True))
+    ]
+    hosts = [
+        (f"node{number % 4}", work, moments) for number, (_, work, moments) in enumerate(variants)
+    ]
+    models = [(f"model{number % 4 // 2}", *rest) for number, (_, *rest) in enumerate(variants)]
+    scores = [score_partition(one, medians) for one in (hosts, variants, models)]
+    assert scores == sorted(scores)
+    assert score_partition([], medians) == math.inf

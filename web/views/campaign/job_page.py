@@ -17,6 +17,7 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUM
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
@@ -32,10 +33,12 @@ from treehammer.web.display.efficiency_explanation import (
     EfficiencyExplanation,
     explain_efficiency,
 )
+from treehammer.web.display.metric_titles import title_column
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.histogram_layout import bin_lower_s, lay_out_histograms
+from treehammer.web.views.campaign.measurement_page import OTHER
 from treehammer.web.views.shared.common_columns import variant_column
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 
@@ -295,11 +298,7 @@ def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[
         values = [row[name] for row in rows if row[name] not in (None, "")]
         if not values:
             continue
-        title = name.replace("_", " ")
-        if name.endswith("_bytes"):
-            title = title.removesuffix(" bytes")
-        elif name.endswith("_s"):
-            title = f"{title.removesuffix(' s')} (s)"
+        title = title_column(name)
         distinct = list(dict.fromkeys(values))
         if len(distinct) > 1 and all(isinstance(value, int | float) for value in distinct):
             yield (
@@ -311,12 +310,15 @@ def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[
 
 
 def _format_value(name: str, value: Any) -> str:
+    if isinstance(value, float) and METRICS_BY_NAME[name].unit == "s":
+        return format_seconds(value)
     return format_size(value) if name.endswith("_bytes") else format_cell(value)
 
 
 def _measurement_table(
     name: str, caption: str, rows: Sequence[Row], variants: VariantLabels, request: Request
 ) -> DataTable:
+    others = _find_others(rows, variants)
     columns = (
         variant_column(variants),
         TableColumn("variant_label", hidden=True),
@@ -336,10 +338,19 @@ def _measurement_table(
         TableColumn(
             "all", "details", link=lambda row: _link_to_values(request, row["measurement_id"])
         ),
+        TableColumn(
+            "differences",
+            "differences",
+            link=lambda row: (
+                row["other_id"] and _link_to_values(request, row["measurement_id"], row["other_id"])
+            ),
+            hidden=not any(others.values()),
+        ),
+        TableColumn("other_id", hidden=True),
         TableColumn("cpu_per_event_s", "CPU, ms/event", _format_ms, is_number=True),
         TableColumn("wall_per_event_s", "wall, ms/event", _format_ms, is_number=True),
         TableColumn("loop_wall_s", "loop, s", is_number=True),
-        TableColumn("eff_job", "eff_job", is_number=True),
+        TableColumn("eff_job", title_column("eff_job"), is_number=True),
         TableColumn(
             "bytes_read", "read", lambda n: "–" if n is None else format_size(n), is_number=True
         ),
@@ -349,8 +360,16 @@ def _measurement_table(
         TableColumn("started_us", "started", format_time),
     )
     filled = [
-        {**row, "outcome": label_outcome(row), "why": _failure_reason(row), "all": "all values"}
+        {
+            **row,
+            "outcome": label_outcome(row),
+            "why": _failure_reason(row),
+            "all": "all values",
+            "differences": f"from {other['axis_root']}" if other else "",
+            "other_id": other["measurement_id"] if other else "",
+        }
         for row in rows
+        for other in [others[row["measurement_id"]]]
     ]
     empty_text = "This attempt left no measurements."
     return DataTable(name, caption, columns, filled, empty_text=empty_text, note=variants.note)
@@ -361,8 +380,21 @@ def _release_differs(row: Row) -> bool:
     return row["root_version"] not in (None, "", row["axis_root"])
 
 
-def _link_to_values(request: Request, id_: str) -> str:
-    return link_to(request, "measurement-page", measurement_id=id_)
+def _find_others(rows: Sequence[Row], variants: VariantLabels) -> dict[str, Row | None]:
+    """Find for each measurement that of the same work and round with the first release."""
+    first: dict[tuple[Any, ...], Row] = {}
+    others: dict[str, Row | None] = {}
+    for row in sorted(rows, key=lambda one: natural_sort_key(one["axis_root"] or "")):
+        work = (row["attempt"], row["round"], row["kind"], variants.label(row[VARIANT_COLUMN]))
+        other = first.setdefault(work, row)
+        others[row["measurement_id"]] = other if other["axis_root"] != row["axis_root"] else None
+    return others
+
+
+def _link_to_values(request: Request, id_: str, other: str = "") -> str:
+    """Link to the page of a measurement, beside another one if there is one."""
+    query = {OTHER: other} if other else None
+    return link_to(request, "measurement-page", measurement_id=id_, query=query)
 
 
 def _format_ms(value: float | None) -> str:

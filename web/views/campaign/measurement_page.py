@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME, Metric
 from treehammer.collectors.record.outcome import classify_outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.dimensions import DIMENSION_OF, SUBJECT
@@ -18,8 +18,12 @@ from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_size
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
-from treehammer.web.display.metric_titles import title_column
+from treehammer.web.display.display_units import fit_unit
+from treehammer.web.display.metric_titles import head_column
 from treehammer.web.display.template_environment import format_cell, format_time
+from treehammer.web.figures.figure_chart import FigureChart
+from treehammer.web.figures.histogram_layout import lay_out_histograms
+from treehammer.web.figures.phase_chart import PhaseChart
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 
 #: Parameter with the identity of the measurement to compare with.
@@ -47,6 +51,30 @@ _OUTCOME = (
 _LEFT_OUT = ("log_excerpt", "read_latency_hist", "inventory")
 
 
+#: Phases of an execution in their order -> start of the names of their columns.
+_PHASES = {
+    "set-up": "setup",
+    "build": "build",
+    "stage-in": "stagein",
+    "loading ROOT": "import",
+    "compiling": "compile",
+    "open": "open",
+    "get the tree": "get_tree",
+    "prepare": "prepare",
+    "event loop": "loop",
+    "close": "close",
+}
+_PHASE_COLUMNS: Mapping[str, Callable[[str], Sequence[str]]] = {
+    "wall time": lambda phase: [f"{phase}_wall_s"],
+    # Phases of the payload have user and system time, those of the worker their sum.
+    "CPU time": lambda phase: (
+        [f"{phase}_user_s", f"{phase}_sys_s"]
+        if f"{phase}_user_s" in METRICS_BY_NAME
+        else [f"{phase}_cpu_s"]
+    ),
+}
+
+
 def routes(context: PageContext) -> list[BaseRoute]:
     """Route of the page."""
     path = require_text("/measurements/{measurement_id}")
@@ -67,6 +95,13 @@ def measurement_view(store: Store, request: Request) -> PageView:
         _build_table(group, [row for row in rows if row["group"] == group], is_pair=b is not None)
         for group in _GROUPS
     ]
+    sides = {"A": a, "B": b} if b else {"": a}
+    phases = _chart_phases(sides)
+    histogram = lay_out_histograms(
+        {_title_side(name, row): row["read_latency_hist"] or () for name, row in sides.items()}
+    )
+    latencies = FigureChart(histogram) if histogram else None
+    charts = {"phases": phases, "latencies": latencies}
     differences = _build_table(
         "Differences of the environment",
         [row for row in rows if row["group"] in _ENVIRONMENT and not row["equal"]] if b else [],
@@ -82,9 +117,32 @@ def measurement_view(store: Store, request: Request) -> PageView:
         "job": link_to(request, "job", job_id=a["job_id"]),
         "record": link_to(request, "measurement", measurement_id=identity),
         "asked": OTHER,
+        **charts,
     }
     title = f"{a['variant_label'] or a['kind']} at {a['site']}"
-    return PageView("measurement.html.j2", title, values, (differences, *tables))
+    drawn = {name: chart for name, chart in charts.items() if chart}
+    return PageView("measurement.html.j2", title, values, (differences, *tables), charts=drawn)
+
+
+def _title_side(name: str, row: Mapping[str, Any]) -> str:
+    """Name a side with its release, e.g. ``A, ROOT 6.40.00``."""
+    release = row["root_version"] or row["axis_root"]
+    return ", ".join(filter(None, (name, release and f"ROOT {release}"))) or "all reads"
+
+
+def _chart_phases(sides: Mapping[str, Mapping[str, Any]]) -> PhaseChart | None:
+    """Draw wall and CPU time by phase; None if no phase was recorded."""
+    bars: dict[str, dict[str, float]] = {}
+    for name, row in sides.items():
+        for kind, columns in _PHASE_COLUMNS.items():
+            found = {
+                phase: sum(row[column] or 0.0 for column in summed if column in METRICS_BY_NAME)
+                for phase, summed in ((one, columns(stem)) for one, stem in _PHASES.items())
+            }
+            title = f"{kind}, {_title_side(name, row)}" if name else kind
+            bars[title] = {phase: seconds for phase, seconds in found.items() if seconds > 0}
+    phases = [one for one in _PHASES if any(one in found for found in bars.values())]
+    return PhaseChart("Time by phase", phases, bars) if phases else None
 
 
 def _fetch_values(store: Store, identity: str) -> dict[str, Any]:
@@ -142,7 +200,7 @@ def _find_group(metric: Metric) -> str:
 
 def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTable:
     columns = (
-        TableColumn("name", "value", title_column),
+        TableColumn("name", "value", head_column),
         TableColumn(
             "a", "A" if is_pair else "measured", format_row=_make_format("a"), is_long=True
         ),
@@ -166,8 +224,16 @@ def _format_value(name: str, value: Any, unit: str) -> str:
         return format_time(value)
     if unit == "B":
         return format_size(value)
-    text = ", ".join(map(format_cell, value)) if isinstance(value, list) else format_cell(value)
-    return f"{text} {unit}" if unit not in ("", "1") else text
+    values = value if isinstance(value, list) else [value]
+    if not isinstance(values[0], int | float) or isinstance(values[0], bool):
+        return ", ".join(map(format_cell, values))
+    fitting = fit_unit({"ns": "s"}.get(unit, unit), [_SIZES.get(unit, 1.0) * one for one in values])
+    texts = [format_cell(fitting.convert(_SIZES.get(unit, 1.0) * one)) for one in values]
+    return f"{', '.join(texts)} {fitting.name}".strip()
+
+
+#: Units that are converted before the fitting one is chosen.
+_SIZES = {"ns": 1e-9}
 
 
 def _format_change(change: float | None) -> str:

@@ -21,7 +21,7 @@ from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
-from treehammer.web.display.metric_titles import title_column
+from treehammer.web.display.metric_titles import head_column
 from treehammer.web.views.changes.change_table import build_change_point_table, list_recent_changes
 from treehammer.web.views.changes.ratio_chart import (
     RatioQuery,
@@ -133,8 +133,8 @@ def release_view(store: Store, request: Request) -> PageView:
         "ratios": ratios,
         "choices": choices,
         "chosen": {"metric": query.metric, **query.places},
-        "metric_title": title_column(query.metric),
-        "titles": {name: title_column(name) for name in choices["metric"]},
+        "metric_title": head_column(query.metric),
+        "titles": {name: head_column(name) for name in choices["metric"]},
     }
     drawings = {f"test-{number}": one.drawing for number, one in enumerate(charts, 1)}
     return PageView("release.html.j2", f"ROOT {release}", values, (table, ratios), charts=drawings)

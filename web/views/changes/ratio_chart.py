@@ -23,8 +23,9 @@ from treehammer.sql.watch.watched_series import fetch_watched_days, fetch_watche
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, TableColumn
-from treehammer.web.display.metric_titles import title_column
+from treehammer.web.display.metric_titles import head_column
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
+from treehammer.web.figures.plot_style import choose_release_colors
 from treehammer.web.views.shared.page_context import link_to
 
 #: Releases in a chart: as many as there are colors.
@@ -41,6 +42,11 @@ class RatioChart:
     control: str
     drawing: LineChart
     marks: Sequence[tuple[int, str]]
+
+    @property
+    def joined(self) -> bool:
+        """Whether the points of each release are joined."""
+        return all(line.joined for line in self.drawing.lines)
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ def build_ratio_charts(
             if first <= calendar_days.day_from_number(one.day) <= last
         ]
         drawing = LineChart(
-            f"{title_column(query.metric)} of {family.test_name} relative to {family.control}, in "
+            f"{head_column(query.metric)} of {family.test_name} relative to {family.control}, in "
             "per cent",
             _build_lines(
                 series,
@@ -159,14 +165,26 @@ def _build_lines(
         members[one.place.release].append(one)
     names = sorted(members, key=natural_sort_key)
     names.sort(key=lambda name: name != release)
-    colors: Mapping[str, int] = {
-        name: number % MAX_RELEASES
-        for number, name in enumerate(sorted(members, key=natural_sort_key))
-    }
+    colors = choose_release_colors(members)
     return [
-        ChartLine(name, f"color{colors[name]}", _build_dots(name, members[name], link))
+        ChartLine(
+            name,
+            "own",
+            _build_dots(name, members[name], link),
+            joined=_measure_the_same(members[name]),
+            color=colors[name],
+        )
         for name in names[:MAX_RELEASES]
     ]
+
+
+def _measure_the_same(members: Sequence[DailySeries]) -> bool:
+    """Whether all days measured the same variants: a mean over another mix is no change."""
+    variants: dict[int, set[str]] = defaultdict(set)
+    for one in members:
+        for day in one.days:
+            variants[int(day)].add(one.place.variant)
+    return len({frozenset(found) for found in variants.values()}) < 2
 
 
 def _build_dots(

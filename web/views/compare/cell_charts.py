@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from treehammer.analysis.comparison import verdict_text
@@ -12,8 +12,10 @@ from treehammer.sql.read import figure_sql
 from treehammer.sql.read.figure_query import DAY, FigureQuery
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import format_significant
 from treehammer.web.display import calendar_days
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
+from treehammer.web.figures.plot_style import choose_release_colors
 from treehammer.web.views.compare.side_conditions import side_conditions
 
 #: Days before the comparison at which the trend begins at the earliest.
@@ -21,12 +23,15 @@ TREND_DAYS = 90
 _SIDES = (("a", "own", True), ("b", "median", False))
 
 
-def chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
+def chart_jobs(
+    row: VerdictRow, pairs: Sequence[PairRow], link: Callable[[str], str]
+) -> LineChart | None:
     """Draw the values of both sides of each job; None without jobs that hold both.
 
     Args:
         row: verdict on the series.
         pairs: of the comparison.
+        link: address of the page of a job, which shows both sides.
     """
     own = [
         one
@@ -36,6 +41,7 @@ def chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
     if not own:
         return None
     is_time = row.metric in verdict_text.METRIC_TITLES
+    colors = choose_release_colors((row.a, row.b)) if row.axis == "root" else {}
     factor, unit = (1e3, "ms/event") if is_time else (1.0, "")
     lines = [
         ChartLine(
@@ -46,12 +52,14 @@ def chart_jobs(row: VerdictRow, pairs: Sequence[PairRow]) -> LineChart | None:
                     float(number),
                     factor * getattr(one, f"{side}_value"),
                     text=f"{one.job_id} on {one.host}: {getattr(row, side)} "
-                    f"{factor * getattr(one, f'{side}_value'):.4g} {unit}, "
+                    f"{format_significant(factor * getattr(one, f'{side}_value'), 4)} {unit}, "
                     f"change {verdict_text.format_effect(one.log_ratio)}",
+                    link=link(one.job_id),
                 )
                 for number, one in enumerate(own, 1)
             ],
             round=is_round,
+            color=colors.get(getattr(row, side), ""),
         )
         for side, css_class, is_round in _SIDES
     ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 
@@ -214,8 +215,13 @@ def _list_regressions(one: ShownComparison) -> list[tuple[str, str]]:
 
 
 def _build_matrix(one: ShownComparison) -> EffectMatrix | None:
+    # One for all cells, of which there may be thousands.
+    base = link_to_same_page(one.request, site=None, variant=None)
+
     def link(site: str, variant: str) -> str:
-        return link_to_same_page(one.request, site=site or None, variant=variant or None)
+        chosen = {"site": site, "variant": variant}
+        own = urlencode([(name, value) for name, value in chosen.items() if value])
+        return f"{base}{'&' if base != '?' else ''}{own}"
 
     if one.shows_counter:
         return matrix_of_counters(one.shown.select(one.counters), link)
@@ -224,11 +230,18 @@ def _build_matrix(one: ShownComparison) -> EffectMatrix | None:
 
 def _draw_cell(one: ShownComparison) -> list[LineChart]:
     """Draw the jobs and the trend of each series of the chosen site and variant."""
+
+    def link(job: str) -> str:
+        return link_to(one.request, "job", job_id=job)
+
     pairs, charts = one.pairs, list[LineChart | None]()
     shown = one.split.by_site
     for row in shown:
         if row.metric == shown[0].metric:
-            charts += [cell_charts.chart_jobs(row, pairs), cell_charts.chart_trend(one.store, row)]
+            charts += [
+                cell_charts.chart_jobs(row, pairs, link),
+                cell_charts.chart_trend(one.store, row),
+            ]
     return [chart for chart in charts if chart]
 
 

@@ -20,9 +20,14 @@ def find_axis_reach(rows: Sequence[VerdictRow]) -> float:
         for row in rows
         if row.low is not None and row.high is not None
     )
-    # A few wide intervals may exceed the axis, so that the others remain distinguishable.
-    typical = ends[int(0.9 * (len(ends) - 1))] if ends else DEFAULT_DELTA
-    return min(max(1.1 * typical, 2 * DEFAULT_DELTA), _MAX_AXIS_REACH)
+    effects = sorted(abs(row.effect) for row in rows if row.effect is not None)
+    # Intervals of few jobs are wide: they may exceed the axis, so that effects stay distinguishable.
+    typical = max(_find_quantile(ends, 0.25), 1.5 * _find_quantile(effects, 0.9))
+    return min(max(1.2 * typical, 2 * DEFAULT_DELTA), _MAX_AXIS_REACH)
+
+
+def _find_quantile(numbers: Sequence[float], share: float) -> float:
+    return numbers[int(share * (len(numbers) - 1))] if numbers else 0.0
 
 
 @dataclass(frozen=True)

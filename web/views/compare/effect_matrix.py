@@ -24,6 +24,8 @@ from treehammer.sql.core.rows import VerdictRow
 ALL_SITES = "all sites"
 #: Effects (in ln) from which a color is darker.
 _STEPS = (0.03, 0.1)
+#: Uncertain effects (in ln) from which a cell is tinted.
+_LEAST_PALE = 0.01
 #: Largest effect written in a cell; the tooltip has all.
 _MAX_WRITTEN = math.log(2)
 _CERTAIN_TONES = ("worse", "better")
@@ -32,8 +34,9 @@ MATRIX_LEGEND: Mapping[str, str] = {
     "worse-2": "slower or worse",
     "better-2": "faster or better",
     "equal": "same",
-    "open": "undecided",
-    "missing": "not comparable",
+    "pale worse-1": "undecided or too few jobs, slower so far",
+    "pale better-1": "… faster so far",
+    "missing": "not compared",
 }
 
 
@@ -79,7 +82,7 @@ LinkFilter = Callable[[str, str], str]
 class _CellEffect:
     """Change of a metric of one variant at one site; the site is '' over all sites.
 
-    ``tone`` is worse, better, equal, open (undecided) or missing (not comparable).
+    ``tone`` is worse, better, equal, open (undecided) or missing (not compared).
     """
 
     label: str
@@ -95,9 +98,12 @@ class _CellEffect:
 
     @property
     def css_class(self) -> str:
+        size = abs(self.effect or 0.0)
+        if self.tone == "open" and size >= _LEAST_PALE:
+            return f"pale {'worse' if (self.effect or 0.0) > 0 else 'better'}-1"
         if self.tone not in _CERTAIN_TONES:
             return self.tone
-        return f"{self.tone}-{1 + sum(abs(self.effect or 0.0) >= step for step in _STEPS)}"
+        return f"{self.tone}-{1 + sum(size >= step for step in _STEPS)}"
 
     @property
     def text(self) -> str:
@@ -146,7 +152,8 @@ def _find_tone(row: VerdictRow) -> str:
         return "worse" if row.verdict == Verdict.SLOWER else "better"
     if row.verdict == Verdict.SAME:
         return "equal"
-    return "open" if row.verdict in OPEN_VERDICTS else "missing"
+    is_open = row.verdict in (*OPEN_VERDICTS, Verdict.NOT_ENOUGH)
+    return "open" if is_open and row.effect is not None else "missing"
 
 
 def _find_counter_tone(change: CounterChange) -> str:

@@ -28,6 +28,7 @@ from treehammer.web.display.data_tables import (
 )
 from treehammer.web.views.compare.side_conditions import side_conditions
 from treehammer.web.views.shared.page_context import link_to
+from treehammer.web.views.shared.page_links import encode_condition
 
 _VARIANT = TableColumn("label", "variant", is_long=True)
 
@@ -230,9 +231,9 @@ def _link_to_measurements(request: Request, row: Row, side: str) -> str:
         ("from", ""),
         ("to", ""),
         *(("campaign", one) for one in _side_campaigns(row, side)),
-        *(("where", text) for where in conditions for text in where.texts),
     ]
-    return f"{link_to(request, 'explore')}?{urlencode(parameters)}"
+    address = f"{link_to(request, 'explore')}?{urlencode(parameters)}"
+    return "&".join([address, *map(encode_condition, conditions)])
 
 
 def _side_campaigns(row: Row, side: str) -> Sequence[str]:

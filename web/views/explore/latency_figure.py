@@ -9,6 +9,7 @@ from functools import partial
 from treehammer.text_formatting import format_share
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import format_seconds
+from treehammer.web.display.metric_titles import title_column
 from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_query import ExploreQuery
 from treehammer.web.figures.figure_layout import (
@@ -47,7 +48,7 @@ def lay_out_latencies(query: ExploreQuery, data: FigurePoints, title: str) -> Fi
         kind=STEPS,
         x_title="read latency",
         y_title="reads (%)",
-        groups=(query.panels or query.by, "from", query.color),
+        groups=(title_column(query.panels or query.by), "from", title_column(query.color)),
         counted="",
         scale=query.scale,
         places=tuple(edges.values()),

@@ -17,6 +17,7 @@ from treehammer.web.display.variant_labels import VARIANT_COLUMN
 from treehammer.web.figures.explore_query import DIMENSIONS, MEANS, RMS, ExploreQuery
 from treehammer.web.figures.figure_layout import GroupKeys
 from treehammer.web.views.shared.page_context import link_to
+from treehammer.web.views.shared.page_links import encode_condition
 
 #: Column -> URL of the page of its value ``-``.
 _PAGE_LINKS: Mapping[str, Callable[[Request], str]] = {
@@ -99,7 +100,7 @@ class RowLinks:
 
 
 def _encode_conditions(wheres: Iterable[Condition]) -> str:
-    return urlencode([("where", text) for where in wheres for text in where.texts])
+    return "&".join(map(encode_condition, wheres))
 
 
 def _period_bounds(name: str, value: Scalar) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.figure_query import TIME_UNITS
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, fit_unit
+from treehammer.web.display.metric_titles import title_column
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 from treehammer.web.figures import figure_captions
 from treehammer.web.figures.aggregation_notes import Aggregation
@@ -74,7 +75,11 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
         kind=kind,
         x_title=x_title,
         y_title=figure_captions.y_axis_title(query, unit),
-        groups=(query.panels, query.by, ", ".join(filter(None, names.columns))),
+        groups=(
+            title_column(query.panels),
+            title_column(query.by),
+            ", ".join(title_column(name) for name in names.columns if name),
+        ),
         counted="jobs" if drawn[0].jobs is not None else "executions",
         dates=places.are_time and kind not in (HEAT_MAP, DOTS),
         scale=query.scale,
@@ -155,7 +160,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
         *(
             TableColumn(name, name, is_number=True)
             if name == "jobs"
-            else TableColumn(name, name, number, is_number=True)
+            else TableColumn(name, title_column(name), number, is_number=True)
             for name in numbers
         ),
         *aggregation_column(query, rows),
@@ -186,7 +191,7 @@ def group_columns(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> l
     return [
         TableColumn(
             name,
-            name,
+            title_column(name),
             group_value_writers(data, name),
             is_long=name == VARIANT_COLUMN,
             link=links.value_link(name),

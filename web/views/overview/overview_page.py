@@ -26,7 +26,7 @@ from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, Compari
 from treehammer.sql.watch.state_history import CENTRAL
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.overview import changes_since
@@ -102,7 +102,7 @@ def overview_view(store: Store, request: Request) -> PageView:
             store, request, shown, lines, MAX_NAMED_SITES if is_page else None
         ),
         "max_changes": changes_since.MAX_CHANGES,
-        "verdicts": verdicts,
+        "verdicts": _fold_verdicts(verdicts, request),
         **_matrix_values(store, request, shown, by, lines),
         "lines": sort_worst_first(lines, current),
         "states": current,
@@ -268,6 +268,40 @@ def _verdict_table(
         TableColumn("judged_us", "judged", format_time),
     )
     return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", columns, rows)
+
+
+def _fold_verdicts(verdicts: DataTable, request: Request) -> DataTable:
+    """Fold the rows of a comparison, of one metric each, into one for readers."""
+    folded: dict[str, list[Row]] = {}
+    for row in verdicts.rows:
+        folded.setdefault(row["comparison_id"], []).append(row)
+    rows = [
+        {
+            **rows[0],
+            "found": _fold_counts(rows, "over_sites")
+            if any(row["over_sites"] for row in rows)
+            else f"by site: {_fold_counts(rows, 'by_site')}",
+        }
+        for rows in folded.values()
+    ]
+    compared, *hidden = comparison_columns.comparison_columns(request)
+    columns = (
+        replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
+        *hidden,
+        TableColumn("found", "variants", is_long=True, detail=lambda row: row["largest"]),
+    )
+    return replace(verdicts, columns=columns, rows=rows, is_arrangeable=False)
+
+
+def _fold_counts(rows: Sequence[Row], name: str) -> str:
+    """Write the counts of several metrics, equal ones once: ``CPU and wall: 20 same, 4 slower``."""
+    metrics: dict[str, list[str]] = {}
+    for row in rows:
+        metrics.setdefault(format_counts(row[name]), []).append(
+            verdict_text.title_metric(row["metric"])
+        )
+    texts = (f"{' and '.join(titles)}: {counts}" for counts, titles in metrics.items())
+    return "; ".join(texts)
 
 
 def _verdict_row(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 
+from treehammer.sql.read.measurement_selection import Condition
+
 #: Parameter that asks for a chart of the page as a file.
 DRAWING = "drawing"
 #: Parameters for parts of a page; links to the page leave them out.
 PARTIAL_PARAMETERS = ("part", "version", DRAWING)
+
+
+@lru_cache(maxsize=20_000)
+def encode_condition(where: Condition) -> str:
+    """Write a condition as parameters of a URL; rows of a table share most of theirs."""
+    return urlencode([("where", text) for text in where.texts])
 
 
 def link_to_same_page(request: Request, **changes: Any) -> str:

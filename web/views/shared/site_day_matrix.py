@@ -40,6 +40,14 @@ class SiteRow(Generic[Judged]):
     by: str = JOB_SITE
 
     @property
+    def sparkline(self) -> str:
+        """SVG path of the good measurements by day, as steps in a box of one unit a day by 1."""
+        counts = [getattr(cell.judged, "good", 0) for cell in self.cells]
+        most = max(counts, default=0) or 1
+        steps = (f"V{round(1 - count / most, 2):g}h1" for count in counts)
+        return f"M0 1{''.join(steps)}V1z"
+
+    @property
     def query_string(self) -> str:
         """The query string that names the site."""
         return urlencode({"site": self.site})

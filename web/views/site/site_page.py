@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
@@ -33,6 +34,7 @@ from treehammer.web.display.efficiency_explanation import (
     EfficiencyExplanation,
     explain_efficiency,
 )
+from treehammer.web.display.metric_titles import head_column
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
 from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.views.changes.change_table import build_change_point_table, list_recent_changes
@@ -132,6 +134,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         },
         "similar": peer_comparison.SIMILAR_SITES_TEXT,
         "links": list(_link_to_explore(store, query, request)),
+        "work_matrix": _build_work_matrix(works),
     }
     charts = {"trend": chart} if chart else {}
     charts |= {f"doors-{number}": one for number, one in enumerate(door_charts, 1)}
@@ -191,8 +194,11 @@ def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterat
         )
     metric = {"metric": query.metric}
     for title, view in (
-        (f"{query.metric} by variant", {**metric, "by": VARIANT_COLUMN}),
-        (f"{query.metric} by day and release", {**metric, "by": "day", "view": RELATIVE}),
+        (f"{head_column(query.metric)} by variant", {**metric, "by": VARIANT_COLUMN}),
+        (
+            f"{head_column(query.metric)} by day and release",
+            {**metric, "by": "day", "view": RELATIVE},
+        ),
         ("Read latency by door", {"view": "latency", "by": "door"}),
     ):
         yield title, link_to(request, "explore", query={**view, "color": "axis_root", **filters})
@@ -236,7 +242,7 @@ def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTab
         TableColumn("difference", "difference", format_per_cent, is_number=True),
         TableColumn("sites", "similar sites", is_number=True),
     )
-    caption = f"{query.metric} by {query.time_column}, and the median of similar sites"
+    caption = f"{head_column(query.metric)} by {query.time_column}, and the median of similar sites"
     return DataTable("series", caption, columns, rows)
 
 
@@ -265,6 +271,22 @@ def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTabl
     )
     caption, empty = "Outcomes of all executions by day", "No measurements in this period."
     return DataTable("outcomes", caption, columns, rows, empty_text=empty)
+
+
+def _build_work_matrix(works: Sequence[Workload]) -> Mapping[str, Any]:
+    """Arrange all work by variant and release; cells name the doors by which it was read."""
+    variants = label_variants((work.variant for work in works), hide_release=True)
+    doors: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for work in works:
+        row = (work.test, variants.label(work.variant), work.dataset)
+        found = doors.setdefault(row, {}).setdefault(work.root or "–", [])
+        if work.door not in found:
+            found.append(work.door)
+    return {
+        "rows": doors,
+        "releases": sorted({root for row in doors.values() for root in row}, key=natural_sort_key),
+        "note": variants.note,
+    }
 
 
 def _work_table(works: Sequence[Workload]) -> DataTable:

@@ -17,7 +17,7 @@ from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, format_per_cent
-from treehammer.web.display.metric_titles import title_column
+from treehammer.web.display.metric_titles import head_column, title_column
 from treehammer.web.display.variant_labels import label_variants
 from treehammer.web.views.site.site_query import SiteQuery
 
@@ -159,7 +159,7 @@ def _describe_difference(difference: float) -> str:
 
 
 def _describe_place(query: SiteQuery, standing: SiteStanding) -> str:
-    title = title_column(query.metric)
+    title = head_column(query.metric)
     is_equal = abs(standing.difference) < _EQUAL
     where = "equal to" if is_equal else _describe_difference(standing.difference)
     text = f"{title} {where} the median of the same work"
@@ -177,22 +177,17 @@ def _ordinal(number: int) -> str:
 def _list_parts(
     store: Store, query: SiteQuery, sums: Sequence[tuple[str, WorkKey, Moments]]
 ) -> list[Row]:
-    """List the parts of each kind; the kind whose parts differ most from each other comes first."""
+    """List the parts of each kind; the kind that explains the difference best comes first."""
     medians = site_standing.find_peer_medians(sums, query.site)
     own = [(work, moments) for site, work, moments in sums if site == query.site]
     names = label_variants({str(work[1]) for work, _ in own}).names
-    variants = ((names.get(str(work[1])) or "default", work, moments) for work, moments in own)
-    kinds = [_part_rows("variant", variants, medians)]
-    kinds += [
-        _part_rows(kind, _load_groups(store, query, kind), medians)
-        for kind in (*_ROLLED, *_MEASURED)
-    ]
-    return [row for rows in sorted(kinds, key=_spread, reverse=True) for row in rows]
-
-
-def _spread(rows: Sequence[Row]) -> float:
-    differences = [row["difference"] or 0.0 for row in rows]
-    return max(differences, default=0.0) - min(differences, default=0.0)
+    variants = [(names.get(str(work[1])) or "default", work, moments) for work, moments in own]
+    groups = {"variant": variants}
+    groups |= _load_groups(store, query, _ROLLED) | _load_groups(store, query, _MEASURED)
+    best_first = sorted(
+        groups, key=lambda kind: site_standing.score_partition(groups[kind], medians)
+    )
+    return [row for kind in best_first for row in _part_rows(kind, groups[kind], medians)]
 
 
 def _part_rows(
@@ -219,21 +214,25 @@ def _part_rows(
 
 
 def _load_groups(
-    store: Store, query: SiteQuery, kind: str
-) -> Iterator[tuple[str, WorkKey, Moments]]:
-    """Load the site's moments by a column and work; none if too many would be read."""
+    store: Store, query: SiteQuery, kinds: Sequence[str]
+) -> dict[str, list[tuple[str, WorkKey, Moments]]]:
+    """Load the site's moments by several columns and work; none if too many would be read."""
     first, last = query.day_numbers
     figure = FigureQuery(
         (query.metric,),
-        (kind, *WORKLOAD_COLUMNS),
+        (*kinds, *WORKLOAD_COLUMNS),
         Selection(conditions=(Condition("site", "=", query.site),)),
         first_day=first,
         last_day=last,
     )
-    with store.connection() as connection:
-        is_long = figure_sql.estimate_max_measurements(connection, figure) > MAX_READ
-    if kind in _MEASURED and is_long:
-        return
+    found: dict[str, list[tuple[str, WorkKey, Moments]]] = {kind: [] for kind in kinds}
+    if kinds == _MEASURED:
+        with store.connection() as connection:
+            if figure_sql.estimate_max_measurements(connection, figure) > MAX_READ:
+                return found
     for group in store.fetch_figure(figure).groups:
         work = site_history.workload_key(group.by[name] for name in WORKLOAD_COLUMNS)
-        yield str(group.by[kind] or "unknown"), work, group.metrics[query.metric]
+        for kind in kinds:
+            part = str(group.by[kind] or "unknown"), work, group.metrics[query.metric]
+            found[kind].append(part)
+    return found
