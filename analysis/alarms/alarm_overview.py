@@ -30,9 +30,18 @@ def assess_subject(store: Store, kind: AlarmKind, name: str, now_us: int) -> Sub
         if state.since_us is None and name not in overview_queries.list_sites(store):
             raise overview_queries.build_unknown_site_error(store, name)
         return state
+    require_measured_release(store, name)
+    return assess_release(store, name)
+
+
+def require_measured_release(store: Store, name: str) -> None:
+    """Check that a ROOT release was measured.
+
+    Raises:
+        NothingToDoError: it never was; names the nearest release.
+    """
     known = ReleaseCheckTable(store).list_measured_releases()
     if name not in known:
         raise NothingToDoError(
             f"ROOT {name[:100]!r} was never measured", hint=suggest_word(name, known)
         )
-    return assess_release(store, name)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from treehammer.analysis.alarms.alarm_overview import require_measured_release
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_terms import WINDOW_DAYS
 from treehammer.analysis.changes.change_update import update_changes
@@ -14,6 +15,12 @@ from treehammer.analysis.comparison import verdict_text
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.config import Settings
 from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.read.overview_queries import (
+    JOB_SITE,
+    STORAGE_SITE,
+    build_unknown_site_error,
+    list_sites,
+)
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, output_options, print_rows
@@ -73,10 +80,20 @@ def changes_command(
                 err=True,
             )
         found = fetch_change_points(store, day_to_number(first))
-    chosen = change_text.select_changes(found, site, release)
+        chosen = change_text.select_changes(found, site, release)
+        if not chosen:
+            _require_known(store, site, release)
     print_rows([make_change_record(one) for one in chosen], _COLUMNS, form=form)
     if not chosen:
         click.echo("No changes found.", err=True)
+
+
+def _require_known(store: Store, site: str, release: str) -> None:
+    """Check that the names of a site and a release are not mistyped; '' is none."""
+    if site and not any(site in list_sites(store, by) for by in (JOB_SITE, STORAGE_SITE)):
+        raise build_unknown_site_error(store, site)
+    if release:
+        require_measured_release(store, release)
 
 
 def make_change_record(change: ChangePointRow) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class ProbeTarget:
         """Build the remedy for a missing file."""
         if self.path:
             return "Place the dataset there, or correct the prefix of the door."
-        return "Correct the prefix of the door, or make the folder."
+        return "Correct the prefix of the door, or make or place a dataset there."
 
 
 @dataclass(frozen=True)

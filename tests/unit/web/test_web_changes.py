@@ -22,6 +22,7 @@ from service_thread import ServiceThread, run_service
 from treehammer.analysis.changes.weekly_digest import build_digest, parse_week
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import ChangePointRow
 from treehammer.sql.watch.change_points import replace_change_points
 from treehammer.sql.watch.watched_series import replace_watched_days
@@ -132,6 +133,11 @@ def test_digest_is_printed_with_links(database: str, tmp_path: Path) -> None:
         cli, ["--database", database, "changes", "--site", "B", "--json"], catch_exceptions=False
     )
     assert [row["id"] for row in json.loads(listed.stdout)] == ["storage"]
+    for option, word in (("--site", "SITE_Q"), ("--release", "6.39.99")):
+        with pytest.raises(NothingToDoError, match=word):
+            CliRunner().invoke(
+                cli, ["--database", database, "changes", option, word], catch_exceptions=False
+            )
 
 
 def test_quiet_week_says_so() -> None:
