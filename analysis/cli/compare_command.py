@@ -122,7 +122,7 @@ def _compare_selected(
     store: Store, selection: Selection, axis: str, asked: Sequence[str], delta: float
 ) -> list[ComparisonResult]:
     """Compare each further value with the first and store the verdicts."""
-    # scipy takes half a second to load, which no other command should pay for.
+    # scipy takes a third of a second to load, which no other command should pay for.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
     from treehammer.analysis.samples.headline_rows import load_headline_rows
 

@@ -44,7 +44,7 @@ def notify_command(settings: Settings, listing: bool, form: str) -> int:
             rows = _list_rows(AlarmOutbox(store).list_messages(MAX_LISTED))
             print_rows(rows, _COLUMNS, form=form)
             return ExitCode.DONE
-        # Comparisons load scipy, which takes half a second.
+        # Comparisons load scipy, which takes a third of a second.
         from treehammer.analysis.alarms.alarm_watch import watch_and_notify
 
         rules = load_status_rules(settings.status_rules)

@@ -122,7 +122,7 @@ def summary_command(
     if letters:
         _print_letters(settings, (campaign != "last", wheres, by, metrics, baseline), form)
         return
-    # scipy takes half a second to load, which no other command should pay for.
+    # scipy takes a third of a second to load, which no other command should pay for.
     from treehammer.analysis.descriptive.group_summary import (
         find_distinguishing_names,
         group_executions,

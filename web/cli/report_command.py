@@ -51,7 +51,7 @@ def write_report(database: str, campaign: str, output: Path) -> None:
         NothingToDoError: the campaign has no measurements yet.
         ConfigError: the campaign is unknown or ambiguous, or the file cannot be written.
     """
-    # Imported here because scipy takes most of a second to load.
+    # Imported here because scipy takes a third of a second to load.
     from treehammer.analysis.samples.headline_rows import load_headline_rows
     from treehammer.web.report.campaign_report import REPORT_COLUMNS, build_report
     from treehammer.web.report.report_rendering import render_report

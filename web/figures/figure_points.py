@@ -161,7 +161,7 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
 
 def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
     """Load the differences of groups from the median of the same work at all sites."""
-    # scipy takes a second to load.
+    # scipy takes time to load.
     from treehammer.web.figures.relative_points import compare_with_same_work
 
     conditions = query.figure.selection.conditions
@@ -311,7 +311,7 @@ def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
 
 def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[FigurePoint]:
     """Means over the jobs' means, with t intervals."""
-    # scipy takes a second to load and is needed for intervals only.
+    # scipy takes time to load and is needed for intervals only.
     from treehammer.analysis.statistics.estimates import estimate_mean
 
     groups_by_key: dict[Key, list[FigureGroup]] = defaultdict(list)

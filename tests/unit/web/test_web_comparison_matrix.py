@@ -225,7 +225,10 @@ def test_counters_have_a_matrix(
 
 
 def test_stored_comparison_needs_no_statistics_library() -> None:
-    """The first page after a start must not wait for scipy."""
-    code = "import sys, treehammer.web.views.compare.comparison_page; print('scipy' in sys.modules)"
+    """The first page after a start must not wait for scipy, and no page for scipy.stats."""
+    code = (
+        "import sys, treehammer.web.views.compare.comparison_page; print('scipy' in sys.modules);"
+        "import treehammer.web.service.page_routes; print('scipy.stats' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.split() == ["False", "False"]
