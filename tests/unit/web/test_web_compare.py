@@ -419,7 +419,7 @@ def test_refused_comparison_keeps_form_values(measured: ServiceThread) -> None:
         ("a=6.38.00&where=day>1", "B is missing"),
         ("b=6.38.00&where=day>1", "A is missing"),
         ("where_b=day>1", "A and B are missing"),
-        ("a=6.38.00&b=6.40.00&where=dai>1", "There is no column 'dai'"),
+        ("a=6.38.00&b=6.40.00&where=dai>1", "Unknown column 'dai'"),
     ],
 )
 def test_incomplete_comparison_is_refused(

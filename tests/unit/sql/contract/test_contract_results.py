@@ -102,8 +102,8 @@ def test_abandoned_stream_releases_connection(filled: Store, url: str) -> None:
 
 
 INVALID_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
-    ({"columns": "sites"}, r"no column 'sites'\n.*'site'"),
-    ({"columns": ["extra_hit"]}, r"no column 'extra_hit'\n.*'extra_hits'"),
+    ({"columns": "sites"}, r"unknown column 'sites'\n.*'site'"),
+    ({"columns": ["extra_hit"]}, r"unknown column 'extra_hit'\n.*'extra_hits'"),
     ({"columns": []}, "no column is asked for"),
     ({"where": "hots=1"}, "host"),
     ({"campaign": "nobody"}, "name of other"),
@@ -116,10 +116,10 @@ INVALID_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"where": "site=\udcff"}, "UTF-8"),
     ({"where": "site~\udcff*"}, "UTF-8"),
     ({"campaign": "no\udcffbody"}, "name of other"),
-    ({"columns": "extra_\udcff"}, "no column"),
+    ({"columns": "extra_\udcff"}, "unknown column"),
     ({"where": [4]}, "where: a text is expected, not 4"),
-    ({"columns": "si\0te"}, "no column"),
-    ({"columns": "extra_\0"}, "no column"),
+    ({"columns": "si\0te"}, "unknown column"),
+    ({"columns": "extra_\0"}, "unknown column"),
     ({"columns": [5]}, "columns: a text is expected, not 5"),
 ]
 
