@@ -122,8 +122,10 @@ inline long long PageBytes(const ROOT::RNTupleDescriptor &descriptor, const std:
       for (auto column : physical)
          if (cluster.ContainsColumn(column))
             for (const auto &page : cluster.GetPageRange(column).GetPageInfos())
-               pages[page.GetLocator().GetPosition<std::uint64_t>()] =
-                  page.GetLocator().GetNBytesOnStorage() + (page.HasChecksum() ? kPageChecksum : 0);
+               // Pages before a field was added are not in the file.
+               if (page.GetLocator().GetType() == ROOT::RNTupleLocator::kTypeFile)
+                  pages[page.GetLocator().GetPosition<std::uint64_t>()] =
+                     page.GetLocator().GetNBytesOnStorage() + (page.HasChecksum() ? kPageChecksum : 0);
    long long bytes = 0;
    for (const auto &page : pages)
       bytes += page.second;

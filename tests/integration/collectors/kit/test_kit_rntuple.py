@@ -228,6 +228,31 @@ ROOT.make(sys.argv[1])
 sys.stdout.flush(); os._exit(0)
 """
 
+#: Writes an RNTuple whose second field is added after the first cluster.
+MAKE_LATE_FIELD = """
+import sys, os, ROOT
+ROOT.gInterpreter.Declare('''
+#include <ROOT/RNTupleModel.hxx>
+#include <ROOT/RNTupleWriter.hxx>
+void make_late(const char *path) {
+   auto model = ROOT::RNTupleModel::Create();
+   model->MakeField<double>("value");
+   auto writer = ROOT::RNTupleWriter::Recreate(std::move(model), "events", path);
+   for (int entry = 0; entry < 200; ++entry) {
+      if (entry == 100) {
+         writer->CommitCluster();
+         auto updater = writer->CreateModelUpdater();
+         updater->BeginUpdate();
+         updater->MakeField<int>("late");
+         updater->CommitUpdate();
+      }
+      writer->Fill();
+   }
+}''')
+ROOT.make_late(sys.argv[1])
+sys.stdout.flush(); os._exit(0)
+"""
+
 #: Books a histogram, with the environment's number of clusters as its entries' value.
 CLUSTERS_OF_DATAFRAME = """
 from treehammer_kit import columns
@@ -259,6 +284,22 @@ def test_prefetch_reads_several_clusters_of_an_rntuple_at_once(
     assert reads == {0: 12, 1: 12, 4: 3}
     off = run_payload(release, path, payload=READ, format="rntuple", prefetch=4, cache_mb=0)
     assert "which cache_mb = 0 turns off" in off.failure["message"]
+
+
+def test_fields_that_were_added_later_are_read(
+    release: providers.SoftwareSetup,
+    latest_release: providers.SoftwareSetup,
+    run_payload: Run,
+    run_script: Run,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "late.root"
+    run_script(latest_release, MAKE_LATE_FIELD, path)
+    done = run_payload(release, path, payload=READ, format="rntuple")
+    assert done.failure is None
+    assert (done.values["events_read"], done.values["branches_selected"]) == (200, 2)
+    assert done.values["selected_zip_bytes"] > 0
+    assert run_payload(release, path, kind="checksum").values["checksum_leaves"] == 2
 
 
 def test_prefetch_reaches_the_dataframe_of_an_rntuple(
