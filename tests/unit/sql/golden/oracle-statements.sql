@@ -202,8 +202,8 @@ INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, rep
     segment_entries, segment_cpu_log_ratio, segment_cpu_log_ratio_sd, segment_wall_log_ratio,
     segment_wall_log_ratio_sd, max_rss_bytes, tree_peak_rss_bytes, ctx_voluntary, ctx_involuntary,
     page_faults_minor, page_faults_major, io_read_chars, io_write_chars, io_read_bytes,
-    io_write_bytes, processes, exit_code, exit_signal, load_index, load_jobs, start_state,
-    start_planned_us, start_present_jobs, start_offset_s, start_wait_s, clock_ ...
+    io_write_bytes, processes, exit_code, exit_signal, retries, load_index, load_jobs, start_state,
+    start_planned_us, start_present_jobs, start_offset_s, start_wait_ ...
 ; -- many rows
 
 INSERT INTO node (id, host, cpu_model, cores_online, cores_allowed, cgroup_cpu_limit,
