@@ -34,7 +34,7 @@ MATRIX_LEGEND: Mapping[str, str] = {
     "worse-2": "slower or worse",
     "better-2": "faster or better",
     "equal": "same",
-    "pale worse-1": "undecided or too few jobs, slower so far",
+    "pale worse-1": "undecided, slower so far",
     "pale better-1": "… faster so far",
     "missing": "not compared",
 }
