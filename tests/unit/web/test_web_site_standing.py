@@ -237,7 +237,7 @@ def test_bad_host_explains_more_than_the_variants_that_ran_on_it() -> None:
     def sums(mean: float) -> Moments:
         return Moments(4, 4 * mean, 4 * (mean**2 + 1e-6))
 
-    works = [(str(number), f"{number}", "", "", "") for number in range(12)]
+    works: list[tuple[str, ...]] = [(str(number),) for number in range(12)]
     medians = dict.fromkeys(works, 0.8)
     means = [0.6 if number % 4 == 3 else 0.8 for number in range(12)]
     # The noise of single variants makes their spread the largest.
@@ -248,7 +248,10 @@ def test_bad_host_explains_more_than_the_variants_that_ran_on_it() -> None:
     hosts = [
         (f"node{number % 4}", work, moments) for number, (_, work, moments) in enumerate(variants)
     ]
-    models = [(f"model{number % 4 // 2}", *rest) for number, (_, *rest) in enumerate(variants)]
+    models = [
+        (f"model{number % 4 // 2}", work, moments)
+        for number, (_, work, moments) in enumerate(variants)
+    ]
     scores = [score_partition(one, medians) for one in (hosts, variants, models)]
     assert scores == sorted(scores)
     assert score_partition([], medians) == math.inf
