@@ -20,6 +20,9 @@ from treehammer.terminal import OutputColumn, on_interrupt, output_options, prin
 
 #: Messages and events that are listed.
 MAX_LISTED = 200
+_NO_CHANNEL = (
+    "Events are recorded, but nobody gets messages: set alarm_webhook_url or alarm_recipients."
+)
 
 
 @click.command("notify")
@@ -31,8 +34,9 @@ def notify_command(settings: Settings, listing: bool, form: str) -> int:
     """Send messages about changed states, confirmed regressions and change points.
 
     The states of sites are evaluated first. Each event is recorded once and sent once to each
-    recipient; patrol does the same all the time, and both may run together. Settings begin with alarm_: see treehammer config show. Leaves with 4 when
-    a message could not be sent; it is sent again later.
+    recipient; patrol does the same all the time, and both may run together. The settings are those
+    named alarm_… in treehammer config show. The exit code is 4 if a message could not be sent; it
+    is sent again later.
 
     \b
     Example: treehammer notify
@@ -56,6 +60,8 @@ def notify_command(settings: Settings, listing: bool, form: str) -> int:
         row["state"] = "failed" if row["message"] in failed else "sent"
     print_rows(rows, _COLUMNS, form=form)
     click.echo(f"{len(report.sent)} sent, {len(report.failed)} failed", err=True)
+    if not (channels.webhook or channels.mail):
+        click.echo(_NO_CHANNEL, err=True)
     return ExitCode.INFRASTRUCTURE if report.failed else ExitCode.DONE
 
 

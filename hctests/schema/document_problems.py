@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,9 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _SYNTAX_ERROR = re.compile(
     r"(?P<problem>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)"
 )
+
+#: Key whose value begins like a number or a word; values that are valid are no syntax errors.
+_BARE_TEXT = re.compile(r"\s*(?P<key>[\w.-]+)\s*=\s*(?P<text>\w[^\"'\[\]{}#=]*?)\s*(?:#.*)?")
 
 
 class StrictModel(BaseModel):
@@ -70,7 +73,14 @@ def parse_document(text: str, shown: str, error: type[InvalidDocumentError]) -> 
         reason = match["problem"] if match else str(failure)
         line = match["line"] if match and match["line"] else str(text.count("\n") + 1)
         problem = f"{shown}:{line}: not valid TOML: {reason[:1].lower()}{reason[1:]}"
+        problem += _suggest_quotes(text.splitlines()[int(line) - 1 : int(line)])
         raise error("1 mistake", where=shown, problems=(problem,)) from failure
+
+
+def _suggest_quotes(lines: Sequence[str]) -> str:
+    """Suggest quotes around a bare text, the most frequent mistake; '' for other lines."""
+    bare = _BARE_TEXT.fullmatch(lines[0]) if lines else None
+    return f'. Text needs quotes: {bare["key"]} = "{bare["text"]}"' if bare else ""
 
 
 def make_key_locator(text: str, shown: str) -> LocateKeys:

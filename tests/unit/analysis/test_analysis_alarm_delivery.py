@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
+from click.testing import CliRunner
 from local_servers import serve_http
 from measurement_factory import build_alarm_event
 
@@ -28,6 +29,7 @@ from treehammer.analysis.alarms.alarm_delivery import (
 )
 from treehammer.analysis.alarms.mail_channel import MailServer, build_mail
 from treehammer.analysis.alarms.webhook_channel import Webhook, sign_body
+from treehammer.cli import cli
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
@@ -238,3 +240,12 @@ def test_no_secret_is_shown() -> None:
     assert "token" not in repr(Webhook("https://hooks.example.org/token", "token"))
     assert "token" not in repr(MailServer("mx", 25, "tls", "a@b.c", "user", "token"))
     assert alarm_delivery.LEASE_US > 8 * 30_000_000
+
+
+def test_notify_without_channels_names_their_settings(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'results.db'}"
+    with Store.open(database):
+        pass
+    printed = CliRunner().invoke(cli, ["--database", database, "notify"], catch_exceptions=False)
+    assert printed.stderr.startswith("0 sent, 0 failed")
+    assert "set alarm_webhook_url or alarm_recipients" in printed.stderr

@@ -118,6 +118,9 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert len(list_mistakes(text).splitlines()) == 2
     assert "has no entry" in list_mistakes("[patrol]\n")
     assert ":1: not valid TOML" in list_mistakes("[patrol\n")
+    assert 'Text needs quotes: jitter = "10m"' in list_mistakes(
+        "[patrol]\njitter = 10m # a while\n"
+    )
 
 
 def test_published_schema_is_up_to_date() -> None:
