@@ -158,8 +158,9 @@ class StorageClient:
         """Send an operation."""
         raise NotImplementedError
 
-    def forget_location(self, url: str) -> None:
-        """Let a redirector look for a path again; others need not be asked."""
+    def has_copy(self, url: str) -> bool:
+        """Whether a redirector still finds a removed path at another server."""
+        return False
 
     def child_cpu_s(self) -> float:
         """Return the CPU seconds that programs of this client have used."""
@@ -188,9 +189,9 @@ class WrappingClient(StorageClient):
         """Send an operation."""
         self.inner.start(flight)
 
-    def forget_location(self, url: str) -> None:
-        """Let a redirector look for a path again."""
-        self.inner.forget_location(url)
+    def has_copy(self, url: str) -> bool:
+        """Whether a redirector still finds a removed path at another server."""
+        return self.inner.has_copy(url)
 
     def child_cpu_s(self) -> float:
         """Return the CPU seconds that programs of this client have used."""

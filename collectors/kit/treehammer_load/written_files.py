@@ -108,17 +108,16 @@ class WrittenFiles:
             self._remove_folders(client, [self.folder], stop)
 
     def _remove_folders(self, client: StorageClient, urls: List[str], stop: Event) -> None:
-        """Remove folders until they are gone: each server behind a redirector may have its own."""
+        """Remove folders, of which each server behind a redirector may have its own."""
         limit_s = FOLDER_REMOVAL_S
-        if stop.is_set():
+        if was_stopped := stop.is_set():
             limit_s, stop = STOPPED_REMOVAL_S, Event()
         end = time.monotonic() + limit_s
         while urls and (left_s := end - time.monotonic()) > 0:
             folders = [Operation(0.0, RMDIR, 0, LoadFile(url)) for url in urls]
             ended = _perform_all(client, folders, left_s, stop, self.observe)
-            urls = [one.file.url for one, failure in ended if not failure]
-            for url in urls:
-                client.forget_location(url)
+            removed = [one.file.url for one, failure in ended if not failure]
+            urls = [] if was_stopped else [url for url in removed if client.has_copy(url)]
 
     def _remove_files(self, client: StorageClient, limit_s: float, stop: Event) -> None:
         files = [Operation(0.0, DELETE, 0, LoadFile(url)) for url in self.adler32s]

@@ -144,7 +144,7 @@ def test_figure_by_variant_does_not_aggregate_variants(service: ServiceThread, v
     text = service.load_page(f"/explore?{query}")
     assert f'<p class="quiet">All variants: {SHARED}</p>' in text
     assert all(f">{name}</" in text for name in NAMES)
-    assert '"title": "branches \\u00b7 cache_mb"' in text
+    assert '"title": "share of branches \\u00b7 cache size"' in text
 
 
 def test_links_use_variants_instead_of_labels(service: ServiceThread) -> None:

@@ -39,7 +39,7 @@ CLIENT_SETTINGS: Mapping[str, str] = {
 #: Pieces of one vector read, and bytes of one piece, that every server accepts.
 MAX_VECTOR, MAX_PIECE = 1024, 2_097_136
 
-_WARM_UP_S = _REFRESH_S = 2.0
+_WARM_UP_S, _REFRESH_S = 2.0, 10.0
 _ASKED_OF_DOOR = frozenset({CONNECT, LOCATE, STAT, DELETE, MKDIR, RMDIR})
 
 # Codes of the client (XrdCl/XrdClStatus.hh) and of servers (XProtocol/XProtocol.hh).
@@ -172,10 +172,12 @@ class XrootdClient(StorageClient):
         else:
             self._use_reader(flight)
 
-    def forget_location(self, url: str) -> None:
-        """Let a redirector ask its servers again, for a few seconds at most."""
+    def has_copy(self, url: str) -> bool:
+        """Whether a redirector, which asks its servers again, finds a removed path at another."""
         door_url, path = split_url(url)
-        self._new_door(door_url).locate(path, self._refresh_flag, timeout=round(_REFRESH_S))
+        door = self._new_door(door_url)
+        status, _ = door.locate(path, self._refresh_flag, timeout=round(_REFRESH_S))
+        return bool(status.ok)
 
     def _use_reader(self, flight: Flight) -> None:
         operation = flight.operation
