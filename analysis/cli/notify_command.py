@@ -21,7 +21,7 @@ from treehammer.terminal import OutputColumn, on_interrupt, output_options, prin
 #: Messages and events that are listed.
 MAX_LISTED = 200
 _NO_CHANNEL = (
-    "Events are recorded, but nobody gets messages: set alarm_webhook_url or alarm_recipients."
+    "Events are recorded, but no message is sent: set alarm_webhook_url or alarm_recipients."
 )
 
 

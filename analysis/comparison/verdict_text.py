@@ -95,9 +95,9 @@ def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
     """
     evidence = VerdictEvidence.from_json(row.evidence)
     a, b = side_names(row, names)
-    what = f"{b} against {a}"
+    sides = f"{b} against {a}"
     axis = "ROOT" if row.axis == "root" else row.axis
-    words = [what if row.axis == SELECTION_AXIS else f"{axis} {what}"]
+    words = [sides if row.axis == SELECTION_AXIS else f"{axis} {sides}"]
     words.append(describe_selection(evidence, names, sides=row.axis != SELECTION_AXIS))
     if evidence.among:
         words.append(f"among {len(evidence.among)} asked together")

@@ -111,7 +111,7 @@ class SearchTally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-#: What a trial plants: kind, size (0 for none) and number.
+#: Plan of a trial: kind and size (0 for none) of its step, and its number.
 PlantedTrial = tuple[str, float, int]
 
 

@@ -63,7 +63,7 @@ class LoadGenerator:
             arguments: of ``treehammer_load.run``, whose names are those of the module ``load``.
             load: the object ``load`` of the job, with ``duration_s``.
             axes: values of the variant.
-            file: what it reads, if anything.
+            file: the file that it reads; None for none.
             settings: of the test.
         """
         job = {
