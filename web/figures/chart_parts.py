@@ -13,6 +13,11 @@ from treehammer.web.figures.plot_style import GRID_COLOR, INK_COLOR, THEME
 #: Vega-Lite specification, as plain data.
 Specification = dict[str, Any]
 
+#: Parameters of the legend: numbers of hidden series, and of the highlighted one.
+LEGEND_PARAMETERS: tuple[Specification, ...] = (
+    {"name": "hidden", "value": []},
+    {"name": "lit", "value": -1},
+)
 #: Data of a chart; the values are added to its specification.
 MARKS: Specification = {"name": "marks"}
 #: Selection that zooms and moves the axes.

@@ -13,6 +13,7 @@ from treehammer.web.figures.chart_parts import (
     DROP_MISSING_BARS,
     FADE_SERIES,
     HIDE_SERIES,
+    LEGEND_PARAMETERS,
     MARKS,
     NOMINAL,
     QUANTITATIVE,
@@ -226,7 +227,7 @@ class LineChart:
         chart = {
             "layer": layers,
             "data": MARKS,
-            "params": [zoom, {"name": "hidden", "value": []}, {"name": "lit", "value": -1}],
+            "params": [zoom, *LEGEND_PARAMETERS],
             "title": self.title,
             "width": _WIDTH,
             "height": _HEIGHT,

@@ -10,6 +10,7 @@ from treehammer.web.display.display_units import format_seconds
 from treehammer.web.figures.chart_parts import (
     FADE_SERIES,
     HIDE_SERIES,
+    LEGEND_PARAMETERS,
     MARKS,
     NOMINAL,
     QUANTITATIVE,
@@ -65,7 +66,7 @@ class PhaseChart:
         chart = {
             "layer": layers,
             "data": MARKS,
-            "params": [zoom, {"name": "hidden", "value": []}, {"name": "lit", "value": -1}],
+            "params": [zoom, *LEGEND_PARAMETERS],
             "title": self.title,
             "width": _WIDTH,
             "height": _BAR_HEIGHT * len(self.bars),
