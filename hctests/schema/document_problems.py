@@ -26,7 +26,7 @@ _SYNTAX_ERROR = re.compile(
     r"(?P<problem>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)"
 )
 
-#: Key whose value begins like a number or a word; values that are valid are no syntax errors.
+#: Key whose value begins like a number or a word.
 _BARE_TEXT = re.compile(r"\s*(?P<key>[\w.-]+)\s*=\s*(?P<text>\w[^\"'\[\]{}#=]*?)\s*(?:#.*)?")
 
 
@@ -80,7 +80,13 @@ def parse_document(text: str, shown: str, error: type[InvalidDocumentError]) -> 
 def _suggest_quotes(lines: Sequence[str]) -> str:
     """Suggest quotes around a bare text, the most frequent mistake; '' for other lines."""
     bare = _BARE_TEXT.fullmatch(lines[0]) if lines else None
-    return f'. Text needs quotes: {bare["key"]} = "{bare["text"]}"' if bare else ""
+    if bare is None:
+        return ""
+    try:
+        tomllib.loads(lines[0])
+    except ValueError:
+        return f'. Text needs quotes: {bare["key"]} = "{bare["text"]}"'
+    return ""  # a repeated key, for example
 
 
 def make_key_locator(text: str, shown: str) -> LocateKeys:
