@@ -121,6 +121,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert 'Text needs quotes: jitter = "10m"' in list_mistakes(
         "[patrol]\njitter = 10m # a while\n"
     )
+    assert "quotes" not in list_mistakes("[patrol]\njitter = 10\njitter = 20\n")
 
 
 def test_published_schema_is_up_to_date() -> None:
