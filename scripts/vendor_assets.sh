@@ -6,7 +6,7 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 jsroot=7.11.2 esbuild=0.25.12
-# Altair writes Vega-Lite 6.4, and vl-convert draws it with Vega 6.
+# The charts are written for Vega-Lite 6.4, and vl-convert draws it with Vega 6.
 vega=6.4.0 vegalite=6.4.3 embed=7.3.0 interpreter=2.3.2
 cd "$(dirname "$0")/../web/static/vendor"
 work=$(mktemp -d)
