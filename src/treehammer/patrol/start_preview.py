@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
 from treehammer.config import Settings
-from treehammer.errors import SourceError
+from treehammer.errors import DefinitionError, SourceError
 from treehammer.hctests.cli.definition_options import load_pinned_test
 from treehammer.patrol.occasions import OccasionFinder
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
@@ -36,7 +37,7 @@ def list_next_starts(
             where=content.releases.place if content.releases else "",
         )
     if spec:
-        load_pinned_test(spec, entry.axes, entry.overrides, settings)
+        _check_test(spec, entry, settings)
     return {
         "entry": entry.name,
         "test": entry.shown_test,
@@ -44,6 +45,21 @@ def list_next_starts(
         "sites": sites,
         "next": _next_starts(entry, now_us, count),
     }
+
+
+def _check_test(spec: str, entry: PatrolEntry, settings: Settings) -> None:
+    """Load an entry's test with its axes and keys, and name mistakes by the keys of the patrol file.
+
+    Raises:
+        TreehammerError: the test cannot be fetched, or it or the entry has mistakes.
+    """
+    try:
+        load_pinned_test(spec, entry.axes, entry.overrides, settings)
+    except DefinitionError as error:
+        own = f"entries.{entry.name}"
+        problems = (re.sub(r"^-P ", f"{own}.axes.", problem) for problem in error.problems)
+        error.problems = tuple(re.sub(r"^-S ", f"{own}.set.", problem) for problem in problems)
+        raise
 
 
 def _next_starts(entry: PatrolEntry, now_us: int, count: int) -> list[int]:

@@ -26,21 +26,42 @@ sites = ["local"]
 """
 
 
-def test_each_problem_is_one_readable_line(tmp_path: Path) -> None:
-    (tmp_path / "patrol.toml").write_text(PATROL_TOML)
-    settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
+MISTAKEN_TOML = """
+[entries.daily]
+test = "ttree-read"
+every = "1d"
+sites = ["local"]
+axes = {cache = ["hot"]}
+set = {repeat = 3}
+"""
+
+
+def check_file(text: str, folder: Path) -> list[str]:
+    """Check a file that cannot start; return the lines of the message."""
+    (folder / "patrol.toml").write_text(text)
+    settings = config.load_settings({"data_dir": folder / "data"}, environ={}, folder=folder)
     with pytest.raises(ConfigError) as raised:
         CliRunner().invoke(
             patrol_commands.patrol,
-            ["check", str(tmp_path / "patrol.toml")],
+            ["check", str(folder / "patrol.toml")],
             obj=settings,
             catch_exceptions=False,
             standalone_mode=False,
         )
-    first, moved, release = str(raised.value).splitlines()
+    return str(raised.value).splitlines()
+
+
+def test_each_problem_is_one_readable_line(tmp_path: Path) -> None:
+    first, moved, release = check_file(PATROL_TOML, tmp_path)
     assert first.endswith("2 entries cannot start")
     assert f"moved: {tmp_path / 'moved'}: no such repository. Name a test" in moved
     assert release.strip() == (
         f"release: releases.source {tmp_path / 'releases.txt'}: "
         "cannot be read (No such file or directory)"
     )
+
+
+def test_mistakes_are_named_by_the_keys_of_the_patrol_file(tmp_path: Path) -> None:
+    lines = [line.strip() for line in check_file(MISTAKEN_TOML, tmp_path)]
+    assert lines[2].startswith("entries.daily.axes.cache: unknown value 'hot'")
+    assert lines[3].startswith("entries.daily.set.repeat: unknown key")
