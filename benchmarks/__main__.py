@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 
@@ -135,6 +136,8 @@ def _run_benchmark(name: str, options: argparse.Namespace) -> list[RatioFigure]:
 
 
 if __name__ == "__main__":
+    # As Ctrl-C: benchmarks then stop their testbeds and jobs.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main())
     except TreehammerError as error:
