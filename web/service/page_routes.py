@@ -29,6 +29,7 @@ from treehammer.web.views.campaign import (
     job_page,
     measurement_page,
 )
+from treehammer.web.views.campaign.whole_logs import find_output_folders
 from treehammer.web.views.changes import changes_page
 from treehammer.web.views.compare import compare_page
 from treehammer.web.views.explore import explore_page
@@ -62,7 +63,7 @@ class PageRoutes:
     Args:
         database: only read.
         access_control: authorizes readers.
-        settings: locates the cache; by default the settings of this process.
+        settings: locates cache and job folders; by default the settings of this process.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class PageRoutes:
             *campaign_list_page.routes(self._context),
             *load_page.routes(self._context),
             *campaign_page.routes(self._context),
-            *job_page.routes(self._context),
+            *job_page.routes(self._context, find_output_folders(settings)),
             *measurement_page.routes(self._context),
             *site_list_page.routes(self._context),
             *site_page.routes(self._context),

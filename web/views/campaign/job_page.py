@@ -6,10 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
@@ -39,9 +42,13 @@ from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels,
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.histogram_layout import bin_lower_s, lay_out_histograms
 from treehammer.web.views.campaign.measurement_page import OTHER
+from treehammer.web.views.campaign.whole_logs import FindFolders, list_logs, send_log
 from treehammer.web.views.shared.common_columns import variant_column
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
+from treehammer.web.views.shared.page_links import link_to_same_page
 
+#: Parameter with the attempt and name of a whole log.
+LOG = "log"
 _PROVENANCE = (
     "repository",
     "ref",
@@ -134,6 +141,21 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
+class ExecutionLog:
+    """Output of one execution.
+
+    Attributes:
+        title: names the execution.
+        end: its last characters.
+        whole: title and address of each whole log on this machine.
+    """
+
+    title: str
+    end: str
+    whole: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class JobAttempt:
     """One execution of the job.
 
@@ -144,7 +166,7 @@ class JobAttempt:
         storage: facts on the door and its server.
         circumstances: load and calibration during the attempt.
         table: measurements of the attempt.
-        logs: title and last output of each measurement that has a log.
+        logs: outputs of the measurements that stored their ends.
     """
 
     number: int
@@ -153,21 +175,29 @@ class JobAttempt:
     storage: tuple[tuple[str, str], ...]
     circumstances: tuple[tuple[str, str], ...]
     table: DataTable
-    logs: tuple[tuple[str, str], ...]
+    logs: tuple[ExecutionLog, ...]
 
 
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
-    return [context.page_route(require_text("/jobs/{job_id}"), job_view, "job")]
+def routes(context: PageContext, find_folders: FindFolders) -> list[BaseRoute]:
+    """Route of the page, and of the whole logs on this machine."""
+    query = partial(_query_job, find_folders)
+    return [context.page_route(require_text("/jobs/{job_id}"), query, "job")]
 
 
-def job_view(store: Store, request: Request) -> PageView:
-    """Collect the data of the page.
+def _query_job(find_folders: FindFolders, store: Store, request: Request) -> PageView | Response:
+    """Collect the data of the page, or send a whole log.
 
     Raises:
-        NothingToDoError: the job does not exist.
+        NothingToDoError: the job or the log does not exist.
     """
     job = campaign_queries.fetch_job(store, request.path_params["job_id"])
+    folders = find_folders(job)
+    if wanted := request.query_params.get(LOG):
+        return send_log(folders, wanted)
+    return _view_job(store, request, job, folders)
+
+
+def _view_job(store: Store, request: Request, job: JobRow, folders: Mapping[int, Path]) -> PageView:
     campaign = campaign_queries.fetch_campaign(store, job.campaign_id)
     rows = campaign_queries.fetch_job_measurements(store, job, _COLUMNS)
     recorded = {attempt.number: attempt for attempt in store.attempts([job.id])}
@@ -177,7 +207,9 @@ def job_view(store: Store, request: Request) -> PageView:
     numbers = sorted({*recorded, *measured})
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
     attempts = [
-        _build_attempt(number, recorded.get(number), measured[number], variants, request)
+        _build_attempt(
+            number, recorded.get(number), measured[number], variants, request, folders.get(number)
+        )
         for number in numbers
     ]
     measurements = _measurement_table(
@@ -269,6 +301,7 @@ def _build_attempt(
     measured: Sequence[Row],
     variants: VariantLabels,
     request: Request,
+    folder: Path | None,
 ) -> JobAttempt:
     name = f"attempt_{number}"
     return JobAttempt(
@@ -279,11 +312,21 @@ def _build_attempt(
         tuple(_shared_values(measured, _CIRCUMSTANCE_COLUMNS)),
         _measurement_table(name, f"Measurements of attempt {number}", measured, variants, request),
         tuple(
-            (_measurement_title(one, variants), one["log_excerpt"])
+            ExecutionLog(
+                _measurement_title(one, variants),
+                one["log_excerpt"],
+                tuple(_link_to_logs(one, folder, request)),
+            )
             for one in measured
             if one["log_excerpt"]
         ),
     )
+
+
+def _link_to_logs(row: Row, folder: Path | None, request: Request) -> Iterator[tuple[str, str]]:
+    for name, size in list_logs(folder, row["round"], row["position"]):
+        address = link_to_same_page(request, **{LOG: f"{row['attempt']}/{name}"})
+        yield f"{name} ({format_size(size)})", address
 
 
 def _measurement_title(row: Row, variants: VariantLabels) -> str:
