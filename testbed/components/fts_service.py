@@ -47,6 +47,8 @@ FINAL_STATES = ("FINISHED", "FAILED", "CANCELED", "NOT_USED")
 _SOURCES, _HOPS, _ALL_FILES = "R", "H", "N"
 #: Entry of a job's metadata -> its type.
 _JOB_TYPES = {"multi_sources": _SOURCES, "multihop": _HOPS}
+#: Type of a job -> its state if some of its files were copied and others were not.
+_PARTIAL_STATES = {_SOURCES: "FINISHED", _HOPS: "FAILED", _ALL_FILES: "FINISHEDDIRTY"}
 
 
 class TransferQueue:
@@ -74,25 +76,10 @@ class TransferQueue:
 
     def submit(self, document: dict[str, Any]) -> str:
         """Accept a job in the format of FTS's ``POST /jobs``; return its id."""
-        files = [
-            {
-                "source_surl": source,
-                "dest_surl": one["destinations"][0],
-                "file_state": "SUBMITTED",
-                "reason": "",
-                "checksum": one.get("checksum") or "",
-                "filesize": one.get("filesize") or 0,
-                "file_metadata": one.get("metadata"),
-                "start_time": None,
-                "finish_time": None,
-                "staging_start": None,
-                "staging_finished": None,
-            }
-            for one in document["files"]
-            for source in one["sources"]
-        ]
+        listed = document["files"]
+        files = [_make_file(one, source) for one in listed for source in one["sources"]]
         metadata = document["params"].get("job_metadata") or {}
-        kind = next((kind for name, kind in _JOB_TYPES.items() if metadata.get(name)), _ALL_FILES)
+        kind = _find_job_type(metadata)
         identity = str(uuid.uuid4())
         job = {
             "job_id": identity,
@@ -102,24 +89,22 @@ class TransferQueue:
             "job_metadata": metadata,
             "files": files,
         }
-        tokens = {
-            (identity, source): (token, (one.get("destination_tokens") or [""])[0])
-            for one in document["files"]
-            for source, token in zip(
-                one["sources"],
-                one.get("source_tokens") or [""] * len(one["sources"]),
-                strict=True,
-            )
-        }
-        with self.lock:
-            while len(self.jobs) >= MAX_JOBS:
-                self.jobs.pop(next(iter(self.jobs)))
-            self.jobs[identity] = job
-            kept = {key: both for key, both in self._tokens.items() if key[0] in self.jobs}
-            self._tokens = kept | tokens
+        tokens = {(identity, source): pair for one in listed for source, pair in _list_tokens(one)}
+        self._store_job(job, tokens)
         for file in files[: None if kind == _ALL_FILES else 1]:
             self.waiting.put((job, file))
         return identity
+
+    def _store_job(
+        self, job: dict[str, Any], tokens: dict[tuple[str, str], tuple[str, str]]
+    ) -> None:
+        """Store a job, and forget the oldest ones with their tokens."""
+        with self.lock:
+            while len(self.jobs) >= MAX_JOBS:
+                self.jobs.pop(next(iter(self.jobs)))
+            self.jobs[job["job_id"]] = job
+            kept = {key: both for key, both in self._tokens.items() if key[0] in self.jobs}
+            self._tokens = kept | tokens
 
     def find_job(self, identity: str) -> dict[str, Any]:
         """Return a job in FTS's format; unknown ids get a status of their own."""
@@ -185,18 +170,9 @@ class TransferQueue:
         """Derive a job's state from its files; start the next source."""
         if job["job_type"] != _ALL_FILES:
             self._start_next_file(job)
-        states = [file["file_state"] for file in job["files"]]
-        if any(state not in FINAL_STATES for state in states):
-            return
-        good = states.count("FINISHED")
-        if "CANCELED" in states:
-            job["job_state"] = "CANCELED"
-        elif job["job_type"] == _HOPS:
-            job["job_state"] = "FINISHED" if good == len(states) else "FAILED"
-        elif job["job_type"] == _SOURCES or good in (0, len(states)):
-            job["job_state"] = "FINISHED" if good else "FAILED"
-        else:
-            job["job_state"] = "FINISHEDDIRTY"
+        states = {file["file_state"] for file in job["files"]}
+        if states <= {*FINAL_STATES}:
+            job["job_state"] = _combine_states(job["job_type"], states)
 
     def _start_next_file(self, job: dict[str, Any]) -> None:
         """Start the next source or hop, or drop the others when they are of no use."""
@@ -211,6 +187,45 @@ class TransferQueue:
 
 
 _SURLS = ("source_surl", "dest_surl")
+
+
+def _find_job_type(metadata: dict[str, Any]) -> str:
+    return next((kind for name, kind in _JOB_TYPES.items() if metadata.get(name)), _ALL_FILES)
+
+
+def _combine_states(kind: str, states: set[str]) -> str:
+    """Combine the final states of a job's files into the job's."""
+    if "CANCELED" in states:
+        return "CANCELED"
+    if "FINISHED" not in states:
+        return "FAILED"
+    return "FINISHED" if states == {"FINISHED"} else _PARTIAL_STATES[kind]
+
+
+def _make_file(listed: dict[str, Any], source: str) -> dict[str, Any]:
+    """Make the state of a file's copy from one of its sources."""
+    return {
+        "source_surl": source,
+        "dest_surl": listed["destinations"][0],
+        "file_state": "SUBMITTED",
+        "reason": "",
+        "checksum": listed.get("checksum") or "",
+        "filesize": listed.get("filesize") or 0,
+        "file_metadata": listed.get("metadata"),
+        "start_time": None,
+        "finish_time": None,
+        "staging_start": None,
+        "staging_finished": None,
+    }
+
+
+def _list_tokens(listed: dict[str, Any]) -> list[tuple[str, tuple[str, str]]]:
+    """List the sources of a file with the tokens of source and destination, '' for none."""
+    sources = listed["sources"]
+    source_tokens = listed.get("source_tokens") or [""] * len(sources)
+    destination_token = (listed.get("destination_tokens") or [""])[0]
+    pairs = [(token, destination_token) for token in source_tokens]
+    return list(zip(sources, pairs, strict=True))
 
 
 def copy_over_https(file: dict[str, Any], source_token: str, destination_token: str) -> str:
