@@ -19,6 +19,7 @@ from treehammer.sql.core.schema import (
     measurement,
     rollup_day,
 )
+from treehammer.sql.read.figure_query import FigureGroup
 from treehammer.sql.read.reader import ResultsReader
 
 _SUBJECT = dimension_tables["subject"].c
@@ -52,6 +53,11 @@ def workload_key(values: Iterable[object]) -> tuple[str, ...]:
     """
     test, variant, *others = (str(value or "") for value in values)
     return test, drop_release_axis(variant), *others
+
+
+def group_workload_key(group: FigureGroup) -> tuple[str, ...]:
+    """Return the key of the work of a group, whose columns include :data:`WORKLOAD_COLUMNS`."""
+    return workload_key(group.by[name] for name in WORKLOAD_COLUMNS)
 
 
 @dataclass(frozen=True, order=True)

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from treehammer.analysis.changes.daily_series import adjust_for_items
 from treehammer.sql.read.figure_query import FigureGroup
 from treehammer.sql.read.measurement_selection import Scalar
-from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, workload_key
+from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, group_workload_key
 
 GroupKey = tuple[Scalar, ...]
 WorkKey = tuple[str, ...]
@@ -115,7 +115,7 @@ def _make_work_finder(columns: Sequence[str]) -> Callable[[FigureGroup], WorkKey
     ]
 
     def find_work(group: FigureGroup) -> WorkKey:
-        work = workload_key(group.by[name] for name in WORKLOAD_COLUMNS)
+        work = group_workload_key(group)
         return tuple(work[place] for place in kept)
 
     return find_work

@@ -54,13 +54,13 @@ def _plan_facts(
 ) -> Iterator[tuple[str, str]]:
     """Parameters of the plan; datasets with their hashes as soon as measurements report them."""
     definition = plan.get("definition", {})
-    dataset_texts = [f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets]
-    if dataset_texts or definition.get("dataset"):
-        yield "dataset", ", ".join(dataset_texts) or definition["dataset"]
+    named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
+    if dataset := named or definition.get("dataset"):
+        yield "dataset", dataset
     for site, template in plan.get("templates", {}).items():
         yield f"template at {site}", template
     axes = dict(definition.get("axes", {}))
-    if dataset_texts:
+    if datasets:
         axes.pop("dataset", None)
     for axis, values in axes.items():
         yield axis, ", ".join(map(str, values))

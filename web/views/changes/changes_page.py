@@ -68,6 +68,27 @@ def change_view(store: Store, request: Request) -> PageView:
         raise NothingToDoError(
             "no such change", hint="Later days may not have supported a provisional one."
         )
+    table = _build_place_table(change, request)
+    releases = {row["release"] for row in table.rows if row["release"]}
+    values = {
+        "change": change,
+        "sentence": change_text.describe_change(change),
+        "places": table,
+        "release": next(iter(releases)) if len(releases) == 1 else "",
+        "facts": [
+            ("first day after the change", change_text.format_day(change.day)),
+            ("state", change.state),
+            ("p-value of no change", f"{change.p_value:.1g}"),
+            ("measured days before", change.days_before),
+            ("measured days from the change on", change.days_after),
+            ("a second detector finds it", "yes" if change.seconded else "no"),
+        ],
+    }
+    return PageView("change.html.j2", change_text.name_subject(change), values, (table,))
+
+
+def _build_place_table(change: ChangePointRow, request: Request) -> DataTable:
+    """Build the table of the series that changed."""
     columns = (
         TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
         TableColumn("storage_site", "storage"),
@@ -86,23 +107,7 @@ def change_view(store: Store, request: Request) -> PageView:
         }
         for one in change_text.list_places(change)
     ]
-    table = DataTable("places", "Series that changed", columns, rows)
-    releases = {row["release"] for row in rows if row["release"]}
-    values = {
-        "change": change,
-        "sentence": change_text.describe_change(change),
-        "places": table,
-        "release": next(iter(releases)) if len(releases) == 1 else "",
-        "facts": [
-            ("first day after the change", change_text.format_day(change.day)),
-            ("state", change.state),
-            ("p-value of no change", f"{change.p_value:.1g}"),
-            ("measured days before", change.days_before),
-            ("measured days from the change on", change.days_after),
-            ("a second detector finds it", "yes" if change.seconded else "no"),
-        ],
-    }
-    return PageView("change.html.j2", change_text.name_subject(change), values, (table,))
+    return DataTable("places", "Series that changed", columns, rows)
 
 
 def _format_optional(value: object, form: str) -> str:

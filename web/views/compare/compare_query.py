@@ -300,12 +300,11 @@ def _require_other_axis(comparison_query: ComparisonQuery, samples: Sequence[Sam
         _samples_with_value(samples, comparison_query.axis, value)
         for value in (comparison_query.a, comparison_query.b)
     )
+    sides = comparison_query.where_a, comparison_query.where_b
     for column in _SERIES_LOCATIONS.get(comparison_query.axis, ("site", "door")):
-        selected_a = {where for where in comparison_query.where_a if where.column == column}
-        selected_b = {where for where in comparison_query.where_b if where.column == column}
-        if not selected_a or not selected_b or selected_a == selected_b:
-            continue
-        if {*map(attrgetter(column), a)}.isdisjoint(map(attrgetter(column), b)):
+        where_a, where_b = ({where for where in side if where.column == column} for side in sides)
+        is_selected = where_a and where_b and where_a != where_b
+        if is_selected and {*map(attrgetter(column), a)}.isdisjoint(map(attrgetter(column), b)):
             raise ConfigError(
                 f"no series is on both sides, as each series has a single {column}",
                 hint=f"To compare two {column}s, choose the axis {column} and give them as A and B.",

@@ -114,15 +114,8 @@ class OpenIdProvider:
             raise _refuse("the provider's answer is invalid: it names nobody")
         names = (claims.get(name) for name in ("preferred_username", "name", "email"))
         name = next((one for one in names if isinstance(one, str) and _is_plain(one)), subject)
-        groups = claims.get(self._settings.group_claim, [])
-        listed = [groups] if isinstance(groups, str) else groups
-        if not isinstance(listed, list):
-            listed = []
-        return Person(
-            f"{self._settings.issuer} {subject}",
-            name,
-            frozenset(one for one in listed if isinstance(one, str)),
-        )
+        groups = _list_texts(claims.get(self._settings.group_claim))
+        return Person(f"{self._settings.issuer} {subject}", name, frozenset(groups))
 
     async def _load_client(self) -> Any:
         from httpx2 import HTTPError
@@ -185,6 +178,12 @@ def _merge_claims(claims: Mapping[str, Any], userinfo: Mapping[str, Any]) -> dic
     if userinfo.get("sub") != claims.get("sub"):
         raise _refuse("the provider's answer is invalid: it is of two people")
     return {**userinfo, **claims}
+
+
+def _list_texts(claim: object) -> list[str]:
+    """List the texts of a claim, which is a text or a list; of any other type there are none."""
+    values = claim if isinstance(claim, list) else [claim]
+    return [one for one in values if isinstance(one, str)]
 
 
 def _is_plain(text: str) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from treehammer.sql.read import site_history
 from treehammer.sql.read.figure_query import DAY, FigureGroup, FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.read.site_history import SERVER_VERSION, WORKLOAD_COLUMNS, workload_key
+from treehammer.sql.read.site_history import SERVER_VERSION, WORKLOAD_COLUMNS, group_workload_key
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
@@ -65,22 +65,29 @@ def compare_doors(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
 
     Each work counts once for a door and day, whatever its number of measurements.
     """
-    works: dict[tuple[str, ...], list[tuple[str, int, float, int]]] = defaultdict(list)
+    works: dict[tuple[str, ...], list[DoorDay]] = defaultdict(list)
     for group in groups:
         moments = group.metrics[metric]
         if moments.mean and moments.mean > 0:
-            work = workload_key(group.by[name] for name in WORKLOAD_COLUMNS)
-            place = str(group.by["door"] or ""), int(group.by[DAY] or 0)
-            works[work].append((*place, math.log(moments.mean), moments.value_count))
-    found: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+            work = group_workload_key(group)
+            door, day = str(group.by["door"] or ""), int(group.by[DAY] or 0)
+            cell = DoorDay(door, day, metric, math.log(moments.mean), moments.value_count)
+            works[work].append(cell)
+    by_day: dict[tuple[str, int], list[DoorDay]] = defaultdict(list)
     for cells in works.values():
-        reference = statistics.fmean(value for _, _, value, _ in cells)
-        for door, day, value, count in cells:
-            found[door, day].append((value - reference, count))
-    return [
-        DoorDay(door, day, metric, statistics.fmean(v for v, _ in some), sum(n for _, n in some))
-        for (door, day), some in sorted(found.items())
-    ]
+        reference = statistics.fmean(cell.log_ratio for cell in cells)
+        for cell in cells:
+            relative = cell._replace(log_ratio=cell.log_ratio - reference)
+            by_day[cell.door, cell.day].append(relative)
+    return [_combine_works(cells) for _, cells in sorted(by_day.items())]
+
+
+def _combine_works(cells: Sequence[DoorDay]) -> DoorDay:
+    """Average the works of a door and day."""
+    return cells[0]._replace(
+        log_ratio=statistics.fmean(cell.log_ratio for cell in cells),
+        measurements=sum(cell.measurements for cell in cells),
+    )
 
 
 def build_door_charts(

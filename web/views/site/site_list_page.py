@@ -76,7 +76,7 @@ def _compare_sites(store: Store, first: int) -> Mapping[str, PeerComparison]:
     return peer_comparison.compare_sites(
         (
             str(group.by["site"] or ""),
-            site_history.workload_key(group.by[name] for name in WORKLOAD_COLUMNS),
+            site_history.group_workload_key(group),
             group.metrics[DEFAULT_METRIC],
         )
         for group in store.fetch_figure(figure).groups

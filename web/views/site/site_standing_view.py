@@ -231,7 +231,7 @@ def _load_groups(
             if figure_sql.estimate_max_measurements(connection, figure) > MAX_READ:
                 return found
     for group in store.fetch_figure(figure).groups:
-        work = site_history.workload_key(group.by[name] for name in WORKLOAD_COLUMNS)
+        work = site_history.group_workload_key(group)
         for kind in kinds:
             part = str(group.by[kind] or "unknown"), work, group.metrics[query.metric]
             found[kind].append(part)
