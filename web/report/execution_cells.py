@@ -66,11 +66,15 @@ def summarize_executions(rows: Iterable[Row]) -> list[ExecutionCell]:
     def key(row: Row) -> Key:
         sites = _name_sites(row)
         place = f"{sites} · {row['door']}" if len(doors[sites]) > 1 else sites
-        release = dict(parse_variant(row["variant"]).values).get("root")
-        release = str(release or row["root_version"] or "")
-        return place, *(lookup_value(row, axis) for axis in axes), release
+        return place, *(lookup_value(row, axis) for axis in axes), _find_release(row)
 
     return [_build_cell(one, axes) for one in group_executions(rows, key)]
+
+
+def _find_release(row: Row) -> str:
+    """Find the release of an execution: that of its variant, or else the reported one."""
+    release = dict(parse_variant(row["variant"]).values).get("root")
+    return str(release or row["root_version"] or "")
 
 
 def _name_sites(row: Row) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
 from treehammer.analysis.descriptive.group_summary import MeanAndRms
 from treehammer.web.figures.figure_layout import (
@@ -19,8 +21,11 @@ from treehammer.web.figures.figure_layout import (
 from treehammer.web.figures.inline_svg import InlineFigure, draw_inline
 from treehammer.web.report.execution_cells import ExecutionCell
 
-#: Metric, title and factor of the times in a figure.
-_TIMES = (("cpu_per_event_s", "CPU", 1e3), ("wall_per_event_s", "wall", 1e3))
+#: Metrics of times in a figure, with their titles.
+_TIMES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
+_MS_PER_S = 1e3
+#: Ratio of means above which they are drawn on a logarithmic scale.
+_MAX_LINEAR_RATIO = 20
 
 
 def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
@@ -72,28 +77,22 @@ def _name_series(cells: Sequence[ExecutionCell]) -> Mapping[tuple[str, str], str
 
 def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
     """Draw CPU and wall time per event by variant and release, two panels per site."""
-    cells = [cell for cell in cells if all(name in cell.spreads for name, *_ in _TIMES)]
+    cells = [cell for cell in cells if _TIMES.keys() <= cell.spreads.keys()]
     if not cells:
         return None
     alt = "CPU and wall milliseconds per event. " + _alt_text(
         cells,
-        lambda of: " and ".join(f"{scale * of[name].mean:.3g}" for name, _, scale in _TIMES),
+        lambda of: " and ".join(f"{_MS_PER_S * of[name].mean:.3g}" for name in _TIMES),
     )
     variants = list(dict.fromkeys(cell.variant for cell in cells))
     releases = list(dict.fromkeys(cell.release for cell in cells))
-    marks: dict[str, list[FigureMark]] = {}
-    for cell in cells:
-        position = releases.index(cell.release), variants.index(cell.variant)
-        for name, title, scale in _TIMES:
-            panel = marks.setdefault(f"{cell.place}: {title}", [])
-            panel.append(_make_mark(cell.spreads[name], *position, scale=scale))
-    means = [mark.y for panel in marks.values() for mark in panel]
+    marks = _mark_times(cells, variants, releases)
     layout = FigureLayout(
         kind=DOTS,
         x_title="",
         y_title="time of the loop per event (ms)",
         groups=("site", "variant", "root"),
-        scale=LOG if max(means) > 20 * min(means) else ZERO,
+        scale=_choose_scale(chain.from_iterable(marks.values())),
         places=tuple(map(shorten_label, variants)),
         series=tuple(
             style_series([(f"root={one}", one, one) for one in releases], by_release=True)
@@ -106,6 +105,24 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         "point). Verdicts use pairs within jobs, which this figure does not show."
     )
     return InlineFigure(draw_inline(layout, "times", alt), caption)
+
+
+def _mark_times(
+    cells: Sequence[ExecutionCell], variants: Sequence[str], releases: Sequence[str]
+) -> dict[str, list[FigureMark]]:
+    """Make the marks of each panel, whose places are variants and whose series are releases."""
+    marks: dict[str, list[FigureMark]] = defaultdict(list)
+    for cell in cells:
+        position = releases.index(cell.release), variants.index(cell.variant)
+        for name, title in _TIMES.items():
+            mark = _make_mark(cell.spreads[name], *position, scale=_MS_PER_S)
+            marks[f"{cell.place}: {title}"].append(mark)
+    return marks
+
+
+def _choose_scale(marks: Iterable[FigureMark]) -> str:
+    means = [mark.y for mark in marks]
+    return LOG if max(means) > _MAX_LINEAR_RATIO * min(means) else ZERO
 
 
 def _make_mark(spread: MeanAndRms, series: int, place: int, scale: float = 1.0) -> FigureMark:
