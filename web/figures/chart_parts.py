@@ -190,18 +190,22 @@ def without_zero(log: bool) -> dict[str, Any]:
 
 def _value_domain(layout: FigureLayout) -> tuple[float, float]:
     """Range of all panels, with some room."""
-    marks = [mark for panel in layout.panels for mark in panel.marks]
-    high = max(mark.highest for mark in marks)
+    high = max(mark.highest for mark in layout.marks)
     if layout.scale == LOG:
-        low = min(mark.lowest if mark.lowest > 0 else mark.y for mark in marks)
+        low = min(mark.lowest if mark.lowest > 0 else mark.y for mark in layout.marks)
         return low / 1.1, high * 1.1
-    low = min(mark.lowest for mark in marks)
-    if layout.scale != LINEAR:
-        low, high = min(low, 0.0), max(high, 0.0)
+    low = min(mark.lowest for mark in layout.marks)
+    if layout.scale == LINEAR:
+        return _add_room(low, high)
+    return _add_room(min(low, 0.0), max(high, 0.0))
+
+
+def _add_room(low: float, high: float) -> tuple[float, float]:
+    """Widen a range, but not across zero, which is an end of the axis, not a place in it."""
     room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
-    # Room does not cross zero, which is an end of the axis, not a place in it.
-    first, last = low - room, high + room
-    return 0.0 if first < 0 <= low else first, 0.0 if high <= 0 < last else last
+    first = low - room if low < 0 else max(low - room, 0.0)
+    last = high + room if high > 0 else min(high + room, 0.0)
+    return first, last
 
 
 def encode_places(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.read.figure_query import DAY, MONTH, WEEK
 from treehammer.sql.read.measurement_selection import Scalar
@@ -15,7 +14,12 @@ from treehammer.web.display import calendar_days
 from treehammer.web.display.metric_titles import title_column
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, release_of_variant
 from treehammer.web.figures.figure_captions import describe_left_out
-from treehammer.web.figures.figure_points import CAMPAIGN_COLUMN, FigurePoint, FigurePoints
+from treehammer.web.figures.figure_points import (
+    CAMPAIGN_COLUMN,
+    FigurePoint,
+    FigurePoints,
+    rank_value,
+)
 from treehammer.web.figures.plot_style import MARKERS, PALETTE, choose_release_colors
 
 #: Limits that keep a figure readable; exported tables have no limits.
@@ -129,6 +133,11 @@ class FigureLayout:
     joined: bool = True
 
     @property
+    def marks(self) -> list[FigureMark]:
+        """Marks of all panels."""
+        return [mark for panel in self.panels for mark in panel.marks]
+
+    @property
     def bins(self) -> bool:
         """Whether places are bins labeled by their lower edges."""
         return self.kind == STEPS
@@ -176,10 +185,16 @@ class GroupNames:
     def __getitem__(self, point: FigurePoint) -> str:
         return self._texts[self._key_of(point)]
 
-    def values_of(self, label: str) -> Mapping[str, Scalar]:
-        """Return the values of the columns that have a label."""
-        key = next(key for key, text in self._texts.items() if text == label)
-        return {name: value for name, value in zip(self.columns, key, strict=True) if name}
+    @property
+    def title(self) -> str:
+        """Titles of the columns, '' for none."""
+        return ", ".join(title_column(name) for name in self.columns if name)
+
+    def list_values(self, labels: Iterable[str]) -> list[Mapping[str, Scalar]]:
+        """List the values of the columns that have each label, the first of several."""
+        keys = {text: key for key, text in reversed(self._texts.items())}
+        rows = (zip(self.columns, keys[label], strict=True) for label in labels)
+        return [{name: value for name, value in row if name} for row in rows]
 
     @property
     def all(self) -> list[str]:
@@ -229,13 +244,14 @@ def _sort_keys(
     def rank(key: tuple[Scalar, ...]) -> tuple[Any, ...]:
         *apart, value = key
         place = places.get(str(value), len(places))
-        return [*map(_time_rank, apart)], place, _time_rank(value)
+        return [*map(rank_value, apart)], place, rank_value(value)
 
     return sorted(keys, key=rank)
 
 
-def _time_rank(value: Scalar) -> tuple[Any, ...]:
-    return (2,) if value is None else natural_sort_key(value)
+def max_series(kind: str) -> int:
+    """Return the maximum number of series of a kind of drawing."""
+    return MAX_ROWS if kind == HEAT_MAP else MAX_SERIES
 
 
 #: Builds a mark from the numbers of its series and place; called for drawable marks only.
@@ -259,7 +275,7 @@ def lay_out_figure(
     left_out = len(marks) - sum(map(len, panels.values()))
     limits = (
         MAX_TIMES if empty.dates else MAX_PLACES,
-        MAX_ROWS if empty.kind == HEAT_MAP else MAX_SERIES,
+        max_series(empty.kind),
         MAX_PANELS,
     )
     return replace(
@@ -304,16 +320,30 @@ def _value_names(data: FigurePoints, column: str) -> Mapping[str, str]:
 
 def format_value(name: str, value: Scalar) -> str:
     """Format a value of a column; days as ``2026-03-01``."""
-    if value is None or value == "":
+    if value in (None, ""):
         return UNKNOWN_NAME
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if name in (DAY, WEEK) and isinstance(value, int):
-        day = calendar_days.day_from_number(value)
-        return str(value) if day == date.max else day.isoformat()
-    if name == MONTH and isinstance(value, int):
-        return f"{value // 100:04}-{value % 100:02}"
+    if isinstance(value, int):
+        return _TIME_FORMATS.get(name, str)(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _format_day(number: int) -> str:
+    day = calendar_days.day_from_number(number)
+    return str(number) if day == date.max else day.isoformat()
+
+
+def _format_month(number: int) -> str:
+    return f"{number // 100:04}-{number % 100:02}"
+
+
+#: Column of time -> formatter of its values.
+_TIME_FORMATS: Mapping[str, Callable[[int], str]] = {
+    DAY: _format_day,
+    WEEK: _format_day,
+    MONTH: _format_month,
+}
 
 
 def is_time_axis(column: str, places: Sequence[str]) -> bool:

@@ -7,12 +7,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sqlalchemy import Connection
+
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.record.outcome import sum_outcomes
 from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, figure_sql
-from treehammer.sql.read.figure_query import TIME_UNITS, FigureGroup, Moments, require_max_groups
+from treehammer.sql.read.figure_query import (
+    TIME_UNITS,
+    FigureGroup,
+    FigureQuery,
+    Moments,
+    require_max_groups,
+)
 from treehammer.sql.read.figure_sql import fetch_work
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Scalar, Selection
@@ -132,30 +140,48 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
     figure = query.figure
     reads_values = query.view == DISTRIBUTION or _is_interval(query)
     with store.connection() as connection:
-        snapshot = DatabaseSnapshot(connection)
         if reads_values or figure.source == "measurements":
-            _require_few_groups(figure_sql.estimate_max_measurements(connection, figure))
-        if figure.source == "roll-ups" and not _is_interval(query):
-            groups: Sequence[FigureGroup] = snapshot.fetch_figure(figure, MAX_GROUPS).groups
-            stored_columns = _stored_columns(figure.by, without=_OUTCOME_COLUMNS)
-            work = fetch_work(connection, figure, stored_columns)
-        else:
-            # Measurements are read once, grouped by all aggregated columns, and by job for intervals.
-            names = (*figure.by, "job_id") if _is_interval(query) else figure.by
-            stored_columns = _stored_columns(names)
-            parts = snapshot.fetch_figure(replace(figure, by=stored_columns)).groups
-            groups = _merge_groups(parts, names)
-            work = [tuple(part.by.values()) for part in parts if _is_drawn(part, query)]
+            _require_few_measurements(connection, figure)
+        groups, stored_columns, work = _load_groups(connection, query)
         values = figure_sql.fetch_values(connection, figure) if query.view == DISTRIBUTION else ()
         points = _build_points(groups, values, query)
+    return _collect_points(
+        store,
+        query,
+        points,
+        source="measurements" if reads_values else figure.source,
+        aggregation=count_aggregated(query.group_columns, stored_columns, work),
+    )
+
+
+def _load_groups(
+    connection: Connection, query: ExploreQuery
+) -> tuple[Sequence[FigureGroup], tuple[str, ...], Sequence[Sequence[Scalar]]]:
+    """Load the groups of a figure, and the columns and values of the work in them."""
+    figure, snapshot = query.figure, DatabaseSnapshot(connection)
+    if figure.source == "roll-ups" and not _is_interval(query):
+        groups = snapshot.fetch_figure(figure, MAX_GROUPS).groups
+        stored_columns = _stored_columns(figure.by, without=_OUTCOME_COLUMNS)
+        return groups, stored_columns, fetch_work(connection, figure, stored_columns)
+    # Measurements are read once, grouped by all aggregated columns, and by job for intervals.
+    names = (*figure.by, "job_id") if _is_interval(query) else figure.by
+    stored_columns = _stored_columns(names)
+    parts = snapshot.fetch_figure(replace(figure, by=stored_columns)).groups
+    work = [tuple(part.by.values()) for part in parts if _is_drawn(part, query)]
+    return _merge_groups(parts, names), stored_columns, work
+
+
+def _collect_points(
+    store: Store, query: ExploreQuery, points: list[FigurePoint], source: str, **more: Any
+) -> FigurePoints:
+    """Sort and label the points of a figure."""
     require_max_groups(len(points), MAX_GROUPS)
-    source = "measurements" if reads_values else figure.source
     return FigurePoints(
         tuple(_sort_points(points, query.group_columns)),
         source,
-        count_aggregated(query.group_columns, stored_columns, work),
-        _variant_labels(points, query.group_columns),
-        _campaign_names(store, points, query.group_columns),
+        variants=_variant_labels(points, query.group_columns),
+        campaigns=_campaign_names(store, points, query.group_columns),
+        **more,
     )
 
 
@@ -177,33 +203,19 @@ def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
     with store.connection() as connection:
         for figure in figures:
             if figure.source == "measurements":
-                _require_few_groups(figure_sql.estimate_max_measurements(connection, figure))
+                _require_few_measurements(connection, figure)
         own, everywhere = [
             DatabaseSnapshot(connection).fetch_figure(figure, MAX_READ).groups for figure in figures
         ]
     means = compare_with_same_work(own, everywhere, query.metric, query.group_columns, query.by)
-    members: dict[Key, list[FigureGroup]] = defaultdict(list)
-    for group in own:
-        members[tuple(group.by[name] for name in query.group_columns)].append(group)
     points = []
-    for key, groups in members.items():
+    for key, groups in _group_by(own, query.group_columns).items():
         found = means.by_group.get(key)
-        points.append(
-            FigurePoint(
-                key=dict(zip(query.group_columns, key, strict=True)),
-                number=found.count if found else 0,
-                mean=found.difference if found else None,
-                rms=found.rms if found else None,
-                **_count_outcomes(groups),
-            )
-        )
-    require_max_groups(len(points), MAX_GROUPS)
-    return FigurePoints(
-        tuple(_sort_points(points, query.group_columns)),
-        figures[0].source,
-        variants=_variant_labels(points, query.group_columns),
-        campaigns=_campaign_names(store, points, query.group_columns),
-        connected=means.connected,
+        numbers = (found.count, found.difference, found.rms) if found else (0,)
+        named = dict(zip(query.group_columns, key, strict=True))
+        points.append(FigurePoint(named, *numbers, **_count_outcomes(groups)))
+    return _collect_points(
+        store, query, points, source=figures[0].source, connected=means.connected
     )
 
 
@@ -225,13 +237,18 @@ def _stored_columns(names: Sequence[str], without: Collection[str] = ()) -> tupl
     return tuple(name for name in columns if name not in without)
 
 
+def _group_by(groups: Iterable[FigureGroup], names: Sequence[str]) -> dict[Key, list[FigureGroup]]:
+    """Group by the values of some columns."""
+    members: dict[Key, list[FigureGroup]] = defaultdict(list)
+    for group in groups:
+        members[tuple(group.by[name] for name in names)].append(group)
+    return members
+
+
 def _merge_groups(parts: Iterable[FigureGroup], names: Sequence[str]) -> list[FigureGroup]:
     """Merge groups into coarser ones."""
-    members_by_key: dict[Key, list[FigureGroup]] = defaultdict(list)
-    for part in parts:
-        members_by_key[tuple(part.by[name] for name in names)].append(part)
     merged = []
-    for key, members in members_by_key.items():
+    for key, members in _group_by(parts, names).items():
         outcomes: Counter[str] = Counter()
         for part in members:
             outcomes.update(part.outcomes)
@@ -272,7 +289,8 @@ def _build_points(
     return [_point_of_group(group, query) for group in groups]
 
 
-def _require_few_groups(count: int) -> None:
+def _require_few_measurements(connection: Connection, figure: FigureQuery) -> None:
+    count = figure_sql.estimate_max_measurements(connection, figure)
     if count <= MAX_READ:
         return
     raise ConfigError(
@@ -314,11 +332,8 @@ def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[
     # scipy takes time to load and is needed for intervals only.
     from treehammer.analysis.statistics.estimates import estimate_mean
 
-    groups_by_key: dict[Key, list[FigureGroup]] = defaultdict(list)
-    for group in groups:
-        groups_by_key[tuple(group.by[name] for name in query.group_columns)].append(group)
     points = []
-    for key, of_key in groups_by_key.items():
+    for key, of_key in _group_by(groups, query.group_columns).items():
         moments = [group.metrics[query.metric] for group in of_key]
         means = [one.mean for one in moments if one.mean is not None]
         estimate = estimate_mean(means)
@@ -364,12 +379,12 @@ def _distribution_points(
 
 def _sort_points(points: list[FigurePoint], names: Sequence[str]) -> list[FigurePoint]:
     """Sort points in natural order of their groups."""
-    # Values are distinguished by type as well: 1 equals true.
-    values = {name: {_typed_value(point.key[name]) for point in points} for name in names}
-    ranks = {
-        name: {one: rank for rank, one in enumerate(sorted(distinct, key=_sort_order))}
-        for name, distinct in values.items()
-    }
+    ranks = {}
+    for name in names:
+        # Values are distinguished by type as well: 1 equals true.
+        typed_values = {_typed_value(point.key[name]) for point in points}
+        ordered = sorted(typed_values, key=lambda typed: rank_value(typed[1]))
+        ranks[name] = {typed: rank for rank, typed in enumerate(ordered)}
     return sorted(
         points, key=lambda one: [ranks[name][_typed_value(one.key[name])] for name in names]
     )
@@ -379,6 +394,6 @@ def _typed_value(value: Scalar) -> tuple[type, Scalar]:
     return type(value), value
 
 
-def _sort_order(typed: tuple[type, Scalar]) -> tuple[Any, ...]:
-    _, value = typed
+def rank_value(value: Scalar) -> tuple[Any, ...]:
+    """Rank values in natural order, unknown ones last."""
     return (2,) if value is None else natural_sort_key(value)

@@ -39,8 +39,11 @@ from treehammer.web.display.efficiency_explanation import (
 from treehammer.web.display.metric_titles import title_column
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
-from treehammer.web.figures.figure_chart import FigureChart
-from treehammer.web.figures.histogram_layout import bin_lower_s, lay_out_histograms
+from treehammer.web.figures.histogram_layout import (
+    BIN_COLUMNS,
+    chart_histograms,
+    list_filled_bins,
+)
 from treehammer.web.views.campaign.measurement_page import OTHER
 from treehammer.web.views.campaign.whole_logs import FindFolders, list_logs, send_log
 from treehammer.web.views.shared.common_columns import variant_column
@@ -217,8 +220,7 @@ def _view_job(store: Store, request: Request, job: JobRow, folders: Mapping[int,
     )
     explanation = _explain_job(store, job)
     reads = _sum_reads(rows)
-    histogram = lay_out_histograms(reads)
-    latencies = FigureChart(histogram) if histogram else None
+    latencies = chart_histograms(reads)
     bins = _latency_table(reads)
     values = {
         "explanation": explanation.sentences,
@@ -465,22 +467,11 @@ def _sum_reads(rows: Sequence[Row]) -> dict[str, list[int]]:
 
 def _latency_table(reads_by_release: Mapping[str, Sequence[int]]) -> DataTable:
     rows = [
-        {
-            "root_version": release,
-            "from_s": bin_lower_s(bin_) if bin_ else 0.0,
-            "to_s": bin_lower_s(bin_ + 1),
-            "reads": reads,
-        }
+        {"root_version": release, **bin_}
         for release, bins in reads_by_release.items()
-        for bin_, reads in enumerate(bins)
-        if reads
+        for bin_ in list_filled_bins(bins)
     ]
-    columns = (
-        TableColumn("root_version", "ROOT"),
-        TableColumn("from_s", "from", format_seconds, is_number=True),
-        TableColumn("to_s", "to", format_seconds, is_number=True),
-        TableColumn("reads", "reads", is_number=True),
-    )
+    columns = (TableColumn("root_version", "ROOT"), *BIN_COLUMNS)
     return DataTable("latencies", "Reads by latency", columns, rows)
 
 

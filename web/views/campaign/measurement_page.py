@@ -21,8 +21,7 @@ from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import fit_unit
 from treehammer.web.display.metric_titles import head_column
 from treehammer.web.display.template_environment import format_cell, format_time
-from treehammer.web.figures.figure_chart import FigureChart
-from treehammer.web.figures.histogram_layout import lay_out_histograms
+from treehammer.web.figures.histogram_layout import chart_histograms
 from treehammer.web.figures.phase_chart import PhaseChart
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 
@@ -97,10 +96,9 @@ def measurement_view(store: Store, request: Request) -> PageView:
     ]
     sides = {"A": a, "B": b} if b else {"": a}
     phases = _chart_phases(sides)
-    histogram = lay_out_histograms(
+    latencies = chart_histograms(
         {_title_side(name, row): row["read_latency_hist"] or () for name, row in sides.items()}
     )
-    latencies = FigureChart(histogram) if histogram else None
     charts = {"phases": phases, "latencies": latencies}
     differences = _build_table(
         "Differences of the environment",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -96,6 +97,15 @@ class _FigureKind:
         own = all(getattr(query, name) == getattr(self.default, name) for name in _TITLE_FIELDS)
         return self.title if self.title and own else figure_captions.figure_heading(query)
 
+    def list_separable(self, query: ExploreQuery, points: FigurePoints) -> tuple[str, ...]:
+        """List the columns that split the groups of these points."""
+        counts = points.aggregation.counts_in_figure
+        return tuple(
+            name
+            for name in self.separated_columns
+            if counts.get(name, 0) > 1 and name not in query.group_columns
+        )
+
 
 #: Parameters that determine the title.
 _TITLE_FIELDS = ("metric", "by", "color", "panels")
@@ -129,6 +139,10 @@ class _ExploreResult:
             else spread_figure.lay_out_spreads
         )
         return lay_out(self.query, self.points, self.title)
+
+    def explain_empty(self) -> str:
+        """Explain why there is nothing to draw."""
+        return figure_captions.explain_empty_figure(self.query, self.points.points)
 
     def build_table(self, links: RowLinks) -> DataTable:
         """Table of the figure's groups."""
@@ -173,8 +187,8 @@ def routes(context: PageContext) -> list[BaseRoute]:
     pool = QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
     routes_: list[BaseRoute] = []
     for name, path in (("explore", "/explore"), ("s0", "/figures/s0")):
-        routes_.append(context.page_route(path, _page_view(name), name))
-        drawn = _file_view(name, files)
+        routes_.append(context.page_route(path, partial(_figure_view, name), name))
+        drawn = partial(_file_view, name, files)
         routes_.append(
             context.page_route(f"{path}/figure.{{form}}", drawn, f"{name}-file", pool=pool)
         )
@@ -191,12 +205,7 @@ def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreRes
     try:
         query = explore_query.parse_explore_query(request, store, kind.default)
         points = load_points(store, query)
-        several = [
-            name
-            for name in kind.separated_columns
-            if points.aggregation.counts_in_figure.get(name, 0) > 1
-        ]
-        if separated := tuple(name for name in several if name not in query.group_columns):
+        if separated := kind.list_separable(query, points):
             query = replace(query, separated_columns=separated)
             points = load_points(store, query)
     except ConfigError as error:
@@ -219,84 +228,73 @@ def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
     return len(places) > MAX_POINT_SITES or len(series) > MAX_POINT_SERIES
 
 
-def _page_view(name: str) -> Callable[[Store, Request], PageView]:
-    kind = _FIGURE_KINDS[name]
+def _figure_view(name: str, store: Store, request: Request) -> PageView:
+    """Collect the data of a figure's page."""
+    result = _run_query(store, request, _FIGURE_KINDS[name])
+    query, data = result.query, result.points
+    links = RowLinks(request, query)
+    whole = result.build_table(links)
+    quantiles = latency_figure.quantile_table(query, data, links)
+    if requested_format(request) != HTML:
+        tables = (whole, quantiles)
+        return PageView("explore.html.j2", result.title, {**result.about}, tables=tables)
+    figure = result.lay_out()
+    is_newest_shown = query.group_columns[0] in TIME_UNITS
+    values = {
+        "query": query,
+        "error": result.error,
+        "figure": figure,
+        "chart": chart_figure(figure, links.mark_links(figure.keys)) if figure else None,
+        "shared": data.variants.note,
+        "empty_text": result.explain_empty() if data.points and not figure else "",
+        "about": result.about,
+        "tables": [
+            replace(table, max_rows=MAX_SHOWN_ROWS, newest=is_newest_shown)
+            for table in (quantiles, whole)
+            if table.rows
+        ],
+        "relative": _link_to_relative(request, query),
+        "file": lambda form: _link_to_figure(request, f"{name}-file", query, form=form),
+        "permanent": _link_to_figure(request, name, query),
+        "presets": list(_preset_links(request, query, name)),
+        "form": _form_values(store, query),
+        "formats": [form for form in FIGURE_FORMATS if form != "root"],
+    }
+    status = 400 if result.error else 200
+    return PageView("explore.html.j2", result.title, values, status=status)
 
-    def view(store: Store, request: Request) -> PageView:
-        result = _run_query(store, request, kind)
-        query, data = result.query, result.points
-        links = RowLinks(request, query)
-        whole = result.build_table(links)
-        quantiles = latency_figure.quantile_table(query, data, links)
-        if requested_format(request) != HTML:
-            tables = (whole, quantiles)
-            return PageView("explore.html.j2", result.title, {**result.about}, tables=tables)
-        figure = result.lay_out()
-        values = {
-            "query": query,
-            "error": result.error,
-            "figure": figure,
-            "chart": chart_figure(figure, links.mark_links(figure.keys)) if figure else None,
-            "shared": data.variants.note,
-            "empty_text": ""
-            if figure or not data.points
-            else figure_captions.explain_empty_figure(query, data.points),
-            "about": result.about,
-            "tables": [
-                replace(
-                    table,
-                    max_rows=MAX_SHOWN_ROWS,
-                    newest=query.group_columns[0] in TIME_UNITS,
-                )
-                for table in (quantiles, whole)
-                if table.rows
-            ],
-            "relative": link_to_same_page(request, view=RELATIVE)
-            if query.view in MEAN_VIEWS and query.by in TIME_UNITS
-            else "",
-            "file": lambda form: _link_to_figure(request, f"{name}-file", query, form=form),
-            "permanent": _link_to_figure(request, name, query),
-            "presets": list(_preset_links(request, query, name)),
-            "form": _form_values(store, query),
-            "formats": [form for form in FIGURE_FORMATS if form != "root"] if figure else [],
+
+def _link_to_relative(request: Request, query: ExploreQuery) -> str:
+    """Link to the comparison with the same work; '' unless the figure shows means over time."""
+    if query.view not in MEAN_VIEWS or query.by not in TIME_UNITS:
+        return ""
+    return link_to_same_page(request, view=RELATIVE)
+
+
+def _file_view(name: str, files: FigureFiles, store: Store, request: Request) -> Response:
+    """Draw a figure, or write its table, as a file."""
+    form = request.path_params["form"]
+    if form not in FIGURE_FORMATS:
+        raise RequestRefusedError(
+            404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
+        )
+    result = _run_query(store, request, _FIGURE_KINDS[name])
+    if result.error:
+        raise RequestRefusedError(400, result.error)
+    drawing: dict[str, Any]
+    if form == "root":
+        whole = result.build_table(RowLinks(request, result.query))
+        drawing = {
+            "columns": _column_types(result.query, whole),
+            "rows": whole.plain_rows(),
+            "title": _tree_title(result),
         }
-        status = 400 if result.error else 200
-        return PageView("explore.html.j2", result.title, values, status=status)
-
-    return view
-
-
-def _file_view(name: str, files: FigureFiles) -> Callable[[Store, Request], Response]:
-    kind = _FIGURE_KINDS[name]
-
-    def answer(store: Store, request: Request) -> Response:
-        form = request.path_params["form"]
-        if form not in FIGURE_FORMATS:
-            raise RequestRefusedError(
-                404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
-            )
-        result = _run_query(store, request, kind)
-        if result.error:
-            raise RequestRefusedError(400, result.error)
-        drawing: dict[str, Any]
-        if form == "root":
-            whole = result.build_table(RowLinks(request, result.query))
-            drawing = {
-                "columns": _column_types(result.query, whole),
-                "rows": whole.plain_rows(),
-                "title": _tree_title(result),
-            }
-        else:
-            figure = result.lay_out()
-            if figure is None:
-                raise RequestRefusedError(
-                    404, figure_captions.explain_empty_figure(result.query, result.points.points)
-                )
-            drawing = {"chart": chart_figure(figure)}
-        content = files.draw_file(form, drawing)
-        return make_figure_response(name, form, content)
-
-    return answer
+    else:
+        figure = result.lay_out()
+        if figure is None:
+            raise RequestRefusedError(404, result.explain_empty())
+        drawing = {"chart": chart_figure(figure)}
+    return make_figure_response(name, form, files.draw_file(form, drawing))
 
 
 def _tree_title(result: _ExploreResult) -> str:
@@ -332,67 +330,46 @@ def _link_to_figure(request: Request, name: str, query: ExploreQuery, **parts: A
 
 
 #: Looks of S0's figure, by their titles.
-_S0_LOOKS: Mapping[str, Sequence[tuple[str, str]]] = {
-    "Heat map": [("view", HEATMAP)],
-    "Sorted dots": [("view", SORTED)],
-    "Panel per variant": [("view", MEANS), ("panels", VARIANT_COLUMN), ("color", "axis_root")],
-    "Points with bars": [("view", MEANS)],
+_S0_LOOKS: Mapping[str, Mapping[str, str]] = {
+    "Heat map": {"view": HEATMAP},
+    "Sorted dots": {"view": SORTED},
+    "Panel per variant": {"view": MEANS, "panels": VARIANT_COLUMN, "color": "axis_root"},
+    "Points with bars": {"view": MEANS},
 }
+#: Other figures of a metric; each distinguishes variants: a mean over several would depend on their mix.
+_PRESETS: Mapping[str, Mapping[str, str]] = {
+    "Trend by day": {"by": "day", "color": "site", "view": RELATIVE},
+    "Distribution by site": {
+        "by": "site",
+        "color": "axis_root",
+        "panels": VARIANT_COLUMN,
+        "view": DISTRIBUTION,
+    },
+    "Read latency by variant": {"by": VARIANT_COLUMN, "color": "axis_root", "view": LATENCY},
+    "Small multiples by site": {"by": VARIANT_COLUMN, "color": "axis_root", "panels": "site"},
+    "Trend by day, a panel per site": {
+        "by": "day",
+        "color": VARIANT_COLUMN,
+        "panels": "site",
+        "view": RELATIVE,
+    },
+}
+#: Parameters that select executions, which links to other figures keep.
+_SELECTING = ("from", "to", "campaign", "where", "kind")
 
 
-def _preset_links(request: Request, query: ExploreQuery, here: str) -> Sequence[Mapping[str, Any]]:
-    """Links to other figures of the same selection."""
-    kept = [
-        (n, v)
-        for n, v in query.query_parameters
-        if n in ("from", "to", "campaign", "where", "kind")
-    ]
+def _preset_links(request: Request, query: ExploreQuery, here: str) -> Iterator[Mapping[str, str]]:
+    """Yield links to other figures of the same selection."""
+    kept = [(name, value) for name, value in query.query_parameters if name in _SELECTING]
 
-    def preset(title: str, **parameters: str) -> Mapping[str, Any]:
+    def preset(title: str, route: str, parameters: Mapping[str, str]) -> Mapping[str, str]:
         encoded = urlencode([*parameters.items(), *kept])
-        return {"title": title, "address": f"{link_to(request, 'explore')}?{encoded}"}
+        return {"title": title, "address": f"{link_to(request, route)}?{encoded}"}
 
-    metric = query.metric
-    looks = [
-        {"title": title, "address": f"{link_to(request, 's0')}?{urlencode([*changes, *kept])}"}
-        for title, changes in _S0_LOOKS.items()
-    ]
-    s0 = {"title": S0_TITLE, "address": f"{link_to(request, 's0')}?{urlencode(kept)}"}
-    # Each distinguishes variants: a mean over several would depend on their mix.
-    return [
-        *([s0] if here != "s0" else looks),
-        preset("Trend by day", metric=metric, by="day", color="site", view=RELATIVE),
-        preset(
-            "Distribution by site",
-            metric=metric,
-            by="site",
-            color="axis_root",
-            panels=VARIANT_COLUMN,
-            view=DISTRIBUTION,
-        ),
-        preset(
-            "Read latency by variant",
-            metric=metric,
-            by=VARIANT_COLUMN,
-            color="axis_root",
-            view=LATENCY,
-        ),
-        preset(
-            "Small multiples by site",
-            metric=metric,
-            by=VARIANT_COLUMN,
-            color="axis_root",
-            panels="site",
-        ),
-        preset(
-            "Trend by day, a panel per site",
-            metric=metric,
-            by="day",
-            color=VARIANT_COLUMN,
-            panels="site",
-            view=RELATIVE,
-        ),
-    ]
+    for title, parameters in (_S0_LOOKS if here == "s0" else {S0_TITLE: {}}).items():
+        yield preset(title, "s0", parameters)
+    for title, parameters in _PRESETS.items():
+        yield preset(title, "explore", {"metric": query.metric, **parameters})
 
 
 def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:

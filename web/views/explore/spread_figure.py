@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -31,10 +30,9 @@ from treehammer.web.figures.figure_layout import (
     BOXES,
     DOTS,
     HEAT_MAP,
+    LOG,
     MAX_PANELS,
     MAX_PLACES,
-    MAX_ROWS,
-    MAX_SERIES,
     MAX_TIMES,
     POINTS,
     FigureLayout,
@@ -44,6 +42,7 @@ from treehammer.web.figures.figure_layout import (
     MarkPosition,
     group_value_writers,
     lay_out_figure,
+    max_series,
 )
 from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, FigurePoints
 from treehammer.web.views.explore.row_links import RowLinks
@@ -62,42 +61,35 @@ _QUANTILE_KEYS = tuple(f"p{100 * share:g}" for share in QUANTILE_SHARES)
 
 def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
     """Lay out the points; None if there is nothing to draw."""
-    drawn = [p for p in data.points if p.mean is not None and (query.scale != "log" or p.mean > 0)]
+    drawn = [point for point in data.points if _is_drawable(point, query.scale)]
     if not drawn:
         return None
-    unit = figure_unit(query, drawn)
-    places, panels = (GroupNames(data, drawn, column) for column in (query.by, query.panels))
+    kind, unit = _KINDS[query.view], figure_unit(query, drawn)
+    panels, places = (GroupNames(data, drawn, column) for column in (query.panels, query.by))
     names = GroupNames(data, drawn, query.color, query.separated_columns)
+    panel_titles = panels.select_drawable(MAX_PANELS)
+    place_names = _select_places(kind, places, drawn)
+    series = names.build_series(max_series(kind))
     short, x_title = places.axis_names()
-    kind = _KINDS[query.view]
-    most = MAX_TIMES if places.are_time else MAX_PLACES
     empty = FigureLayout(
         kind=kind,
         x_title=x_title,
         y_title=figure_captions.y_axis_title(query, unit),
-        groups=(
-            title_column(query.panels),
-            title_column(query.by),
-            ", ".join(title_column(name) for name in names.columns if name),
-        ),
-        counted="jobs" if drawn[0].jobs is not None else "executions",
+        groups=(panels.title, places.title, names.title),
+        counted="executions" if drawn[0].jobs is None else "jobs",
         dates=places.are_time and kind not in (HEAT_MAP, DOTS),
         scale=query.scale,
-        places=tuple(
-            _sort_places(places, drawn)[:most] if kind == DOTS else places.select_drawable(most)
-        ),
-        series=tuple(names.build_series(MAX_ROWS if kind == HEAT_MAP else MAX_SERIES)),
-        panels=tuple(FigurePanel(name, ()) for name in panels.select_drawable(MAX_PANELS)),
+        places=tuple(place_names),
+        series=tuple(series),
+        panels=tuple(FigurePanel(name, ()) for name in panel_titles),
         joined=data.are_comparable,
+        keys=(
+            panels.list_values(panel_titles),
+            places.list_values(place_names),
+            names.list_values(one.name for one in series),
+        ),
         **figure_captions.describe_figure(query, data, title),
     )
-    labels = (
-        [one.title for one in empty.panels],
-        empty.places,
-        [one.name for one in empty.series],
-    )
-    groups = (panels, places, names)
-    keys = tuple([*map(g.values_of, some)] for g, some in zip(groups, labels, strict=True))
     marks = [
         (
             MarkPosition(panels[point], places[point], names[point]),
@@ -105,15 +97,23 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
         )
         for point in drawn
     ]
-    return lay_out_figure(replace(empty, keys=keys), marks, short)
+    return lay_out_figure(empty, marks, short)
 
 
-def _sort_places(places: GroupNames, points: Iterable[FigurePoint]) -> list[str]:
-    """Sort places by the median of their means, the smallest first."""
+def _is_drawable(point: FigurePoint, scale: str) -> bool:
+    """Whether a point has a mean with a place on the scale."""
+    return point.mean is not None and (scale != LOG or point.mean > 0)
+
+
+def _select_places(kind: str, places: GroupNames, points: Iterable[FigurePoint]) -> list[str]:
+    """Select the places to draw; sorted dots have the smallest medians of their means first."""
+    most = MAX_TIMES if places.are_time else MAX_PLACES
+    if kind != DOTS:
+        return places.select_drawable(most)
     means: dict[str, list[float]] = defaultdict(list)
     for point in points:
         means[places[point]].append(point.mean or 0.0)
-    return sorted(means, key=lambda place: median(means[place]))
+    return sorted(means, key=lambda place: median(means[place]))[:most]
 
 
 def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
@@ -122,6 +122,14 @@ def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUn
         return _PER_CENT
     metric = METRICS_BY_NAME.get(query.metric)
     return fit_unit(metric.unit if metric else "1", (point.mean for point in points))
+
+
+def _exported_unit(query: ExploreQuery) -> str:
+    """Unit of the numbers in files, '' if unknown."""
+    if query.view == RELATIVE:
+        return "shares: 0.05 is 5 %"
+    metric = METRICS_BY_NAME.get(query.metric)
+    return metric.unit if metric else ""
 
 
 def _error_bar(query: ExploreQuery, point: FigurePoint) -> tuple[float, float] | None:
@@ -149,7 +157,7 @@ def _point_mark(
 def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
     """Table of all groups; numbers are exported in the metric's unit and shown in a readable one."""
     numbers = _statistic_names(query, data)
-    rows = [_point_row(query, point, data.aggregation) for point in data.points]
+    rows = [_point_row(point, data.aggregation) for point in data.points]
     unit = figure_unit(query, data.points)
     shown = [row[name] for row in rows for name in numbers if name != "jobs"]
     number = aligned_format(shown, unit)
@@ -165,9 +173,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
         ),
         *aggregation_column(query, rows),
     )
-    own_unit = METRICS_BY_NAME[query.metric].unit if query.metric in METRICS_BY_NAME else ""
-    if query.view == RELATIVE:
-        own_unit = "shares: 0.05 is 5 %"
+    own_unit = _exported_unit(query)
     unit_text = f", in {unit.name}" if unit.name else ""
     note = f"CSV, JSON and TTree use {own_unit}." if unit.name and unit.name != own_unit else ""
     return DataTable(
@@ -209,11 +215,11 @@ def aggregation_column(query: ExploreQuery, rows: Sequence[Row]) -> list[TableCo
     ]
 
 
-def _point_row(query: ExploreQuery, point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:
+def _point_row(point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:
     values = vars(point)
     quantiles = point.quantiles or (None,) * len(QUANTILE_SHARES)
     return {
-        **{name: point.key[name] for name in query.group_columns},
+        **point.key,
         **{name: values[name] for name in values if name not in ("key", "quantiles", "reads")},
         **dict(zip(_QUANTILE_KEYS, quantiles, strict=True)),
         "difference": point.mean,
