@@ -67,30 +67,35 @@ class Aggregation:
 
     def describe_figure(self, groups: Sequence[str]) -> str:
         """Note for readers of a figure grouped by these columns; '' if none is needed."""
-        notes = []
-        if largest := self.largest_counts:
-            which = "line" if set(groups) & set(TIME_UNITS) else "point"
-            all_equal = all(
-                counts[column] == largest[column]
-                for counts in self.counts_by_point.values()
-                for column in largest
-            )
-            subject = (
-                f"Each {which} aggregates"
-                if all_equal
-                else f"{which.capitalize()}s aggregate up to"
-            )
-            notes.append(f"{subject} {_join_words([*_format_counts(largest)])}.")
+        sentences = (self._describe_points(groups), self._describe_work(groups))
+        return " ".join(filter(None, sentences))
+
+    def _describe_points(self, groups: Sequence[str]) -> str:
+        """Sentence on the values in each point or line; '' if no point has several."""
+        largest = self.largest_counts
+        if not largest:
+            return ""
+        which = "line" if set(groups) & set(TIME_UNITS) else "point"
+        all_equal = all(
+            counts[column] == largest[column]
+            for counts in self.counts_by_point.values()
+            for column in largest
+        )
+        subject = (
+            f"Each {which} aggregates" if all_equal else f"{which.capitalize()}s aggregate up to"
+        )
+        return f"{subject} {_join_words([*_format_counts(largest)])}."
+
+    def _describe_work(self, groups: Sequence[str]) -> str:
+        """Sentence on the work that differs between points; '' if it is meant to or does not."""
         different = [
             AGGREGATED_COLUMNS[column]
             for column in _WORK_COLUMNS
             if self.counts_in_figure.get(column, 0) > 1
-            and column not in largest
+            and column not in self.largest_counts
             and not _is_grouped_by(column, groups)
         ]
-        if different:
-            notes.append(f"Points differ in their {_join_words(different)}.")
-        return " ".join(notes)
+        return f"Points differ in their {_join_words(different)}." if different else ""
 
 
 def count_aggregated(
@@ -108,11 +113,12 @@ def count_aggregated(
     places = [columns.index(name) for name in distinguishing]
     keys = [tuple(row[place] for place in places) for row in rows]
     total_counts = {column: len(set(values[column])) for column in AGGREGATED_COLUMNS}
-    aggregated = {column for column, count in total_counts.items() if count > 1}
-    aggregated -= set(distinguishing)
-    counts = _count_by_point(
-        keys, {column: values[column] for column in total_counts if column in aggregated}
-    )
+    aggregated = {
+        column: values[column]
+        for column, count in total_counts.items()
+        if count > 1 and column not in distinguishing
+    }
+    counts = _count_by_point(keys, aggregated)
     return Aggregation(distinguishing, counts, total_counts)
 
 

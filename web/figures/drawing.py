@@ -64,20 +64,12 @@ def write_tree(
         rows: values by name.
         title: title of the tree.
     """
-    import numpy as np
     import uproot
 
-    kinds = {"int": (np.int64, -(2**63)), "float": (np.float64, np.nan), "bool": (np.uint8, 255)}
-    arrays: dict[str, Any] = {}
-    for column in columns:
-        name = column["name"]
-        values = [row[name] for row in rows]
-        if column["type"] == "text":
-            # ROOT strings end at the first NUL.
-            arrays[name] = ["" if one is None else str(one).replace("\0", "") for one in values]
-        else:
-            dtype, unknown = kinds[column["type"]]
-            arrays[name] = np.array([unknown if one is None else one for one in values], dtype)
+    arrays = {
+        column["name"]: _make_array(column["type"], [row[column["name"]] for row in rows])
+        for column in columns
+    }
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "figure.root"
         with uproot.recreate(file) as out:
@@ -89,6 +81,18 @@ def write_tree(
             if rows:
                 out[TREE_NAME].extend(arrays)
         return file.read_bytes()
+
+
+def _make_array(kind: str, values: Sequence[Any]) -> Any:
+    """Make the values of a column: a list of texts, or an array."""
+    import numpy as np
+
+    if kind == "text":
+        # ROOT strings end at the first NUL.
+        return ["" if one is None else str(one).replace("\0", "") for one in values]
+    kinds = {"int": (np.int64, -(2**63)), "float": (np.float64, np.nan), "bool": (np.uint8, 255)}
+    dtype, unknown = kinds[kind]
+    return np.array([unknown if one is None else one for one in values], dtype)
 
 
 def draw_file(form: str, request: Mapping[str, Any]) -> bytes:

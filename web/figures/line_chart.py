@@ -45,6 +45,7 @@ _COLORS = {
     **{f"color{number}": color for number, color in enumerate(PALETTE)},
 }
 _GRAY = PALETTE[7]
+_HOLLOW, _FILLED = {"filter": "datum.o"}, {"filter": "!datum.o"}
 
 
 @dataclass(frozen=True)
@@ -270,24 +271,18 @@ class LineChart:
             **({"opacity": FADE_SERIES} if interactive else {}),
         }
         values = {**base, "y": self._up.encode("y", grid=True)}
-        shown = [HIDE_SERIES] if interactive else []
-        plain = [number for number, line in enumerate(self.lines) if line.plain]
-        dots = [*shown, {"filter": f"indexof({plain}, datum.s) < 0"}]
-        drawn = [dot for line in self.lines for dot in line.dots]
-        layers = list(self._layer_lines(values, shown))
-        # Vega warns of a layer without data.
-        if any(dot.error for dot in drawn):
-            bars = {**base, "y": self._up.encode("l", grid=True), "y2": {"field": "h"}}
-            layers.append(make_layer("rule", bars, [*dots, DROP_MISSING_BARS]))
+        bars = {**base, "y": self._up.encode("l", grid=True), "y2": {"field": "h"}}
         points = {
             **values,
             "shape": encode_marker(series, _WIDTH, names),
             "tooltip": encode_field("text", NOMINAL, title=" "),
         }
-        for hollow in sorted({bool(dot.hollow) for dot in drawn}, reverse=True):
-            some = {"filter": "datum.o" if hollow else "!datum.o"}
-            layers.append(make_layer("point", points, [*dots, some], filled=not hollow, size=45))
-        return [*layers, *self._layer_marks()]
+        shown = [HIDE_SERIES] if interactive else []
+        return [
+            *self._layer_lines(values, shown),
+            *self._layer_dots(points, bars, shown),
+            *self._layer_marks(),
+        ]
 
     def _layer_lines(
         self, encoding: Specification, shown: Sequence[Specification]
@@ -301,6 +296,20 @@ class LineChart:
             chosen = {"filter": f"indexof({some}, datum.s) >= 0"}
             style: Specification = {"strokeDash": json.loads(dash) or [1, 0], "strokeWidth": 1.5}
             yield make_layer("line", encoding, [*shown, chosen], **style)
+
+    def _layer_dots(
+        self, points: Specification, bars: Specification, shown: Sequence[Specification]
+    ) -> Iterator[Specification]:
+        """Draw error bars, then hollow and filled dots; Vega warns of a layer without data."""
+        plain = [number for number, line in enumerate(self.lines) if line.plain]
+        dotted = [*shown, {"filter": f"indexof({plain}, datum.s) < 0"}]
+        drawn = _list_dots(self.lines)
+        if any(dot.error for dot in drawn):
+            yield make_layer("rule", bars, [*dotted, DROP_MISSING_BARS])
+        if any(dot.hollow for dot in drawn):
+            yield make_layer("point", points, [*dotted, _HOLLOW], filled=False, size=45)
+        if not all(dot.hollow for dot in drawn):
+            yield make_layer("point", points, [*dotted, _FILLED], filled=True, size=45)
 
     def _layer_marks(self) -> Iterator[Specification]:
         if not self.marks:
@@ -378,5 +387,9 @@ def _merge_marks(
 
 
 def _value_range(lines: Sequence[ChartLine]) -> list[float]:
-    dots = [dot for line in lines for dot in line.dots]
+    dots = _list_dots(lines)
     return [dot.value + sign * (dot.error or 0.0) for dot in dots for sign in (-1, 1)]
+
+
+def _list_dots(lines: Sequence[ChartLine]) -> list[ChartDot]:
+    return [dot for line in lines for dot in line.dots]
