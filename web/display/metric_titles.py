@@ -67,21 +67,22 @@ _WORDS: Mapping[str, str] = {
     "stagein": "stage-in",
     "max": "maximum",
 }
-#: Last words, after the unit is left out.
-_LAST_WORDS: Mapping[str, str] = {
+#: Last words of times, after the unit is left out.
+_LAST_TIME_WORDS: Mapping[str, str] = {
+    **_WORDS,
     "wall": "wall time",
     "cpu": "CPU time",
     "user": "user CPU time",
     "sys": "system CPU time",
 }
-_UNIT_WORDS: Mapping[str, tuple[str, ...]] = {
-    "s": ("s",),
-    "us": ("us",),
-    "ns": ("ns",),
-    "B": ("bytes",),
-    "Hz": ("hz",),
-    "MB": ("mb",),
-    "MHz": ("mhz",),
+_UNIT_WORDS: Mapping[str, str] = {
+    "s": "s",
+    "us": "us",
+    "ns": "ns",
+    "B": "bytes",
+    "Hz": "hz",
+    "MB": "mb",
+    "MHz": "mhz",
 }
 _QUANTILE = re.compile(r"p(\d+)")
 
@@ -92,23 +93,25 @@ def title_column(name: str) -> str:
     if name in _TITLES:
         return _TITLES[name]
     metric = METRICS_BY_NAME.get(name)
-    words = name.removeprefix("axis_").removeprefix(EXTRA_PREFIX).split("_")
-    is_unit = bool(metric and len(words) > 1 and words[-1] in _UNIT_WORDS.get(metric.unit, ()))
-    # Bytes that were counted stay bytes.
-    if is_unit and (words[-1] != "bytes" or {"rss", "mem", "size"} & {*words}):
-        words.pop()
-    is_per_event = words[-2:] == ["per", "event"]
-    words = words[:-2] if is_per_event else words
-    is_time = bool(metric and metric.unit in ("s", "ns"))
-    shown = [_WORDS.get(word, word) for word in words[:-1]]
-    if shown and (quantile := _QUANTILE.fullmatch(words[-1])):
+    unit = metric.unit if metric else ""
+    words = _drop_unit(name.removeprefix("axis_").removeprefix(EXTRA_PREFIX).split("_"), unit)
+    is_per_event = len(words) > 2 and words[-2:] == ["per", "event"]
+    *first, last = words[:-2] if is_per_event else words
+    shown = [_WORDS.get(word, word) for word in first]
+    if shown and (quantile := _QUANTILE.fullmatch(last)):
         shown[-1] += ","
         shown.append(f"{quantile[1]} % quantile")
-    elif is_time:
-        shown.append(_LAST_WORDS.get(words[-1], _WORDS.get(words[-1], words[-1])))
     else:
-        shown.append(_WORDS.get(words[-1], words[-1]))
+        last_words = _LAST_TIME_WORDS if unit in ("s", "ns") else _WORDS
+        shown.append(last_words.get(last, last))
     return " ".join([*shown, "per event"] if is_per_event else shown)
+
+
+def _drop_unit(words: list[str], unit: str) -> list[str]:
+    """Drop the last word if it is the unit; bytes that were counted stay bytes."""
+    is_unit = len(words) > 1 and words[-1] == _UNIT_WORDS.get(unit)
+    is_counted = words[-1] == "bytes" and not {"rss", "mem", "size"} & {*words}
+    return words[:-1] if is_unit and not is_counted else words
 
 
 def head_column(name: str) -> str:

@@ -94,6 +94,7 @@ def test_numbers_have_no_powers_of_ten(value: float, digits: int, text: str) -> 
         ("bytes_read", "Bytes read"),
         ("mem_total_bytes", "Memory total"),
         ("extra_queue_depth", "Queue depth"),
+        ("extra_per_event", "Per event"),
         ("p5", "P5"),
     ],
 )
