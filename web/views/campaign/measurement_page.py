@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME, Metric
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
 from treehammer.collectors.record.outcome import classify_outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.dimensions import DIMENSION_OF, SUBJECT
@@ -21,8 +21,9 @@ from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import fit_unit
 from treehammer.web.display.metric_titles import head_column
 from treehammer.web.display.template_environment import format_cell, format_time
+from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.histogram_layout import chart_histograms
-from treehammer.web.figures.phase_chart import PhaseChart
+from treehammer.web.figures.phase_chart import PhaseChart, chart_phases
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 
 #: Parameter with the identity of the measurement to compare with.
@@ -50,30 +51,6 @@ _OUTCOME = (
 _LEFT_OUT = ("log_excerpt", "read_latency_hist", "inventory")
 
 
-#: Phases of an execution in their order -> start of the names of their columns.
-_PHASES = {
-    "set-up": "setup",
-    "build": "build",
-    "stage-in": "stagein",
-    "loading ROOT": "import",
-    "compiling": "compile",
-    "open": "open",
-    "get the tree": "get_tree",
-    "prepare": "prepare",
-    "event loop": "loop",
-    "close": "close",
-}
-_PHASE_COLUMNS: Mapping[str, Callable[[str], Sequence[str]]] = {
-    "wall time": lambda phase: [f"{phase}_wall_s"],
-    # Phases of the payload have user and system time, those of the worker their sum.
-    "CPU time": lambda phase: (
-        [f"{phase}_user_s", f"{phase}_sys_s"]
-        if f"{phase}_user_s" in METRICS_BY_NAME
-        else [f"{phase}_cpu_s"]
-    ),
-}
-
-
 def routes(context: PageContext) -> list[BaseRoute]:
     """Route of the page."""
     path = require_text("/measurements/{measurement_id}")
@@ -89,22 +66,8 @@ def measurement_view(store: Store, request: Request) -> PageView:
     identity, other = request.path_params["measurement_id"], request.query_params.get(OTHER, "")
     a = _fetch_values(store, identity)
     b = _fetch_values(store, other) if other else None
-    rows = list(_list_values(a, b))
-    tables = [
-        _build_table(group, [row for row in rows if row["group"] == group], is_pair=b is not None)
-        for group in _GROUPS
-    ]
-    sides = {"A": a, "B": b} if b else {"": a}
-    phases = _chart_phases(sides)
-    latencies = chart_histograms(
-        {_title_side(name, row): row["read_latency_hist"] or () for name, row in sides.items()}
-    )
-    charts = {"phases": phases, "latencies": latencies}
-    differences = _build_table(
-        "Differences of the environment",
-        [row for row in rows if row["group"] in _ENVIRONMENT and not row["equal"]] if b else [],
-        is_pair=True,
-    )
+    differences, *tables = _build_tables(list(_list_values(a, b)), is_pair=b is not None)
+    charts = _build_charts({"A": a, "B": b} if b else {"": a})
     values = {
         "row": a,
         "other": b,
@@ -115,32 +78,29 @@ def measurement_view(store: Store, request: Request) -> PageView:
         "job": link_to(request, "job", job_id=a["job_id"]),
         "record": link_to(request, "measurement", measurement_id=identity),
         "asked": OTHER,
-        **charts,
+        "charts": charts,
     }
     title = f"{a['variant_label'] or a['kind']} at {a['site']}"
-    drawn = {name: chart for name, chart in charts.items() if chart}
-    return PageView("measurement.html.j2", title, values, (differences, *tables), charts=drawn)
+    return PageView("measurement.html.j2", title, values, (differences, *tables), charts=charts)
+
+
+def _build_charts(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, PhaseChart | FigureChart]:
+    """Build the charts of phases and of read latencies, if they were recorded."""
+    charts = {
+        "phases": chart_phases(
+            {name and _title_side(name, row): row for name, row in sides.items()}
+        ),
+        "latencies": chart_histograms(
+            {_title_side(name, row): row["read_latency_hist"] or () for name, row in sides.items()}
+        ),
+    }
+    return {name: chart for name, chart in charts.items() if chart}
 
 
 def _title_side(name: str, row: Mapping[str, Any]) -> str:
     """Name a side with its release, e.g. ``A, ROOT 6.40.00``."""
     release = row["root_version"] or row["axis_root"]
     return ", ".join(filter(None, (name, release and f"ROOT {release}"))) or "all reads"
-
-
-def _chart_phases(sides: Mapping[str, Mapping[str, Any]]) -> PhaseChart | None:
-    """Draw wall and CPU time by phase; None if no phase was recorded."""
-    bars: dict[str, dict[str, float]] = {}
-    for name, row in sides.items():
-        for kind, columns in _PHASE_COLUMNS.items():
-            found = {
-                phase: sum(row[column] or 0.0 for column in summed if column in METRICS_BY_NAME)
-                for phase, summed in ((one, columns(stem)) for one, stem in _PHASES.items())
-            }
-            title = f"{kind}, {_title_side(name, row)}" if name else kind
-            bars[title] = {phase: seconds for phase, seconds in found.items() if seconds > 0}
-    phases = [one for one in _PHASES if any(one in found for found in bars.values())]
-    return PhaseChart("Time by phase", phases, bars) if phases else None
 
 
 def _fetch_values(store: Store, identity: str) -> dict[str, Any]:
@@ -194,6 +154,16 @@ def _find_group(metric: Metric) -> str:
     if dimension:
         return _GROUP_OF_DIMENSION[dimension.name]
     return "Times" if metric.unit == "s" else "Counts and ratios"
+
+
+def _build_tables(rows: Sequence[Row], *, is_pair: bool) -> list[DataTable]:
+    """Build the table of differences, which is empty unless there is a pair, and one per group."""
+    groups = {group: [row for row in rows if row["group"] == group] for group in _GROUPS}
+    differing = [row for row in rows if row["group"] in _ENVIRONMENT and not row["equal"]]
+    return [
+        _build_table("Differences of the environment", differing if is_pair else [], is_pair=True),
+        *(_build_table(group, some, is_pair=is_pair) for group, some in groups.items()),
+    ]
 
 
 def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTable:
