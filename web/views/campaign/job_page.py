@@ -39,7 +39,7 @@ from treehammer.web.display.efficiency_explanation import (
 from treehammer.web.display.metric_titles import title_column
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
-from treehammer.web.figures.histogram_layout import (
+from treehammer.web.figures.histogram_chart import (
     BIN_COLUMNS,
     chart_histograms,
     list_filled_bins,

@@ -22,7 +22,7 @@ from treehammer.web.display.display_units import fit_unit
 from treehammer.web.display.metric_titles import head_column
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.figures.figure_chart import FigureChart
-from treehammer.web.figures.histogram_layout import chart_histograms
+from treehammer.web.figures.histogram_chart import chart_histograms
 from treehammer.web.figures.phase_chart import PhaseChart, chart_phases
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 

@@ -26,7 +26,7 @@ from treehammer.web.figures.figure_layout import (
     lay_out_figure,
 )
 from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
-from treehammer.web.figures.histogram_layout import (
+from treehammer.web.figures.histogram_chart import (
     BIN_COLUMNS,
     format_edge,
     list_filled_bins,
