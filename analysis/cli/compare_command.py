@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -171,20 +171,27 @@ def print_comparisons(
     """
     if form != TABLE:
         print_rows(_flatten_results(results), (), form=form)
-    lines = [_list_notes(one, names, form) for one in results]
-    common = [line for line in lines[0] if all(line in other for other in lines)]
-    for number, (one, own) in enumerate(zip(results, lines, strict=True)):
+    notes, common = _separate_common([_list_notes(one, names, form) for one in results])
+    for number, (one, own) in enumerate(zip(results, notes, strict=True)):
         if form == TABLE:
             click.echo("\n" if number else "", nl=False)
             _print_tables(one.comparison, names)
             _print_changed_counters(one.counters, one.comparison.query)
-        for line in own:
-            if len(results) == 1 or line not in common:
-                click.echo(line, err=form != TABLE)
-    if len(results) > 1 and common:
-        click.echo("\nAll comparisons:", err=form != TABLE)
-        for line in common:
-            click.echo(line, err=form != TABLE)
+        _print_lines(own, form)
+    if common:
+        _print_lines(["\nAll comparisons:", *common], form)
+
+
+def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[str]]:
+    """Return the notes without those that several comparisons share, and the shared ones."""
+    first, *others = notes
+    common = [line for line in first if all(line in other for other in others)] if others else []
+    return [[line for line in own if line not in common] for own in notes], common
+
+
+def _print_lines(lines: Iterable[str], form: str) -> None:
+    for line in lines:
+        click.echo(line, err=form != TABLE)
 
 
 def _list_notes(one: ComparisonResult, names: Mapping[str, str], form: str) -> list[str]:
@@ -223,7 +230,12 @@ def _print_tables(found: Comparison, names: Mapping[str, str]) -> None:
         click.echo()
     for line in verdict_text.explain_not_pooled(found.over_sites):
         click.echo(line)
-    certain = [row for row in found.verdicts if row.verdict in CERTAIN_VERDICTS]
+    _print_sentences(found.verdicts, names)
+
+
+def _print_sentences(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> None:
+    """Print the first certain verdicts as sentences."""
+    certain = [row for row in rows if row.verdict in CERTAIN_VERDICTS]
     for row in certain[:MAX_SENTENCES]:
         # The sentence names other metrics than times.
         clock = verdict_text.METRIC_TITLES.get(row.metric)

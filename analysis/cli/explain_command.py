@@ -131,16 +131,19 @@ class _ExplainQuery:
             return build_unknown_site_error(store, self.site)
         if self.job and not self._has_job(store):
             return self._build_unknown_job_error(store)
-        where = f"job {self.job}" if self.job else f"site {self.site}" if self.site else ""
-        if not self.campaign and self.site:
-            where += f", last {pluralize(self.days, 'day')}"
-        elif not self.job:
-            where += f"{', ' if where else ''}campaign {self.campaign or 'last'}"
         return NothingToDoError(
             "no timed measurement to explain: none succeeded, or all were paired",
-            where=where,
+            where=self._describe_scope(),
             hint='Runs with mode = "solo" measure CPU efficiency. See also --campaign and --days.',
         )
+
+    def _describe_scope(self) -> str:
+        scope = [f"job {self.job}"] if self.job else [f"site {self.site}"] if self.site else []
+        if not self.campaign and self.site:
+            scope.append(f"last {pluralize(self.days, 'day')}")
+        elif not self.job:
+            scope.append(f"campaign {self.campaign or 'last'}")
+        return ", ".join(scope)
 
     def _has_job(self, store: Store) -> bool:
         selection = self.build_selection(store)

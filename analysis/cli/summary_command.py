@@ -122,13 +122,6 @@ def summary_command(
     if letters:
         _print_letters(settings, (campaign != "last", wheres, by, metrics, baseline), form)
         return
-    # scipy takes a third of a second to load, which no other command should pay for.
-    from treehammer.analysis.descriptive.group_summary import (
-        find_distinguishing_names,
-        group_executions,
-        lookup_value,
-    )
-
     wanted = _split_names(by)
     with Store.open(settings.database, create=False) as store:
         asked = None if campaign == "all" else store.campaign(campaign)
@@ -139,12 +132,7 @@ def summary_command(
             return
         shown = _split_names(metrics or DEFAULT_QUANTITIES)
         rows = _load_rows(store, selection, shown, wanted)
-    wanted = wanted or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
-    _check_axes(rows, wanted)
-    groups = group_executions(rows, lambda row: tuple(lookup_value(row, name) for name in wanted))
-    table = _SummaryTable(
-        wanted, shown, _RatioBase.parse(baseline, wanted, groups) if baseline else None
-    )
+    table, groups = _group_rows(rows, wanted, shown, baseline)
     _print_summary(table, groups, title, form)
 
 
@@ -155,6 +143,24 @@ def _print_letters(settings: Settings, others: Iterable[object], form: str) -> N
         raise click.UsageError("--letters has no other options than --json and --csv.")
     with Store.open(settings.database, create=False) as store:
         print_letters(store, form)
+
+
+def _group_rows(
+    rows: Sequence[Row], wanted: Sequence[str], shown: Sequence[str], baseline: str | None
+) -> tuple[_SummaryTable, list[ExecutionGroup]]:
+    """Group rows by the wanted names, by default by all that vary."""
+    # scipy takes a third of a second to load, which no other command should pay for.
+    from treehammer.analysis.descriptive.group_summary import (
+        find_distinguishing_names,
+        group_executions,
+        lookup_value,
+    )
+
+    wanted = wanted or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
+    _check_axes(rows, wanted)
+    groups = group_executions(rows, lambda row: tuple(lookup_value(row, name) for name in wanted))
+    base = _RatioBase.parse(baseline, wanted, groups) if baseline else None
+    return _SummaryTable(wanted, shown, base), groups
 
 
 def _print_summary(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -112,25 +112,28 @@ def describe_conclusion(
 def _describe_results(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence on the first metric, and one on each other metric that differs from it."""
     place = _find_common_place(rows)
+    opening = f"{place}, " if place else ""
+    for news, scope in _list_news(rows):
+        text = f"{opening}{_describe_metric(news, scope, names)}."
+        opening = ""
+        yield text if text.startswith(news[0].row.metric) else text[0].upper() + text[1:]
+
+
+def _list_news(rows: Sequence[VerdictRow]) -> Iterator[tuple[list[_Result], _Scope]]:
+    """Yield each metric's results that no earlier metric implies, if any, with their scope."""
     known: dict[tuple[str, str], Claim] = {}
-    first = True
     for metric in list_metrics(rows):
         of_metric = [row for row in rows if row.metric == metric]
         results = [_Result(_find_claim(row), _describe_part(row, rows), row) for row in of_metric]
         # Wall time mostly follows CPU time; other metrics each say something else.
         known = known if metric in METRIC_TITLES else {}
-        news = [one for one in results if known.get(_identify_part(one)) is not one.claim]
-        if news:
-            walls = [] if metric == WALL else [row for row in rows if row.metric == WALL]
-            text = _describe_metric(news, _Scope.find(results, walls), names)
-            text = f"{place}, {text}." if place and first else f"{text}."
-            first = False
-            yield text if text.startswith(metric) else text[0].upper() + text[1:]
-        known |= {_identify_part(one): one.claim for one in results}
+        if news := [one for one in results if known.get(_identify_part(one.row)) is not one.claim]:
+            yield news, _Scope.find(results, rows)
+        known |= {_identify_part(one.row): one.claim for one in results}
 
 
-def _identify_part(one: _Result) -> tuple[str, str]:
-    return one.row.comparison_key, one.row.site
+def _identify_part(row: VerdictRow) -> tuple[str, str]:
+    return row.comparison_key, row.site
 
 
 @dataclass(frozen=True)
@@ -148,21 +151,30 @@ class _Scope:
     wall_times: Mapping[tuple[str, str], VerdictRow]
 
     @classmethod
-    def find(cls, results: Sequence[_Result], wall_times: Sequence[VerdictRow]) -> _Scope:
-        """Find out whether results differ in their variants or in their sites."""
+    def find(cls, results: Sequence[_Result], rows: Sequence[VerdictRow]) -> _Scope:
+        """Find out whether results differ in their variants or in their sites.
+
+        Args:
+            results: all results on a metric.
+            rows: verdicts on all metrics.
+        """
         labels, sites = ({getattr(one.row, name) for one in results} for name in ("label", "site"))
         noun = "cases"
         if len(labels) == len(results):
             noun = "variants" if len(sites) == 1 else noun
         elif len(sites) == len(results):
             noun = "sites"
-        return cls(len(results), noun, {(row.comparison_key, row.site): row for row in wall_times})
+        wall_times = {_identify_part(row): row for row in rows if row.metric == WALL}
+        return cls(len(results), noun, wall_times)
 
     def describe_wall_time(self, group: Sequence[_Result]) -> str:
         """Describe the change of wall time where the same is claimed of it; '' elsewhere."""
-        rows = [self.wall_times.get(_identify_part(one)) for one in group]
-        same = [row for row in rows if row and _find_claim(row) is group[0].claim]
-        if group[0].claim not in (Claim.MORE, Claim.LESS) or len(same) < len(group):
+        claim, metric = group[0].claim, group[0].row.metric
+        if metric == WALL or claim not in (Claim.MORE, Claim.LESS):
+            return ""
+        rows = [self.wall_times.get(_identify_part(one.row)) for one in group]
+        same = [row for row in rows if row and _find_claim(row) is claim]
+        if len(same) < len(group):
             return ""
         return f" (wall time {_join_sizes([row.effect or 0.0 for row in same])} %)"
 
@@ -268,16 +280,19 @@ def _find_common_place(rows: Sequence[VerdictRow]) -> str:
     sites = {row.site for row in rows}
     if len(sites) != 1:
         return ""
-    places = {describe_place(row) for row in rows if row.effect is not None}
-    places = places or {describe_place(row) for row in rows}
-    (site,) = sites
+    measured = [row for row in rows if row.effect is not None]
+    places = {describe_place(row) for row in measured or rows}
     if len(places) == 1:
         return places.pop()
+    (site,) = sites
+    return f"at {site}" if site else _join_numbers_of_sites(places)
+
+
+def _join_numbers_of_sites(places: Collection[str]) -> str:
+    """Join places such as ``over 3 sites`` to ``over 3 to 5 sites``; '' if one is of another kind."""
     counts = [_SITES.fullmatch(place) for place in places]
-    numbers = sorted(int(found[1]) for found in counts if found)
-    if len(numbers) == len(places):
-        return f"over {numbers[0]} to {numbers[-1]} sites"
-    return site and f"at {site}"
+    numbers = [int(found[1]) for found in counts if found]
+    return f"over {min(numbers)} to {max(numbers)} sites" if len(numbers) == len(places) else ""
 
 
 def _name_side(axis: str, value: str) -> str:

@@ -179,8 +179,7 @@ def judge_tests(
     failing = {
         test: some[-rule.failed_runs :]
         for test, some in by_test.items()
-        if len(some) >= rule.failed_runs
-        and not any(run.succeeded for run in some[-rule.failed_runs :])
+        if _have_same_end(some, rule.failed_runs, succeeded=False)
     }
     if before.state is SiteState.CRITICAL:
         return _judge_recovery(rule, by_test, before, now_us, recent)
@@ -246,8 +245,7 @@ def _judge_recovery(
     recovered = {
         test
         for test in tests
-        if len(by_test.get(test, ())) >= rule.recovery_runs
-        and all(run.succeeded for run in by_test[test][-rule.recovery_runs :])
+        if _have_same_end(by_test.get(test, ()), rule.recovery_runs, succeeded=True)
     }
     runs = [run for some in by_test.values() for run in some]
 
@@ -266,6 +264,12 @@ def _judge_recovery(
     return _judge(
         SiteState.CRITICAL, reason, collect_evidence, replace(before, tests=before.tests | tests)
     )
+
+
+def _have_same_end(runs: Sequence[ChargedRun], count: int, *, succeeded: bool) -> bool:
+    """Whether the last ``count`` runs of a test all succeeded, or all failed; False for fewer runs."""
+    last = runs[-count:]
+    return len(last) == count and all(run.succeeded == succeeded for run in last)
 
 
 def _group_by_test(runs: Iterable[ChargedRun]) -> dict[str, list[ChargedRun]]:

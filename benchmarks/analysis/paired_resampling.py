@@ -109,13 +109,16 @@ def false_verdict_shares(pool: Executor) -> Iterator[VerdictShare]:
             if len(recorded) >= MIN_RECORDED:
                 yield from _resampled_shares(recorded, name, pool)
                 yield from _consecutive_shares(recorded, name)
-            counted = [one for one in campaigns if one.label == label]
-            if counted:
-                yield VerdictShare(
-                    f"false rows, {name}, counter",
-                    sum(one.counters_changed for one in counted),
-                    sum(one.counters for one in counted),
-                )
+            yield from _counter_share([one for one in campaigns if one.label == label], name)
+
+
+def _counter_share(campaigns: Sequence[CampaignResult], name: str) -> Iterator[VerdictShare]:
+    if campaigns:
+        yield VerdictShare(
+            f"false rows, {name}, counter",
+            sum(one.counters_changed for one in campaigns),
+            sum(one.counters for one in campaigns),
+        )
 
 
 def _resampled_shares(

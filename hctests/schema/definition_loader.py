@@ -392,36 +392,42 @@ def _override_axis(
             ("matrix", name), f"has another type than its own values: {declared[0]!r}"
         )
     raw["matrix"][name] = values
-    if name == DATASET_AXIS:
+    _drop_conflicts(raw, name, values)
+
+
+def _drop_conflicts(raw: dict[str, Any], axis: str, values: Sequence[Scalar]) -> None:
+    """Drop the dataset, twins and rules that do not fit the new values of an axis."""
+    if axis == DATASET_AXIS:
         raw["test"]["dataset"] = ""
-    if name == FORMAT_AXIS:
+    if axis == FORMAT_AXIS:
         raw["twins"] = {one: twin for one, twin in raw["twins"].items() if one in values}
     for kind in ("exclude", "include"):
-        raw[kind] = [rule for rule in raw[kind] if name not in rule or rule[name] in values]
+        raw[kind] = [rule for rule in raw[kind] if axis not in rule or rule[axis] in values]
 
 
 def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[DocumentProblem]:
     table, _, name = key.partition(".")
-    if table == "environment" and name:
+    path = tuple(key.split("."))
+    if not name or table not in ("environment", "load", "settings", "twins"):
+        yield from _override_test_key(raw["test"], key, text)
+    elif table == "environment":
         raw[table][name] = text
-        return
-    if table in ("settings", "twins") and name:
-        yield from _override_setting(raw[table], tuple(key.split(".")), text)
-        return
-    if table == "load" and name:
-        _override_load(raw, tuple(key.split(".")), text)
-        return
-    known = [name for name in raw["test"] if name not in FIXED_KEYS]
+    elif table == "load":
+        _override_load(raw, path, text)
+    else:
+        yield from _override_setting(raw[table], path, text)
+
+
+def _override_test_key(table: dict[str, Any], key: str, text: str) -> Iterator[DocumentProblem]:
+    known = [name for name in table if name not in FIXED_KEYS]
     if key in FIXED_KEYS:
         yield DocumentProblem(("test", key), "cannot be replaced here; change test.toml")
     elif key not in known:
-        listed = ", ".join(known)
-        yield DocumentProblem(
-            ("test", key),
-            f"unknown key (known: {listed}, settings.KEY, environment.NAME, load.KEY, twins.FORMAT){suggest_nearest(key, known)}",
-        )
+        listed = ", ".join((*known, "settings.KEY, environment.NAME, load.KEY, twins.FORMAT"))
+        near = suggest_nearest(key, known)
+        yield DocumentProblem(("test", key), f"unknown key (known: {listed}){near}")
     else:
-        raw["test"][key] = text if isinstance(raw["test"][key], str) else _parse_toml_value(text)
+        table[key] = text if isinstance(table[key], str) else _parse_toml_value(text)
 
 
 def _override_load(raw: dict[str, Any], path: tuple[str, ...], text: str) -> None:

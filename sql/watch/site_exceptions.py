@@ -47,22 +47,22 @@ def replace_downtimes(
     with store.writing_connection() as connection:
         known = {row.id: row for row in fetch_rows(connection, DowntimeRow, known_query)}
         given = {row.id: row for row in downtimes}
-        new = [row for row in given.values() if row.id not in known]
-        changed = [
-            row
-            for row in given.values()
-            if row.id in known and replace(known[row.id], imported_us=row.imported_us) != row
-        ]
+        new = [row for id_, row in given.items() if id_ not in known]
+        changed = [row for id_, row in given.items() if _has_changed(row, known.get(id_, row))]
         withdrawn = [
             replace(row, withdrawn_us=now_us)
-            for row in known.values()
-            if row.id not in given and row.ends_us > now_us and row.withdrawn_us is None
+            for id_, row in known.items()
+            if id_ not in given and row.ends_us > now_us and row.withdrawn_us is None
         ]
         insert_missing_rows(connection, table, new)
         upsert_rows(connection, table, [*changed, *withdrawn])
     return DowntimeImport(
         len(new), len(changed), len(given) - len(new) - len(changed), len(withdrawn)
     )
+
+
+def _has_changed(row: DowntimeRow, earlier: DowntimeRow) -> bool:
+    return replace(earlier, imported_us=row.imported_us) != row
 
 
 def list_overrides(store: ResultsReader, *, ends_after_us: int = 0) -> list[OverrideRow]:

@@ -126,6 +126,15 @@ class _StoredDeliveries:
     campaigns: dict[str, str] = field(default_factory=dict)
     receipts: set[tuple[str, ...]] = field(default_factory=set)
 
+    def add(self, source: str, id_: str, of: str, kind: str, *sender: str) -> None:
+        """Add a row of :data:`_SELECT_STORED`."""
+        if source == _OWNER:
+            self.owners[id_] = of
+        if source == _RECEIPT:
+            self.receipts.add((id_, kind, *sender))
+        if source == _JOB or kind == MEASUREMENTS:
+            self.campaigns[id_] = of
+
 
 def _select_stored() -> sa.CompoundSelect[Any]:
     """Select owners, receipts and uploaded jobs by one statement, because each one costs a round trip."""
@@ -163,14 +172,8 @@ def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _St
     found = _StoredDeliveries()
     for campaigns, subjects, jobs in parts:
         ids = {"campaigns": campaigns, "subjects": subjects, "jobs": jobs}
-        for source, id_, of, kind, *sender in backend.fetch_rows(connection, _SELECT_STORED, ids):
-            if source == _OWNER:
-                found.owners[id_] = of
-                continue
-            if source == _RECEIPT:
-                found.receipts.add((id_, kind, *sender))
-            if source == _JOB or kind == MEASUREMENTS:
-                found.campaigns[id_] = of
+        for row in backend.fetch_rows(connection, _SELECT_STORED, ids):
+            found.add(*row)
     return found
 
 

@@ -41,20 +41,28 @@ def check_packages() -> Iterator[Diagnosis]:
 
 def _check_group(extra: str, requirements: list[Requirement]) -> Diagnosis:
     versions = {one.name: _find_version(one.name) for one in requirements if one.name != PACKAGE}
-    missing = [name for name, version in versions.items() if version is None]
     old = list(_list_old(requirements, versions))
-    part, remedy = "packages", f"Run: pip install {PACKAGE}"
+    state, finding = DiagnosisState.FAILED, f"too old: {', '.join(old)}"
+    if not old:
+        state, finding = _judge_presence(versions, is_optional=bool(extra))
+    part, package = "packages", PACKAGE
     if extra:
-        part, remedy = f"packages [{extra}]", f"Run: pip install '{PACKAGE}[{extra}]'"
-    if old:
-        return Diagnosis(part, DiagnosisState.FAILED, f"too old: {', '.join(old)}", remedy)
+        part, package = f"packages [{extra}]", f"'{PACKAGE}[{extra}]'"
+    remedy = "" if state is DiagnosisState.OK else f"Run: pip install {package}"
+    return Diagnosis(part, state, finding, remedy)
+
+
+def _judge_presence(
+    versions: Mapping[str, str | None], *, is_optional: bool
+) -> tuple[DiagnosisState, str]:
+    missing = [name for name, version in versions.items() if version is None]
     if not missing:
         finding = ", ".join(f"{name} {version}" for name, version in versions.items())
-        return Diagnosis(part, DiagnosisState.OK, finding or "nothing further")
-    if extra and len(missing) == len(versions):
-        return Diagnosis(part, DiagnosisState.NOT_CONFIGURED, "not installed", remedy)
-    state = DiagnosisState.WARNING if extra else DiagnosisState.FAILED
-    return Diagnosis(part, state, f"missing: {', '.join(missing)}", remedy)
+        return DiagnosisState.OK, finding or "nothing further"
+    if is_optional and len(missing) == len(versions):
+        return DiagnosisState.NOT_CONFIGURED, "not installed"
+    state = DiagnosisState.WARNING if is_optional else DiagnosisState.FAILED
+    return state, f"missing: {', '.join(missing)}"
 
 
 def _list_old(

@@ -169,19 +169,11 @@ def make_plan(
         pinned, manifest, software, campaign_id, name, site_software, others, placement
     )
     pairs = pair_sites(sites, from_sites)
-    accesses, notes = select_doors(pinned.definition, pairs)
-    notes += _missing_replica_notes(accesses, pinned.definition.dataset_names, placement)
-    jobs = JobSequence(planner, accesses, tuple(watches), 0 if pinned.definition.load else max_jobs)
-    jobs = jobs.read_through(access for access in accesses if jobs.groups_at(access))
-    jobs, lone_door_notes = _drop_lone_doors(jobs)
-    notes += lone_door_notes
-    notes += _reading_limit_notes(jobs, has_credential=bool(options.credentials))
-    if not jobs.accesses:
-        raise NothingToDoError(
-            "no variant of this test can run at these sites",
-            where=pinned.definition.name,
-            hint=" ".join(notes) or "See `treehammer tests show`.",
-        )
+    jobs, notes = _select_jobs(
+        JobSequence(planner, (), tuple(watches), 0 if pinned.definition.load else max_jobs),
+        pairs,
+        has_credential=bool(options.credentials),
+    )
     watching = [(server, site) for watch in watches for server in watch.sites for site in sites]
     by_names = {(site.name, storage.name): (site, storage) for site, storage in [*pairs, *watching]}
     return Plan(
@@ -196,6 +188,30 @@ def make_plan(
         request=request,
         options=options,
     )
+
+
+def _select_jobs(
+    jobs: JobSequence, pairs: Iterable[SitePair], *, has_credential: bool
+) -> tuple[JobSequence, list[str]]:
+    """Select the doors that jobs can read through, with a note for each reason against one.
+
+    Raises:
+        NothingToDoError: there is none.
+    """
+    definition, placement = jobs.planner.pinned.definition, jobs.planner.placement
+    accesses, notes = select_doors(definition, pairs)
+    notes += _missing_replica_notes(accesses, definition.dataset_names, placement)
+    jobs = jobs.read_through(access for access in accesses if jobs.groups_at(access))
+    jobs, lone_door_notes = _drop_lone_doors(jobs)
+    notes += lone_door_notes
+    notes += _reading_limit_notes(jobs, has_credential=has_credential)
+    if not jobs.accesses:
+        raise NothingToDoError(
+            "no variant of this test can run at these sites",
+            where=definition.name,
+            hint=" ".join(notes) or "See `treehammer tests show`.",
+        )
+    return jobs, notes
 
 
 @dataclass(frozen=True)

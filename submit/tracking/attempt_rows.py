@@ -87,7 +87,7 @@ def build_attempt_rows(
     """Build the attempt rows of a job; stored rows without changes are reused."""
     known = [stored.get((job.id, item.number)) for item in status.attempts]
     if not status.state.is_final and all(map(_is_unchanged, status.attempts, known)):
-        return [row for row in known if row is not None]
+        return list(filter(None, known))
     sandboxes = batch.sandboxes(job.batch_id) if status.attempts else {}
     rows = [_build_attempt_row(job, item, sandboxes.get(item.number)) for item in status.attempts]
     if not rows and status.state is JobState.LOST:

@@ -122,11 +122,7 @@ def _add_last_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> Non
 
     Events of these may be missing from the log.
     """
-    if ad.get("GridResource") and ad.get("JobStartDate"):
-        number = _add_grid_start(starts, ad)
-    else:
-        matched = str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}") or "")
-        number = int(matched) if matched.isdigit() else 0
+    number = _find_last_start(starts, ad)
     if not number or not ad.get("NumShadowStarts"):
         return
     host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
@@ -136,6 +132,14 @@ def _add_last_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> Non
         started_us = _to_microseconds(ad.get("JobCurrentStartDate"))
         starts[number] = ExecutionStart(started_us=started_us, host=host)
     _update_starts(starts, ad, number, host)
+
+
+def _find_last_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> int:
+    """Return the number of the last start, which is added in the grid universe; 0 without one."""
+    if ad.get("GridResource") and ad.get("JobStartDate"):
+        return _add_grid_start(starts, ad)
+    matched = str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}") or "")
+    return int(matched) if matched.isdigit() else 0
 
 
 def _add_grid_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> int:

@@ -77,19 +77,7 @@ class CopyCommand(NamedTuple):
         if client == PROTOCOL:
             scheme = "" if local_path(url) is not None else url.partition("://")[0]
             client = _PROGRAMS.get(scheme, client)
-        program, *words = shlex.split(client) or [client]
-        known = _PUT if puts else _GET
-        name = os.path.basename(program)
-        if not words and name in known:
-            words = shlex.split(known[name])
-        elif _SOURCE not in client or (puts and _TARGET not in client):
-            raise PayloadError(
-                "payload",
-                "bad-load",
-                "setup",
-                f"client = {client!r}: expected generator, protocol, {', '.join(known)}, or a command "
-                "with {source} and {target}",
-            )
+        program, *words = _split_command(client, puts=puts)
         found = shutil.which(program, path=env.get("PATH"))
         if found is None:
             raise PayloadError(
@@ -99,7 +87,8 @@ class CopyCommand(NamedTuple):
                 f"client = {client!r}: this node has no program {program!r}; install it, name another "
                 "one, or set client = 'generator'",
             )
-        return cls([found, *words], _make_curl_config(url, env) if name == "curl" else "")
+        is_curl = os.path.basename(program) == "curl"
+        return cls([found, *words], _make_curl_config(url, env) if is_curl else "")
 
     def fill(self, source: str, target: str) -> List[str]:
         """Return the command for one copy."""
@@ -109,6 +98,24 @@ class CopyCommand(NamedTuple):
     def has_target(self) -> bool:
         """Whether the copy is written to a local file."""
         return any(_TARGET in word for word in self.words)
+
+
+def _split_command(client: str, *, puts: bool) -> List[str]:
+    """Split a command into words; the name of a known program gets its usual arguments."""
+    words = shlex.split(client) or [client]
+    known = _PUT if puts else _GET
+    name = os.path.basename(words[0])
+    if len(words) == 1 and name in known:
+        return [*words, *shlex.split(known[name])]
+    if _SOURCE not in client or (puts and _TARGET not in client):
+        raise PayloadError(
+            "payload",
+            "bad-load",
+            "setup",
+            f"client = {client!r}: expected generator, protocol, {', '.join(known)}, or a command "
+            "with {source} and {target}",
+        )
+    return words
 
 
 def _make_curl_config(url: str, env: Mapping[str, str]) -> str:
