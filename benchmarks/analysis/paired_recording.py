@@ -210,12 +210,10 @@ def _judge_side(
         return None
     finds = {row.metric: _finds_slowdown(row) for row in finer.of_series}
     counters = list(_compare_job_counters(rows, str(query.b)))
-    first = min(row["started_us"] for row in rows)
     return CampaignResult(
         label=launches[0].label,
         campaign=launches[0].campaign,
-        started=_format_time(first),
-        seconds=round((max(row["ended_us"] for row in rows) - first) / 1e6, 1),
+        **_time_columns(rows),
         load1=median(launch.load1 for launch in launches),
         blocks=launches[0].blocks,
         planted=planted,
@@ -226,7 +224,7 @@ def _judge_side(
         **_verdict_columns("wall", verdicts[WALL]),
         wall_found=finds[WALL],
         counters=len(counters),
-        counters_changed=sum(verdict != SAME for verdict in counters),
+        counters_changed=len(counters) - counters.count(SAME),
         controls_off=any(control.is_off for control in stored_controls(found.verdicts)),
     )
 
@@ -242,33 +240,38 @@ def _build_launches(
     for sides in sorted(rounds.values(), key=lambda pair: min(row["started_us"] for row in pair)):
         samples = [Sample.from_row(row) for row in sides]
         by_side = {bool(one.launch_ratios): one for one in samples}
-        if len(by_side) < 2 or any(one.reason_unusable(CPU) for one in samples):
-            continue
-        a, b = by_side[False], by_side[True]
-        first = min(sides, key=lambda row: row["started_us"])
-        side = str(b.axis_value(AXIS))
-        blocks = float(b.axis_value("blocks") or 0) * BLOCK_SHARES.get(side, 0.0)
-        launch = PairedLaunch(
-            label=label,
-            campaign=b.campaign_id,
-            job=b.job_id,
-            host=b.host,
-            started=_format_time(first["started_us"]),
-            load1=float(first["load1_start"]),
-            blocks=blocks,
-            kind=b.kind,
-            round=b.round,
-            order=str(first["launch_order"]),
-            loop_s=_round(min(a.loop_cpu_s or 0, b.loop_cpu_s or 0)),
-            planted=_round(_measure_planted(extras[a.measurement_id], extras[b.measurement_id])),
-            cpu_a=_round(a.metrics[CPU]),
-            cpu_b=_round(b.metrics[CPU]),
-            cpu_d=_round(b.launch_ratios[CPU]),
-            wall_a=_round(a.metrics[WALL]),
-            wall_b=_round(b.metrics[WALL]),
-            wall_d=_round(b.launch_ratios[WALL]),
-        )
-        yield side, launch
+        if len(by_side) == 2 and not any(one.reason_unusable(CPU) for one in samples):
+            a, b = by_side[False], by_side[True]
+            planted = _measure_planted(extras[a.measurement_id], extras[b.measurement_id])
+            first = min(sides, key=lambda row: row["started_us"])
+            yield str(b.axis_value(AXIS)), _build_launch(a, b, first, label, planted)
+
+
+def _build_launch(
+    a: Sample, b: Sample, first: Mapping[str, Any], label: str, planted: float
+) -> PairedLaunch:
+    """Build a launch of two sides, of which the row of the ``first`` has the state of the node."""
+    share = BLOCK_SHARES.get(str(b.axis_value(AXIS)), 0.0)
+    return PairedLaunch(
+        label=label,
+        campaign=b.campaign_id,
+        job=b.job_id,
+        host=b.host,
+        started=_format_time(first["started_us"]),
+        load1=float(first["load1_start"]),
+        blocks=float(b.axis_value("blocks") or 0) * share,
+        kind=b.kind,
+        round=b.round,
+        order=str(first["launch_order"]),
+        loop_s=_round(min(a.loop_cpu_s or 0, b.loop_cpu_s or 0)),
+        planted=_round(planted),
+        cpu_a=_round(a.metrics[CPU]),
+        cpu_b=_round(b.metrics[CPU]),
+        cpu_d=_round(b.launch_ratios[CPU]),
+        wall_a=_round(a.metrics[WALL]),
+        wall_b=_round(b.metrics[WALL]),
+        wall_d=_round(b.launch_ratios[WALL]),
+    )
 
 
 def _measure_planted(a: Mapping[str, float], b: Mapping[str, float]) -> float:
@@ -288,6 +291,11 @@ def _compare_job_counters(rows: Sequence[Mapping[str, Any]], side: str) -> Itera
 
 def _finds_slowdown(row: VerdictRow) -> bool:
     return row.verdict in (Verdict.SLOWER, Verdict.DIFFERENT) and (row.effect or 0) > 0
+
+
+def _time_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first, last = min(row["started_us"] for row in rows), max(row["ended_us"] for row in rows)
+    return {"started": _format_time(first), "seconds": round((last - first) / 1e6, 1)}
 
 
 def _verdict_columns(short: str, row: VerdictRow) -> dict[str, Any]:

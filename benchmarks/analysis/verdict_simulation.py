@@ -210,11 +210,15 @@ def _host_truths(scenario: Scenario, dice: np.random.Generator) -> list[float]:
     return [fmean(effects) for effects in hosts.tolist()]
 
 
-def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[float]) -> bool:
+def _find_truth(row: VerdictRow, scenario: Scenario, hosts: Sequence[float]) -> float:
     release = int(row.b.partition(".")[2]) - 1
-    true = scenario.effect(release, int(row.site[1:] or 0) if row.site else 0, 0)
-    if row.scope == HOST_SCOPE or (scenario.shared_hosts and not _is_general(row)):
-        true += hosts[release]
+    effect = scenario.effect(release, int(row.site[1:] or 0), 0)
+    speaks_of_hosts = row.scope == HOST_SCOPE or (scenario.shared_hosts and not _is_general(row))
+    return effect + hosts[release] if speaks_of_hosts else effect
+
+
+def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[float]) -> bool:
+    true = _find_truth(row, scenario, hosts)
     if claim == "slower or faster":
         beyond = true > DEFAULT_DELTA if row.verdict == Verdict.SLOWER else true < -DEFAULT_DELTA
         return row.verdict in CERTAIN_VERDICTS and not beyond

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from treehammer.config import Settings
 from treehammer.patrol.campaign_starts import CampaignStarter
 from treehammer.patrol.patrol_file import read_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol
+from treehammer.sql.core.rows import JobRow
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_report import fetch_report
 from treehammer.sql.watch.patrol_starts import FINISHED, PatrolStarts
@@ -235,36 +236,16 @@ class KilledPatrol:
         self, kills: int, over_budget: int, killed_in: dict[str, int], seconds: float
     ) -> KillReport:
         head = (self._folder / "repository/.git/refs/heads/main").read_text().strip()
-        with Store.open(self.settings.database) as store, store.connection() as connection:
-            rows = connection.exec_driver_sql(
-                "SELECT campaign_id, state, occasion FROM patrol_start WHERE campaign_id IS NOT NULL"
-            ).all()
-            unsettled = connection.exec_driver_sql(
-                "SELECT COUNT(*) FROM patrol_charge WHERE used_cpu_s IS NULL"
-            ).scalar_one()
-            campaigns = {one.id: one for one in store.campaigns()}
-            jobs = [job for id_ in campaigns for job in store.jobs(id_)]
-            attempts = Counter(one.job_id for one in store.attempts(job.id for job in jobs))
-            recorded = Counter(
-                {job: n for (job, _), n in _count_by_attempt(store, campaigns).items()}
-            )
-        started = {str(row[0]) for row in rows}
-        lost = len(started - set(campaigns))
-        lost += sum(str(row[1]) != FINISHED for row in rows)
-        lost += sum(recorded[job.id] < job.planned_measurements for job in jobs)
-        lost += f"commit:{head}" not in {str(row[2]) for row in rows}
-        doubled = len(set(campaigns) - started) + len(rows) - len(started)
-        doubled += sum(attempts[job.id] > 1 for job in jobs)
-        doubled += sum(recorded[job.id] > job.planned_measurements for job in jobs)
-        doubled += max(0, self._count_queued() - len(jobs))
+        with Store.open(self.settings.database) as store:
+            outcome = _PatrolOutcome.read(store)
         return KillReport(
             kills,
-            len(rows),
-            len(campaigns),
-            lost,
-            doubled,
+            len(outcome.starts),
+            len(outcome.campaigns),
+            outcome.count_lost(f"commit:{head}"),
+            outcome.count_doubled(self._count_queued()),
             over_budget,
-            int(unsettled),
+            outcome.unsettled,
             killed_in,
             round(seconds, 1),
         )
@@ -275,11 +256,60 @@ class KilledPatrol:
         return sum(len(spool.read_cluster(name).job_ids) for name in spool.cluster_names())
 
 
-def _count_by_attempt(store: Store, campaigns: Iterable[str]) -> Counter[tuple[str, int]]:
-    counts: Counter[tuple[str, int]] = Counter()
-    for id_ in campaigns:
-        counts.update(store.count_by_attempt(id_))
-    return counts
+@dataclass(frozen=True)
+class _PatrolOutcome:
+    """Starts, campaigns and jobs in the database of a patrol that has ended.
+
+    Attributes:
+        starts: campaign, state and occasion of each start with a campaign.
+        unsettled: number of reservations without a use.
+        attempts: number of attempts of each job.
+        recorded: number of measurements of each job.
+    """
+
+    starts: Sequence[tuple[str, str, str]]
+    unsettled: int
+    campaigns: Set[str]
+    jobs: Sequence[JobRow]
+    attempts: Counter[str]
+    recorded: Counter[str]
+
+    @classmethod
+    def read(cls, store: Store) -> _PatrolOutcome:
+        """Read the outcome."""
+        with store.connection() as connection:
+            starts = connection.exec_driver_sql(
+                "SELECT campaign_id, state, occasion FROM patrol_start WHERE campaign_id IS NOT NULL"
+            ).all()
+            unsettled = connection.exec_driver_sql(
+                "SELECT COUNT(*) FROM patrol_charge WHERE used_cpu_s IS NULL"
+            ).scalar_one()
+        campaigns = {one.id for one in store.campaigns()}
+        jobs = [job for id_ in campaigns for job in store.jobs(id_)]
+        attempts = Counter(one.job_id for one in store.attempts(job.id for job in jobs))
+        recorded = Counter[str]()
+        for id_ in campaigns:
+            recorded.update({job: n for (job, _), n in store.count_by_attempt(id_).items()})
+        found = [(str(row[0]), str(row[1]), str(row[2])) for row in starts]
+        return cls(found, int(unsettled), campaigns, jobs, attempts, recorded)
+
+    @property
+    def _started(self) -> Set[str]:
+        return {campaign for campaign, _, _ in self.starts}
+
+    def count_lost(self, last_occasion: str) -> int:
+        """Count starts, campaigns and measurements that are missing."""
+        lost = len(self._started - self.campaigns)
+        lost += sum(state != FINISHED for _, state, _ in self.starts)
+        lost += sum(self.recorded[job.id] < job.planned_measurements for job in self.jobs)
+        return lost + (last_occasion not in {occasion for _, _, occasion in self.starts})
+
+    def count_doubled(self, queued: int) -> int:
+        """Count campaigns, jobs and measurements that are there twice, with ``queued`` jobs."""
+        doubled = len(self.campaigns - self._started) + len(self.starts) - len(self._started)
+        doubled += sum(self.attempts[job.id] > 1 for job in self.jobs)
+        doubled += sum(self.recorded[job.id] > job.planned_measurements for job in self.jobs)
+        return doubled + max(0, queued - len(self.jobs))
 
 
 def measure() -> list[RatioFigure]:

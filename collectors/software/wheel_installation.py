@@ -135,14 +135,7 @@ class WheelInstaller:
         """Download and install a package, with retries."""
         command = [wheel_environments.environment_python(self.folder), *_PIP_INSTALL]
         command += [option] if option else []
-        sha256 = self.release.sha256
-        if sha256 and package.startswith(f"{self.release.package}=="):
-            listed = os.path.join(self.temporary, "wanted.txt")
-            with open(listed, "w", encoding="utf-8") as stream:
-                stream.write(f"{package} --hash=sha256:{sha256}\n")
-            command += ["--require-hashes", "-r", listed]
-        else:
-            command.append(package)
+        command += self._list_requirement(package)
         for number in range(1, MAX_TRIES + 1):
             done = self._run_command(command if number == 1 else [*command, "--no-cache-dir"])
             if not done.returncode:
@@ -160,6 +153,16 @@ class WheelInstaller:
                 f"{self.release.title}: {reason}; try {number + 1} of {MAX_TRIES} in {wait:g} s"
             )
             time.sleep(wait)
+
+    def _list_requirement(self, package: str) -> List[str]:
+        """Return the arguments that select a package, the release itself with its known hash."""
+        sha256 = self.release.sha256
+        if not sha256 or not package.startswith(f"{self.release.package}=="):
+            return [package]
+        listed = os.path.join(self.temporary, "wanted.txt")
+        with open(listed, "w", encoding="utf-8") as stream:
+            stream.write(f"{package} --hash=sha256:{sha256}\n")
+        return ["--require-hashes", "-r", listed]
 
     def _raise_download_error(self, package: str, tries: int, reason: str) -> None:
         python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"

@@ -124,35 +124,38 @@ def make(
     requested = RewriteOptions(**options)
     given = replace(settings, sources_dir=source or settings.sources_dir)
     catalogue = FolderCatalogue(settings.datasets_dir)
-    if name.endswith(SPEC_SUFFIX):
-        print_dataset(catalogue, _make_own(catalogue, Path(name), requested, new, replace_existing))
-        return
     plan = generated_spec.load_shipped_spec(name)
-    if requested.changes_layout or new or (requested.root and not plan):
-        print_dataset(catalogue, _rewrite_dataset(given, name, requested, new, replace_existing))
-        return
-    if plan is None:
+    if name.endswith(SPEC_SUFFIX):
+        manifest = _make_own(catalogue, Path(name), requested, new, replace_existing)
+    elif requested.changes_layout or new or (requested.root and not plan):
+        manifest = _rewrite_dataset(given, name, requested, new, replace_existing)
+    elif plan:
+        manifest = _make_shipped(given, plan, requested.root, replace_existing)
+    else:
         hint = f"Shipped: {', '.join(generated_spec.list_shipped_specs())}."
         if catalogue.has(name):
             hint += " To rewrite it, give options such as --compression, --order or --format."
         raise DatasetError("is not a shipped dataset", where=name, hint=hint)
+    print_dataset(catalogue, manifest)
+
+
+def _make_shipped(
+    settings: Settings, plan: generated_spec.AnySpec, root: str, replace_existing: bool
+) -> Manifest:
+    """Make a shipped dataset with a ROOT release; '' for that of its specification."""
+    catalogue = FolderCatalogue(settings.datasets_dir)
     if isinstance(plan, RawSpec):
-        print_dataset(
-            catalogue,
-            catalogue.make_raw(plan, bars=progress_bar, replace_existing=replace_existing),
-        )
-        return
+        return catalogue.make_raw(plan, bars=progress_bar, replace_existing=replace_existing)
     software = root_process.prepare_dataset_root(
-        requested.root or plan.root, settings.software_dir, progress_bar
+        root or plan.root, settings.software_dir, progress_bar
     )
-    manifest = catalogue.make(
+    return catalogue.make(
         plan,
         software,
-        source=given.sources_dir,
+        source=settings.sources_dir,
         bars=progress_bar,
         replace_existing=replace_existing,
     )
-    print_dataset(catalogue, manifest)
 
 
 def _make_own(

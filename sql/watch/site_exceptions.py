@@ -47,22 +47,20 @@ def replace_downtimes(
     with store.writing_connection() as connection:
         known = {row.id: row for row in fetch_rows(connection, DowntimeRow, known_query)}
         given = {row.id: row for row in downtimes}
-        new = [row for id_, row in given.items() if id_ not in known]
-        changed = [row for id_, row in given.items() if _has_changed(row, known.get(id_, row))]
+        changed = [
+            row
+            for id_, row in given.items()
+            if id_ in known and replace(known[id_], imported_us=row.imported_us) != row
+        ]
         withdrawn = [
             replace(row, withdrawn_us=now_us)
             for id_, row in known.items()
             if id_ not in given and row.ends_us > now_us and row.withdrawn_us is None
         ]
-        insert_missing_rows(connection, table, new)
+        insert_missing_rows(connection, table, given.values())
         upsert_rows(connection, table, [*changed, *withdrawn])
-    return DowntimeImport(
-        len(new), len(changed), len(given) - len(new) - len(changed), len(withdrawn)
-    )
-
-
-def _has_changed(row: DowntimeRow, earlier: DowntimeRow) -> bool:
-    return replace(earlier, imported_us=row.imported_us) != row
+    new = len(given.keys() - known.keys())
+    return DowntimeImport(new, len(changed), len(given) - new - len(changed), len(withdrawn))
 
 
 def list_overrides(store: ResultsReader, *, ends_after_us: int = 0) -> list[OverrideRow]:

@@ -254,7 +254,6 @@ class JobPlanner:
         variant, kind = entry.variant, entry.kind
         site, door = access.site, access.door
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
-        content = self._content_for(variant)
         once = kind == CHECKSUM or variant["cache"] == "cold"
         passes = 1 if once else definition.passes
         values = self.campaign_values | {
@@ -274,9 +273,7 @@ class JobPlanner:
             ),
             "variant": variant.canonical_json,
             "variant_label": variant.label(self._axes_in_labels),
-            "dataset": manifest.name if manifest else None,
-            "dataset_hash": manifest.hash if manifest else None,
-            "content_hash": content.hash if content else None,
+            **_identify_content(manifest, self._content_for(variant)),
             "site": site.name,
             "storage_site": access.storage.name,
             "door": door.name,
@@ -380,6 +377,14 @@ def _launch_order(entry: OrderedExecution) -> str | None:
     return "AB" if (entry.side == BASE_SIDE) == (entry.position == 1) else "BA"
 
 
+def _identify_content(manifest: Manifest | None, content: Manifest | None) -> dict[str, str | None]:
+    return {
+        "dataset": manifest.name if manifest else None,
+        "dataset_hash": manifest.hash if manifest else None,
+        "content_hash": content.hash if content else None,
+    }
+
+
 def _known_axis_values(variant: Variant) -> dict[str, Scalar]:
     """Return the columns of the known axes, except the door, which has its own columns."""
     values: dict[str, Scalar] = {
@@ -409,12 +414,16 @@ def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
         if name not in CATALOGUE_AXES and values
     }
     plain = {name: axis.default[0] for name, axis in axes.AXES_BY_NAME.items() if name != "door"}
-    formats = [{FORMAT_AXIS: value} for value in definition.axes.get(FORMAT_AXIS, ())] or [{}]
-    datasets: list[dict[str, Scalar]] = [{}]
-    if DATASET_AXIS in definition.axes:
-        datasets = [{DATASET_AXIS: name} for name in definition.dataset_names]
+    formats = _list_choices(FORMAT_AXIS, definition.axes.get(FORMAT_AXIS, ()))
+    names = definition.dataset_names if DATASET_AXIS in definition.axes else ()
+    datasets = _list_choices(DATASET_AXIS, names)
     for dataset, release, format_ in product(datasets, definition.axis_values("root"), formats):
         yield Variant(tuple((plain | {"root": release} | own | format_ | dataset).items()))
+
+
+def _list_choices(axis: str, values: Iterable[Scalar]) -> Sequence[dict[str, Scalar]]:
+    """List the values of an axis as parts of variants; an empty part for an axis without values."""
+    return [{axis: value} for value in values] or [{}]
 
 
 def hash_values(*parts: object) -> str:

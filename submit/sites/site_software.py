@@ -40,11 +40,8 @@ def resolve_site_software(
 
 
 def _resolve_at_site(site: Site, value: str, request: SoftwareRequest) -> SoftwareRequest:
-    keys: tuple[str, ...] = (value,)
-    if request.provider == "wheel":
-        keys = (value, request.version, ANY_RELEASE)
-    elif request.provider == "xrootd":
-        keys = (value, ANY_XROOTD)
+    stand_ins = {"wheel": (request.version, ANY_RELEASE), "xrootd": (ANY_XROOTD,)}
+    keys = (value, *stand_ins.get(request.provider, ()))
     entry = next(filter(None, map(site.software.get, keys)), "")
     if not entry:
         if providers.is_installed_release(request):

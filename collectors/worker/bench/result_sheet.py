@@ -87,12 +87,11 @@ def _relative_spread(values: Sequence[float]) -> Optional[float]:
 
 
 def _describe_cache(result: BenchmarkResult, evict: str) -> str:
-    states = [one.cache for results in result.rounds.values() for one in results]
-    first = next((state for state in states if state is not None), None)
-    if first is None:
+    states = [one.cache for results in result.rounds.values() for one in results if one.cache]
+    if not states:
         return f"before each part: {evict}" if evict else _REMOTE_CACHE
     # The worst state stands for all.
-    worst = next((state for state in states if state and state.state != "evicted"), first)
+    worst = next((state for state in states if state.state != "evicted"), states[0])
     text = f"page cache of this node emptied before each part: {worst.method}"
     return f"{text}; then {evict}" if evict else text
 

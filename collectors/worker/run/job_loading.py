@@ -80,21 +80,24 @@ def _find_type_errors(item: Any, where: str) -> List[str]:
         value, key = getattr(item, field.name), f"{where}{field.name}"
         if value is None and str(field.type).startswith("Optional["):
             continue
-        if is_dataclass(value):
-            problems += _find_type_errors(value, f"{key}.")
-        elif isinstance(value, tuple):
+        name = str(field.type).partition("[")[0]
+        if isinstance(value, tuple):
             for index, member in enumerate(value):
-                if is_dataclass(member):
-                    problems += _find_type_errors(member, f"{key}[{index}].")
-                elif not isinstance(member, str):
-                    problems.append(f"{key}[{index}]: expected text, not {member!r}")
+                problems += _find_value_type_errors(member, "str", f"{key}[{index}]")
         else:
-            name = str(field.type).partition("[")[0]
-            # To Python, true is a number.
-            wrong_bool = isinstance(value, bool) != (name == "bool")
-            if wrong_bool or not isinstance(value, _JSON_TYPES[name]):
-                problems.append(f"{key}: expected {_TYPE_DESCRIPTIONS[name]}, not {value!r}")
+            problems += _find_value_type_errors(value, name, key)
     return problems
+
+
+def _find_value_type_errors(value: Any, name: str, key: str) -> List[str]:
+    """Find errors in a dataclass, or in a value whose type has this name."""
+    if is_dataclass(value):
+        return _find_type_errors(value, f"{key}.")
+    # To Python, true is a number.
+    wrong_bool = isinstance(value, bool) != (name == "bool")
+    if wrong_bool or not isinstance(value, _JSON_TYPES[name]):
+        return [f"{key}: expected {_TYPE_DESCRIPTIONS[name]}, not {value!r}"]
+    return []
 
 
 def _find_value_errors(job: JobSpec) -> List[str]:

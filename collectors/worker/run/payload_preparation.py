@@ -9,7 +9,7 @@ import resource
 import shutil
 import time
 from dataclasses import asdict, replace
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, Scalar
 from ...shared_files import local_path, write_atomically
@@ -257,6 +257,7 @@ class PayloadPreparation:
 
     def _payload_environment(self, spec: ExecutionSpec) -> Dict[str, str]:
         urls = [file.url for file in spec.files]
+        axes = {axis: _decode_text(value) for axis, value in spec.variant.items()}
         env = {
             "TREEHAMMER_JOB": os.path.join(self._folder, "job.json"),
             "TREEHAMMER_RESULT": os.path.join(self._folder, RESULT_FILE),
@@ -266,6 +267,7 @@ class PayloadPreparation:
             "TREEHAMMER_KIT": self._context.kit,
             "TREEHAMMER_PASSES": str(spec.passes),
             "TREEHAMMER_KIND": spec.kind,
+            **{f"TREEHAMMER_AXIS_{axis.upper()}": text for axis, text in axes.items()},
         }
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
@@ -276,16 +278,18 @@ class PayloadPreparation:
                 TREEHAMMER_LOAD_JOBS=str(load["jobs"]),
                 TREEHAMMER_LOAD_START_US=str(load["start_us"] or ""),
             )
-        for axis, value in spec.variant.items():
-            env[f"TREEHAMMER_AXIS_{axis.upper()}"] = _decode_text(value)
         if self._recorder is not None:
             env.update(self._recorder.environment)
-        axes = {axis: _decode_text(value) for axis, value in spec.variant.items()}
-        if self._build_folder:
-            axes.setdefault("build", self._build_folder)
-        for name, text in self._context.job.payload.environment.items():
-            env[name] = _AXIS_IN_TEXT.sub(lambda found: axes.get(found[1], found[0]), text)
+        env.update(self._declared_environment(axes))
         return env
+
+    def _declared_environment(self, axes: Mapping[str, str]) -> Dict[str, str]:
+        """Return the test's own variables, with values of axes in place of their names."""
+        known = {"build": self._build_folder, **axes} if self._build_folder else axes
+        return {
+            name: _AXIS_IN_TEXT.sub(lambda found: known.get(found[1], found[0]), text)
+            for name, text in self._context.job.payload.environment.items()
+        }
 
     def _write_payload_job(self, spec: ExecutionSpec) -> None:
         document = {
