@@ -72,8 +72,6 @@ def _is_slower_series(row: VerdictRow) -> bool:
 
 def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
     found = _Findings.collect(rows)
-    if not rows:
-        return
     metric, worse = rows[0].metric, word_verdict(rows[0].metric, Verdict.SLOWER)
     better = VerdictEvidence.from_json(rows[0].evidence).better
     if found.slower:
@@ -85,17 +83,22 @@ def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
             f"{site} is {describe_change(shift, metric, better)} {format_change_interval(low, high)} than the other "
             "sites, which points at that site"
         )
-    if not found.unexplained:
-        return
+    if found.unexplained:
+        yield _describe_unexplained(rows, found.unexplained, names)
+
+
+def _describe_unexplained(
+    rows: Sequence[VerdictRow], unexplained: Sequence[VerdictRow], names: Mapping[str, str]
+) -> str:
+    worse = word_verdict(rows[0].metric, Verdict.SLOWER)
     judged = {row.site for row in rows if row.site and Verdict(row.verdict).is_statistical}
     if len(judged) == 1:
-        yield (
+        return (
             f"{worse} at the only site that was judged ({judged.pop()}), which points at "
             f"{_name_change(rows, names)} or at that site"
         )
-    else:
-        named = _join_names([f"{row.label} at {row.site}" for row in found.unexplained])
-        yield f"{worse}, but neither over the sites nor in all variants of a site: {named}"
+    named = _join_names([f"{row.label} at {row.site}" for row in unexplained])
+    return f"{worse}, but neither over the sites nor in all variants of a site: {named}"
 
 
 def summarize_attribution(

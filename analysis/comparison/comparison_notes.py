@@ -77,6 +77,10 @@ def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
             f"Means over fewer than {MIN_SITES} sites speak of just these sites; "
             "other sites may differ."
         )
+    yield from _sharing_notes(pooled)
+
+
+def _sharing_notes(pooled: Iterable[VerdictEvidence]) -> Iterator[str]:
     sharing: dict[str, set[str]] = {}
     for host, sites in chain.from_iterable(one.shared_hosts.items() for one in pooled):
         sharing.setdefault(host, set()).update(sites)

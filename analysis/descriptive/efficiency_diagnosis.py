@@ -137,10 +137,7 @@ def diagnose_efficiency(rows: Iterable[Row]) -> EfficiencyDiagnosis | None:
 
 def _find_cause(breakdown: TimeBreakdown, rows: Sequence[Row]) -> Cause:
     if breakdown.efficiency >= BUSY_EFFICIENCY:
-        if breakdown.share(TimePart.START) > START_SHARE:
-            return Cause.START
-        cpu = [breakdown.seconds[p] for p in (TimePart.DECOMPRESSION, TimePart.DESERIALIZATION)]
-        return Cause.DECOMPRESSION if cpu[0] > UNZIP_SHARE * sum(cpu) else Cause.DESERIALIZATION
+        return _find_busy_cause(breakdown)
     part = max(_WAITING_CAUSES, key=breakdown.waited)
     if part is TimePart.START and breakdown.waited(part) < breakdown.seconds[part] / 2:
         return Cause.START  # mostly work, not waiting
@@ -152,6 +149,13 @@ def _find_cause(breakdown: TimeBreakdown, rows: Sequence[Row]) -> Cause:
     if trips is not None and trips > LATENCY_SHARE * breakdown.seconds[TimePart.READS]:
         return Cause.LATENCY
     return Cause.SLOW_READS
+
+
+def _find_busy_cause(breakdown: TimeBreakdown) -> Cause:
+    if breakdown.share(TimePart.START) > START_SHARE:
+        return Cause.START
+    cpu = [breakdown.seconds[p] for p in (TimePart.DECOMPRESSION, TimePart.DESERIALIZATION)]
+    return Cause.DECOMPRESSION if cpu[0] > UNZIP_SHARE * sum(cpu) else Cause.DESERIALIZATION
 
 
 #: Part in which most time without CPU was spent -> the cause that it stands for.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -151,16 +152,22 @@ class _OperationsOfRow:
         return _compute_figure(group, metric.figure) if group else None
 
 
+def _fetch_client_operations(
+    snapshot: DatabaseSnapshot, selection: Selection
+) -> Mapping[str, Mapping[str, OperationGroup]]:
+    found: dict[str, dict[str, OperationGroup]] = defaultdict(dict)
+    for group in fetch_operations(snapshot, selection, key=lambda row: row["measurement_id"]):
+        if group.side == CLIENT:
+            found[str(group.key)][group.operation] = group
+    return found
+
+
 def _add_figures(snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]) -> None:
     owners = [row for row in owners if any(one.figure for one in row.get("headline", ()))]
     if not owners:
         return
     campaigns = tuple(dict.fromkeys(str(row["campaign_id"]) for row in owners))
-    narrowed = Selection(campaigns, selection.conditions)
-    found: dict[str, dict[str, OperationGroup]] = {}
-    for group in fetch_operations(snapshot, narrowed, key=lambda row: row["measurement_id"]):
-        if group.side == CLIENT:
-            found.setdefault(str(group.key), {})[group.operation] = group
+    found = _fetch_client_operations(snapshot, Selection(campaigns, selection.conditions))
     for row in owners:
         operations = _OperationsOfRow(found.get(row["measurement_id"], {}))
         for metric in row["headline"]:

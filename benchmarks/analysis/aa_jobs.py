@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import csv
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -212,19 +214,26 @@ def _assemble_test(home: Path) -> Path:
     return folder
 
 
+def _list_last_executions(
+    rows: Iterable[Mapping[str, Any]],
+) -> dict[str, list[Mapping[str, Any]]]:
+    """List the timed executions of each job's last attempt, in their order."""
+    attempts: dict[str, dict[int, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    timed = (row for row in rows if row["kind"] == TIMED)
+    for row in sorted(timed, key=itemgetter("attempt", "round", "position")):
+        attempts[row["job_id"]][row["attempt"]].append(row)
+    return {job: by_attempt[max(by_attempt)] for job, by_attempt in attempts.items()}
+
+
 def _build_jobs(pairs: Iterable[PairRow], rows: Iterable[Mapping[str, Any]]) -> Iterator[TwinJob]:
     found: dict[str, dict[str, PairRow]] = {}
     for pair in pairs:
         found.setdefault(pair.job_id, {})[pair.metric] = pair
-    executions: dict[str, list[Mapping[str, Any]]] = {}
-    timed = (row for row in rows if row["kind"] == TIMED)
-    for row in sorted(timed, key=lambda row: (row["attempt"], row["round"], row["position"])):
-        executions.setdefault(row["job_id"], []).append(row)
+    executions = _list_last_executions(rows)
     for job, by_metric in found.items():
         if len(by_metric) < len(HEADLINE_METRICS):
             continue
-        last = executions[job][-1]["attempt"]
-        ran = [row for row in executions[job] if row["attempt"] == last]
+        ran = executions[job]
         sample = Sample.from_row(ran[0])
         cpu, wall = (by_metric[metric] for metric in HEADLINE_METRICS)
         started = datetime.fromtimestamp(ran[0]["started_us"] / 1e6, UTC)

@@ -70,7 +70,7 @@ _PLACEHOLDERS: Mapping[str, Any] = {"int": 1, "float": 1.0, "text": "x", "bool":
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordedPair:
     """One recorded job or launch of equal sides, on a node of its own per recorded campaign.
 
     ``level`` is ln of seconds per event; ``noise`` is ln(B/A), less a slowdown that was planted.
@@ -82,11 +82,11 @@ class Recording:
 
 
 @cache
-def load_recordings(path: Path) -> Sequence[Recording]:
-    """Load recordings in the order in which they were taken."""
+def load_recorded_pairs(path: Path) -> Sequence[RecordedPair]:
+    """Load pairs in the order in which they were recorded."""
     with path.open(newline="", encoding="utf-8") as stream:
         return [
-            Recording(
+            RecordedPair(
                 row.get("campaign", row["host"]),
                 math.log(float(row["wall_a"])),
                 float(row["wall_d"]) - float(row.get("planted", 0)) * (row.get("kind") == TIMED),
@@ -98,7 +98,7 @@ def load_recordings(path: Path) -> Sequence[Recording]:
 def replay_jobs(rng: np.random.Generator, step: PlantedStep) -> Iterator[SimulatedJob]:
     """Replay recorded jobs as those of all days and sites, with a step."""
     for site in SITES:
-        recordings = load_recordings(RECORDED_FILES.get(site, RECORDED_FILES[""]))
+        recordings = load_recorded_pairs(RECORDED_FILES.get(site, RECORDED_FILES[""]))
         for day in range(DAYS):
             first = int(rng.integers(len(recordings)))
             if rng.random() < MISSING_SHARE:
@@ -156,6 +156,21 @@ def replay_evenings(planted: PlantedTrial) -> ReplayedEvenings:
     by_day: dict[int, list[SimulatedJob]] = defaultdict(list)
     for job in replay_jobs(rng, step):
         by_day[job.day].append(job)
+    announced = _search_every_evening(by_day)
+    alerts = _group_announced(row for _, row in announced.values())
+    right = [
+        evening
+        for evening, row in announced.values()
+        if simulation.is_near(alert := _make_alert(row), step) and simulation.is_right(alert, step)
+    ]
+    tally = simulation.count_alerts(planted, "every evening", step, alerts)
+    return ReplayedEvenings(tally, min(right) - step.day if right else None)
+
+
+def _search_every_evening(
+    by_day: Mapping[int, Sequence[SimulatedJob]],
+) -> dict[str, tuple[int, ChangePointRow]]:
+    """Return the evening of each change's first announcement, with its last state."""
     announced: dict[str, tuple[int, ChangePointRow]] = {}
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/r.db") as store:
         for day in range(DAYS):
@@ -167,14 +182,7 @@ def replay_evenings(planted: PlantedTrial) -> ReplayedEvenings:
                 if row.state == ChangeState.CONFIRMED:
                     first, _ = announced.get(row.id, (day, row))
                     announced[row.id] = first, row
-    alerts = _group_announced(row for _, row in announced.values())
-    right = [
-        evening
-        for evening, row in announced.values()
-        if simulation.is_near(alert := _make_alert(row), step) and simulation.is_right(alert, step)
-    ]
-    tally = simulation.count_alerts(planted, "every evening", step, alerts)
-    return ReplayedEvenings(tally, min(right) - step.day if right else None)
+    return announced
 
 
 def _group_announced(rows: Iterable[ChangePointRow]) -> list[Alert]:

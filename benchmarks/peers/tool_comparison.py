@@ -158,6 +158,10 @@ def build_figures(rows: Sequence[PeerVerdict]) -> Iterator[RatioFigure]:
         if errors := _effect_errors(some):
             rms = float(np.sqrt(np.mean(np.square(errors))))
             yield RatioFigure(f"{title}: rms of measured − planted", rms, pairs=len(errors))
+    yield from _cost_figures(rows)
+
+
+def _cost_figures(rows: Sequence[PeerVerdict]) -> Iterator[RatioFigure]:
     costs: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for row in rows:
         costs[row.label, row.tool][row.started] = row.seconds

@@ -89,10 +89,8 @@ def override_definition(
     ]
 
     def locate(keys: toml_positions.KeyPath) -> tuple[int, str]:
-        if keys[0] == "matrix" and len(keys) > 1:
-            return 0, f"-P {keys[1]}"
-        if keys[0] == "test" and len(keys) > 1:
-            return 1, f"-S {keys[1]}"
+        if keys[0] in ("matrix", "test") and len(keys) > 1:
+            return (0, f"-P {keys[1]}") if keys[0] == "matrix" else (1, f"-S {keys[1]}")
         option = "-S " if keys[0] in ("settings", "load") else ""
         return 2, option + document_problems.format_key_path(keys)
 

@@ -46,14 +46,16 @@ def audit_command(
     if follow and form == CSV:
         raise click.UsageError("--follow prints text or, with --json, objects, but no CSV.")
     since_us = parse_time(since, "--since") if since else 0
+
+    def is_wanted(entry: AuditRow) -> bool:
+        return not actions or entry.action in actions
+
     with Store.open(settings.database, create=False) as store:
         if follow:
-            for entry in _follow_entries(store, since_us):
-                if not actions or entry.action in actions:
-                    click.echo(_format_line(entry, form))
+            for entry in filter(is_wanted, _follow_entries(store, since_us)):
+                click.echo(_format_line(entry, form))
             return
-        found = store.list_changes(since_us)
-    rows = [asdict(entry) for entry in found if not actions or entry.action in actions]
+        rows = [asdict(entry) for entry in filter(is_wanted, store.list_changes(since_us))]
     columns = [
         OutputColumn("changed_us", "time (UTC)", format_time),
         OutputColumn("action", "action"),

@@ -92,16 +92,7 @@ def fetch_figure(
         if most is not None:
             require_max_groups(len(groups), most)
     if figure.latencies:
-        reads = (_rollup_latency_query if rolled else _measurement_latency_query)(
-            figure, shape, dialect
-        )
-        most = UNLIMITED_READS if rolled else MAX_BIN_READS
-        # A database cannot add up lists.
-        with connection.execute(reads.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
-            for *values, text in rows:
-                of_group = groups[shape.group_key(values)].reads
-                for place, count in parse_bins(text, most):
-                    of_group[place] += count
+        _add_latencies(connection, figure, shape, groups)
     return FigureResult(
         figure.source,
         tuple(
@@ -114,6 +105,24 @@ def fetch_figure(
             for key, found in sorted(groups.items(), key=lambda item: _sort_key(item[0]))
         ),
     )
+
+
+def _add_latencies(
+    connection: Connection,
+    figure: FigureQuery,
+    shape: _Grouping,
+    groups: Mapping[GroupKey, _GroupSums],
+) -> None:
+    """Add the latencies of reads to groups, because a database cannot add up lists."""
+    query, most = _measurement_latency_query, MAX_BIN_READS
+    if figure.source == "roll-ups":
+        query, most = _rollup_latency_query, UNLIMITED_READS
+    reads = query(figure, shape, connection.dialect.name)
+    with connection.execute(reads.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
+        for *values, text in rows:
+            of_group = groups[shape.group_key(values)].reads
+            for place, count in parse_bins(text, most):
+                of_group[place] += count
 
 
 def _add_sums(found: _GroupSums, figure: FigureQuery, outcome: str, numbers: Sequence[Any]) -> None:

@@ -114,17 +114,25 @@ class LocalBatch:
                 newest = self.spool.find(jobs)
                 known = {jobs[job_id]: new for job_id, new in newest.items() if new != jobs[job_id]}
                 left = {job_id: old for job_id, old in jobs.items() if old not in known}
-                rebuilt = [_rebuild_description(self.spool, *item, inputs) for item in left.items()]
                 attempts = {job_id: earlier[old] for job_id, old in left.items()}
-                added = (
-                    self.spool.add(campaign_id, rebuilt, self.spool.slots, attempts)
-                    if rebuilt
-                    else {}
-                )
-                found |= known | {left[job_id]: new for job_id, new in added.items()}
+                found |= known | self._queue_again(campaign_id, left, attempts, inputs)
             if found:
                 self._ensure_runner()
         return found
+
+    def _queue_again(
+        self,
+        campaign_id: str,
+        jobs: Mapping[str, str],
+        attempts: Mapping[str, int],
+        inputs: InputReplacement,
+    ) -> dict[str, str]:
+        """Add jobs to the spool once more; return their earlier batch id -> their new one."""
+        if not jobs:
+            return {}
+        rebuilt = [_rebuild_description(self.spool, *item, inputs) for item in jobs.items()]
+        added = self.spool.add(campaign_id, rebuilt, self.spool.slots, attempts)
+        return {jobs[job_id]: new for job_id, new in added.items()}
 
     def _group_by_campaign(self, batch_ids: Iterable[str]) -> dict[str, dict[str, str]]:
         """Group final jobs: campaign -> job id -> batch id."""
