@@ -20,6 +20,7 @@ from benchmarks.analysis import (
 )
 from benchmarks.harness import filled_databases
 from benchmarks.harness.ratio_figures import RatioFigure, describe_machine, update_summary
+from benchmarks.load import load_rates, stream_tails
 from benchmarks.peers import tool_comparison
 from benchmarks.service import (
     condor_cost,
@@ -39,8 +40,6 @@ from benchmarks.worker import (
     counter_repeats,
     cpu_account,
     kit_cost,
-    load_rates,
-    stream_tails,
     thread_scaling,
     tls_cost,
     worker_cost,

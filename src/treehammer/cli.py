@@ -45,7 +45,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "submit.cli.datasets_verify_command:datasets", "Make, place and verify datasets."
         ),
         "sites": LazyCommand(
-            "submit.cli.site_status_commands:sites",
+            "submit.cli.sites.site_status_commands:sites",
             "List, check and import sites; show their states.",
         ),
         "doctor": LazyCommand(

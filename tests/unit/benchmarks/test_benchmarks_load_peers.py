@@ -16,7 +16,7 @@ from benchmark_modules import import_benchmarks
 @pytest.fixture(scope="module")
 def peers() -> Iterator[ModuleType]:
     with import_benchmarks() as named:
-        yield named("worker.load_peers")
+        yield named("load.load_peers")
 
 
 def write_program(folder: Path, name: str, script: str) -> Path:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.load_runs import LoadGenerator, run_storage
 from benchmarks.harness.ratio_figures import RatioFigure, write_rows
-from benchmarks.worker import load_peers
-from benchmarks.worker.load_peers import CLIENTS, PeerError
+from benchmarks.load import load_peers
+from benchmarks.load.load_peers import CLIENTS, PeerError
+from benchmarks.load.load_runs import LoadGenerator, run_storage
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,

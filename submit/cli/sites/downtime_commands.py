@@ -13,7 +13,7 @@ from treehammer.sql.watch import site_exceptions
 from treehammer.sql.watch.state_history import SITE, STORAGE_SITE
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.site_names import complete_sites
-from treehammer.submit.cli.sites_commands import sites
+from treehammer.submit.cli.sites.sites_commands import sites
 from treehammer.submit.sites.downtime_documents import (
     DowntimeOptions,
     fetch_document,

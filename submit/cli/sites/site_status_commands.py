@@ -26,8 +26,8 @@ from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.watch.state_history import CENTRAL, SITE, STORAGE_SITE
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli.downtime_commands import sites
 from treehammer.submit.cli.site_names import complete_sites
+from treehammer.submit.cli.sites.downtime_commands import sites
 from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
 from treehammer.text_formatting import format_duration, format_share, format_time, pluralize
 

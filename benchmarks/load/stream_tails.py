@@ -14,8 +14,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.load_runs import LoadGenerator, run_storage
 from benchmarks.harness.ratio_figures import RatioFigure, write_rows
+from benchmarks.load.load_runs import LoadGenerator, run_storage
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core import fault_injection

@@ -1,0 +1,1 @@
+"""The command group ``treehammer sites``."""
