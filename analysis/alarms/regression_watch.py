@@ -31,7 +31,7 @@ from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
     compare_together,
 )
-from treehammer.analysis.comparison.verdict_text import (
+from treehammer.analysis.comparison.wording.verdict_text import (
     describe_place,
     format_effect,
     title_metric,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from treehammer.analysis.changes.change_terms import Attribution, ChangeState, SeriesKind
-from treehammer.analysis.comparison.verdict_text import format_effect, title_metric
+from treehammer.analysis.comparison.wording.verdict_text import format_effect, title_metric
 from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.sql.core.rows import ChangePointRow
 

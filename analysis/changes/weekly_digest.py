@@ -15,7 +15,7 @@ from treehammer.analysis.changes.change_text import (
     is_regression,
     name_subject,
 )
-from treehammer.analysis.comparison.verdict_text import format_effect
+from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.sql.core.rows import ChangePointRow
 
 #: Lines of a section; the rest is counted.

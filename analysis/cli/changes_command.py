@@ -11,7 +11,7 @@ from treehammer.analysis.alarms.alarm_overview import require_measured_release
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_terms import WINDOW_DAYS
 from treehammer.analysis.changes.change_update import update_changes
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.config import Settings
 from treehammer.sql.core.rows import ChangePointRow

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.analysis.cli.instruction_columns import change_columns
-from treehammer.analysis.comparison import counter_changes, instruction_changes, verdict_text
-from treehammer.analysis.comparison.attribution import attribute_rows
-from treehammer.analysis.comparison.conclusion import describe_conclusion
+from treehammer.analysis.comparison import counter_changes, instruction_changes
 from treehammer.analysis.comparison.counter_changes import CountedSample, CounterChange
+from treehammer.analysis.comparison.wording import verdict_text
+from treehammer.analysis.comparison.wording.attribution import attribute_rows
+from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, find_axis_value
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, DEFAULT_DELTA, Verdict
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES

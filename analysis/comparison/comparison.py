@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
-from treehammer.analysis.comparison import comparison_notes
 from treehammer.analysis.comparison.comparability import ChecksumsBySlot, collect_checksums
 from treehammer.analysis.comparison.control_evidence import attach_controls
 from treehammer.analysis.comparison.effect_measurement import measure_effect
@@ -18,6 +17,7 @@ from treehammer.analysis.comparison.series_effects import SeriesEffect
 from treehammer.analysis.comparison.series_sides import common_values, list_servers, split_sides
 from treehammer.analysis.comparison.site_contrasts import SiteContrasts, contrast_sites
 from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_over_sites
+from treehammer.analysis.comparison.wording import comparison_notes
 from treehammer.analysis.samples.control_check import check_controls
 from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.estimates import (

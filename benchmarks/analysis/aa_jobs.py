@@ -24,7 +24,7 @@ from benchmarks.analysis import aa_plots
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, median_ratio
 from treehammer import config
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
+from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, SAMPLE_COLUMNS, Sample
 from treehammer.collectors.job_spec import TIMED
 from treehammer.config import Settings

@@ -22,7 +22,7 @@ from benchmarks.analysis.verdict_shares import (
     VerdictShare,
 )
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, write_rows
-from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
+from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
 from treehammer.analysis.statistics.verdict import (
     SITE_SCOPE,

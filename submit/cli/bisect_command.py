@@ -14,7 +14,7 @@ from treehammer.analysis.bisection.step_search import (
     FoundStep,
     SearchOutcome,
 )
-from treehammer.analysis.comparison.verdict_text import format_effect
+from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli.definition_options import definition_options, load_pinned_test

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.text_formatting import format_duration, format_significant, pluralize
 from treehammer.web.display.metric_titles import head_axis, head_column, title_column
 

@@ -14,7 +14,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
-from treehammer.analysis.comparison.conclusion import describe_conclusion
+from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.group_summary import Row
 from treehammer.analysis.samples.sample import (

@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.attribution import attribute_rows
+from treehammer.analysis.comparison.wording import verdict_text
+from treehammer.analysis.comparison.wording.attribution import attribute_rows
 from treehammer.version import __version__
 from treehammer.web.display.display_units import format_mean_and_rms
 from treehammer.web.display.template_environment import build_environment

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.comparison.attribution import (
-    MAX_NAMED,
-    attribute_rows,
-    summarize_attribution,
-)
 from treehammer.analysis.comparison.comparison import (
     Comparison,
     ComparisonQuery,
     compare_samples,
+)
+from treehammer.analysis.comparison.wording.attribution import (
+    MAX_NAMED,
+    attribute_rows,
+    summarize_attribution,
 )
 from treehammer.analysis.samples.sample import Sample
 

@@ -12,7 +12,6 @@ from comparison_questions import THREE, A, B, ask, changed, evidence, is_b, rows
 from scipy import stats
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import (
     Comparison,
     ComparisonQuery,
@@ -22,6 +21,7 @@ from treehammer.analysis.comparison.comparison import (
 from treehammer.analysis.comparison.effect_measurement import measure_effect
 from treehammer.analysis.comparison.series_effects import estimate_effect
 from treehammer.analysis.comparison.series_sides import split_sides
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,

@@ -11,10 +11,10 @@ import pytest
 from comparison_questions import AT_T2_A, THREE, A, B, ask, changed, evidence, is_b, rows
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.comparison import comparison_notes, verdict_text
 from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
 )
+from treehammer.analysis.comparison.wording import comparison_notes, verdict_text
 from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     SERIES_SCOPES,

@@ -14,7 +14,7 @@ from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_measurement, make_operation
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.headline_rows import load_headline_rows
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence

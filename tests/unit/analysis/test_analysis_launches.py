@@ -10,9 +10,9 @@ from comparison_questions import ask, evidence, rows
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery
-from treehammer.analysis.comparison.comparison_notes import control_notes
 from treehammer.analysis.comparison.series_sides import split_sides
-from treehammer.analysis.comparison.verdict_text import format_verdict
+from treehammer.analysis.comparison.wording.comparison_notes import control_notes
+from treehammer.analysis.comparison.wording.verdict_text import format_verdict
 from treehammer.analysis.samples.control_check import check_controls
 from treehammer.analysis.samples.job_pairs import pair_jobs
 from treehammer.analysis.samples.sample import Sample

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX

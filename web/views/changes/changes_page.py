@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.changes import change_text, weekly_digest
 from treehammer.analysis.changes.change_terms import ChangeState
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.rows import ChangePointRow

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.read import campaign_queries, overview_queries

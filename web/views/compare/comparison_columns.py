@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries

@@ -11,15 +11,11 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from treehammer.analysis.changes import change_text
-from treehammer.analysis.comparison import (
-    comparison_notes,
-    counter_changes,
-    instruction_changes,
-    verdict_text,
-)
-from treehammer.analysis.comparison.attribution import summarize_attribution
-from treehammer.analysis.comparison.conclusion import describe_conclusion
+from treehammer.analysis.comparison import counter_changes, instruction_changes
 from treehammer.analysis.comparison.counter_changes import CounterChange
+from treehammer.analysis.comparison.wording import comparison_notes, verdict_text
+from treehammer.analysis.comparison.wording.attribution import summarize_attribution
+from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     ONE_SIDED_VERDICTS,

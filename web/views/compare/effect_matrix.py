@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.counter_changes import (
     FEWER,
     MORE,
@@ -16,6 +15,7 @@ from treehammer.analysis.comparison.counter_changes import (
     CounterChange,
     format_counter_verdict,
 )
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, OPEN_VERDICTS, Verdict
 from treehammer.sql.core.rows import VerdictRow

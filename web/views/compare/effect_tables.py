@@ -9,13 +9,13 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.counter_changes import CounterChange, format_counter_verdict
 from treehammer.analysis.comparison.instruction_changes import (
     CountPair,
     format_change,
     format_count,
 )
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import SELECTION_AXIS
 from treehammer.collectors.job_spec import TIMED
 from treehammer.sql.core.rows import PairRow, VerdictRow

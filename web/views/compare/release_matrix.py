@@ -9,7 +9,7 @@ from statistics import median
 
 from starlette.requests import Request
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, SITES_SCOPE, Verdict
 from treehammer.sql.read.release_comparisons import (

@@ -21,7 +21,7 @@ def side_conditions(row: Row, side: str) -> tuple[Condition, ...]:
     this version.
 
     Args:
-        row: a verdict as :func:`treehammer.analysis.comparison.verdict_text.flatten_verdict` returns it.
+        row: a verdict as :func:`treehammer.analysis.comparison.wording.verdict_text.flatten_verdict` returns it.
         side: ``a`` or ``b``.
     """
     values: Mapping[str, Any] = row[f"of_{side}"]

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.counter_changes import SAME, CounterChange
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.web.views.shared.page_links import link_to_same_page
 

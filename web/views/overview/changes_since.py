@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from starlette.requests import Request
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.site_state import SiteState

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_state import SiteState

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.control_evidence import stored_controls
-from treehammer.analysis.comparison.verdict_text import METRIC_TITLES, title_metric
+from treehammer.analysis.comparison.wording import verdict_text
+from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES, title_metric
 from treehammer.analysis.statistics.control import ControlCheck
 from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,

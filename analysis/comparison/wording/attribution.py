@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from treehammer.analysis.comparison.verdict_text import (
+from treehammer.analysis.comparison.wording.verdict_text import (
     describe_change,
     format_change_interval,
     list_metrics,

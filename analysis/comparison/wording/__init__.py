@@ -1,0 +1,1 @@
+"""Wording of comparisons: sentences, notes and number formats for the terminal and pages."""
