@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from treehammer.analysis.bisection.step_search import Conclusion, FoundStep, SearchOutcome
+from treehammer.analysis.comparison.counter_changes import log_ratio
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CounterSearch:
             return Conclusion(SearchOutcome.UNDECIDED, 0.0, (), (1, self.builds - 1))
         good, bad = self.values[0], self.values[self.builds - 1]
         last_same, first_changed = self._bracket()
-        level = _log_ratio(good, bad)
+        level = log_ratio(good, bad)
         last_level = None if level is None else (level, level, level)
         if good == bad:
             every = (1, self.builds - 1)
@@ -65,7 +65,7 @@ class CounterSearch:
         return Conclusion(outcome, 1.0, tuple(steps), (last_same + 1, first_changed), last_level)
 
     def _make_step(self, before: int, after: int) -> FoundStep:
-        size = _log_ratio(self.values[before], self.values[after])
+        size = log_ratio(self.values[before], self.values[after])
         return FoundStep(before + 1, after, 1.0, size, size, size)
 
     def _bracket(self) -> tuple[int, int]:
@@ -78,7 +78,3 @@ class CounterSearch:
 
     def _list_between(self, low: int, high: int) -> list[int]:
         return [b for b in range(low + 1, high) if b not in self.skipped and b not in self.values]
-
-
-def _log_ratio(a: float, b: float) -> float | None:
-    return math.log(b / a) if a > 0 and b > 0 else None

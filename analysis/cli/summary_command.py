@@ -20,6 +20,7 @@ from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
+from treehammer.text_formatting import split_list
 
 if TYPE_CHECKING:
     from treehammer.analysis.descriptive.group_summary import ExecutionGroup, MeanWithInterval, Row
@@ -195,7 +196,7 @@ def _summarize_operations(
 
 
 def _split_names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    return tuple(dict.fromkeys(split_list(text)))
 
 
 def _load_rows(

@@ -139,14 +139,15 @@ def _compare_sides(
                 verdict=_decide(values_a, values_b),
                 a_value=a,
                 b_value=b,
-                effect=_log_ratio(a, b),
+                effect=log_ratio(a, b),
                 jobs=len({one.sample.job_id for one in (*of_a, *of_b)}),
                 comparison_key=comparison_key(first, axis),
                 better=own[name] if name in own else METRICS_BY_NAME[name].better,
             )
 
 
-def _log_ratio(a: float, b: float) -> float | None:
+def log_ratio(a: float, b: float) -> float | None:
+    """Compute ln(B/A); None where a value is not positive."""
     return math.log(b / a) if a > 0 and b > 0 else None
 
 
@@ -186,7 +187,7 @@ def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:
             str(verdict),
             float(a),
             float(b),
-            _log_ratio(float(a), float(b)),
+            log_ratio(float(a), float(b)),
             int(jobs),
             row.comparison_key,
             str(better[0]) if better else METRICS_BY_NAME[name].better,

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from treehammer.analysis.status.site_state import SiteState
@@ -185,10 +186,7 @@ def judge_tests(
         return _judge_recovery(rule, by_test, before, now_us, recent)
     if len(failing) >= rule.failing_tests:
         return _judge_exclusion(rule, failing, by_test, before, now_us)
-
-    def collect_evidence() -> Mapping[str, Any]:
-        return {"tests": _count_tests(by_test), **_name_evidence(runs)}
-
+    collect_evidence = partial(_collect_test_evidence, by_test, runs)
     memory = replace(before, tests=frozenset())
     if failing:
         names = ", ".join(sorted(failing))
@@ -217,10 +215,7 @@ def _judge_exclusion(
     runs = sorted(
         (run for some in failing.values() for run in some), key=lambda run: run.run.ended_us
     )
-
-    def collect_evidence() -> Mapping[str, Any]:
-        return {"tests": _count_tests(by_test), **_name_evidence(runs)}
-
+    collect_evidence = partial(_collect_test_evidence, by_test, runs)
     names = ", ".join(sorted(failing))
     reason = (
         f"the last {rule.failed_runs} runs of {pluralize(len(failing), 'test')} failed: {names}"
@@ -248,10 +243,7 @@ def _judge_recovery(
         if _have_same_end(by_test.get(test, ()), rule.recovery_runs, succeeded=True)
     }
     runs = [run for some in by_test.values() for run in some]
-
-    def collect_evidence() -> Mapping[str, Any]:
-        return {"tests": _count_tests(by_test), **_name_evidence(runs)}
-
+    collect_evidence = partial(_collect_test_evidence, by_test, runs)
     if tests and recovered == tests:
         of_all = f"all {len(tests)} tests" if len(tests) > 1 else "the only test"
         reason = f"the last {rule.recovery_runs} runs of {of_all} succeeded"
@@ -277,6 +269,12 @@ def _group_by_test(runs: Iterable[ChargedRun]) -> dict[str, list[ChargedRun]]:
     for run in runs:
         groups[run.run.test].append(run)
     return dict(groups)
+
+
+def _collect_test_evidence(
+    by_test: Mapping[str, Sequence[ChargedRun]], runs: Sequence[ChargedRun]
+) -> Mapping[str, Any]:
+    return {"tests": _count_tests(by_test), **_name_evidence(runs)}
 
 
 def _count_tests(by_test: Mapping[str, Sequence[ChargedRun]]) -> dict[str, dict[str, int]]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure as Canvas
 from scipy import stats
 
-from benchmarks.harness.ratio_figures import RESULTS_FOLDER
+from benchmarks.harness.ratio_figures import save_figure
 
 #: Largest distance of jobs in the autocorrelation.
 MAX_LAG = 20
@@ -49,14 +49,7 @@ def plot_spread(effects: Mapping[str, Sequence[float]]) -> None:
         row[2].set_ylim(-1, 1)
         row[2].set_xlabel("jobs apart")
         row[2].set_ylabel("correlation")
-    save_plot(canvas, "aa")
-
-
-def save_plot(canvas: Canvas, name: str) -> None:
-    """Write ``results/NAME.svg``."""
-    RESULTS_FOLDER.mkdir(exist_ok=True)
-    # Without a date, equal data give equal files.
-    canvas.savefig(RESULTS_FOLDER / f"{name}.svg", metadata={"Date": None})
+    save_figure(canvas, "aa")
 
 
 def plot_error_rates(shares: Mapping[str, tuple[float, float, float]], at_most: float) -> None:
@@ -74,4 +67,4 @@ def plot_error_rates(shares: Mapping[str, tuple[float, float, float]], at_most: 
     axes.set_xlim(left=0)
     axes.set_xlabel("% of comparisons, with 95 % intervals; the line is the limit")
     axes.set_title("False verdicts where nothing differs", loc="left", fontsize="medium")
-    save_plot(canvas, "verdicts")
+    save_figure(canvas, "verdicts")

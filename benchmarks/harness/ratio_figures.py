@@ -137,7 +137,7 @@ def plot_points(
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.set_title(title, loc="left", fontsize="medium")
-    _save_figure(canvas, name)
+    save_figure(canvas, name)
 
 
 @contextmanager
@@ -161,10 +161,11 @@ def database_panels(
     panels[0].set_yticks(range(len(labels)), labels)
     panels[0].invert_yaxis()
     panels[-1].legend(fontsize="small")
-    _save_figure(canvas, name)
+    save_figure(canvas, name)
 
 
-def _save_figure(canvas: Canvas, name: str) -> None:
+def save_figure(canvas: Canvas, name: str) -> None:
+    """Write ``results/NAME.svg``."""
     RESULTS_FOLDER.mkdir(exist_ok=True)
     # Without a date, equal data give equal files.
     canvas.savefig(RESULTS_FOLDER / f"{name}.svg", metadata={"Date": None})

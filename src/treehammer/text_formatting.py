@@ -1,4 +1,4 @@
-"""Counts, times, durations and sizes as text for people."""
+"""Counts, times, durations and sizes as text for people, and lists that they type."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ MEGABYTE = 1_000_000
 def pluralize(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: ``1 job``, ``2 jobs``."""
     return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Split a list at its commas; without empty parts."""
+    return tuple(part for part in map(str.strip, text.split(",")) if part)
 
 
 def join_lines(text: str) -> str:

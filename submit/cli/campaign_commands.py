@@ -31,7 +31,7 @@ from treehammer.submit.tracking.load_starts import describe_starts
 from treehammer.submit.tracking.record_files import CollectResult
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
 from treehammer.terminal import TABLE, OutputColumn, on_interrupt, output_options, print_rows
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import pluralize, split_list
 
 #: Failure groups printed on a terminal.
 MAX_SHOWN_FAILURES = 5
@@ -232,7 +232,7 @@ def resume(
     from treehammer.submit.lifecycle import campaign_resume
     from treehammer.submit.reporting import job_reporting
 
-    names = tuple(part.strip() for part in sites.split(",") if part.strip())
+    names = split_list(sites)
     with Store.open(settings.database, create=False) as store:
         tracker = campaign_polling.make_tracker(store, settings)
         row = store.campaign(campaign)

@@ -37,7 +37,7 @@ from treehammer.terminal import (
     print_rows,
     progress_bar,
 )
-from treehammer.text_formatting import format_duration, format_size, pluralize
+from treehammer.text_formatting import format_duration, format_size, pluralize, split_list
 
 
 def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,7 +91,7 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         options: SubmissionOptions,
         **kwargs: Any,
     ) -> Any:
-        names, readers = _split_names(sites), _split_names(from_)
+        names, readers = split_list(sites), split_list(from_)
         if not names:
             raise ConfigError("no site given", where="--sites", hint="Try --sites local.")
         request = campaign_request.CampaignRequest(
@@ -103,15 +103,11 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
             name,
             options,
             watches,
-            _split_names(watch_at),
+            split_list(watch_at),
         )
         return function(*args, request=request, **kwargs)
 
     return wrapper
-
-
-def _split_names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @click.command()

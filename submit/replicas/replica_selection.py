@@ -16,6 +16,7 @@ from treehammer.errors import ConfigError, DatasetError
 from treehammer.submit.replicas.replica_verification import ExpectedReplica
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.site_registry import select_sites
+from treehammer.text_formatting import split_list
 
 #: Characters that occur only in RSE expressions.
 _OPERATORS = re.compile(r"[=&|\\()<>*]")
@@ -63,8 +64,9 @@ def select_storage(
                 hint="Name the client's rucio.cfg: rucio_config or TREEHAMMER_RUCIO_CONFIG.",
             )
         return rucio.find_rses(expression)
-    words = [word.strip() for word in expression.split(",") if word.strip()]
-    selected = [item for word in words for item in _select_word(word, settings, rucio)]
+    selected = [
+        item for word in split_list(expression) for item in _select_word(word, settings, rucio)
+    ]
     return tuple({item.name: item for item in selected}.values())
 
 

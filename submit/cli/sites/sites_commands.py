@@ -21,7 +21,7 @@ from treehammer.submit.sites.site_model import Ceilings, LoadPermission, Site
 from treehammer.submit.sites.site_probes import PROBE_FAILED, SiteProbeResult, probe_sites
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
 from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows, progress_bar
-from treehammer.text_formatting import format_size, pluralize
+from treehammer.text_formatting import format_size, pluralize, split_list
 
 
 @click.group()
@@ -107,9 +107,7 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
 
     Example: treehammer sites check label:near --dataset reference-750mb
     """
-    chosen = select_sites(
-        [part.strip() for part in names.split(",") if part.strip()], settings, option="SITES"
-    )
+    chosen = select_sites(split_list(names), settings, option="SITES")
     if not chosen:
         raise NothingToDoError("no site given", hint="Try: treehammer sites check all")
     trials = probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar)
