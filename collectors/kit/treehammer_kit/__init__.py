@@ -16,7 +16,6 @@ Python 3.9 and later.
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, List, NoReturn, Optional
 
@@ -47,14 +46,13 @@ def run(
         turns: whether the loop may be called for one part of the entries after another, so that two
             releases can read by turns (``mode = "paired"``).
     """
-    prefix = os.environ.get(turn_server.TURNS_VARIABLE) if turns else None
 
     def perform(task: PayloadTask, report: PayloadReport) -> None:
         loop = ntuple if task.format == RNTUPLE else code
         perform_with_root(
             task,
             report,
-            lambda root: _PayloadExecution(report, prefix).run(root, task, loop, function),
+            lambda root: _PayloadExecution(report, turns).run(root, task, loop, function),
         )
 
     run_payload(perform, folder)
@@ -63,9 +61,9 @@ def run(
 class _PayloadExecution:
     """The timed execution of a loop, one file after the other."""
 
-    def __init__(self, report: PayloadReport, pipes_prefix: Optional[str]) -> None:
+    def __init__(self, report: PayloadReport, turns: bool) -> None:
         self._report = report
-        self._pipes_prefix = pipes_prefix
+        self._turns = turns
 
     def run(self, root: Any, task: PayloadTask, code: str, function: str) -> None:
         """Compile the loop, run all passes and report their figures."""
@@ -81,9 +79,9 @@ class _PayloadExecution:
         values["compile_wall_s"] = time.monotonic() - start
         self._report.phase = "passes"
         passes = format_.passes(root, task)
-        pipes = turn_server.open_pipes(self._pipes_prefix) if self._pipes_prefix else None
+        pipes = turn_server.open_pipes() if self._turns else None
         if pipes:
-            done = turn_server.TurnServer(passes, task.urls).serve(*pipes)
+            done = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
         else:
             done = self._run_passes(root, task, passes)
         check_equal_passes([f"{item.events} events {item.unzipped_bytes} B" for item in done])

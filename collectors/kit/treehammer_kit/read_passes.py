@@ -30,6 +30,8 @@ class ReadPasses:
         self._task = task
         self._choices: Dict[str, BranchChoice] = {}
         self._entries: Dict[str, int] = {}
+        self._turns_reader: Any = None
+        self._turns_url = ""
         for url in task.urls:
             root.treehammer.Reader.LoadPlugin(url)
 
@@ -41,21 +43,44 @@ class ReadPasses:
         """
         return PassRead([self._read_file(url) for url in self._task.urls])
 
-    def open_turns(self, url: str) -> Any:
-        """Open a file that is read in turns; return its reader.
+    def open_turns(self, number: int) -> int:
+        """Open a file that is read in turns; return its number of entries to read.
 
         Raises:
             PayloadError: as :meth:`run_pass`.
         """
-        reader = self._open_prepared(url)
-        reader.StartTurns()
-        return reader
+        self._turns_url = self._task.urls[number]
+        self._turns_reader = self._open_prepared(self._turns_url)
+        self._turns_reader.StartTurns()
+        return int(self._turns_reader.current.entries.size())
 
-    def close_turns(self, reader: Any) -> FileRead:
-        """Close a file that was read in turns."""
+    def run_turn(self, first: int, last: int) -> str:
+        """Read the entries at positions [first, last); return the figures of this turn.
+
+        Raises:
+            PayloadError: a read failed, or the loop read other entries as well.
+        """
+        reader = self._turns_reader
+        raise_on_failure(reader, reader.RunTurn(first, last), "loop", self._turns_url)
+        events = int(reader.turn.events)
+        if events > last - first:
+            message = (
+                f"the loop read {events} events in a turn of {last - first}: it must read "
+                "pass.entries alone, or the payload call treehammer_kit.run(..., turns=False)"
+            )
+            raise PayloadError("payload", "turns", "loop", message)
+        return str(reader.turn.Answer())
+
+    def close_turns(self) -> List[FileRead]:
+        """Close a file that was read in turns; return its figures."""
+        reader = self._turns_reader
         reader.FinishTurns()
         reader.Close()
-        return self._collect_figures(reader)
+        return [self._collect_figures(reader)]
+
+    def discard_turns(self) -> None:
+        """Close a file of which some turns were read."""
+        self.close_turns()
 
     def survey_file(self, url: str, names: Sequence[str]) -> Tuple[int, str, int, List[int]]:
         """Open a file, untimed; return its size, class, compressed bytes of branches, and clusters.

@@ -17,18 +17,39 @@ The payload begins with the answer ``ready``, once nothing is left to compile or
 from __future__ import annotations
 
 import os
-from typing import IO, Any, Callable, Dict, List, Optional, Tuple
+from typing import IO, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from .pass_summary import FileRead, PassRead
 from .payload_task import PayloadError
-from .read_passes import ReadPasses, raise_on_failure
 
 #: Variable with the prefix of both pipes' paths.
 TURNS_VARIABLE = "TREEHAMMER_TURNS"
 
 
-def open_pipes(prefix: str) -> Optional[Tuple[IO[str], IO[str]]]:
-    """Open the pipes of commands and answers; None where this process cannot reach them."""
+class TurnReader(Protocol):
+    """Reads the files of an execution in turns, which follow one another without gaps.
+
+    A reader of coarser steps reads in a turn the steps that begin in it, the same ones on both sides.
+    """
+
+    def open_turns(self, number: int) -> int:
+        """Open file ``number`` of a pass; return the number of entries to read in turns."""
+
+    def run_turn(self, first: int, last: int) -> str:
+        """Read the entries at positions [first, last); return the answer to ``run``."""
+
+    def close_turns(self) -> Sequence[FileRead]:
+        """Close the file; return the reads that ended with it."""
+
+    def discard_turns(self) -> None:
+        """Close the file, of which any part was read, and forget this pass."""
+
+
+def open_pipes() -> Optional[Tuple[IO[str], IO[str]]]:
+    """Open the pipes of commands and answers; None where no worker waits at their other ends."""
+    prefix = os.environ.get(TURNS_VARIABLE)
+    if not prefix:
+        return None
     try:
         commands = os.open(f"{prefix}.commands", os.O_RDONLY)
         answers = os.open(f"{prefix}.answers", os.O_WRONLY)
@@ -38,13 +59,12 @@ def open_pipes(prefix: str) -> Optional[Tuple[IO[str], IO[str]]]:
 
 
 class TurnServer:
-    """Answers the worker's commands with the passes of one execution."""
+    """Answers the worker's commands with the turns of one execution."""
 
-    def __init__(self, passes: ReadPasses, urls: List[str]) -> None:
-        self._passes = passes
-        self._urls = urls
-        self._reader: Any = None
-        self._url = ""
+    def __init__(self, reader: TurnReader, file_count: int) -> None:
+        self._reader = reader
+        self._file_count = file_count
+        self._number = 0
         self._files: List[FileRead] = []
         self._done: List[PassRead] = []
 
@@ -56,7 +76,7 @@ class TurnServer:
         """
         actions: Dict[str, Callable[..., object]] = {
             "open": self._open,
-            "run": self._run,
+            "run": self._reader.run_turn,
             "close": self._close,
             "discard": self._discard,
         }
@@ -69,30 +89,17 @@ class TurnServer:
         raise PayloadError("payload", "turns", "loop", "the worker ended the turns early")
 
     def _open(self, number: int) -> int:
-        self._url = self._urls[number]
-        self._reader = self._passes.open_turns(self._url)
-        return int(self._reader.current.entries.size())
-
-    def _run(self, first: int, last: int) -> str:
-        reader = self._reader
-        raise_on_failure(reader, reader.RunTurn(first, last), "loop", self._url)
-        turn = reader.turn
-        if turn.events > last - first:
-            message = (
-                f"the loop read {int(turn.events)} events in a turn of {last - first}: it must read "
-                "pass.entries alone, or the payload call treehammer_kit.run(..., turns=False)"
-            )
-            raise PayloadError("payload", "turns", "loop", message)
-        return str(turn.Answer())
+        self._number = number
+        return self._reader.open_turns(number)
 
     def _close(self) -> int:
-        self._files.append(self._passes.close_turns(self._reader))
-        if len(self._files) == len(self._urls):
+        self._files.extend(self._reader.close_turns())
+        if self._number + 1 == self._file_count:
             self._done.append(PassRead(self._files, in_turns=True))
             self._files = []
         return 0
 
     def _discard(self) -> int:
-        self._passes.close_turns(self._reader)
+        self._reader.discard_turns()
         self._files = []
         return 0
