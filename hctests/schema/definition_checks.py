@@ -205,8 +205,10 @@ def check_threads(
 ) -> Iterator[DocumentProblem]:
     """Check that a test with several threads is neither a load test nor in paired mode."""
     path: KeyPath = ("matrix", THREADS_AXIS)
-    if THREADS_AXIS in matrix and mode == PAIRED:
-        yield DocumentProblem(path, "'paired' executions share one core; threads need 'solo'")
+    if mode == PAIRED and any(threads != 1 for threads in matrix.get(THREADS_AXIS, ())):
+        yield DocumentProblem(
+            path, "'paired' executions share one core: several threads need mode = 'solo'"
+        )
     if THREADS_AXIS in matrix and is_load:
         yield DocumentProblem(path, "a load test's clients share one thread; remove the axis")
 

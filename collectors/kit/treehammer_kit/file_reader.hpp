@@ -190,12 +190,23 @@ protected:
       fOthersNs = OtherThreadsNs();
    }
 
-   /// Run one turn of the loop and add it to the loop's figures.  Other threads may also work during
-   /// the other process' turns: all their CPU time since the last turn counts.
+   /// Run one turn of a loop that counts its events and bytes in its argument.
    template <typename Body>
    bool MeasureTurn(Body &&body, FilePass &current)
    {
       const Long64_t events = current.events, bytes = current.bytes;
+      if (!MeasureTurn(body))
+         return false;
+      turn.events = current.events - events;
+      turn.bytes = current.bytes - bytes;
+      return true;
+   }
+
+   /// Run one turn of the loop and add it to the loop's figures.  Other threads may also work during
+   /// the other process' turns: all their CPU time since the last turn counts.
+   template <typename Body>
+   bool MeasureTurn(Body &&body)
+   {
       Kernel before, after;
       rusage used_before{}, used_after{};
       before.TakeIo();
@@ -220,8 +231,6 @@ protected:
       loop.wall += 1e-9 * turn.wall_ns;
       loop.sys += used.sys;
       loop.user = std::max(0., 1e-9 * fLoopCpuNs - loop.sys);
-      turn.bytes = current.bytes - bytes;
-      turn.events = current.events - events;
       turn.switches_voluntary = used_after.ru_nvcsw - used_before.ru_nvcsw;
       turn.switches_involuntary = used_after.ru_nivcsw - used_before.ru_nivcsw;
       turn.device_bytes = std::max<Long64_t>(0, after.read_bytes - before.read_bytes);

@@ -389,6 +389,15 @@ def test_mistakes_in_formats_and_twins_are_reported(
     assert expected in str(caught.value) + str(getattr(caught.value, "problems", ""))
 
 
+def test_paired_mode_has_one_thread(write_test: WriteTest) -> None:
+    text = '[test]\nname = "mine"\npayload = "read.py"\nmode = "paired"\n'
+    text += '[matrix]\nroot = ["6.38.00", "6.40.00"]\nthreads = [1]\nbundle = ["root"]\n'
+    assert load_definition(write_test(text)).mode == "paired"
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_test(text.replace("[1]", "[1, 2]")))
+    assert "several threads need mode = 'solo'" in "".join(caught.value.problems)
+
+
 # --- Datasets -------------------------------------------------------------------------------------
 
 DATASETS = """[test]

@@ -1,13 +1,17 @@
-// Timed analysis of all files of a dataset with RDataFrame and, if asked for, implicit multi-threading.
+// Timed analysis of all files of a dataset with RDataFrame: in one go, also with implicit
+// multi-threading, or in turns.
 #ifndef TREEHAMMER_DATAFRAME
 #define TREEHAMMER_DATAFRAME
 
 #include "../file_reader.hpp"
+#include "gated_loop.hpp"
 
 #include <ROOT/RDataFrame.hxx>
 #include <ROOT/RResultPtr.hxx>
 #include <TH1D.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -31,6 +35,12 @@ public:
 
    /// Fill a histogram in the loop; its limits must be fixed.
    void Book(ROOT::RDF::RResultPtr<TH1D> histogram) { fHistograms.push_back(histogram); }
+
+   /// Have a function called in the loop after all actions on an entry; one thread only.
+   void AfterEachEntry(std::function<void()> function)
+   {
+      fRead.OnPartialResult(1, [function](ULong64_t &) { function(); });
+   }
 
    /// Run the one event loop that gives all results.
    void Run() { fRead.GetValue(); }
@@ -60,8 +70,10 @@ inline Analysis &TheAnalysis()
 }
 
 /// One timed event loop over some files: Open, Prepare, Run, Close, in this order.
+/// StartTurns, RunTurn and FinishTurns replace Run.
 class FrameReader : public FileReader {
    std::unique_ptr<ROOT::RDataFrame> fFrame;
+   std::unique_ptr<GatedLoop> fGate;
 
    /// Run a step outside of the loop and time it.
    template <typename Body>
@@ -76,6 +88,9 @@ class FrameReader : public FileReader {
 public:
    std::unique_ptr<FramePass> current;
    Long64_t bytes_read = 0, read_calls = 0;
+
+   FrameReader() = default;
+   ~FrameReader() { fGate.reset(); } // before the loop's objects
 
    bool Open(const std::string &tree, const std::vector<std::string> &urls)
    {
@@ -93,17 +108,50 @@ public:
 
    bool Run()
    {
-      bytes_read = -TFile::GetFileBytesRead();
-      read_calls = -TFile::GetFileReadCalls();
+      StartLoop();
       if (!Measure([this] { current->Run(); }))
          return false;
+      FinishLoop();
+      return true;
+   }
+
+   /// Start a loop of turns over `entries` entries; FinishTurns ends it.
+   void StartTurns(Long64_t entries)
+   {
+      FileReader::StartTurns();
+      StartLoop();
+      fGate = std::make_unique<GatedLoop>([this] { current->Run(); }, entries);
+      current->AfterEachEntry([gate = fGate.get()] { gate->Pass(); });
+   }
+
+   bool RunTurn(Long64_t, Long64_t last)
+   {
+      const Long64_t events = fGate->Done(), bytes = TFile::GetFileBytesRead(), chars = kernel_read_chars;
+      if (!MeasureTurn([this, last] { fGate->RunUntil(last); }))
+         return false;
+      turn.events = fGate->Done() - events;
+      // RNTuples of local files are not read with TFile.
+      turn.bytes = std::max<Long64_t>(TFile::GetFileBytesRead() - bytes, kernel_read_chars - chars);
+      return true;
+   }
+
+   void FinishTurns() { FinishLoop(); }
+
+   void StartLoop()
+   {
+      bytes_read = -TFile::GetFileBytesRead();
+      read_calls = -TFile::GetFileReadCalls();
+   }
+
+   void FinishLoop()
+   {
       bytes_read += TFile::GetFileBytesRead();
       read_calls += TFile::GetFileReadCalls();
-      return true;
    }
 
    void Close()
    {
+      fGate.reset(); // ends a loop that was discarded
       const Clock start = Clock::Now();
       current.reset();
       fFrame.reset();

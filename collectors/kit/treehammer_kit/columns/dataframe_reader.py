@@ -1,30 +1,26 @@
-"""Timed passes of RDataFrame over all files, with implicit multi-threading."""
+"""Execution of an analysis with RDataFrame: whole passes, also with threads, or turns."""
 
 from __future__ import annotations
 
 import time
 from typing import Any, Dict, List, Sequence
 
-from .. import root_engine
-from ..ntuple_passes import NTuplePasses
-from ..pass_summary import KERNEL_COUNTERS, PASS_PHASES, FileRead, drop_warm_up, median_counter
+from .. import root_engine, turn_server
+from ..pass_summary import KERNEL_COUNTERS, PassRead, drop_warm_up, median_counter
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import RNTUPLE, PayloadError, PayloadTask
-from ..read_passes import ReadPasses, raise_on_failure
 from . import pass_figures
-from .column_analysis import ColumnAnalysis, HistogramSums, check_task
-from .pass_figures import FileSurvey
+from .column_analysis import ColumnAnalysis, check_task
+from .frame_passes import TREE_COUNTERS, FramePasses, open_frame
 
 #: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
 _SIZE_PREFIX = "R_rdf_sizeof_"
 #: Earlier releases were not checked for the number of clusters that RDataFrame reads at once.
 _FIRST_WITH_CLUSTERS = 63800
-#: Axis of the test's own: all files in one event loop, or one event loop for each file.
-FILE_ORDER_AXIS, TOGETHER, IN_TURN = "file_order", "together", "in turn"
 
 
 class DataFrameExecution:
-    """One execution: reads all files with RDataFrame, pass by pass."""
+    """One execution: reads all files with RDataFrame, pass by pass or in turns."""
 
     def __init__(self, root: Any, task: PayloadTask, report: PayloadReport) -> None:
         self._root = root
@@ -50,17 +46,25 @@ class DataFrameExecution:
         columns = self._compile_analysis(code)
         report.values["compile_wall_s"] = time.monotonic() - start
         report.phase = "passes"
-        passes, sums = [], []
-        for number in range(1, task.passes + 1):
-            reads, found = self._run_pass()
-            passes.append(reads)
-            sums.append(found)
-            report.values["passes_done"] = number
-            wall = sum(read.phases["loop"][0] for read in reads)
-            print(f"pass {number}/{task.passes}: {found.events} events in {wall:.3f} s", flush=True)
-        check_equal_passes(pass_figures.check_same_sums(sums))
+        passes = FramePasses(root, task, columns)
+        # Several threads read several clusters at once, so their loop cannot stop at an entry.
+        pipes = turn_server.open_pipes() if task.threads == 1 else None
+        if pipes:
+            done = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
+        else:
+            done = self._run_passes(passes)
+        check_equal_passes(pass_figures.check_same_sums(passes.sums))
         report.phase = "survey"
-        self._summarize(passes, sums[0], columns)
+        self._summarize(done, passes, columns)
+
+    def _run_passes(self, passes: FramePasses) -> List[PassRead]:
+        done = []
+        for number in range(1, self._task.passes + 1):
+            done.append(passes.run_pass())
+            self._report.values["passes_done"] = number
+            events, wall = done[-1].events, done[-1].loop_wall_s
+            print(f"pass {number}/{self._task.passes}: {events} events in {wall:.3f} s", flush=True)
+        return done
 
     def _configure(self) -> None:
         """Set threads, cache and prefetching, before any file is opened."""
@@ -94,7 +98,7 @@ class DataFrameExecution:
     def _compile_analysis(self, code: str) -> List[str]:
         """Compile the analysis, bound to the columns' types; return the columns that it reads."""
         task = self._task
-        reader = self._open([task.urls[0]])
+        reader = open_frame(self._root, task.tree, task.urls[:1])
         types: Dict[str, str] = {
             str(item.first): str(item.second)
             for item in reader.Columns()
@@ -120,78 +124,21 @@ class DataFrameExecution:
             )
         return columns
 
-    def _open(self, urls: Sequence[str]) -> Any:
-        reader = self._root.treehammer.FrameReader()
-        raise_on_failure(reader, reader.Open(self._task.tree, list(urls)), "open", urls[0])
-        return reader
-
-    def _run_pass(self) -> Any:
-        """Read all files; return the figures of each event loop, and the sums of all."""
-        task, sums = self._task, HistogramSums()
-        order = task.variant.get(FILE_ORDER_AXIS, TOGETHER)
-        if order not in (TOGETHER, IN_TURN):
-            message = f"axis 'file_order': expected 'together' or 'in turn', not {order!r}"
-            raise PayloadError("payload", "bad-job", "setup", message)
-        in_turn = order == IN_TURN
-        reads = []
-        for urls in [[url] for url in task.urls] if in_turn else [task.urls]:
-            reader = self._open(urls)
-            raise_on_failure(reader, reader.Prepare(), "prepare", urls[0])
-            waited = pass_figures.sum_run_queues()
-            raise_on_failure(reader, reader.Run(), "loop", urls[0])
-            queue = pass_figures.sum_run_queues() - waited if waited >= 0 else -1.0
-            current = reader.current
-            sums.events += int(current.Read())
-            sums.kept += int(current.Kept())
-            for index in range(int(current.Size())):
-                sums.add(str(current.Name(index)), list(current.Bins(index)))
-            events = int(current.Read())
-            reader.Close()
-            reads.append(_collect_figures(reader, events, queue))
-        return reads, sums
-
     def _summarize(
-        self, passes: Sequence[List[FileRead]], sums: HistogramSums, columns: Sequence[str]
+        self, done: Sequence[PassRead], passes: FramePasses, columns: Sequence[str]
     ) -> None:
         task, report = self._task, self._report
-        files = self._survey_files(columns)
-        done = [pass_figures.merge_reads(reads, files) for reads in passes]
+        files = passes.survey_files()
+        for read in (read for one in done for read in one.files):
+            read.file_class = files[0].file_class
         kept = drop_warm_up(done)
         report.values.update(pass_figures.summarize_threads(done, task.threads))
-        names = KERNEL_COUNTERS if task.format == RNTUPLE else (*KERNEL_COUNTERS, *_TREE_COUNTERS)
+        names = KERNEL_COUNTERS if task.format == RNTUPLE else (*KERNEL_COUNTERS, *TREE_COUNTERS)
         found = {name: median_counter(kept, name) for name in names}
         report.values.update({name: value for name, value in found.items() if value is not None})
         report.values["events_total"] = sum(sum(file.clusters) for file in files)
         if columns:
             report.values["branches_selected"] = len(columns)
             report.values["selected_zip_bytes"] = sum(file.zip_bytes for file in files)
-        report.extras.update(sums.summarize())
+        report.extras.update(passes.sums[0].summarize())
         report.extras.update(pass_figures.summarize_idle_time(done, files, task.threads))
-
-    def _survey_files(self, columns: Sequence[str]) -> List[FileSurvey]:
-        """Open every file once more, untimed: earlier, it would warm caches."""
-        passes_class = NTuplePasses if self._task.format == RNTUPLE else ReadPasses
-        passes = passes_class(self._root, self._task)
-        return [FileSurvey(*passes.survey_file(url, columns)) for url in self._task.urls]
-
-
-#: Counters of TFile over all threads; RNTuples of local files are not read with it.
-_TREE_COUNTERS = ("bytes_read", "read_calls")
-
-
-def _collect_figures(reader: Any, events: int, queue: float) -> FileRead:
-    phases = {}
-    for phase in PASS_PHASES:
-        clock = getattr(reader, phase)
-        phases[phase] = (float(clock.wall), float(clock.user), float(clock.sys))
-    return FileRead(
-        phases,
-        events=events,
-        unzipped_bytes=0,
-        file_size=0,
-        file_class="",
-        cached=True,
-        first_byte_s=-1.0,
-        run_queue_s=queue,
-        counters={name: getattr(reader, name) for name in (*KERNEL_COUNTERS, *_TREE_COUNTERS)},
-    )

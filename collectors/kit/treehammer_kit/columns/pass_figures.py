@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence
 
-from ..pass_summary import FileRead, PassRead, drop_warm_up, median_or_none, summarize_times
+from ..pass_summary import PassRead, drop_warm_up, median_or_none, summarize_times
 from . import scheduling_bound
 from .column_analysis import HistogramSums
 
@@ -79,10 +79,3 @@ def _idle_seconds(one: PassRead, threads: int) -> Optional[float]:
 def check_same_sums(sums: Sequence[HistogramSums]) -> List[str]:
     """Describe the results of each pass, which must be equal."""
     return [f"{one.events} events, {one.summarize()}" for one in sums]
-
-
-def merge_reads(reads: Sequence[FileRead], files: Sequence[FileSurvey]) -> PassRead:
-    """Make a pass of the event loops that read its files."""
-    for read in reads:
-        read.file_class = files[0].file_class
-    return PassRead(list(reads))

@@ -63,6 +63,13 @@ ROOT.make(sys.argv[1])
 sys.stdout.flush(); os._exit(0)
 """
 
+IMPORT_SCRIPT = """
+import sys, os, ROOT
+importer = ROOT.Experimental.RNTupleImporter.Create(sys.argv[1], "events", sys.argv[2])
+importer.SetIsQuiet(True); importer.SetConvertDotsInBranchNames(True); importer.Import()
+sys.stdout.flush(); os._exit(0)
+"""
+
 
 class WarmRoot:
     """A process with a release's ROOT that forks for each payload or script."""
@@ -168,6 +175,29 @@ def tree_file(
     """A file with 4000 events in 8 clusters and 32 branches of all kinds that a checksum covers."""
     path = tmp_path_factory.mktemp("tree") / "events.root"
     run_script(latest_release, MAKE_TREE_SCRIPT, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def import_ntuple(run_script: RunScript) -> RunScript:
+    """Function that imports a file's tree to an RNTuple of another file with a released ROOT."""
+
+    def run(setup: providers.SoftwareSetup, tree: Path, ntuple: Path) -> None:
+        run_script(setup, IMPORT_SCRIPT, tree, ntuple)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def newest_twin(
+    tree_file: Path,
+    latest_release: providers.SoftwareSetup,
+    import_ntuple: RunScript,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The usual tree, imported by the newest release."""
+    path = tmp_path_factory.mktemp("newest") / "twin.root"
+    import_ntuple(latest_release, tree_file, path)
     return path
 
 

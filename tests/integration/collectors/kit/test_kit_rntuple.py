@@ -69,34 +69,14 @@ ROOT.make(sys.argv[1])
 sys.stdout.flush(); os._exit(0)
 """
 
-IMPORT = """
-import sys, os, ROOT
-importer = ROOT.Experimental.RNTupleImporter.Create(sys.argv[1], "events", sys.argv[2])
-importer.SetIsQuiet(True); importer.SetConvertDotsInBranchNames(True); importer.Import()
-sys.stdout.flush(); os._exit(0)
-"""
-
-
-@pytest.fixture(scope="session")
-def newest_twin(
-    tree_file: Path,
-    latest_release: providers.SoftwareSetup,
-    run_script: Run,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """The usual tree, imported by the newest release."""
-    path = tmp_path_factory.mktemp("newest") / "twin.root"
-    run_script(latest_release, IMPORT, tree_file, path)
-    return path
-
 
 @pytest.fixture
 def twin(
-    tree_file: Path, release: providers.SoftwareSetup, run_script: Run, tmp_path: Path
+    tree_file: Path, release: providers.SoftwareSetup, import_ntuple: Run, tmp_path: Path
 ) -> Path:
     """The usual tree as an RNTuple."""
     path = tmp_path / "twin.root"
-    run_script(release, IMPORT, tree_file, path)
+    import_ntuple(release, tree_file, path)
     return path
 
 
@@ -118,11 +98,15 @@ def test_tree_and_rntuple_have_equal_checksums(
 
 
 def test_every_kind_of_branch_has_equal_checksums(
-    release: providers.SoftwareSetup, run_payload: Run, run_script: Run, tmp_path: Path
+    release: providers.SoftwareSetup,
+    run_payload: Run,
+    run_script: Run,
+    import_ntuple: Run,
+    tmp_path: Path,
 ) -> None:
     tree, ntuple = tmp_path / "kinds.root", tmp_path / "kinds-twin.root"
     run_script(release, MAKE_KINDS, tree)
-    run_script(release, IMPORT, tree, ntuple)
+    import_ntuple(release, tree, ntuple)
     one, other = (run_payload(release, path, kind="checksum").values for path in (tree, ntuple))
     assert one["checksum_leaves"] == other["checksum_leaves"] == 25
     assert json.loads(other["checksum_skipped_leaves"]) == []

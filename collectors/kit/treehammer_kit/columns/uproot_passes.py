@@ -1,0 +1,250 @@
+"""Passes of uproot over all files, whole or in turns."""
+
+from __future__ import annotations
+
+import resource
+import time
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+
+from ..pass_summary import FileRead, PassRead
+from ..payload_task import PayloadError, PayloadTask
+from .column_analysis import ColumnAnalysis, HistogramSums
+from .pass_figures import FileSurvey
+from .turn_clock import TurnClock, TurnFigures
+
+#: Uncompressed bytes of the columns that are in memory at once.
+_STEP = "100 MB"
+#: The same in turns, which end between two steps.
+_TURN_STEP_BYTES = 2_000_000
+_Clock = Tuple[float, float, float]
+
+
+class UprootPasses:
+    """The passes of one execution.
+
+    Attributes:
+        sums: histograms of each complete pass.
+        files: survey of each file, by its address.
+        column_count: columns that are read.
+    """
+
+    def __init__(self, uproot: Any, task: PayloadTask, analysis: ColumnAnalysis) -> None:
+        self.sums: List[HistogramSums] = []
+        self.files: Dict[str, FileSurvey] = {}
+        self.column_count = 0
+        self._uproot = uproot
+        self._task = task
+        self._analysis = analysis
+        self._pass_sums = HistogramSums()
+        self._turns: Optional[StepTurns] = None
+        self._turns_file: Any = None
+        self._turns_number = 0
+
+    def run_pass(self) -> PassRead:
+        """Read every file once.
+
+        Raises:
+            PayloadError: a file cannot be read.
+        """
+        reads = []
+        for url in self._task.urls:
+            file = self._open(url)
+            with file.timed("loop"):
+                for events in file.iterate(_STEP):
+                    self._fill(events, file.columns)
+            reads.append(self._close(file))
+        self._finish_pass()
+        return PassRead(reads)
+
+    def open_turns(self, number: int) -> int:
+        """Open a file that is read in turns; return its number of entries.
+
+        Raises:
+            PayloadError: a file cannot be read.
+        """
+        file = self._open(self._task.urls[number])
+        file.phases["loop"] = (0.0, 0.0, 0.0)
+        step = count_step_entries(file.entries, file.unzipped_bytes, _TURN_STEP_BYTES)
+        self._turns_file, self._turns_number = file, number
+        self._turns = StepTurns(file.iterate(step), lambda events: self._fill(events, file.columns))
+        return file.entries
+
+    def run_turn(self, first: int, last: int) -> str:
+        """Read all steps that begin before entry ``last``; return the figures of this turn."""
+        file, turns = self._turns_file, self._turns
+        assert turns is not None
+        before = file.requested_bytes
+        turn = turns.run(last)
+        file.add_turn(turn)
+        return turn.write_answer(file.requested_bytes - before)
+
+    def close_turns(self) -> List[FileRead]:
+        """Close a file that was read in turns; return its figures."""
+        read = self._close(self._turns_file)
+        if self._turns_number + 1 == len(self._task.urls):
+            self._finish_pass()
+        return [read]
+
+    def discard_turns(self) -> None:
+        """Close a file of which some turns were read, and forget the histograms of this pass."""
+        self._close(self._turns_file)
+        self._pass_sums = HistogramSums()
+
+    def _open(self, url: str) -> _OpenFile:
+        file = _OpenFile(self._uproot, self._task, self._analysis, url)
+        self.column_count = len(file.needed)
+        return file
+
+    def _close(self, file: _OpenFile) -> FileRead:
+        self.files[file.url] = file.survey()
+        return file.close()
+
+    def _finish_pass(self) -> None:
+        self.sums.append(self._pass_sums)
+        self._pass_sums = HistogramSums()
+
+    def _fill(self, events: Any, columns: List[str]) -> None:
+        """Fill the histograms of some events as TH1D::Fill does."""
+        import awkward
+        import numpy
+
+        analysis, sums = self._analysis, self._pass_sums
+        kept = events[events[analysis.filter] >= analysis.minimum]
+        sums.events += len(events)
+        sums.kept += len(kept)
+        for column in columns:
+            values = awkward.to_numpy(awkward.flatten(kept[column], axis=None))
+            values = values.astype(numpy.float64)
+            width = analysis.high - analysis.low
+            # NaN is in the overflow bin.
+            bins = numpy.full(len(values), analysis.bins + 1)
+            inside = (values >= analysis.low) & (values < analysis.high)
+            scaled = analysis.bins * (values[inside] - analysis.low) / width
+            bins[inside] = 1 + scaled.astype(numpy.int64)
+            bins[values < analysis.low] = 0
+            sums.add(column, numpy.bincount(bins, minlength=analysis.bins + 2).tolist())
+
+
+class StepTurns:
+    """Turns over the steps of one file, which are read whole.
+
+    A turn reads the steps that begin in it, possibly none.  Smaller steps would cost more than the
+    reading itself.
+    """
+
+    def __init__(self, steps: Iterator[Any], fill: Callable[[Any], None]) -> None:
+        self._steps = steps
+        self._fill = fill
+        self._position = 0
+        self._clock = TurnClock()
+
+    def run(self, last: int) -> TurnFigures:
+        """Read all steps that begin before entry ``last``."""
+        return self._clock.measure(lambda: self._read_steps(last))
+
+    def _read_steps(self, last: int) -> None:
+        while self._position < last:
+            events = next(self._steps)
+            self._fill(events)
+            self._position += len(events)
+
+
+def count_step_entries(entries: int, size: int, step_bytes: int) -> int:
+    """Count the entries of a step of about ``step_bytes``, if all entries have ``size`` bytes.
+
+    By contrast with a step that uproot derives from bytes, it is the same for all versions.
+    """
+    return max(1, min(entries, round(entries * step_bytes / size))) if size else max(1, entries)
+
+
+class _OpenFile:
+    """An open file, with the columns to read and the time of each phase."""
+
+    def __init__(self, uproot: Any, task: PayloadTask, analysis: ColumnAnalysis, url: str) -> None:
+        self.url = url
+        self.phases: Dict[str, _Clock] = {}
+        try:
+            with self.timed("open"):
+                self._file = uproot.open(url)
+            with self.timed("get_tree"):
+                self._tree = self._file[task.tree]
+        except (OSError, KeyError) as error:
+            raise PayloadError(
+                "open", "file", "open", f"{url}: {error}", transient="://" in url
+            ) from error
+        with self.timed("prepare"):
+            self.columns = analysis.choose_columns(self._tree.keys(recursive=False), task)
+            self.needed = list(dict.fromkeys([analysis.filter, *self.columns]))
+        self.entries = int(self._tree.num_entries)
+        self._source = self._file.file.source
+        self._bytes_before = self.requested_bytes
+        self._calls_before = self._source.num_requested_chunks
+
+    @property
+    def requested_bytes(self) -> int:
+        """Bytes that uproot requested from this file so far."""
+        return int(self._source.num_requested_bytes)
+
+    @property
+    def unzipped_bytes(self) -> int:
+        """Uncompressed bytes of the columns."""
+        return sum(int(self._tree[name].uncompressed_bytes) for name in self.needed)
+
+    def iterate(self, step: Union[int, str]) -> Iterator[Any]:
+        """Iterate over the events in steps of so many entries, or so much memory."""
+        steps: Iterator[Any] = self._tree.iterate(self.needed, step_size=step, library="ak")
+        return steps
+
+    def add_turn(self, turn: TurnFigures) -> None:
+        """Add a turn to the times of the loop."""
+        wall, user, system = self.phases["loop"]
+        self.phases["loop"] = (
+            wall + 1e-9 * turn.wall_ns,
+            user + 1e-9 * max(0, turn.cpu_ns - turn.system_ns),
+            system + 1e-9 * turn.system_ns,
+        )
+
+    def survey(self) -> FileSurvey:
+        """Survey the file and the columns."""
+        return FileSurvey(
+            int(self._source.num_bytes),
+            type(self._source).__name__,
+            sum(int(self._tree[name].compressed_bytes) for name in self.needed),
+            [self.entries],
+        )
+
+    def close(self) -> FileRead:
+        """Close the file; return its figures."""
+        size, kind = int(self._source.num_bytes), type(self._source).__name__
+        counters = {
+            "bytes_read": float(self.requested_bytes - self._bytes_before),
+            "read_calls": float(self._source.num_requested_chunks - self._calls_before),
+        }
+        with self.timed("close"):
+            self._file.close()
+        return FileRead(
+            self.phases,
+            events=self.entries,
+            unzipped_bytes=0,
+            file_size=size,
+            file_class=kind,
+            cached=False,
+            first_byte_s=-1.0,
+            run_queue_s=-1.0,  # uproot decompresses in threads of its own
+            counters=counters,
+        )
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Time a phase."""
+        start, used = time.monotonic(), read_cpu_seconds()
+        yield
+        after = read_cpu_seconds()
+        self.phases[phase] = (time.monotonic() - start, after[0] - used[0], after[1] - used[1])
+
+
+def read_cpu_seconds() -> Tuple[float, float]:
+    """Read the user and system seconds of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime, usage.ru_stime
