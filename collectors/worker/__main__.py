@@ -14,11 +14,7 @@ import sys
 from typing import List, Optional
 
 from ..job_spec import RETRY_EXIT_CODE
-from ..kit.treehammer_kit.payload_task import PayloadError
-from ..kit.treehammer_load.server import log_command
 from ..shared_files import DISK_FULL_ERRNOS
-from .bench import bench_command
-from .bench.benchmark_files import BenchmarkError
 from .bounded_log import print_line
 from .payload.payload_process import FORK_FAILURE_ERRNOS
 from .run.job_loading import JobFileError, load_job
@@ -40,7 +36,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
         0 with a score, 1 when a part failed, 2 when it cannot run, 130 after Ctrl-C.  Of ``log``: 0,
         or 2 when the log or its format cannot be used.
     """
-    options = build_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = build_parser(for_jobs=words[:1] in (["run"], ["upload"])).parse_args(words)
     if options.verb == "upload":
         return _upload_sandboxes(options)
     if options.verb == "bench":
@@ -50,8 +47,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
     return _run_job(options)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the argument parser."""
+def build_parser(*, for_jobs: bool = False) -> argparse.ArgumentParser:
+    """Build the argument parser; ``for_jobs`` leaves out the verbs for people.
+
+    Their modules include the payload kit and the load generator, of which a job needs nothing before
+    its payload. Python compiles a packed module at each import: these took 40 % of a job's start.
+    """
     parser = argparse.ArgumentParser(
         prog="worker.pyz",
         description="Run a job on any node, send its measurements, and measure a storage.",
@@ -66,12 +67,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
     upload_command.add_upload_command(verbs)
-    bench_command.add_bench_command(verbs)
-    log_command.add_log_command(verbs)
+    if not for_jobs:
+        from ..kit.treehammer_load.server import log_command
+        from .bench import bench_command
+
+        bench_command.add_bench_command(verbs)
+        log_command.add_log_command(verbs)
     return parser
 
 
 def _run_bench(options: argparse.Namespace) -> int:
+    from .bench import bench_command
+    from .bench.benchmark_files import BenchmarkError
+
     try:
         return bench_command.run_bench(options)
     except BenchmarkError as error:
@@ -83,6 +91,9 @@ def _run_bench(options: argparse.Namespace) -> int:
 
 
 def _write_log_calls(options: argparse.Namespace) -> int:
+    from ..kit.treehammer_kit.payload_task import PayloadError
+    from ..kit.treehammer_load.server import log_command
+
     try:
         return log_command.write_log_calls(options)
     except PayloadError as error:
