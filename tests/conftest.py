@@ -44,6 +44,7 @@ EXPENSIVE_FIXTURES = (
     "grid",
     "secure",
     "exported",
+    "warm_dataset_roots",
     "tiny_catalogue",
 )
 

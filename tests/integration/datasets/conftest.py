@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from dataset_specs import load_generated_spec
+from warm_root import WarmDatasetRoots
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -32,6 +34,40 @@ def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
     return lambda version: root_process.prepare_dataset_root(
         version, settings.software_dir, no_progress
     )
+
+
+@pytest.fixture(scope="session")
+def warm_dataset_roots() -> Iterator[WarmDatasetRoots]:
+    """Return ROOT releases that are warm for the actions of datasets."""
+    roots = WarmDatasetRoots(root_process.GENERATE_SCRIPT)
+    yield roots
+    roots.close()
+
+
+@contextmanager
+def fork_actions(roots: WarmDatasetRoots) -> Iterator[None]:
+    """Fork the processes of datasets from ones that have loaded ROOT.
+
+    A process of its own takes two seconds of CPU for each action. Only its files are byte for byte
+    the same as a user's: ROOT writes the descriptions of classes in the order of their first use.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(root_process, "subprocess", roots)
+        yield
+
+
+@pytest.fixture(scope="module")
+def warm_actions(warm_dataset_roots: WarmDatasetRoots) -> Iterator[None]:
+    """Fork all processes of the module and its fixtures."""
+    with fork_actions(warm_dataset_roots):
+        yield
+
+
+@pytest.fixture
+def warm_actions_of_test(warm_dataset_roots: WarmDatasetRoots) -> Iterator[None]:
+    """Fork the processes of one test."""
+    with fork_actions(warm_dataset_roots):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -100,6 +100,7 @@ def test_manifest_agrees_with_uproot(tiny_catalogue: FolderCatalogue) -> None:
     assert layout.embedded_bytes == 0
 
 
+@pytest.mark.usefixtures("warm_actions_of_test")
 def test_main_tree_of_two_files_is_found(
     tiny_catalogue: FolderCatalogue, software: Software, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_main_tree_of_two_files_is_found(
     assert other.tree == "metadata"
 
 
+@pytest.mark.usefixtures("warm_actions_of_test")
 def test_files_without_tree_are_refused(software: Software, tmp_path: Path) -> None:
     catalogue = FolderCatalogue(tmp_path / "datasets")
     text = tmp_path / "text.root"
@@ -135,6 +137,7 @@ def test_files_without_tree_are_refused(software: Software, tmp_path: Path) -> N
     assert catalogue.names() == ()
 
 
+@pytest.mark.usefixtures("warm_actions_of_test")
 def test_files_of_experiments_are_measured(
     shared_data: Path, software: Software, tmp_path: Path
 ) -> None:

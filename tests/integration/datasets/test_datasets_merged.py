@@ -27,7 +27,7 @@ from treehammer.datasets.specs.generated_spec import SPECS_FOLDER
 from treehammer.datasets.specs.merged_spec import MergedSpec
 from treehammer.errors import DatasetError
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("warm_actions")]
 
 Software = Callable[[str], SoftwareRequest]
 TINY = Path(__file__).with_name("merged-tiny.toml")

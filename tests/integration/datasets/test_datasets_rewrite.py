@@ -23,7 +23,7 @@ from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.progress import no_progress
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("warm_actions")]
 
 Software = Callable[[str], SoftwareRequest]
 Make = Callable[..., Manifest]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_root import WarmRoot
 
 from treehammer import config
 from treehammer.collectors.record.measurement_record import describe_value_error
@@ -20,7 +21,6 @@ from treehammer.hctests import __file__ as hctests_file
 
 KIT = Path(providers.__file__).parents[1] / "kit"
 TTREE_READ = Path(hctests_file).parent / "ttree-read" / "read.py"
-WARM_ROOT = Path(__file__).with_name("warm_root.py")
 RELEASES = ("6.38.00", "6.40.00")
 
 MAKE_TREE_SCRIPT = """
@@ -71,40 +71,6 @@ sys.stdout.flush(); os._exit(0)
 """
 
 
-class WarmRoot:
-    """A process with a release's ROOT that forks for each payload or script."""
-
-    def __init__(self, setup: providers.SoftwareSetup) -> None:
-        self._process = subprocess.Popen(
-            [setup.python, "-W", "ignore", str(WARM_ROOT)],
-            env=dict(setup.env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *command: object, env: Mapping[str, str], folder: Path) -> tuple[int, str]:
-        """Run a script or ``-m module`` with its arguments; return exit code and output."""
-        log = folder / "output.log"
-        request = {
-            "arguments": [str(word) for word in command],
-            "env": dict(env),
-            "folder": str(folder),
-            "log": str(log),
-        }
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, "the process with ROOT has ended"
-        return int(answer), log.read_text(errors="replace")
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate(timeout=60)
-
-
 @pytest.fixture(scope="session")
 def warm_root() -> Iterator[Callable[[providers.SoftwareSetup], WarmRoot]]:
     """Function that returns the process of a released ROOT."""
@@ -112,7 +78,7 @@ def warm_root() -> Iterator[Callable[[providers.SoftwareSetup], WarmRoot]]:
 
     def get(setup: providers.SoftwareSetup) -> WarmRoot:
         if setup.python not in running:
-            running[setup.python] = WarmRoot(setup)
+            running[setup.python] = WarmRoot(setup.python, setup.env)
         return running[setup.python]
 
     yield get

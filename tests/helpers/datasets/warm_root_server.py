@@ -1,0 +1,107 @@
+"""Process of a ROOT release that forks for each script; runs in the release's Python.
+
+Loading ROOT and compiling headers take seconds of CPU, most scripts of tests milliseconds. Each
+message on the socket, whose descriptor is the first argument, is a request in JSON, sent with the
+standard streams of the script. The answers are the script's process id and later its exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+from typing import Any
+
+from treehammer_kit import root_engine
+from treehammer_kit.payload_task import RNTUPLE, TTREE, PayloadTask
+
+MAX_REQUEST_BYTES = 1_000_000
+TIME_LIMIT_S = 300
+
+
+def warm_up_payloads() -> None:
+    """Load ROOT and compile what any payload needs."""
+    root, _ = root_engine.load_root()
+    for format_name in (TTREE, RNTUPLE):
+        task = PayloadTask(
+            "timed", "events", [""], [""], 1, 1, 1.0, 1_000_000, 1.0, {}, ".", format_name
+        )
+        root_engine.warm_up(root, task, root_engine.select_reader(root, task))
+    root_engine.compile_header(root, "checksum.hpp")
+    root_engine.compile_header(root, "ntuple_checksum.hpp")
+
+
+def warm_up_datasets(scripts: str) -> None:
+    """Rewrite, measure and hash a small file, so that the JIT emits what these actions need."""
+    sys.path.insert(0, scripts)
+    import ROOT
+    from treehammer_generate.main import ACTIONS
+
+    root_engine.compile_header(ROOT, "kit.hpp")
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as channel:
+        old, new = (os.path.join(folder, f"{name}.root") for name in ("old", "new"))
+        ROOT.treehammer.WriteWarmUpFile(old, "warm")
+        files = {"paths": [old], "adler32s": [""], "tree": "warm"}
+        layout = {"compression": 101, "autoFlush": 100, "basketSize": 32000, "basketMemory": 0}
+        target = {"source": old, "path": new, "file_name": "new", "skip_unwritable": True}
+        ACTIONS["rewrite"]({**files, **layout, **target}, channel)
+        ACTIONS["measure"](files, channel)
+        ACTIONS["hashes"](files, channel)
+
+
+def run_script(request: dict[str, Any], streams: list[int]) -> None:
+    """Become the script; never returns."""
+    code = 1
+    try:
+        signal.alarm(TIME_LIMIT_S)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        os.chdir(request["folder"])
+        sys.argv = request["arguments"]
+        if sys.argv[0] == "-m":
+            del sys.argv[0]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Answer requests until the other end of the socket closes."""
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    if len(sys.argv) > 2:
+        warm_up_datasets(sys.argv[2])
+    else:
+        warm_up_payloads()
+    while True:
+        message, streams, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
+        if not message:
+            os._exit(0)
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            run_script(json.loads(message), streams)
+        for stream in streams:
+            os.close(stream)
+        requests.send(str(pid).encode())
+        _, status = os.waitpid(pid, 0)
+        requests.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+if __name__ == "__main__":
+    main()
