@@ -105,7 +105,7 @@ def prepare(release: str) -> Any:
     return providers.prepare_software(request, config.load_settings().software_dir)
 
 
-@pytest.mark.parametrize("extra", [0, 20_000])
+@pytest.mark.parametrize("extra", [0, 3_000])
 def test_releases_read_by_turns(tree_file: Path, tmp_path: Path, extra: int) -> None:
     base, other = run_launch(tmp_path, tree_file, ("6.38.00", "6.40.00"), extra)
     assert (base["root_version"], other["root_version"]) == ("6.38.00", "6.40.00")

@@ -92,7 +92,9 @@ def _make_launch(
 def test_both_sides_take_turns_and_extra_work_is_found(
     bench: Any, make_launch: MakeLaunch, order: str
 ) -> None:
-    done = bench.run(TURNS % "", *make_launch(1, order), *make_launch(2, order, "control"))
+    # The order of a control changes nothing that the first launch does not show.
+    control = make_launch(2, order, "control") if order == "AB" else []
+    done = bench.run(TURNS % "", *make_launch(1, order), *control)
     assert done.exit_code == 0, done.output + done.errors
     by_side = {}
     for record in done.records:
@@ -107,8 +109,9 @@ def test_both_sides_take_turns_and_extra_work_is_found(
         assert ("segment_cpu_log_ratio" in values) == (side == "B")
     assert by_side["timed", "A"]["passes_done"] == by_side["timed", "B"]["passes_done"]
     assert 0.2 < float(str(by_side["timed", "B"]["segment_cpu_log_ratio"])) < 0.6  # ln 1.5 is 0.41
-    assert abs(float(str(by_side["control", "B"]["segment_cpu_log_ratio"]))) < 0.2
-    assert by_side["control", "A"]["segments"] == by_side["control", "B"]["segments"]
+    if control:
+        assert abs(float(str(by_side["control", "B"]["segment_cpu_log_ratio"]))) < 0.2
+        assert by_side["control", "A"]["segments"] == by_side["control", "B"]["segments"]
 
 
 def test_payload_without_turns_runs_in_rounds(bench: Any, make_launch: MakeLaunch) -> None:
