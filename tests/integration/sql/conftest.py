@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from npm_packages import fetch_npm_package
 from store_fixtures import (  # noqa: F401 - fixtures
     export_rows,
     exported_store,
+    in_process_reader,
     other_store,
     source,
     write,
@@ -27,6 +28,7 @@ from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.store import Store
 
 JSROOT = "7.11.2"
+RELEASES = ("6.40.00", "6.38.00")
 Row = dict[str, Any]
 
 
@@ -87,26 +89,34 @@ def rows(store: Store) -> list[Row]:
     return found
 
 
-@pytest.fixture(scope="session", params=["6.40.00", "6.38.00"])
-def exported(
-    request: pytest.FixtureRequest,
+@pytest.fixture(scope="session")
+def exports(
     store: Store,
     rows: list[Row],
     release: Callable[[str], SoftwareRequest],
     tmp_path_factory: pytest.TempPathFactory,
-) -> ExportedTree:
-    """Export the database as a TTree with only one release visible."""
-    folder = tmp_path_factory.mktemp("root")
-    ready = Path(release(request.param).location)
-    (folder / ready.name).symlink_to(ready)
-    file = folder / "results.root"
-    export_file(
-        store,
-        Selection(),
-        file,
-        software_dir=folder,
-    )
-    return ExportedTree(file, rows)
+) -> Mapping[str, ExportedTree]:
+    """Export the database as a TTree with each release, the only one visible."""
+    found = {}
+    for version in RELEASES:
+        folder = tmp_path_factory.mktemp("root")
+        ready = Path(release(version).location)
+        (folder / ready.name).symlink_to(ready)
+        file = folder / "results.root"
+        export_file(
+            store,
+            Selection(),
+            file,
+            software_dir=folder,
+        )
+        found[version] = ExportedTree(file, rows)
+    return found
+
+
+@pytest.fixture(scope="session", params=RELEASES)
+def exported(request: pytest.FixtureRequest, exports: Mapping[str, ExportedTree]) -> ExportedTree:
+    """Provide each exported tree in turn."""
+    return exports[request.param]
 
 
 @pytest.fixture(scope="session")

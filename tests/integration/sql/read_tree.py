@@ -1,4 +1,7 @@
-"""Prints an export as read by TTree::Draw and RDataFrame; run by a ROOT release's Python."""
+"""Prints exports as read by TTree::Draw and RDataFrame, one a line; run by a ROOT release's Python.
+
+ROOT compiles the code for the columns of all files once, which takes most of the time.
+"""
 
 from __future__ import annotations
 
@@ -49,4 +52,5 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, ROOT.std.string) else [plain(item) for item in value]
 
 
-main(sys.argv[1])
+for argument in sys.argv[1:]:
+    main(argument)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +63,17 @@ def differences(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> li
 
 @pytest.mark.parametrize("reader", ["6.38.00", "6.40.00"])
 def test_draw_and_rdataframe(
-    exported: Any, release: Callable[[str], SoftwareRequest], reader: str
+    exports: Mapping[str, Any], release: Callable[[str], SoftwareRequest], reader: str
 ) -> None:
     python = Path(release(reader).location) / "bin" / "python"
-    run = [python, HERE / "read_tree.py", exported.file]
-    read = json.loads(subprocess.run(run, check=True, capture_output=True, timeout=300).stdout)
+    run = [python, HERE / "read_tree.py", *(each.file for each in exports.values())]
+    printed = subprocess.run(run, check=True, capture_output=True, timeout=300).stdout
+    for exported, line in zip(exports.values(), printed.splitlines(), strict=True):
+        check_reading(exported, json.loads(line))
 
+
+def check_reading(exported: Any, read: Mapping[str, Any]) -> None:
+    """Compare the output of ``read_tree.py`` with the rows of the database."""
     names = list(exported.rows[0])
     assert sorted(read["frame"]) == sorted(names)
     found = [

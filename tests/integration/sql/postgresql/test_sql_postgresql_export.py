@@ -65,6 +65,7 @@ SELECTIONS = [
 ]
 
 
+@pytest.mark.usefixtures("in_process_reader")
 @pytest.mark.parametrize("place", range(len(SELECTIONS)))
 def test_export_equals_sqlite_export(
     both: tuple[Store, Store], tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
