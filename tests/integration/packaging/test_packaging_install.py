@@ -31,7 +31,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("git", "clone", "--quiet", REPOSITORY, source, folder=REPOSITORY)
     out = source.parent / "dist"
     # The sdist is built from the tree, the wheel from the sdist, as for PyPI.
-    run(sys.executable, "-m", "build", "--outdir", out, source, folder=source)
+    build = (sys.executable, "-m", "build", "--installer", "uv")
+    run(*build, "--outdir", out, source, folder=source)
     return out
 
 

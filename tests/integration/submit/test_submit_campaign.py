@@ -194,7 +194,8 @@ def test_invalid_requests_are_rejected(local_user: LocalUser) -> None:
 def test_two_releases_read_the_shipped_test(tmp_path: Path) -> None:
     settings = config.load_settings({"data_dir": tmp_path / "data"})
     axes = {"branches": ("0.02",), "cache_mb": ("30",)}
-    request = campaign_request.CampaignRequest("ttree-read", axes, {"rounds": "1"})
+    smaller = {"repeats": "1", "rounds": "1", "passes": "2"}
+    request = campaign_request.CampaignRequest("ttree-read", axes, smaller)
     campaign, progress = submission.run_campaign(request, settings)
     assert progress.is_finished
     assert not any(progress.failures.values())

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from cli_verbs import find_command
+from click.testing import CliRunner
 from service_thread import StartService, make_body, make_sent_measurement
 
+from treehammer import config
 from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write import audit_trail
@@ -128,10 +131,8 @@ def test_audit_can_be_followed(tmp_path: Path) -> None:
                 assert following.wait(60) == 130
             finally:
                 following.kill()
-        shown = subprocess.run(
-            [*command, "--json", "--action", "revoke key"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert [row["id"] for row in json.loads(shown.stdout)] == [late.id]
+    settings = config.load_settings({"database": url}, environ={}, folder=tmp_path)
+    shown = CliRunner().invoke(
+        find_command("db"), ["audit", "--json", "--action", "revoke key"], obj=settings
+    )
+    assert [row["id"] for row in json.loads(shown.stdout)] == [late.id]
