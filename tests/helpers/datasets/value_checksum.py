@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from warm_root import WarmDatasetRoots
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
@@ -14,7 +15,6 @@ from treehammer.hctests import __file__ as hctests_file
 
 KIT = Path(providers.__file__).parents[1] / "kit"
 PAYLOAD = Path(hctests_file).parent / "ttree-read" / "read.py"
-PATIENCE_S = 600
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,12 @@ class ValueChecksum:
 
 
 def compute_value_checksum(
-    path: Path, tree: str, root: SoftwareRequest, folder: Path
+    path: Path, tree: str, root: SoftwareRequest, folder: Path, roots: WarmDatasetRoots
 ) -> ValueChecksum:
-    """Read all values of a file with a prepared ROOT; ``folder`` takes the job and its result."""
+    """Read all values of a file with a prepared ROOT, in a fork that has read no such file.
+
+    ``folder`` takes the job and its result.
+    """
     setup = providers.setup_software(root, os.environ, KIT)
     job, result = folder / "job.json", folder / "result.json"
     result.unlink(missing_ok=True)
@@ -43,16 +46,12 @@ def compute_value_checksum(
         "seed": 1,
     }
     job.write_text(json.dumps({"format": 1, "execution": execution, "settings": {}}))
-    done = subprocess.run(
-        setup.build_command("python", str(PAYLOAD)),
-        env={**setup.env, "TREEHAMMER_JOB": str(job), "TREEHAMMER_RESULT": str(result)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    command = setup.build_command("python", str(PAYLOAD))
+    variables = {"TREEHAMMER_JOB": str(job), "TREEHAMMER_RESULT": str(result)}
+    code, log = roots.provide(command[0], setup.env).run(
+        *command[1:], env={**setup.env, **variables}, folder=folder
     )
-    assert done.returncode == 0, done.stderr
+    assert code == 0, log
     values = json.loads(result.read_text())["values"]
     return ValueChecksum(
         values["value_checksum"],

@@ -139,10 +139,14 @@ class WarmDatasetRoots:
         self, command: Sequence[str], *, env: Mapping[str, str], stderr: IO[Any], **_pipes: Any
     ) -> WarmScript:
         """Start an action: Python, its options, the folder of scripts, the action."""
-        python, where = command[0], list(command).index(self._scripts)
+        where = list(command).index(self._scripts)
+        return self.provide(command[0], env).popen(command[where:], env, stderr)
+
+    def provide(self, python: str, env: Mapping[str, str]) -> WarmRoot:
+        """Return the process of a release's Python, started when it is first needed."""
         if python not in self._running:
             self._running[python] = WarmRoot(python, env, self._scripts)
-        return self._running[python].popen(command[where:], env, stderr)
+        return self._running[python]
 
     def close(self) -> None:
         """End all processes."""

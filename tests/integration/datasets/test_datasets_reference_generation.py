@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from value_checksum import compute_value_checksum
+from warm_root import WarmDatasetRoots
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -73,11 +74,14 @@ def test_runs_and_releases_write_identical_bytes(first: FolderCatalogue, make: M
 
 
 def test_releases_read_equal_values(
-    first: FolderCatalogue, software: Software, tmp_path: Path
+    first: FolderCatalogue,
+    software: Software,
+    warm_dataset_roots: WarmDatasetRoots,
+    tmp_path: Path,
 ) -> None:
     file = _file(first)
     both = [
-        compute_value_checksum(file, "events", software(version), tmp_path)
+        compute_value_checksum(file, "events", software(version), tmp_path, warm_dataset_roots)
         for version in ("6.38.00", "6.40.00")
     ]
     assert both[0] == both[1]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from measurement_factory import make_measurement, make_operation
+from store_fixtures import ExportedStore
 from store_helpers import (
     awkward_measurements,
     export_csv,
@@ -19,6 +21,7 @@ from store_helpers import (
 )
 
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
@@ -49,20 +52,34 @@ def root(release: Callable[[str], SoftwareRequest]) -> Path:
     return Path(release("6.40.00").location)
 
 
+@pytest.fixture(scope="module")
+def exported_tree(
+    exported_store: ExportedStore,
+    release: Callable[[str], SoftwareRequest],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """Export the other installation once, with small batches."""
+    folder = tmp_path_factory.mktemp("trees")
+    shutil.copy(exported_store.database, folder / "others.db")
+    software = Path(release("6.40.00").location).parent
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Store.open(f"sqlite:///{folder}/others.db") as opened,
+    ):
+        patch.setattr(arrow_schema, "BATCH_ROWS", 7)
+        return write_export(opened, folder / "all.root", software=software)
+
+
 def run(root: Path, code: str, *arguments: Path) -> None:
     command = [str(root / "bin" / "python"), "-c", code, *map(str, arguments)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 def test_tree_round_trip(
-    here: Store,
-    other_store: Store,
-    root: Path,
-    tmp_path: Path,
+    here: Store, other_store: Store, exported_tree: Path, tmp_path: Path
 ) -> None:
-    file = write_export(other_store, tmp_path / "all.root", software=root.parent)
     rows = len([*awkward_measurements()])
-    (found,) = import_file(here, file)
+    (found,) = import_file(here, exported_tree)
     assert import_counts([found]) == [(rows, 0, 0, 0)], found.problems
     assert found.describe_remarks() == []
     assert export_csv(here, tmp_path) == export_csv(other_store, tmp_path)
@@ -70,17 +87,17 @@ def test_tree_round_trip(
     assert here.campaigns() == other_store.campaigns()
     assert here.attempts(["done"]) == other_store.attempts(["done"])
     assert here.replicas() == other_store.replicas()
-    assert import_counts(import_file(here, file)) == [(0, rows, 0, 0)]
+    assert import_counts(import_file(here, exported_tree)) == [(0, rows, 0, 0)]
 
 
 def test_tree_filtered_by_rdataframe_is_imported(
     here: Store,
     other_store: Store,
+    exported_tree: Path,
     root: Path,
     tmp_path: Path,
 ) -> None:
-    file = write_export(other_store, tmp_path / "all.root", software=root.parent)
-    run(root, SNAPSHOT, file, tmp_path / "some.root")
+    run(root, SNAPSHOT, exported_tree, tmp_path / "some.root")
     selection = Selection.parse(wheres=["job_id!=numbers"])
     (found,) = import_file(here, tmp_path / "some.root")
     assert found.problems == []
@@ -92,13 +109,13 @@ def test_tree_filtered_by_rdataframe_is_imported(
 def test_tree_merged_by_hadd_is_imported(
     here: Store,
     other_store: Store,
+    exported_tree: Path,
     root: Path,
     tmp_path: Path,
 ) -> None:
-    one = write_export(other_store, tmp_path / "one.root", software=root.parent)
     other_store.add([make_measurement(job="later")])
     two = write_export(other_store, tmp_path / "two.root", software=root.parent)
-    run(root, MERGE, tmp_path / "both.root", one, two)
+    run(root, MERGE, tmp_path / "both.root", exported_tree, two)
     rows = len([*awkward_measurements()])
     assert import_counts(import_file(here, tmp_path / "both.root")) == [(rows + 1, rows, 0, 0)]
     assert read_contents(here) == read_contents(other_store)
