@@ -17,7 +17,7 @@ from treehammer.web.figures.drawing import draw_chart
 from treehammer.web.figures.phase_chart import PhaseChart, chart_phases
 
 #: Columns of an execution in another order than its phases, with a phase that took no time.
-TIMES = {
+TIMES: dict[str, Any] = {
     "loop_wall_s": 20.0,
     "loop_user_s": 14.0,
     "loop_sys_s": 1.5,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
@@ -35,7 +36,12 @@ def service(
     folders = {"here.0": {1: sandbox}}
     batch = SimpleNamespace(sandboxes=lambda batch_id: folders.get(batch_id, {}))
     monkeypatch.setattr(whole_logs, "open_batch_system", lambda *_: batch)
-    failed = {"failure_class": "payload", "log_excerpt": OUTPUT[-50:], "round": 2, "position": 1}
+    failed: dict[str, Any] = {
+        "failure_class": "payload",
+        "log_excerpt": OUTPUT[-50:],
+        "round": 2,
+        "position": 1,
+    }
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         jobs = [
             make_job_row(name, campaign_id="c", batch_system="local", batch_id=f"{name}.0")
