@@ -16,6 +16,7 @@ from service_load import ServiceForker
 from spool_harness import SpoolHarness
 
 from treehammer import config
+from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
@@ -61,6 +62,11 @@ class CommandLineUser:
         done = self.run_command(*words, "--json")
         assert done.returncode == exit_code, done.stderr
         return json.loads(done.stdout)
+
+    def list_campaigns(self) -> list[CampaignRow]:
+        """List the campaigns in the database."""
+        with Store.open(self.settings.database) as store:
+            return store.campaigns()
 
     def read_measurements(self, *columns: str) -> list[Mapping[str, Any]]:
         """Read these columns and those of the failure of every measurement."""

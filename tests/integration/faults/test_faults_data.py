@@ -144,13 +144,13 @@ def test_changed_dataset_is_refused_at_planning(
     expected: str,
 ) -> None:
     spoil(change)
-    before = len(user.run_json_command("status"))
+    before = user.list_campaigns()
     done = user.run_command("submit", str(test_folder), "--wait")
     assert done.returncode == 2
     assert "the dataset 'codecs' has changed and is refused" in done.stderr
     assert expected in done.stderr
     assert "add the files again: treehammer datasets add" in done.stderr
-    assert len(user.run_json_command("status")) == before
+    assert user.list_campaigns() == before
 
 
 def run_alone(rendered: Path, kind: str, **change: Any) -> list[Mapping[str, Any]]:
