@@ -179,7 +179,7 @@ def load_counted_work(store: ResultsReader, verdicts: Sequence[VerdictRow]) -> l
         return []
     first = verdicts[0]
     pairs = pair_counts(store.instruction_counts(tests), first.axis, first.a, first.b)
-    return _select_counted_work(pairs, verdicts)
+    return _select_counted_work(pairs, verdicts) if pairs else []
 
 
 def _list_compared_tests(verdicts: Iterable[VerdictRow]) -> set[str]:

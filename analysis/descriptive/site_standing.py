@@ -161,8 +161,8 @@ def score_partition(
 ) -> float:
     """Score how well parts explain a site's difference: the lower, the better.
 
-    Schwarz's criterion for a model in which each part has a relative difference of its own: many
-    parts must explain more than few.
+    Schwarz's criterion, per measurement, for a model in which each part has a relative difference
+    of its own: many parts must explain more than few.
 
     Args:
         groups: as for :func:`split_difference`.
@@ -176,7 +176,7 @@ def score_partition(
     if not count:
         return math.inf
     squares = math.fsum(map(_sum_residuals, parts.values()))
-    return count * math.log(max(squares / count, _LEAST_VARIANCE)) + len(parts) * math.log(count)
+    return math.log(max(squares / count, _LEAST_VARIANCE)) + len(parts) * math.log(count) / count
 
 
 def _sum_residuals(pairs: Sequence[tuple[Moments, float]]) -> float:

@@ -16,7 +16,7 @@ from treehammer.collectors.record.failures import NOT_SUPPORTED
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.outcomes import has_outcome, is_bad, literal_text, outcome_column
+from treehammer.sql.core.outcomes import has_outcome, is_bad
 from treehammer.sql.core.row_mapping import fetch_rows
 from treehammer.sql.core.rows import CampaignRow, VerdictRow
 from treehammer.sql.core.schema import (
@@ -198,16 +198,22 @@ def _count_outcomes(
     connection: sa.Connection, campaign_ids: Sequence[str], outcomes: dict[str, Counter[Outcome]]
 ) -> None:
     """Add the measurements of campaigns by outcome; only unsupported ones are read one by one."""
+    # Sums follow the index; groups by outcome would be sorted first, in three times the time.
     campaign_id, count = measurement.c.campaign_id, sa.func.count()
-    failed = measurement.c.failure_class.is_not(None)
-    label = sa.case(
-        (failed, literal_text(Outcome.FAILED.value)), else_=outcome_column(indexed_only=True)
-    )
+    failed = sa.func.count(measurement.c.failure_class)
+    is_good = sa.and_(measurement.c.failure_class.is_(None), measurement.c.plausible == sa.true())
+    good = sa.func.sum(sa.case((is_good, 1), else_=0))
     of_campaigns = sa.select(campaign_id, count).where(campaign_id.in_(campaign_ids))
-    for id_, number, outcome in connection.execute(
-        of_campaigns.add_columns(label).group_by(campaign_id, label)
+    for id_, number, failures, successes in connection.execute(
+        of_campaigns.add_columns(failed, good).group_by(campaign_id)
     ):
-        outcomes[id_][Outcome(outcome)] += number
+        implausible = number - failures - int(successes)
+        counts = {
+            Outcome.GOOD: int(successes),
+            Outcome.FAILED: failures,
+            Outcome.IMPLAUSIBLE: implausible,
+        }
+        outcomes[id_].update({outcome: some for outcome, some in counts.items() if some})
     unsupported = of_campaigns.where(
         measurement.c.failure_class.in_(UNSUPPORTED_LABELS),
         measurement.c.failure_kind == NOT_SUPPORTED,

@@ -137,7 +137,7 @@ class DataTable:
         """Number of rows before a reader's filter."""
         return len(self.rows if self.arranged_from is None else self.arranged_from)
 
-    @property
+    @cached_property
     def shown_rows(self) -> Sequence[Row]:
         """Rows shown on a page."""
         if self.max_rows is None or len(self.rows) <= self.max_rows:

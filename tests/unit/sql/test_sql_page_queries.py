@@ -16,6 +16,10 @@ from treehammer.sql.write.store import Store
             lambda store: overview_queries.list_latest_comparisons(store, 5, since_us=1),
             "ix_verdict_latest",
         ),
+        (
+            lambda store: overview_queries.fetch_campaign_states(store, ["c"]),
+            "COVERING INDEX ix_measurement_counts",
+        ),
         (overview_queries.list_first_measurements, "ix_rollup_day_subject (subject_id=?)"),
         (
             lambda store: overview_queries.list_active_campaigns(store, ["queued", "running"]),

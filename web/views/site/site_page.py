@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from starlette.requests import Request
@@ -74,8 +73,7 @@ from treehammer.web.views.site.site_standing_view import (
 )
 
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
-#: Days before the last one shown, and measurements in them, whose wall time is broken down.
-EXPLAINED_DAYS = 7
+#: Measurements of the newest days whose wall time is broken down.
 MAX_EXPLAINED = 200
 
 
@@ -165,15 +163,12 @@ def _state_tables(store: Store, site: str, request: Request) -> dict[str, DataTa
 
 def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
     """Explain the site's newest measurements of the last days shown."""
-    first = query.last - timedelta(days=min(query.day_count, EXPLAINED_DAYS) - 1)
-    days = calendar_days.day_number(first), calendar_days.day_number(query.last)
-    ids = site_history.list_newest_solo(store, query.site, *days, MAX_EXPLAINED)
+    ids = site_history.list_newest_solo(store, query.site, *query.recent_day_numbers, MAX_EXPLAINED)
     selection = Selection(conditions=(Condition("measurement_id", "=", tuple(ids)),))
     with store.snapshot() as snapshot:
         rows = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS)) if ids else []
-    note = (
-        f"The newest {MAX_EXPLAINED} at most, from {first} to {query.last}, whatever the filters."
-    )
+    days = f"from {query.recent_first} to {query.last}"
+    note = f"The newest {MAX_EXPLAINED} at most, {days}, whatever the filters."
     return explain_efficiency(query.site or "Work without a site", rows, note)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 
 from starlette.requests import Request
 
@@ -24,6 +24,8 @@ from treehammer.web.views.shared.site_columns import (
 
 #: Windows of at least this many days are shown by week.
 WEEKLY_FROM_DAYS = 90
+#: Newest days whose single measurements are read; roll-ups cover the other days.
+RECENT_DAYS = 7
 #: Parameter -> column of the workload that it filters.
 FILTERS = {
     "test": "test_name",
@@ -48,6 +50,16 @@ class SiteQuery:
     def day_numbers(self) -> tuple[int, int]:
         """First and last day as database day numbers."""
         return calendar_days.day_number(self.first), calendar_days.day_number(self.last)
+
+    @property
+    def recent_first(self) -> date:
+        """First of the newest days, whose single measurements are read."""
+        return self.last - timedelta(days=min(self.day_count, RECENT_DAYS) - 1)
+
+    @property
+    def recent_day_numbers(self) -> tuple[int, int]:
+        """First and last of the newest days."""
+        return calendar_days.day_number(self.recent_first), calendar_days.day_number(self.last)
 
     @property
     def work_filters(self) -> dict[str, str]:

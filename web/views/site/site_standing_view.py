@@ -43,6 +43,7 @@ class StandingView:
         rows: parts of the difference by kind, the largest first.
         contrasts: conditions in which most of the better sites differ.
         better_sites: the sites that these are compared with.
+        measured_note: which days the hosts and CPU models are from; '' for all.
     """
 
     title: str
@@ -50,6 +51,7 @@ class StandingView:
     rows: Sequence[Row]
     contrasts: Sequence[ConditionContrast] = ()
     better_sites: Sequence[str] = ()
+    measured_note: str = ""
 
     def build_contrast_table(self) -> DataTable:
         """Build the table of conditions that differ at better sites."""
@@ -99,7 +101,8 @@ class StandingView:
         )
         caption = f"Parts of the difference in {self.title}"
         hidden = len(self.rows) - len(shown)
-        note = f"{hidden} smaller parts are in CSV and JSON." if hidden else ""
+        more = f"{hidden} smaller parts are in CSV and JSON." if hidden else ""
+        note = " ".join(filter(None, (self.measured_note, more)))
         return DataTable("parts", caption, columns, shown, "Nothing to split.", note)
 
 
@@ -126,7 +129,17 @@ def describe_standing(
         sentences += _describe_main_part(standing, rows)
     better_sites = standing.better_sites[:MAX_BETTER_SITES]
     contrasts = _contrast_sites(store, query, better_sites) if better_sites else []
-    return StandingView(title, " ".join(sentences), rows, contrasts, better_sites)
+    is_recent = query.recent_first > query.first
+    measured = any(row["kind"] in _MEASURED for row in rows)
+    note = f"Hosts and CPU models are those from {query.recent_first} on."
+    return StandingView(
+        title,
+        " ".join(sentences),
+        rows,
+        contrasts,
+        better_sites,
+        note if is_recent and measured else "",
+    )
 
 
 def _contrast_sites(
@@ -217,7 +230,8 @@ def _load_groups(
     store: Store, query: SiteQuery, kinds: Sequence[str]
 ) -> dict[str, list[tuple[str, WorkKey, Moments]]]:
     """Load the site's moments by several columns and work; none if too many would be read."""
-    first, last = query.day_numbers
+    # Roll-ups know neither hosts nor CPU models: a month of their measurements takes too long.
+    first, last = query.recent_day_numbers if kinds == _MEASURED else query.day_numbers
     figure = FigureQuery(
         (query.metric,),
         (*kinds, *WORKLOAD_COLUMNS),
