@@ -9,7 +9,7 @@ import argparse
 import json
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,12 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
     with tempfile.TemporaryDirectory() as folder, run_storage(SITES) as storage:
         bench = _StreamBench(Path(folder), storage)
         for direction in DIRECTIONS:
-            for slowed in (False, True):
-                found = bench.run(direction, options.stream_clients, options.stream_files, slowed)
-                rows += found
-                if slowed:
-                    figures.append(_compare_servers(direction, found))
+            before, slowed = (
+                bench.run(direction, options.stream_clients, options.stream_files, is_slowed)
+                for is_slowed in (False, True)
+            )
+            rows += [*before, *slowed]
+            figures += _compare_servers(direction, before, slowed)
     write_rows("streams", rows)
     _print_table(rows)
     return figures
@@ -127,15 +128,18 @@ def _summarize(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**figures, **dict(zip(tails, values, strict=True))}
 
 
-def _compare_servers(direction: str, rows: Sequence[dict[str, Any]]) -> RatioFigure:
-    """Divide the slow server's median by the largest of the others."""
-    medians = {row["server"]: row["p50_s"] for row in rows if row["server"].startswith("SITE_")}
-    (slow,) = (name for name in medians if name.startswith(SLOW_SITE))
-    others = [median for name, median in medians.items() if name != slow]
-    return RatioFigure(
-        f"{direction}: median time of a file, slow server / slowest of the others",
-        medians[slow] / max(others),
+def _compare_servers(
+    direction: str, before: Sequence[dict[str, Any]], slowed: Sequence[dict[str, Any]]
+) -> Iterator[RatioFigure]:
+    """Divide each server's median by its own without a slow server: their distances differ."""
+    own, with_slow = (
+        {row["server"].split()[0]: row["p50_s"] for row in rows if row["server"] != "all"}
+        for rows in (before, slowed)
     )
+    ratios = {name: with_slow[name] / own[name] for name in with_slow if name in own}
+    title = f"{direction}: median time of a file, with / without the slow server"
+    yield RatioFigure(f"{title}, itself", ratios.pop(SLOW_SITE))
+    yield RatioFigure(f"{title}, largest of the others", max(ratios.values()))
 
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:

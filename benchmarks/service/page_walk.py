@@ -100,7 +100,7 @@ def build_questions() -> list[Question]:
     since = f"since {planted_world.find_slow_day()}"
     base, slower = map(re.escape, (planted_world.BASE, planted_world.SLOWER))
     variants = f"{len(planted_world.SLOWER_VARIANTS)} of 24"
-    percent = r"(4\.[89]|5\.[01]) %"
+    percent = r"(4\.[7-9]|5\.[0-3]) %"
     site = re.escape(planted_world.INEFFICIENT_SITE)
     return [
         Question(
