@@ -202,16 +202,15 @@ def _count_outcomes(
     campaign_id, count = measurement.c.campaign_id, sa.func.count()
     failed = sa.func.count(measurement.c.failure_class)
     is_good = sa.and_(measurement.c.failure_class.is_(None), measurement.c.plausible == sa.true())
-    good = sa.func.sum(sa.case((is_good, 1), else_=0))
+    good = sa.func.count(sa.case((is_good, campaign_id)))
     of_campaigns = sa.select(campaign_id, count).where(campaign_id.in_(campaign_ids))
     for id_, number, failures, successes in connection.execute(
         of_campaigns.add_columns(failed, good).group_by(campaign_id)
     ):
-        implausible = number - failures - int(successes)
         counts = {
-            Outcome.GOOD: int(successes),
+            Outcome.GOOD: successes,
             Outcome.FAILED: failures,
-            Outcome.IMPLAUSIBLE: implausible,
+            Outcome.IMPLAUSIBLE: number - failures - successes,
         }
         outcomes[id_].update({outcome: some for outcome, some in counts.items() if some})
     unsupported = of_campaigns.where(
