@@ -133,7 +133,11 @@ def _compare_servers(
 ) -> Iterator[RatioFigure]:
     """Divide each server's median by its own without a slow server: their distances differ."""
     own, with_slow = (
-        {row["server"].split()[0]: row["p50_s"] for row in rows if row["server"] != "all"}
+        {
+            row["server"].split()[0]: row["p50_s"]
+            for row in rows
+            if row["server"].startswith("SITE_")
+        }
         for rows in (before, slowed)
     )
     ratios = {name: with_slow[name] / own[name] for name in with_slow if name in own}

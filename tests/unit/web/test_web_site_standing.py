@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -168,6 +168,27 @@ def test_too_many_measurements_are_not_read(
     monkeypatch.setattr("treehammer.web.views.site.site_standing_view.MAX_READ", 3)
     kinds = {row["kind"] for row in service.load_tables("/sites/SLOW")["parts"]}
     assert kinds == {"variant", "door"}
+
+
+def test_hosts_are_those_of_the_newest_days(tmp_path: Path) -> None:
+    def day_before(days: int) -> int:
+        return int((TODAY - timedelta(days=days)).strftime("%Y%m%d"))
+
+    # The first and the last day of the newest seven, and the day before them.
+    hosts = {"today": 0, "week": 6, "earlier": 7}
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add(
+            make_measurement(
+                f"{site}-{host}", site=site, host=host, day=day_before(days), eff_job=efficiency
+            )
+            for site, efficiency in (("A", 0.6), ("B", 0.9))
+            for host, days in hosts.items()
+        )
+    with run_service(tmp_path, reading_open=True) as running:
+        rows = running.load_tables("/sites/A")["parts"]
+        page = running.load_page("/sites/A")
+    assert {row["name"] for row in rows if row["kind"] == "host"} == {"today", "week"}
+    assert f"Hosts and CPU models are those from {TODAY - timedelta(days=6)} on." in page
 
 
 def test_chart_takes_some_of_many_sites_and_the_place_all(
