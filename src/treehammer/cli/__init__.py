@@ -39,7 +39,7 @@ class LazyCommand:
 #: Commands by section of ``treehammer --help``, in the order of a user's work.
 SECTIONS: dict[str, dict[str, LazyCommand]] = {
     "Get started": {
-        "demo": LazyCommand("demo:demo", "Compare two ROOT releases on this machine."),
+        "demo": LazyCommand("cli.demo_command:demo", "Compare two ROOT releases on this machine."),
         "tests": LazyCommand("submit.cli.tests_check_command:tests", "List, show and check tests."),
         "datasets": LazyCommand(
             "submit.cli.datasets_verify_command:datasets", "Make, place and verify datasets."
@@ -51,7 +51,9 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "doctor": LazyCommand(
             "submit.cli.doctor_command:doctor", "Check this installation; name remedies."
         ),
-        "config": LazyCommand("config_command:config_group", "Show settings and their sources."),
+        "config": LazyCommand(
+            "cli.config_command:config_group", "Show settings and their sources."
+        ),
     },
     "Measure": {
         "submit": LazyCommand(
