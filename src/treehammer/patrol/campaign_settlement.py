@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
@@ -15,7 +15,7 @@ from treehammer.patrol.patrol_file import BackOffRule
 from treehammer.patrol.start_times import US
 from treehammer.sql.core.rows import CampaignRow, PatrolChargeRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.watch.patrol_starts import FINISHED, PatrolStarts, SiteCharge
+from treehammer.sql.watch.patrol_starts import FINISHED, PROBE, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.campaign_polling import make_tracker, poll_campaign
 from treehammer.text_formatting import format_share, join_lines
@@ -39,12 +39,18 @@ _TEST_FAILURES = ("payload", "data-check")
 
 
 @dataclass
-class _SiteTally:
-    """Running totals of a campaign at one site."""
+class SiteTally:
+    """Running totals of a campaign at one site: of its jobs, and of the reads from its storage.
+
+    ``not_blamed`` counts failures of the test and of other sites' storage; ``served`` and
+    ``not_served`` count reads by jobs of other sites.
+    """
 
     planned: int = 0
     good: int = 0
-    test_failures: int = 0
+    not_blamed: int = 0
+    served: int = 0
+    not_served: int = 0
     cpu_s: float = 0.0
     bytes: int = 0
     with_cpu: int = 0
@@ -52,20 +58,40 @@ class _SiteTally:
     never_started: int = 0
 
     @property
-    def trouble_share(self) -> float:
+    def job_trouble(self) -> float | None:
         """Share of the planned measurements that failed, or are missing, through the site."""
-        return 1 - (self.good + self.test_failures) / self.planned if self.planned else 0.0
+        return 1 - (self.good + self.not_blamed) / self.planned if self.planned else None
+
+    @property
+    def storage_trouble(self) -> float | None:
+        """Share of other sites' reads that failed through the storage; None without any."""
+        reads = self.served + self.not_served
+        return self.not_served / reads if reads else None
 
 
 class CampaignSettlement:
-    """Follows campaigns of a patrol until all jobs have ended, and settles them."""
+    """Follows campaigns of a patrol until all jobs have ended, and settles them.
+
+    Args:
+        settings: all settings.
+        store: the database.
+        starts: the starts of the patrol.
+        back_off: rule of the back-off from sites.
+        storage_failures: failure classes that count against the storage that was read.
+    """
 
     def __init__(
-        self, settings: Settings, store: Store, starts: PatrolStarts, back_off: BackOffRule
+        self,
+        settings: Settings,
+        store: Store,
+        starts: PatrolStarts,
+        back_off: BackOffRule,
+        storage_failures: Collection[str],
     ) -> None:
         self._store = store
         self._starts = starts
         self._back_off = back_off
+        self._storage_failures = frozenset(storage_failures)
         self._tracker = make_tracker(store, settings)
 
     def follow(self, start: PatrolStartRow, now_us: int) -> bool:
@@ -92,36 +118,64 @@ class CampaignSettlement:
         return True
 
     def _settle(self, start: PatrolStartRow, campaign: CampaignRow, message: str) -> None:
-        tallies = self._tally_sites(campaign)
+        tallies = tally_sites(self._store, campaign.id, self._storage_failures)
         charges = self._starts.charges(start.campaign_id)
-        used = {row.site: _measure_use(row, tallies.get(row.site)) for row in charges}
-        judge = _make_judge(start, tallies, self._back_off)
+        reads_elsewhere = bool(PatrolRequest.parse(start.request).from_sites)
+        used = measure_use(charges, tallies, reads_elsewhere=reads_elsewhere)
+        judge = make_judge(start, tallies, self._back_off)
         if self._starts.settle(start, used, judge, state=FINISHED, message=message):
             _LOG.info("%s: campaign %s has ended", start.entry, start.campaign_id)
 
-    def _tally_sites(self, campaign: CampaignRow) -> dict[str, _SiteTally]:
-        tallies: dict[str, _SiteTally] = defaultdict(_SiteTally)
-        jobs = self._store.jobs(campaign.id)
-        started = {attempt.job_id for attempt in self._store.attempts(job.id for job in jobs)}
-        for job in jobs:
-            tallies[job.site].planned += job.planned_measurements
-            if job.id not in started:
-                tallies[job.site].never_started += job.planned_measurements
-        selection = Selection(conditions=(Condition("campaign_id", "=", campaign.id),))
-        for row in self._store.measurements(selection, _COLUMNS):
-            here = tallies[str(row["site"])]
-            here.good += classify_outcome(row) is Outcome.GOOD
-            here.test_failures += row["failure_class"] in _TEST_FAILURES
-            user, system = row["payload_user_s"], row["payload_sys_s"]
-            if isinstance(user, float):
-                here.cpu_s += user + (system if isinstance(system, float) else 0.0)
-                here.with_cpu += 1
-            size = _measured_bytes(row)
-            if size is not None:
-                storage = tallies[str(row["storage_site"] or row["site"])]
-                storage.bytes += size
-                storage.with_bytes += 1
-        return dict(tallies)
+
+def tally_sites(
+    store: Store, campaign_id: str, storage_failures: Collection[str]
+) -> dict[str, SiteTally]:
+    """Sum the jobs and measurements of a campaign by site.
+
+    Args:
+        store: the database.
+        campaign_id: the campaign.
+        storage_failures: failure classes that count against the storage that was read.
+    """
+    tallies: dict[str, SiteTally] = defaultdict(SiteTally)
+    jobs = store.jobs(campaign_id)
+    started = {attempt.job_id for attempt in store.attempts(job.id for job in jobs)}
+    for job in jobs:
+        tallies[job.site].planned += job.planned_measurements
+        if job.id not in started:
+            tallies[job.site].never_started += job.planned_measurements
+    selection = Selection(conditions=(Condition("campaign_id", "=", campaign_id),))
+    for row in store.measurements(selection, _COLUMNS):
+        here = tallies[str(row["site"])]
+        storage = tallies[str(row["storage_site"] or row["site"])]
+        _count_outcome(row, here, storage, storage_failures)
+        user, system = row["payload_user_s"], row["payload_sys_s"]
+        if isinstance(user, float):
+            here.cpu_s += user + (system if isinstance(system, float) else 0.0)
+            here.with_cpu += 1
+        size = _measured_bytes(row)
+        if size is not None:
+            storage.bytes += size
+            storage.with_bytes += 1
+    return dict(tallies)
+
+
+def _count_outcome(
+    row: Mapping[str, object],
+    here: SiteTally,
+    storage: SiteTally,
+    storage_failures: Collection[str],
+) -> None:
+    """Count an outcome at the site of the job, and at another site whose storage it read."""
+    is_good = classify_outcome(row) is Outcome.GOOD
+    is_test_failure = row["failure_class"] in _TEST_FAILURES
+    here.good += is_good
+    here.not_blamed += is_test_failure
+    if here is not storage:
+        is_storage_failure = row["failure_class"] in storage_failures and not is_test_failure
+        here.not_blamed += is_storage_failure
+        storage.served += is_good
+        storage.not_served += is_storage_failure
 
 
 def _measured_bytes(row: Mapping[str, object]) -> int | None:
@@ -135,47 +189,88 @@ def _measured_bytes(row: Mapping[str, object]) -> int | None:
     return None
 
 
-def _measure_use(charge: PatrolChargeRow, tally: _SiteTally | None) -> SiteCharge:
-    """Return the cost of a campaign at a site.
+def measure_use(
+    charges: Iterable[PatrolChargeRow],
+    tallies: Mapping[str, SiteTally],
+    *,
+    reads_elsewhere: bool,
+) -> dict[str, SiteCharge]:
+    """Return the cost of a campaign at each site.
 
-    What started and was not measured is charged with its share of the reservation.
+    What started and was not measured is charged with its share of the reservation. If jobs read the
+    storage of other sites, that share of the bytes is the same for each storage, because it is not
+    known which of them a lost job would have read.
     """
-    if tally is None or not tally.planned:
-        return SiteCharge(charge.reserved_cpu_s, charge.reserved_bytes)
-    started = tally.planned - tally.never_started
-    cpu_share = max(0, started - tally.with_cpu) / tally.planned
-    bytes_share = max(0, started - tally.with_bytes) / tally.planned
-    return SiteCharge(
-        tally.cpu_s + cpu_share * charge.reserved_cpu_s,
-        tally.bytes + round(bytes_share * charge.reserved_bytes),
-    )
+    total = SiteTally()
+    for one in tallies.values():
+        total.planned += one.planned
+        total.never_started += one.never_started
+        total.with_bytes += one.with_bytes
+    nothing = SiteTally()
+    used: dict[str, SiteCharge] = {}
+    for row in charges:
+        tally = tallies.get(row.site, nothing)
+        readers = total if reads_elsewhere else tally
+        used[row.site] = SiteCharge(
+            tally.cpu_s + _unmeasured_share(tally, tally.with_cpu) * row.reserved_cpu_s,
+            tally.bytes
+            + round(_unmeasured_share(readers, readers.with_bytes) * row.reserved_bytes),
+        )
+    return used
 
 
-def _make_judge(
-    start: PatrolStartRow, tallies: Mapping[str, _SiteTally], rule: BackOffRule
+def _unmeasured_share(tally: SiteTally, measured: int) -> float:
+    """Return the share of the planned measurements that started and lack a value."""
+    if not tally.planned:
+        return 1.0
+    return max(0, tally.planned - tally.never_started - measured) / tally.planned
+
+
+def _find_trouble(tallies: Mapping[str, SiteTally], rule: BackOffRule) -> dict[str, float]:
+    """Return the share of trouble of each site about which a campaign says something."""
+    found: dict[str, float] = {}
+    for shares in (
+        {site: tally.job_trouble for site, tally in tallies.items()},
+        {site: tally.storage_trouble for site, tally in tallies.items()},
+    ):
+        known = {site: share for site, share in shares.items() if share is not None}
+        # If every one of several sites fails, the cause is the test or something central.
+        if len(known) > 1 and all(share >= rule.failed_share for share in known.values()):
+            continue
+        for site, share in known.items():
+            found[site] = max(share, found.get(site, 0.0))
+    return found
+
+
+def make_judge(
+    start: PatrolStartRow, tallies: Mapping[str, SiteTally], rule: BackOffRule
 ) -> Callable[[PatrolSiteRow, int], PatrolSiteRow]:
     """Return a function that updates the back-off of a site after a campaign."""
-    shares = {site: tally.trouble_share for site, tally in tallies.items() if tally.planned}
-    # If every one of several sites fails, the cause is the test or something central.
-    everywhere = len(shares) > 1 and all(share >= rule.failed_share for share in shares.values())
+    trouble = _find_trouble(tallies, rule)
+    is_probe = start.occasion.startswith(PROBE)
 
     def judge(site: PatrolSiteRow, now_us: int) -> PatrolSiteRow:
-        share = shares.get(site.site)
         # A campaign that began before the last change shows an earlier state of the site.
-        if share is None or everywhere or start.claimed_us < site.changed_us:
+        if start.claimed_us < site.changed_us:
             return site
+        share = trouble.get(site.site)
+        if share is None:
+            # A probe that failed through its partner or the test is repeated.
+            return _delay_probe(site, rule, now_us) if is_probe and site.failures else site
         if share >= rule.failed_share:
-            failures = site.failures + 1
-            probe_us = now_us + rule.delay_s(failures) * US
             reason = f"{format_share(share)} of campaign {start.campaign_id} failed"
-            return replace(
-                site, failures=failures, probe_us=probe_us, changed_us=now_us, reason=reason
-            )
+            worse = replace(site, failures=site.failures + 1, reason=reason)
+            return _delay_probe(worse, rule, now_us)
         if site.failures:
             return replace(site, failures=0, probe_us=None, changed_us=now_us, reason="")
         return site
 
     return judge
+
+
+def _delay_probe(site: PatrolSiteRow, rule: BackOffRule, now_us: int) -> PatrolSiteRow:
+    probe_us = now_us + rule.delay_s(site.failures) * US
+    return replace(site, probe_us=probe_us, changed_us=now_us)
 
 
 def follow_all(

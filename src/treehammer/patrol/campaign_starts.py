@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,51 @@ _UNLIMITED = 2**31
 
 
 @dataclass(frozen=True)
+class StartSites:
+    """Names of the sites of a campaign.
+
+    Attributes:
+        storage: sites whose storage is read.
+        runners: sites that run the jobs; empty: each site reads its own storage.
+    """
+
+    storage: tuple[str, ...]
+    runners: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All sites, each once."""
+        return tuple(dict.fromkeys((*self.storage, *self.runners)))
+
+    def without(self, others: Collection[str]) -> StartSites | None:
+        """Return the sites without some others; None if nothing can run then."""
+        storage = _drop_names(self.storage, others)
+        runners = _drop_names(self.runners, others)
+        if not storage or (self.runners and not runners):
+            return None
+        return StartSites(storage, runners)
+
+    def narrow_to(self, site: str, avoided: Collection[str]) -> StartSites:
+        """Return the pair of sites that a probe of one of these sites uses.
+
+        Args:
+            site: the site to probe.
+            avoided: sites that its partner should not be, if there are others.
+        """
+        if not self.runners:
+            return StartSites((site,))
+        storage, runners = (
+            site if site in names else next((one for one in names if one not in avoided), names[0])
+            for names in (self.storage, self.runners)
+        )
+        return StartSites((storage,), (runners,))
+
+
+def _drop_names(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
+    return tuple(one for one in names if one not in others)
+
+
+@dataclass(frozen=True)
 class PatrolRequest:
     """Request of a campaign as the claim stores it: enough to repeat the submission."""
 
@@ -47,13 +92,15 @@ class PatrolRequest:
     jobs_in_flight: int = 1
     max_jobs: int = 0
     time_limit_s: int = 86_400
+    from_sites: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> PatrolRequest:
         """Parse a stored request."""
         values: dict[str, Any] = json.loads(text)
         axes = {axis: tuple(some) for axis, some in values.pop("axes").items()}
-        return cls(axes=axes, sites=tuple(values.pop("sites")), **values)
+        sites, runners = values.pop("sites"), values.pop("from_sites", ())
+        return cls(axes=axes, sites=tuple(sites), from_sites=tuple(runners), **values)
 
     def format(self) -> str:
         """Format the request as JSON."""
@@ -66,6 +113,7 @@ class PatrolRequest:
             axes=self.axes,
             overrides=self.overrides,
             sites=self.sites,
+            from_sites=self.from_sites,
             name=self.name,
             options=SubmissionOptions(Pace(self.jobs_in_flight)),
             created_us=self.created_us,
@@ -75,13 +123,14 @@ class PatrolRequest:
 
 
 def make_start_request(
-    entry: PatrolEntry, occasion: Occasion, sites: Collection[str], now_us: int, *, probe: bool
+    entry: PatrolEntry, occasion: Occasion, sites: StartSites, now_us: int, *, probe: bool
 ) -> PatrolRequest:
     """Make the request of an entry on an occasion; that of a probe has a single job."""
     stamp = occasion.name.partition(":")[2]
     return PatrolRequest(
         test_spec=occasion.spec,
-        sites=tuple(sites),
+        sites=sites.storage,
+        from_sites=sites.runners,
         name=f"{entry.name} {occasion.name.partition(':')[0]} {stamp[:40]}",
         created_us=now_us,
         axes={**entry.axes, **occasion.axes},
@@ -90,6 +139,21 @@ def make_start_request(
         max_jobs=1 if probe else 0,
         time_limit_s=entry.time_limit_s,
     )
+
+
+def select_entry_sites(entry: PatrolEntry, settings: Settings) -> StartSites:
+    """Return the sites of an entry.
+
+    Raises:
+        ConfigError: a site is unknown.
+    """
+    storage, runners = (
+        tuple(
+            one.name for one in select_sites(words, settings, option=f"entries.{entry.name}.{key}")
+        )
+        for key, words in (("sites", entry.sites), ("from", entry.from_sites))
+    )
+    return StartSites(storage, runners)
 
 
 class CampaignStarter:
@@ -103,19 +167,15 @@ class CampaignStarter:
         self._starts = starts
         self._file = file
 
-    def select_site_names(self, entry: PatrolEntry) -> tuple[str, ...]:
-        """Return the names of an entry's sites.
-
-        Raises:
-            ConfigError: a site is unknown.
-        """
-        return tuple(site.name for site in select_sites(entry.sites, self._settings))
+    def select_sites(self, entry: PatrolEntry) -> StartSites:
+        """Return the sites of an entry; see :func:`select_entry_sites`."""
+        return select_entry_sites(entry, self._settings)
 
     def start_campaign(
         self,
         entry: PatrolEntry,
         occasion: Occasion,
-        sites: Collection[str],
+        sites: StartSites,
         now_us: int,
         *,
         probe: bool = False,
@@ -128,7 +188,7 @@ class CampaignStarter:
         Args:
             entry: the entry.
             occasion: the occasion.
-            sites: names of the sites, at least one.
+            sites: the sites.
             now_us: time of the request, microseconds since 1970 UTC.
             probe: run a single job.
             message: for people, stored with the start.
@@ -140,8 +200,9 @@ class CampaignStarter:
             LeaseLostError: this patrol does not lead any more; nothing was claimed.
             TreehammerError: the campaign cannot be planned; nothing was claimed.
         """
-        left, notes = list(sites), [message] if message else []
-        while left:
+        notes = [message] if message else []
+        left: StartSites | None = sites
+        while left is not None:
             request = make_start_request(entry, occasion, left, now_us, probe=probe)
             plan = plan_request(request.make_campaign_request(), self._settings, fetch=True)
             check_plan_limits(plan, self._settings)
@@ -157,13 +218,13 @@ class CampaignStarter:
                 _LOG.info("%s: %s starts campaign %s", entry.name, occasion.name, plan.campaign_id)
                 self.submit(result.start, plan)
                 return ""
-            if not result.exhausted or not set(result.exhausted) & set(left):
+            if not set(result.exhausted) & set(left.names):
                 return result.reason
-            left = [site for site in left if site not in result.exhausted]
+            left = left.without(result.exhausted)
             notes.append(
                 f"without {', '.join(result.exhausted)}: the day's budget does not suffice"
             )
-        return "the day's budget of every site is used up"
+        return f"the day's budget is used up: {', '.join(sites.names)}"
 
     def _estimate_charges(self, plan: Plan) -> dict[str, SiteCharge]:
         """Estimate the cost at each site: CPU where jobs run, bytes where they read.
@@ -243,7 +304,8 @@ class CampaignStarter:
         """Return a function that schedules the next probe of a site, after a failed one."""
 
         def judge(site: PatrolSiteRow, now_us: int) -> PatrolSiteRow:
-            if not start.occasion.startswith(PROBE):
+            # The partner of the probed site has no failures.
+            if not start.occasion.startswith(PROBE) or not site.failures:
                 return site
             failures = site.failures + 1
             probe_us = now_us + self._file.back_off.delay_s(failures) * US

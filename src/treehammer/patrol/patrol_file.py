@@ -42,6 +42,7 @@ class PatrolEntry:
     tags: str
     follows_releases: bool
     sites: tuple[str, ...]
+    from_sites: tuple[str, ...]
     times: StartTimes | None
     quiet: QuietHours
     time_limit_s: int
@@ -54,6 +55,12 @@ class PatrolEntry:
     def shown_test(self) -> str:
         """The test as shown to people."""
         return self.test or f"{self.repository}: {self.path}"
+
+    @property
+    def shown_sites(self) -> str:
+        """The sites as shown to people."""
+        sites = ", ".join(self.sites)
+        return f"{sites} from {', '.join(self.from_sites)}" if self.from_sites else sites
 
     @property
     def follows(self) -> str:
@@ -237,6 +244,7 @@ def _build_entry(name: str, table: EntryTable, common: PatrolTable, base: Path) 
         tags=table.tags,
         follows_releases=table.releases,
         sites=tuple(table.sites),
+        from_sites=tuple(table.from_sites),
         times=StartTimes(name, table.every, jitter) if table.every else None,
         quiet=QuietHours(tuple(quiet), common.timezone),
         time_limit_s=table.time_limit or common.time_limit,

@@ -164,6 +164,11 @@ class EntryTable(StrictModel):
     commit: _Line = Field("", description="Fixed commit.")
     releases: bool = Field(False, description="Start a campaign for each new ROOT release.")
     sites: list[_Line] = Field(description="Sites, label:WORD or all, as with --sites.")
+    from_sites: list[_Line] = Field(
+        default_factory=list,
+        alias="from",
+        description="Sites that run the jobs and read the storage of sites, as with --from.",
+    )
     every: _Seconds | None = Field(None, description="Time between two starts.")
     jitter: _Jitter | None = Field(None, description="In place of that of [patrol].")
     quiet_hours: list[_Quiet] | None = Field(None, description="In place of those of [patrol].")
@@ -207,7 +212,7 @@ PATROL_TABLES = DocumentTables(
         "budget": tuple(BudgetTable.model_fields),
         "limits": tuple(LimitsTable.model_fields),
         "backoff": tuple(BackOffTable.model_fields),
-        "entries": tuple(EntryTable.model_fields),
+        "entries": tuple(one.alias or name for name, one in EntryTable.model_fields.items()),
     },
     _name_table,
 )

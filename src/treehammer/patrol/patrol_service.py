@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from treehammer.config import Settings
 from treehammer.errors import MissingExtraError, StoreError, TreehammerError
 from treehammer.optional_packages import explain_missing_extra
 from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
-from treehammer.patrol.campaign_starts import CampaignStarter, PatrolRequest
+from treehammer.patrol.campaign_starts import CampaignStarter, PatrolRequest, StartSites
 from treehammer.patrol.occasions import (
     COMMIT,
     RELEASE,
@@ -97,9 +97,11 @@ class Patrol:
         self._lease = lease
         self._starts = PatrolStarts(store, lease)
         self._starter = CampaignStarter(settings, store, self._starts, file)
-        self._settlement = CampaignSettlement(settings, store, self._starts, file.back_off)
-        self._finder = OccasionFinder(settings, file.look_every_s, file.releases)
         self._rules = load_status_rules(settings.status_rules)
+        self._settlement = CampaignSettlement(
+            settings, store, self._starts, file.back_off, self._rules.storage_failures
+        )
+        self._finder = OccasionFinder(settings, file.look_every_s, file.releases)
         self._channels = AlarmChannels.from_settings(settings)
         self._next_watch_us = 0
         self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * US
@@ -228,19 +230,21 @@ class Patrol:
             TreehammerError: an obstacle; the entry is tried again later.
         """
         now_us = self._read_clock()
-        names = self._starter.select_site_names(entry)
+        chosen = self._starter.select_sites(entry)
         commit = self._finder.head_commit(entry, now_us)
-        barred = {name: sites[name] for name in names if name in sites and sites[name].failures}
+        barred = {
+            name: sites[name] for name in chosen.names if name in sites and sites[name].failures
+        }
         if entry.quiet.end_of_quiet(now_us) != now_us:
             state.note("quiet hours")
             return
-        self._probe_sites(entry, commit, barred, state, probed)
-        left = [name for name in names if name not in barred]
+        self._probe_sites(entry, commit, chosen, barred, state, probed)
+        left = chosen.without(barred)
         message = f"without {', '.join(barred)}: back-off" if barred else ""
         if message:
             state.note(message)
         for occasion in self._find_occasions(entry, commit, now_us):
-            if left:
+            if left is not None:
                 self._start(entry, occasion, left, state, message)
 
     def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> Iterator[Occasion]:
@@ -277,6 +281,7 @@ class Patrol:
         self,
         entry: PatrolEntry,
         commit: str,
+        chosen: StartSites,
         barred: dict[str, PatrolSiteRow],
         state: _EntryState,
         probed: set[str],
@@ -291,13 +296,14 @@ class Patrol:
             running = {one.occasion for one in self._starts.list_open()}
             if occasion not in running | self._starts.find_known(entry.name, [occasion]):
                 due = Occasion(occasion, site.probe_us, entry.spec_at(commit))
-                self._start(entry, due, [name], state, f"probe of {name}", probe=True)
+                pair = chosen.narrow_to(name, barred)
+                self._start(entry, due, pair, state, f"probe of {name}", probe=True)
 
     def _start(
         self,
         entry: PatrolEntry,
         occasion: Occasion,
-        sites: Collection[str],
+        sites: StartSites,
         state: _EntryState,
         message: str,
         *,
@@ -355,7 +361,7 @@ class Patrol:
 
     def _known_sites(self, entry: PatrolEntry) -> tuple[str, ...]:
         try:
-            return self._starter.select_site_names(entry)
+            return self._starter.select_sites(entry).names
         except TreehammerError:
             return ()  # the entry's remark says why
 
@@ -378,7 +384,7 @@ def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str = "") -
         line=line,
         test=entry.shown_test,
         follows=entry.follows,
-        sites=", ".join(entry.sites),
+        sites=entry.shown_sites,
         every_s=entry.times.every_s if entry.times else None,
         in_flight=entry.in_flight,
         next_us=next_us,

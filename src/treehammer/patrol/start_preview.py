@@ -9,10 +9,10 @@ from typing import Any
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, SourceError
 from treehammer.hctests.cli.definition_options import load_pinned_test
+from treehammer.patrol.campaign_starts import select_entry_sites
 from treehammer.patrol.occasions import OccasionFinder
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.patrol.start_times import US
-from treehammer.submit.sites.site_registry import select_sites
 
 
 def list_next_starts(
@@ -24,7 +24,7 @@ def list_next_starts(
         TreehammerError: a site is unknown, or the test cannot be fetched or has mistakes.
     """
     now_us = time.time_ns() // 1000
-    sites = [site.name for site in select_sites(entry.sites, settings)]
+    sites = select_entry_sites(entry, settings)
     finder = OccasionFinder(settings, content.look_every_s, content.releases)
     commit = finder.head_commit(entry, now_us)
     spec = entry.spec_at(commit)
@@ -42,7 +42,8 @@ def list_next_starts(
         "entry": entry.name,
         "test": entry.shown_test,
         "follows": entry.follows,
-        "sites": sites,
+        "sites": sites.storage,
+        "from": sites.runners,
         "next": _next_starts(entry, now_us, count),
     }
 

@@ -1,7 +1,8 @@
-"""XRootD servers of two suites of Debian side by side, and an upgrade while a job reads."""
+"""XRootD servers of two suites of Debian side by side, upgraded while a job reads, and under patrol."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,8 +20,12 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.raw_spec import RawSpec
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.patrol.patrol_file import parse_patrol_file
+from treehammer.patrol.patrol_service import Patrol, open_patrol
 from treehammer.sql.read import site_history
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.watch.patrol_report import fetch_report
+from treehammer.sql.watch.patrol_starts import FINISHED
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
@@ -54,34 +59,29 @@ esac
 echo '{{"format": 1, "values": {{}}, "extras": {{}}, "failure": null}}' > "$TREEHAMMER_RESULT"
 """
 
+#: Jobs on this machine read the storage of the site.
+PATROL_TOML = """
+[entries.copies]
+test = "./test"
+sites = ["SITE_A"]
+from = ["local"]
+every = "1s"
+"""
+
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[XrootdStorage]:
     """One site with a door of this suite and one of an older suite."""
-    channels = (("stable", SUITE), ("testing", OLD_SUITE))
+    channels = (("stable", SUITE), ("testing", OLD_SUITE), ("patrolled", OLD_SUITE))
     with run_storage(distance_links.PROXY, channels=channels, sites=1) as found:
         path = sites_file_path(found.box)
         sites_file.write_sites_file([Site("SITE_A", "local", found.doors("SITE_A"))], [], path)
         yield found
 
 
-def submit_copies(settings: Settings, test: Path) -> None:
-    """Submit the test and wait for its end."""
-    try:
-        done = CliRunner().invoke(
-            find_command("submit"),
-            [str(test), "--sites", "SITE_A", "--wait"],
-            obj=settings,
-            standalone_mode=False,
-        )
-    finally:
-        bench = SpoolHarness(settings.data_dir / "bench", spool=settings.spool_dir)
-        bench.kill_runner()
-        bench.end_processes()
-    assert done.exception is None, (done.output, done.exception)
-
-
-def test_upgrade_is_recorded_while_a_job_reads(storage: XrootdStorage, tmp_path: Path) -> None:
+@pytest.fixture
+def settings(storage: XrootdStorage, tmp_path: Path) -> Iterator[Settings]:
+    """Settings with the dataset at the site, and a local queue that ends with the test."""
     flags = {
         "cache_dir": tmp_path / "cache",
         "data_dir": tmp_path / "data",
@@ -91,13 +91,39 @@ def test_upgrade_is_recorded_while_a_job_reads(storage: XrootdStorage, tmp_path:
     catalogue = FolderCatalogue(settings.datasets_dir)
     catalogue.make_raw(RawSpec(DATASET, "one file", 3, 1, 2_500_000, "", ""))
     replica_files.place_dataset(DATASET, catalogue, storage.box)
-    doors = {door.name: door for door in storage.doors("SITE_A")}
-    test = tmp_path / "test"
+    yield settings
+    bench = SpoolHarness(settings.data_dir / "bench", spool=settings.spool_dir)
+    bench.kill_runner()
+    bench.end_processes()
+
+
+def submit_copies(settings: Settings, test: Path) -> None:
+    """Submit the test and wait for its end."""
+    done = CliRunner().invoke(
+        find_command("submit"),
+        [str(test), "--sites", "SITE_A", "--wait"],
+        obj=settings,
+        standalone_mode=False,
+    )
+    assert done.exception is None, (done.output, done.exception)
+
+
+def write_test(folder: Path, definition: str, script: str) -> Path:
+    """Write a test whose payload is a script."""
+    test = folder / "test"
     test.mkdir()
-    (test / "test.toml").write_text(DEFINITION)
-    values = {"xrdcp": storage.program_path("xrdcp"), "prefix": doors["testing"].prefix}
-    (test / "copy.sh").write_text(COPY.format(**values, folder=tmp_path))
+    (test / "test.toml").write_text(definition)
+    (test / "copy.sh").write_text(script)
     (test / "copy.sh").chmod(0o755)
+    return test
+
+
+def test_upgrade_is_recorded_while_a_job_reads(
+    storage: XrootdStorage, settings: Settings, tmp_path: Path
+) -> None:
+    doors = {door.name: door for door in storage.doors("SITE_A")}
+    values = {"xrdcp": storage.program_path("xrdcp"), "prefix": doors["testing"].prefix}
+    test = write_test(tmp_path, DEFINITION, COPY.format(**values, folder=tmp_path))
 
     with ThreadPoolExecutor(1) as pool:
         campaign = pool.submit(submit_copies, settings, test)
@@ -135,6 +161,54 @@ def test_upgrade_is_recorded_while_a_job_reads(storage: XrootdStorage, tmp_path:
         "stable": "5.8.1",
         "testing": "5.8.1",
     }
+
+
+def run_rounds(patrol: Patrol, store: Store, version: str) -> None:
+    """Run rounds of a patrol until a campaign has ended that read from this version of the door."""
+    door = Selection(conditions=(Condition("door", "=", "patrolled"),))
+
+    def has_ended() -> bool:
+        patrol.run_round()
+        ended = {one.campaign_id for one in fetch_report(store).starts if one.state == FINISHED}
+        return any(
+            row["server_version"] == version and row["campaign_id"] in ended
+            for row in store.measurements(door, ("server_version", "campaign_id"))
+        )
+
+    wait_until(has_ended, f"a campaign with {version}")
+
+
+def test_upgrade_is_recorded_while_patrol_runs(
+    storage: XrootdStorage, settings: Settings, tmp_path: Path
+) -> None:
+    script = COPY.partition("case")[0] + COPY.partition("esac")[2]
+    definition = DEFINITION.replace('"stable", "testing"', '"stable", "patrolled"')
+    write_test(tmp_path, definition, script.format(xrdcp=storage.program_path("xrdcp")))
+    file = parse_patrol_file(PATROL_TOML, tmp_path / "patrol.toml")
+    with (
+        Store.open(settings.database) as store,
+        open_patrol(settings, file) as patrol,
+    ):
+        run_rounds(patrol, store, OLD)
+        found = upgrade_server(storage.box, "SITE_A", "patrolled", SUITE, print)
+        assert (found.before, found.after) == (OLD, NEW)
+        upgraded_us = time.time_ns() // 1000
+        run_rounds(patrol, store, NEW)
+        rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
+        sites = {one.site.site: one for one in fetch_report(store).sites}
+    assert not [row["failure_message"] for row in rows if row["failure_class"]]
+    own = [row for row in rows if row["door"] == "patrolled"]
+    assert {row["server_version"] for row in own} == {OLD, NEW}
+    assert all(row["server_version"] == NEW for row in own if row["started_us"] > upgraded_us)
+    assert {row["server_version"] for row in rows if row["door"] == "stable"} == {NEW}
+    assert len({row["series"] for row in own}) == 1
+    # Jobs ran on this machine and read the storage of the site.
+    assert {(row["site"], row["storage_site"]) for row in rows} == {("local", "SITE_A")}
+    assert sites["local"].use.cpu_s > 0
+    assert sites["local"].use.bytes == 0
+    assert sites["SITE_A"].use.cpu_s == 0
+    assert sites["SITE_A"].use.bytes > 0
+    assert (sites["local"].site.failures, sites["SITE_A"].site.failures) == (0, 0)
 
 
 def test_impossible_upgrades_are_refused(storage: XrootdStorage) -> None:

@@ -36,6 +36,15 @@ set = {repeat = 3}
 """
 
 
+ELSEWHERE_TOML = """
+[entries.daily]
+test = "ttree-read"
+every = "1d"
+sites = ["local"]
+from = ["SITE_Z"]
+"""
+
+
 def check_file(text: str, folder: Path) -> list[str]:
     """Check a file that cannot start; return the lines of the message."""
     (folder / "patrol.toml").write_text(text)
@@ -65,3 +74,8 @@ def test_mistakes_are_named_by_the_keys_of_the_patrol_file(tmp_path: Path) -> No
     lines = [line.strip() for line in check_file(MISTAKEN_TOML, tmp_path)]
     assert lines[2].startswith("entries.daily.axes.cache: unknown value 'hot'")
     assert lines[3].startswith("entries.daily.set.repeat: unknown key")
+
+
+def test_unknown_sites_are_named_by_the_keys_of_the_patrol_file(tmp_path: Path) -> None:
+    _, line, *_ = check_file(ELSEWHERE_TOML, tmp_path)
+    assert line.strip().startswith("daily: entries.daily.from: unknown site 'SITE_Z'")

@@ -59,6 +59,7 @@ jitter = "0"
 test = "ttree-read"
 releases = true
 sites = ["SITE_A"]
+from = ["SITE_B", "SITE_C"]
 """
 
 
@@ -83,6 +84,8 @@ def test_values_and_defaults() -> None:
     assert idea.spec_at("a" * 40) == f"/client@{'a' * 40}:tests/read"
     assert (idea.times, idea.in_flight, idea.follows) == (None, 2, "branch main")
     assert (release.follows, release.spec_at("")) == ("ROOT releases", "ttree-read")
+    assert (release.from_sites, idea.from_sites) == (("SITE_B", "SITE_C"), ())
+    assert release.shown_sites == "SITE_A from SITE_B, SITE_C"
     assert content.limits_of("SITE_A") == SiteLimits(5 * 3600, 2 * 10**12)
     assert content.limits_of("SITE_B") == SiteLimits(20 * 3600, 2 * 10**12)
     assert [content.back_off.delay_s(n) for n in (1, 2, 3, 4, 99)] == [600, 1200, 2400, 3600, 3600]
@@ -104,6 +107,7 @@ def test_values_and_defaults() -> None:
         ('ceiling = "1h"', 'ceiling = "1m"', "backoff.ceiling: is below first"),
         ('sites = ["all"]', "", "entries.hourly.sites: is missing"),
         ("releases = true", "releases = false", "never starts"),
+        ("from = [", "form = [", "set); did you mean 'from'?"),
     ],
 )
 def test_mistakes_name_line_key_and_remedy(old: str, new: str, mistake: str) -> None:

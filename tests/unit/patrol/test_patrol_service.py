@@ -18,7 +18,7 @@ from treehammer import config
 from treehammer.analysis.changes.change_update import UpdateResult
 from treehammer.errors import BatchError
 from treehammer.patrol import campaign_starts, patrol_service
-from treehammer.patrol.campaign_settlement import CampaignSettlement, _make_judge, _SiteTally
+from treehammer.patrol.campaign_settlement import CampaignSettlement, SiteTally, make_judge
 from treehammer.patrol.campaign_starts import CampaignStarter
 from treehammer.patrol.patrol_file import parse_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol
@@ -93,7 +93,12 @@ class SimulatedGrid:
         )
 
     def _estimate(self, plan: Any) -> dict[str, SiteCharge]:
-        return {site: SiteCharge(self.cpu_s, 0) for site in plan.request.sites}
+        request = plan.request
+        runners = request.from_sites or request.sites
+        return {
+            site: SiteCharge(self.cpu_s * (site in runners), 1000 * (site in request.sites))
+            for site in {*runners, *request.sites}
+        }
 
     def _submit(self, plan: Any, _settings: object, permit: Any) -> None:
         with Store.open(self.settings.database) as store:
@@ -104,12 +109,23 @@ class SimulatedGrid:
     def _follow(self, settlement: CampaignSettlement, start: PatrolStartRow) -> bool:
         if self.is_running:
             return False
-        sites = campaign_starts.PatrolRequest.parse(start.request).sites
+        request = campaign_starts.PatrolRequest.parse(start.request)
+        bad, runners = self.bad_sites, request.from_sites
         tallies = {
-            site: _SiteTally(planned=4, good=0 if site in self.bad_sites else 4) for site in sites
+            site: SiteTally(planned=4, good=0 if site in bad else 4)
+            for site in runners or request.sites
         }
-        used = {site: SiteCharge(self.cpu_s / 2, 0) for site in sites}
-        judge = _make_judge(start, tallies, settlement._back_off)
+        if runners:
+            runs = not bad.issuperset(runners)
+            tallies |= {
+                site: SiteTally(served=runs and site not in bad, not_served=runs and site in bad)
+                for site in request.sites
+            }
+        used = {
+            site: SiteCharge(self.cpu_s / 2 * bool(one.planned), 1000)
+            for site, one in tallies.items()
+        }
+        judge = make_judge(start, tallies, settlement._back_off)
         return settlement._starts.settle(start, used, judge)
 
 
@@ -308,3 +324,74 @@ def test_changes_are_searched_once_a_day(
         patrol.run_round()
         expected += [(grid.now_us, "6.36.00")] * is_searched
         assert searched == expected
+
+
+#: Jobs on this machine read the storage of both sites.
+ELSEWHERE = HOURLY.replace('["all"]', '["SITE_A", "SITE_B"]\nfrom = ["local"]')
+
+
+def list_places(grid: SimulatedGrid) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    return [(request.sites, request.from_sites) for request in grid.requests]
+
+
+def test_budgets_count_for_the_site_of_the_job_and_for_the_storage(grid: SimulatedGrid) -> None:
+    budget = "[budget.sites.local]\ncpu_hours = 0.03\n[budget.sites.SITE_A]\nbytes = 1500\n"
+    grid.now_us = grid.now_us // 86_400_000_000 * 86_400_000_000
+    patrol = grid.open(budget + ELSEWHERE)
+    for _ in range(4):
+        patrol.run_round()
+        patrol.run_round()
+        grid.advance(HOUR_S)
+    # SITE_A has bytes for one campaign; this machine has 108 s: each reserves 60
+    # and uses 30.
+    started = [start.request for start in reversed(grid.report().starts)]
+    parsed = [campaign_starts.PatrolRequest.parse(one) for one in started]
+    assert [(one.sites, one.from_sites) for one in parsed] == [
+        (("SITE_A", "SITE_B"), ("local",)),
+        (("SITE_B",), ("local",)),
+    ]
+    assert "waits: the day's budget is used up: SITE_A, SITE_B, local" in grid.remark()
+    assert grid.report().entries[0].entry.sites == "SITE_A, SITE_B from local"
+    limits = {one.site.site: one.site.cpu_limit_s for one in grid.report().sites}
+    assert limits["local"] == 108.0
+
+
+def test_storage_in_trouble_is_probed_from_the_site_of_the_jobs(grid: SimulatedGrid) -> None:
+    patrol = grid.open(ELSEWHERE)
+    grid.bad_sites = {"SITE_A"}
+    patrol.run_round()
+    patrol.run_round()
+    assert {one.site.site: one.site.failures for one in grid.report().sites} == {
+        "SITE_A": 1, "SITE_B": 0, "local": 0,
+    }  # fmt: skip
+    grid.advance(HOUR_S)
+    grid.bad_sites = set()
+    patrol.run_round()
+    assert list_places(grid)[1:] == [(("SITE_A",), ("local",)), (("SITE_B",), ("local",))]
+    assert [one.max_jobs for one in grid.requests] == [0, 1, 0]
+    patrol.run_round()
+    grid.advance(HOUR_S)
+    patrol.run_round()
+    assert list_places(grid)[-1] == (("SITE_A", "SITE_B"), ("local",))
+
+
+def test_probe_that_says_nothing_of_its_site_is_repeated(grid: SimulatedGrid) -> None:
+    patrol = grid.open(ELSEWHERE)
+    grid.bad_sites = {"SITE_A"}
+    patrol.run_round()
+    patrol.run_round()
+    # Now the site of the jobs fails as well, so that the probes of SITE_A do not read.
+    grid.bad_sites = {"local"}
+    for _ in range(2):
+        grid.advance(HOUR_S)
+        patrol.run_round()
+        patrol.run_round()
+    sites = {one.site.site: one.site for one in grid.report().sites}
+    assert sites["SITE_A"].failures == 1
+    assert (sites["SITE_A"].probe_us or 0) > grid.now_us - HOUR_S * 10**6
+    grid.bad_sites = set()
+    for _ in range(3):
+        grid.advance(2 * HOUR_S)
+        patrol.run_round()
+        patrol.run_round()
+    assert [one.site.failures for one in grid.report().sites] == [0, 0, 0]

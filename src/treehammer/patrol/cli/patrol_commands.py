@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,11 @@ from treehammer.systemd_notify import SystemdNotifier
 from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
 from treehammer.text_formatting import format_duration, format_size, format_time, pluralize
 
+
+def _join_or_dash(words: Sequence[str]) -> str:
+    return ", ".join(words) or "–"
+
+
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 #: Starts by time that ``check`` shows for each entry.
 _SHOWN_STARTS = 3
@@ -36,7 +41,7 @@ _ENTRY_COLUMNS = (
     OutputColumn("last", "last start", format_time),
     OutputColumn("reason", "by", lambda text: text.partition(":")[0]),
     OutputColumn("next", "next start", format_time),
-    OutputColumn("in_flight", "in flight", lambda ids: ", ".join(ids) or "–"),
+    OutputColumn("in_flight", "in flight", _join_or_dash),
     OutputColumn("note", "remark"),
 )
 _SITE_COLUMNS = (
@@ -162,6 +167,11 @@ def check(settings: Settings, file: Path, form: str) -> None:
         OutputColumn("test", "test"),
         OutputColumn("follows", "follows", lambda text: text or "–"),
         OutputColumn("sites", "sites", ", ".join),
+        *(
+            [OutputColumn("from", "from", _join_or_dash)]
+            if any(one["from"] for one in rows)
+            else []
+        ),
         OutputColumn(
             "next", "next starts (UTC)", lambda some: "\n".join(map(format_time, some)) or "–"
         ),
