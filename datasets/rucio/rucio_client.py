@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from treehammer.config import Settings
 from treehammer.datasets.doors.file_observation import normalize_adler32
 from treehammer.datasets.rucio.rucio_conversions import (
+    LOGIN_ERRORS,
     TRANSIENT_ERRORS,
     AccountQuota,
     DidFile,
@@ -27,10 +28,12 @@ from treehammer.datasets.rucio.rucio_conversions import (
     Rse,
     RucioDuplicateError,
     RucioNotFoundError,
+    clean_message,
     parse_rule,
     translate_error,
 )
-from treehammer.errors import CatalogueError, TreehammerError
+from treehammer.datasets.rucio.rucio_login import OIDC, RucioLogin, find_login
+from treehammer.errors import CatalogueError, ConfigError, TreehammerError
 
 T = TypeVar("T")
 
@@ -39,6 +42,8 @@ RETRY_DELAYS_S = (1.0, 4.0, 10.0)
 #: Timeout of a call in seconds.
 CALL_TIMEOUT_S = 60
 DISK_STORAGE = "DISK"
+#: End of the address at which the client would start a sign-in by a browser.
+_SIGN_IN_PATH = "/auth/oidc"
 
 
 def is_configured(settings: Settings) -> bool:
@@ -61,39 +66,63 @@ class RucioClient:
     def __init__(self, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
         self._settings = settings
         self._sleep = sleep
+        self._messages = _ClientMessages()
+
+    @cached_property
+    def _login(self) -> RucioLogin:
+        """Return the checked credential of the account."""
+        from rucio.common.config import clean_cached_config, config_get
+
+        if self._settings.rucio_config is not None:
+            os.environ["RUCIO_CONFIG"] = str(self._settings.rucio_config)
+        clean_cached_config()
+
+        def read_option(name: str) -> str:
+            return str(config_get("client", name, False, "") or "")
+
+        config = str(self._settings.rucio_config or os.environ.get("RUCIO_CONFIG") or "rucio.cfg")
+        login = find_login(read_option, os.environ, config, self._settings.rucio_account)
+        login.check()
+        return login
 
     @cached_property
     def _client(self) -> Any:
-        settings = self._settings
-        if settings.rucio_config is not None:
-            os.environ["RUCIO_CONFIG"] = str(settings.rucio_config)
+        settings, login = self._settings, self._login
         from rucio.client.client import Client
-        from rucio.common.config import clean_cached_config
+        from rucio.common.exception import CannotAuthenticate
 
         class KeptApart(Client):  # type: ignore[misc]  # the package has no types
-            """Rucio client with one token per account and server, instead of one per account."""
+            """Rucio client with one token per login, and without sign-in by a browser."""
 
-            def _get_auth_tokens(self) -> tuple[None, str, str, str]:
-                who = f"{self.auth_host} {self.vo} {self.account}"
+            def _get_auth_tokens(self) -> tuple[str | None, str, str, str]:
+                if login.auth_type == OIDC:  # signed in with: rucio whoami
+                    kept: tuple[str | None, str, str, str] = super()._get_auth_tokens()
+                    return kept
+                who = f"{self.auth_host} {self.vo} {self.account} {login}"
                 key = hashlib.sha256(who.encode()).hexdigest()[:16]
                 folder = settings.rucio_dir / "tokens"
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 return None, str(folder / f"{key}.expiry"), str(folder / key), str(folder)
 
-        clean_cached_config()
-        logger = logging.getLogger("treehammer.rucio")
-        logger.addHandler(logging.NullHandler())
-        logger.propagate = False
+            def _send_request(self, url: str, *arguments: Any, **options: Any) -> Any:
+                if url.partition("?")[0].endswith(_SIGN_IN_PATH):
+                    raise CannotAuthenticate  # instead of questions to the user
+                return super()._send_request(url, *arguments, **options)
+
         name = sys.argv[0]
         try:
-            return KeptApart(
+            client = KeptApart(
                 account=settings.rucio_account or None,
                 timeout=CALL_TIMEOUT_S,
                 user_agent="treehammer",
-                logger=logger,
+                logger=self._messages.make_logger(),
             )
         finally:
             sys.argv[0] = name  # the client shortens it
+        if login.auth_type == OIDC and client.account:
+            # Rucio takes the account of the token, whatever account is requested.
+            login.check_account(client.account, str(client.whoami()["account"]))
+        return client
 
     # --- account
 
@@ -395,14 +424,53 @@ class RucioClient:
             try:
                 # Keep the client's messages out of the command's output.
                 with redirect_stdout(sys.stderr):
-                    return ask(self._client)
+                    return ask(self._client_with_current_token())
             except TreehammerError:
                 raise
             except Exception as error:  # raised by any of the client's libraries
-                if type(error).__name__ not in TRANSIENT_ERRORS or pause is None:
+                kind = type(error).__name__
+                problem = self._explain_login(kind, str(error))
+                if problem is not None:
+                    raise problem from error
+                if kind not in TRANSIENT_ERRORS or pause is None:
                     raise translate_error(error, self._settings) from error
             self._sleep(pause)
         raise AssertionError  # the last pause is None
+
+    def _client_with_current_token(self) -> Any:
+        """Return the client after reading a token that may have been renewed."""
+        client, token = self._client, self._login.read_token()
+        if token:
+            client.auth_token = client.headers["X-Rucio-Auth-Token"] = token
+        return client
+
+    def _explain_login(self, kind: str, said: str) -> ConfigError | None:
+        """Explain an exception of Rucio's client by the credential, if it is the cause."""
+        if "_login" not in self.__dict__:  # the exception precedes it: rucio.cfg is unusable
+            return None
+        if kind in LOGIN_ERRORS:
+            return self._login.explain_refusal(clean_message(said))
+        if kind in TRANSIENT_ERRORS:
+            return self._login.explain_tls(f"{said} {self._messages.last}")
+        return None
+
+
+class _ClientMessages(logging.Handler):
+    """Keeper of the last message of Rucio's client, which hides the cause of failed connections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = ""
+
+    def make_logger(self) -> logging.Logger:
+        """Make a logger whose messages nobody else receives."""
+        logger = logging.Logger("treehammer.rucio")  # one for each client
+        logger.addHandler(self)
+        return logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message."""
+        self.last = record.getMessage()
 
 
 def _check_declaration(refused: Mapping[str, Sequence[str]]) -> None:

@@ -21,7 +21,8 @@ TRANSIENT_ERRORS = (
     "ChunkedEncodingError",
     "ReplicationRuleCreationTemporaryFailed",
 )
-_LOGIN_ERRORS = ("CannotAuthenticate", "NoAuthInformation", "IdentityError", "AccountNotFound")
+#: Names of the exceptions of a refused login.
+LOGIN_ERRORS = ("CannotAuthenticate", "NoAuthInformation", "IdentityError", "AccountNotFound")
 _CONFIG_ERRORS = (
     "ConfigNotFound",
     "ConfigLoadingError",
@@ -163,15 +164,20 @@ _ERRORS_BY_KIND: Mapping[str, type[TreehammerError]] = {
 }
 
 
+def clean_message(text: str) -> str:
+    """Return Rucio's message on one line, without the schema that it may repeat."""
+    return " ".join(text.replace("Details: ", "").split()).partition(" Failed validating ")[0]
+
+
 def translate_error(error: Exception, settings: Settings) -> Exception:
     """Translate an exception of Rucio; unexpected ones are returned unchanged."""
     kind = type(error).__name__
-    said = " ".join(str(error).replace("Details: ", "").split()).partition(" Failed validating ")[0]
+    said = clean_message(str(error))
     where, file = "Rucio", str(settings.rucio_config or "rucio.cfg")
     if kind in _CONFIG_ERRORS:
         hint = "Name the client's rucio.cfg: rucio_config in treehammer.toml or TREEHAMMER_RUCIO_CONFIG."
         return ConfigError(said, where=file, hint=hint)
-    if kind in _LOGIN_ERRORS:
+    if kind in LOGIN_ERRORS:
         who = settings.rucio_account or "your account"
         hint = "Check account, username and password in rucio.cfg, or your proxy or token."
         return ConfigError(f"does not let {who} in: {said}", where=file, hint=hint)

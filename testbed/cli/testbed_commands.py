@@ -22,6 +22,11 @@ from treehammer.testbed.components.component_list import (
     rucio_client_configs,
     sites_file_path,
 )
+from treehammer.testbed.components.rucio_server import (
+    TOKEN_SCOPE,
+    load_rucio_issuer,
+    write_rucio_token,
+)
 from treehammer.testbed.components.secure_storage import (
     READ_SCOPE,
     certificate_folder,
@@ -174,20 +179,38 @@ def up(
 @testbed.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, writable=True))
 @testbed_name_option
-@click.option("--scope", default=READ_SCOPE, show_default=True, help="Permitted operations.")
+@click.option(
+    "--scope", help=f"Permitted operations; by default {READ_SCOPE}, or what Rucio requires."
+)
 @click.option(
     "--lifetime", metavar="TIME", default="24h", show_default=True, help="Validity from now on."
 )
+@click.option(
+    "--rucio", "account", metavar="ACCOUNT", help="Write a token of a Rucio account instead."
+)
 @click.pass_obj
-def token(settings: Settings, file: Path, name: str, scope: str, lifetime: str) -> None:
-    """Write a token for the doors of secure sites to FILE.
+def token(
+    settings: Settings,
+    file: Path,
+    name: str,
+    scope: str | None,
+    lifetime: str,
+    account: str | None,
+) -> None:
+    """Write a token for the doors of secure sites, or for Rucio, to FILE.
 
     \b
     Example: treehammer testbed token /tmp/storage-token
              treehammer submit ttree-read --token-file /tmp/storage-token
+             treehammer testbed token /tmp/rucio-token --rucio hammer --lifetime 1h
     """
     box, _ = _load_testbed(name, settings)
-    load_issuer(box).write_token(file, scope, parse_duration(lifetime, "--lifetime"))
+    lifetime_s = parse_duration(lifetime, "--lifetime")
+    scope = scope or (TOKEN_SCOPE if account else READ_SCOPE)
+    if account:
+        write_rucio_token(load_rucio_issuer(box), file, account, lifetime_s, scope)
+    else:
+        load_issuer(box).write_token(file, scope, lifetime_s)
     click.echo(f"token for {scope}: export BEARER_TOKEN_FILE={shlex.quote(str(file.absolute()))}")
 
 

@@ -3,6 +3,9 @@
 Files are on the sites' own XRootD servers, which copy them between each other. FTS, which orders
 the copies in production, is replaced by :mod:`.fts_service`. The administrator's work (storages,
 distances, quotas) is done here; users have ordinary accounts.
+
+The server answers over https. Users authenticate by password, by x509 certificate or proxy, or by
+a token of the testbed's issuer.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import ssl
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,17 +23,23 @@ from typing import Any
 
 import jinja2
 
+from treehammer.errors import TestbedError
 from treehammer.testbed.components import fts_service
 from treehammer.testbed.components.database_server import DatabaseServer
+from treehammer.testbed.components.secure_storage import add_authority
 from treehammer.testbed.components.xrootd_storage import RUCIO_FOLDER, XrootdStorage, rse_name
 from treehammer.testbed.core.component import (
+    NODE_PYTHON,
     DaemonSpec,
     ProgressCallback,
     VisibleFolder,
     Workspace,
     write_secret,
 )
-from treehammer.testbed.install import rucio_environment
+from treehammer.testbed.install import document_server, rucio_environment
+from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.install.proxy_certificate import write_proxy, write_user_certificate
+from treehammer.testbed.install.token_issuer import TokenIssuer
 from treehammer.testbed.network.free_ports import find_free_ports
 
 LISTEN_ADDRESS = "127.0.0.1"
@@ -39,12 +49,20 @@ RSE_ATTRIBUTE = "treehammer"
 #: The first site also has a tape RSE, which no test may select.
 TAPE_RSE = "{}_TAPE"
 UNLIMITED = -1
+#: Audience and scope of the tokens that the server accepts.
+TOKEN_AUDIENCE, TOKEN_SCOPE = "rucio", "openid profile"
+#: Ways to authenticate, by the suffix of the account's configuration file.
+PASSWORD, CERTIFICATE, PROXY, TOKEN = "", "-x509", "-proxy", "-oidc"
+_YEAR_DAYS = 366
+_PROXY_LIFETIME_S = 24 * 3600.0
 #: Signal that stops the server at once.
 SIGQUIT = 3
 _CONNECT_TIMEOUT_S = 2.0
 _SCRIPTS = (
     "run_server.py",
     "run_daemons.py",
+    "server_settings.py",
+    "verified_users.py",
     "testbed_policy/__init__.py",
     "testbed_policy/permission.py",
 )
@@ -73,9 +91,42 @@ ACCOUNTS = {
 }
 
 
-def rucio_client_config(box: Workspace, account: str) -> Path:
-    """Return the RUCIO_CONFIG of an account, the administrator's included."""
-    return box.folder / "client-rucio" / f"{account}.cfg"
+def rucio_client_config(box: Workspace, account: str, way: str = PASSWORD) -> Path:
+    """Return the RUCIO_CONFIG of an account, the administrator's included.
+
+    Users have one for each way to authenticate, such as :data:`CERTIFICATE`.
+    """
+    return _client_folder(box) / f"{account}{way}.cfg"
+
+
+def rucio_token_file(box: Workspace, account: str) -> Path:
+    """Return the file of an account's token, valid for a day after ``up``."""
+    return _client_folder(box) / f"{account}.jwt"
+
+
+def load_rucio_issuer(box: Workspace) -> TokenIssuer:
+    """Load the token issuer of a running Rucio.
+
+    Raises:
+        TestbedError: the testbed has no Rucio.
+    """
+    try:
+        url = (_issuer_folder(box) / "issuer.url").read_text(encoding="utf-8")
+    except OSError:
+        raise TestbedError(
+            "has no Rucio",
+            where=f"testbed {box.name}",
+            hint="Start it with treehammer testbed up --with-rucio.",
+        ) from None
+    return TokenIssuer(url, _issuer_folder(box))
+
+
+def _client_folder(box: Workspace) -> Path:
+    return box.folder / "client-rucio"
+
+
+def _issuer_folder(box: Workspace) -> Path:
+    return box.folder / "rucio-issuer"
 
 
 class RucioServer:
@@ -94,7 +145,7 @@ class RucioServer:
         self.storage = storage
         self.database = database
         self.folder = box.folder / "rucio"
-        self.port = self.transfers_port = 0
+        self.port = self.transfers_port = self.issuer_port = 0
         self._python = Path()
 
     @property
@@ -133,8 +184,8 @@ class RucioServer:
     def configure(self) -> None:
         """Write the configuration and the initial content of the database."""
         box = self.box
-        self.port, self.transfers_port = find_free_ports(
-            2, {*self.storage.all_ports, self.database.port}
+        self.port, self.transfers_port, self.issuer_port = find_free_ports(
+            3, {*self.storage.all_ports, self.database.port}
         )
         for folder in (self.folder, self.folder / "testbed_policy"):
             box.make_folder(folder, 0o700)
@@ -143,24 +194,85 @@ class RucioServer:
             box.write_file(self.folder / script, text)
         text = Path(fts_service.__file__).read_text(encoding="utf-8")
         box.write_file(self.folder / "fts_service.py", text)
+        self._configure_authority()
+        self._configure_issuer()
         passwords = {account: secrets.token_urlsafe(24) for account in (ADMIN_ACCOUNT, *ACCOUNTS)}
         values = {
             "folder": self.folder,
             "database": self.database.rucio_database_url,
             "port": self.port,
+            "audience": TOKEN_AUDIENCE,
+            "scope": TOKEN_SCOPE,
         }
         for name in ("rucio.cfg", "alembic.ini"):
             text = _render_template(f"{name}.j2", **values, password=passwords[ADMIN_ACCOUNT])
             box.write_file(self.folder / name, text, 0o600)
         setup = json.dumps(self._database_setup(passwords), indent=1)
         box.write_file(self.folder / "setup.json", setup, 0o600)
-        rucio_client_config(box, ADMIN_ACCOUNT).parent.mkdir(mode=0o700)
         for account, password in passwords.items():
-            path = rucio_client_config(box, account)
-            text = _render_template(
-                "rucio-client.cfg.j2", path=path, port=self.port, account=account, password=password
-            )
-            write_secret(path, text)
+            self._write_client(account, PASSWORD, "userpass", username=account, password=password)
+        for account in ACCOUNTS:
+            self._write_credentials(account)
+
+    def _configure_authority(self) -> None:
+        """Make the authority of server, issuer and users."""
+        self.authority = CertificateAuthority(
+            self.folder / "authority", "Treehammer testbed's Rucio", _YEAR_DAYS
+        )
+        certificate, key = self.authority.issue_server_certificate(LISTEN_ADDRESS)
+        files = {"ca.pem": self.authority.ca, "server.pem": certificate, "server.key": key}
+        for name, path in files.items():
+            self.box.write_file(self.folder / name, path.read_text(encoding="ascii"), 0o600)
+        folder = _client_folder(self.box)
+        folder.mkdir(mode=0o700)
+        self._authority_file = folder / "ca.pem"
+        self._authority_file.write_bytes(self.authority.ca.read_bytes())
+        if self.box.secure_sites:
+            # Rucio's client prefers the folder that users of secure doors name.
+            add_authority(self.box, self.authority)
+
+    def _configure_issuer(self) -> None:
+        """Make the issuer, and register Rucio there as a client."""
+        folder = self.box.make_folder(_issuer_folder(self.box))
+        self.issuer = TokenIssuer(f"https://{LISTEN_ADDRESS}:{self.issuer_port}", folder)
+        self.box.write_file(folder / "issuer.url", self.issuer.url)
+        self.box.make_folder(folder / "served")
+        self.issuer.publish_documents(folder / "served")
+        client = {
+            "client_id": "rucio",
+            "client_secret": secrets.token_urlsafe(24),
+            "issuer": self.issuer.url,
+            "redirect_uris": [f"https://{LISTEN_ADDRESS}:{self.port}/auth/oidc_code"],
+        }
+        registered = {"testbed": {**client, "SCIM": client}}
+        self.box.write_file(self.folder / "idpsecrets.json", json.dumps(registered), 0o600)
+
+    def _write_credentials(self, account: str) -> None:
+        """Write an account's certificate, proxy and token, and the configurations for each."""
+        folder = _client_folder(self.box)
+        certificate, key = folder / f"{account}-cert.pem", folder / f"{account}-key.pem"
+        write_user_certificate(self.authority, certificate, key, account)
+        files = {"client_cert": certificate, "client_key": key}
+        self._write_client(account, CERTIFICATE, "x509", **files)
+        proxy = write_proxy(
+            self.authority, folder / f"{account}-proxy.pem", _PROXY_LIFETIME_S, account
+        )
+        self._write_client(account, PROXY, "x509_proxy", client_x509_proxy=proxy)
+        token = rucio_token_file(self.box, account)
+        write_rucio_token(self.issuer, token, account, _PROXY_LIFETIME_S)
+        self._write_client(account, TOKEN, "oidc")
+
+    def _write_client(self, account: str, way: str, auth_type: str, **options: object) -> None:
+        path = rucio_client_config(self.box, account, way)
+        text = _render_template(
+            "rucio-client.cfg.j2",
+            path=path,
+            address=f"{LISTEN_ADDRESS}:{self.port}",
+            authority=self._authority_file,
+            account=account,
+            login={"type": auth_type, "options": options},
+        )
+        write_secret(path, text)
 
     def _database_setup(self, passwords: dict[str, str]) -> dict[str, Any]:
         """Build the document from which ``run_server.py`` fills the database."""
@@ -189,6 +301,11 @@ class RucioServer:
                     "type": "USER",
                     "email": f"{name}@localhost",
                     "password": passwords[name],
+                    "identities": {
+                        "USERPASS": name,
+                        "X509": f"CN={name}",
+                        "OIDC": f"SUB={name}, ISS={self.issuer.url}",
+                    },
                     "scopes": list(user.scopes),
                     "attributes": user.attributes,
                     "quotas": dict.fromkeys(rses, user.quota),
@@ -235,17 +352,30 @@ class RucioServer:
     # --- while it runs
 
     def daemons(self) -> Sequence[DaemonSpec]:
-        """Return transfers, the server (which fills the database first) and the daemons."""
+        """Return issuer, transfers, the server (which fills the database first) and the daemons."""
         folder, prepared, python = self.folder, str(self.folder / "prepared"), str(self._python)
         xrdcp = str(self.storage.program_path("xrdcp"))
         copies = [python, str(folder / "fts_service.py"), str(self.transfers_port), xrdcp]
         server = [python, str(folder / "run_server.py"), str(folder / "setup.json"), prepared]
+        script = self.box.write_file(
+            folder / "document_server.py", Path(document_server.__file__).read_text("utf-8")
+        )
+        tls = [str(folder / "server.pem"), str(folder / "server.key")]
+        issuer = [NODE_PYTHON, str(script), str(self.issuer_port), *tls]
+        # Rucio reads the issuer's keys with Python's requests.
+        trusting = {**self._daemon_env, "REQUESTS_CA_BUNDLE": str(folder / "ca.pem")}
         return [
+            DaemonSpec(
+                "rucio-issuer",
+                issuer,
+                {"PATH": "/usr/bin:/bin", "HOME": str(folder)},
+                _issuer_folder(self.box) / "served",
+            ),
             DaemonSpec("rucio-transfers", copies, self._daemon_env, folder),
             DaemonSpec(
                 "rucio-server",
                 [*server, str(self.port)],
-                self._daemon_env,
+                trusting,
                 folder,
                 stop_signal=SIGQUIT,
             ),
@@ -264,8 +394,11 @@ class RucioServer:
             socket.create_connection((LISTEN_ADDRESS, self.transfers_port), _CONNECT_TIMEOUT_S),
         ):
             with suppress(OSError, ValueError):
-                ping = f"http://{LISTEN_ADDRESS}:{self.port}/ping"
-                with urllib.request.urlopen(ping, timeout=_CONNECT_TIMEOUT_S) as answer:
+                ping = f"https://{LISTEN_ADDRESS}:{self.port}/ping"
+                context = ssl.create_default_context(cafile=str(self._authority_file))
+                with urllib.request.urlopen(
+                    ping, timeout=_CONNECT_TIMEOUT_S, context=context
+                ) as answer:
                     return "" if "version" in json.load(answer) else "the server"
             return "the server"
         return "the transfer service"
@@ -277,11 +410,19 @@ class RucioServer:
         """Do nothing: all files are in the testbed's folder."""
 
 
+def write_rucio_token(
+    issuer: TokenIssuer, path: Path, account: str, lifetime_s: float, scope: str = TOKEN_SCOPE
+) -> Path:
+    """Write a token with which Rucio admits an account; a negative lifetime makes an expired one."""
+    return issuer.write_token(path, scope, lifetime_s, subject=account, audience=TOKEN_AUDIENCE)
+
+
 def _render_template(template: str, **values: object) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # noqa: S701 - configuration, not HTML
         keep_trailing_newline=True,
+        trim_blocks=True,
     )
     return environment.get_template(template).render(values)

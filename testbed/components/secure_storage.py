@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +93,7 @@ class SecureStorage:
         self._certificate, self._key = self.authority.issue_server_certificate(HOST, use_rsa=True)
         for path in (self.authority.folder, self._certificate, self._key):
             self.box.change_owner(path)
-        self._add_authority()
+        add_authority(self.box, self.authority)
         free = find_free_ports(1 + 3 * len(self.sites))
         self.issuer = TokenIssuer(f"https://{HOST}:{free.pop()}", self.folder)
         self.box.write_file(self.folder / "issuer.url", self.issuer.url)
@@ -105,12 +104,6 @@ class SecureStorage:
             self._configure_server(f"{site}-tokens", site, root, http)
             if self._x509:
                 self._configure_server(f"{site}-x509", site, x509, 0)
-
-    def _add_authority(self) -> None:
-        command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(self.authority.ca)]
-        name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-        text = self.authority.ca.read_text(encoding="ascii")
-        self.box.write_file(self.certificates / f"{name}.0", text)
 
     def _write_bundle_script(self) -> None:
         """Write the script that starts a server with the testbed's authorities for libscitokens."""
@@ -225,6 +218,13 @@ def secure_folder(box: Workspace) -> Path:
 def certificate_folder(box: Workspace) -> Path:
     """Return the folder of the authorities of a testbed's secure doors."""
     return secure_folder(box) / "certificates"
+
+
+def add_authority(box: Workspace, authority: CertificateAuthority) -> None:
+    """Add an authority to the folder that users of secure doors name in X509_CERT_DIR."""
+    folder = box.make_folder(certificate_folder(box))
+    text = authority.ca.read_text(encoding="ascii")
+    box.write_file(folder / f"{authority.find_subject_hash()}.0", text)
 
 
 def load_issuer(box: Workspace) -> TokenIssuer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import subprocess
 from pathlib import Path
 
 from cryptography import x509
@@ -75,6 +76,10 @@ class CertificateAuthority:
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
             critical=False,
         )
+        # Attribute certificates of VOMS refer to it.
+        made = made.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        )
         certificate, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         signed = made.sign(self._key, hashes.SHA256())
         certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
@@ -92,6 +97,12 @@ class CertificateAuthority:
     def issue_user_certificate(self, name: x509.Name, key: rsa.RSAPublicKey) -> x509.Certificate:
         """Issue a certificate for a person."""
         return self._builder_for(name, key).sign(self._key, hashes.SHA256())
+
+    def find_subject_hash(self) -> str:
+        """Return the name, without suffix, of this authority in a folder of hashed names."""
+        command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(self.ca)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
 
     def _certificate_builder(
         self, name: x509.Name, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey

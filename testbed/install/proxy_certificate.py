@@ -23,13 +23,21 @@ _PROXY_CERT_INFO = x509.UnrecognizedExtension(
 _KEY_BITS = 2048
 
 
+def write_user_certificate(
+    authority: CertificateAuthority, certificate: Path, key: Path, user: str = SUBJECT
+) -> None:
+    """Write a new certificate of a user, and its key without a pass phrase."""
+    _, private, issued = _make_user(authority, user)
+    write_secret(key, _encode_key(private))
+    certificate.write_bytes(issued.public_bytes(serialization.Encoding.PEM))
+
+
 def write_proxy(
     authority: CertificateAuthority, path: Path, lifetime_s: float, user: str = SUBJECT
 ) -> Path:
     """Write the proxy of a new user certificate; a negative lifetime makes an expired one."""
-    user_key, proxy_key = (rsa.generate_private_key(65537, _KEY_BITS) for _ in range(2))
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user)])
-    certificate = authority.issue_user_certificate(name, user_key.public_key())
+    name, user_key, certificate = _make_user(authority, user)
+    proxy_key = rsa.generate_private_key(65537, _KEY_BITS)
     serial = x509.random_serial_number() % 10**9
     end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=lifetime_s)
     usage = x509.KeyUsage(
@@ -57,9 +65,23 @@ def write_proxy(
         .sign(user_key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    key = proxy_key.private_bytes(
-        pem, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    )
-    parts = (proxy.public_bytes(pem), key, certificate.public_bytes(pem))
-    write_secret(path, b"".join(parts).decode("ascii"))
+    parts = (proxy.public_bytes(pem), certificate.public_bytes(pem))
+    write_secret(path, _encode_key(proxy_key).join(part.decode("ascii") for part in parts))
     return path
+
+
+def _make_user(
+    authority: CertificateAuthority, user: str
+) -> tuple[x509.Name, rsa.RSAPrivateKey, x509.Certificate]:
+    """Return name, new key and new certificate of a user."""
+    key = rsa.generate_private_key(65537, _KEY_BITS)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user)])
+    return name, key, authority.issue_user_certificate(name, key.public_key())
+
+
+def _encode_key(key: rsa.RSAPrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    ).decode("ascii")

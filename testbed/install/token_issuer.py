@@ -54,18 +54,35 @@ class TokenIssuer:
         well_known = served / ".well-known"
         well_known.mkdir(exist_ok=True)
         (served / "jwks").write_text(json.dumps({"keys": keys}), encoding="utf-8")
-        document = {"issuer": self.url, "jwks_uri": f"{self.url}/jwks"}
+        # Clients of OpenID Connect read the other endpoints, too, although nothing answers there.
+        document = {
+            "issuer": self.url,
+            "jwks_uri": f"{self.url}/jwks",
+            "authorization_endpoint": f"{self.url}/authorize",
+            "token_endpoint": f"{self.url}/token",
+            "response_types_supported": ["code"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": [_ALGORITHM],
+        }
         path = well_known / "openid-configuration"
         path.write_text(json.dumps(document), encoding="utf-8")
 
-    def write_token(self, path: Path, scope: str, lifetime_s: float) -> Path:
+    def write_token(
+        self,
+        path: Path,
+        scope: str,
+        lifetime_s: float,
+        *,
+        subject: str = SUBJECT,
+        audience: str = ANY_AUDIENCE,
+    ) -> Path:
         """Write a token that only its owner can read; a negative lifetime makes an expired one."""
         now = int(time.time())
         claims = {
             "wlcg.ver": "1.0",
             "iss": self.url,
-            "sub": SUBJECT,
-            "aud": ANY_AUDIENCE,
+            "sub": subject,
+            "aud": audience,
             "scope": scope,
             "iat": now - _CLOCK_SKEW_S,
             "nbf": now - _CLOCK_SKEW_S,

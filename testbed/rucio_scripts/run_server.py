@@ -5,6 +5,7 @@ Run by the Python that has Rucio::
     python run_server.py SETUP.json PREPARED PORT
 
 ``SETUP.json`` lists accounts and storages; ``PREPARED`` is written once the database is filled.
+The modules ``server_settings`` and ``verified_users`` are in the current folder.
 """
 
 from __future__ import annotations
@@ -74,14 +75,16 @@ def add_storage(one: dict[str, Any], session: Any) -> str:
 
 
 def add_account(one: dict[str, Any], ids: dict[str, str], session: Any) -> None:
-    """Add an account with its password, scopes, attributes and quotas."""
+    """Add an account with its identities, scopes, attributes and quotas."""
     account = InternalAccount(one["name"])
     accounts.add_account(account, AccountType[one["type"]], one["email"], session=session)
-    kind = IdentityType.USERPASS
-    identity.add_identity(one["name"], kind, one["email"], one["password"], session=session)
-    identity.add_account_identity(
-        one["name"], kind, account, one["email"], default=True, session=session
-    )
+    for kind_name, key in one["identities"].items():
+        kind = IdentityType[kind_name]
+        password = one["password"] if kind is IdentityType.USERPASS else None
+        identity.add_identity(key, kind, one["email"], password, session=session)
+        identity.add_account_identity(
+            key, kind, account, one["email"], default=True, session=session
+        )
     for name in one["scopes"]:
         scope.add_scope(InternalScope(name), account, session=session)
     for key, value in one["attributes"].items():
@@ -100,7 +103,8 @@ def main() -> None:
         Path(prepared).touch()
     gunicorn = ["-m", "gunicorn", "--workers", "1", "--threads", str(THREADS)]
     gunicorn += ["--bind", f"127.0.0.1:{port}", "--no-control-socket", "--timeout", "120"]
-    gunicorn += ["--worker-tmp-dir", str(Path(prepared).parent), "rucio.web.rest.main:application"]
+    gunicorn += ["--config", "server_settings.py"]
+    gunicorn += ["--worker-tmp-dir", str(Path(prepared).parent), "verified_users:application"]
     os.execv(sys.executable, [sys.executable, *gunicorn])  # noqa: S606 - no shell is wanted
 
 

@@ -10,7 +10,7 @@ import calendar
 import json
 import os
 import time
-from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ...record.failures import CREDENTIAL, ExecutionError, Failure
 
@@ -22,6 +22,7 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _UTC_TIME_TAG, _GENERALIZED_TIME_TAG, _VERSION_TAG = 0x17, 0x18, 0xA0
 #: Upper bound of a credential's size.
 _MAX_BYTES = 1_000_000
+_UNREADABLE_CLAIMS = "its claims cannot be read"
 
 
 def resolve_credentials(env: Dict[str, str], job_folder: str) -> None:
@@ -99,17 +100,31 @@ def token_expiry(text: str) -> Optional[float]:
     Raises:
         ValueError: not a token; the message repeats no content.
     """
+    end = token_claims(text).get("exp")
+    try:
+        return None if end is None else float(end)
+    except (ValueError, TypeError):
+        raise ValueError(_UNREADABLE_CLAIMS) from None
+
+
+def token_claims(text: str) -> Dict[str, Any]:
+    """Return a token's claims, unverified; empty when it is opaque to all but its issuer.
+
+    Raises:
+        ValueError: not a token; the message repeats no content.
+    """
     parts = text.split(".")
     if not text or any(c.isspace() for c in text):
         raise ValueError("it is empty or not a single token")
     if len(parts) != 3:
-        return None  # opaque: only its issuer knows
+        return {}
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        end = claims.get("exp")
-        return None if end is None else float(end)
-    except (ValueError, AttributeError, TypeError):
-        raise ValueError("its claims cannot be read") from None
+    except ValueError:
+        raise ValueError(_UNREADABLE_CLAIMS) from None
+    if not isinstance(claims, dict):
+        raise ValueError(_UNREADABLE_CLAIMS)
+    return claims
 
 
 def _proxy_expiry(text: str) -> float:

@@ -91,9 +91,11 @@ def list_pfns(client: Any, did: dict[str, str], site: str, scheme: str = "root")
 
 
 class RucioUser:
-    """User with a Rucio account and a separate machine."""
+    """User with a Rucio account and a separate machine; ``way`` is how it authenticates."""
 
-    def __init__(self, grid: Grid, home: Path, account: str) -> None:
+    def __init__(
+        self, grid: Grid, home: Path, account: str, way: str = rucio_server.PASSWORD, **environ: str
+    ) -> None:
         self.grid = grid
         self.home = home
         self.datasets = home / "cache" / "datasets"
@@ -101,8 +103,11 @@ class RucioUser:
             "TREEHAMMER_CACHE_DIR": str(home / "cache"),
             "TREEHAMMER_DATA_DIR": str(home / "data"),
             "TREEHAMMER_SITES_FILE": str(grid.sites_file),
-            "TREEHAMMER_RUCIO_CONFIG": str(rucio_server.rucio_client_config(grid.box, account)),
+            "TREEHAMMER_RUCIO_CONFIG": str(
+                rucio_server.rucio_client_config(grid.box, account, way)
+            ),
             "TREEHAMMER_RUCIO_SCOPE": "hctest",
+            **environ,
         }
 
     @property

@@ -270,7 +270,7 @@ def test_status_and_logs_include_rucio(rucio_grid: Grid) -> None:
     state = workspace.read_state(rucio_grid.box.folder)
     assert state is not None
     daemons = {row["daemon"] for row in lifecycle.list_daemons(state)}
-    ours = {"postgresql", "rucio-server", "rucio-daemons", "rucio-transfers"}
+    ours = {"postgresql", "rucio-issuer", "rucio-server", "rucio-daemons", "rucio-transfers"}
     assert ours <= daemons
     assert ours <= set(lifecycle.find_logs(rucio_grid.box))
     assert process_control.find_processes(rucio_grid.box.folder)
