@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 
-from treehammer.sql.read.figure_query import Moments
-from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, DailySums, WorkKey
+import numpy as np
+import numpy.typing as npt
+
+from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, Floats, Integers, WorkKey, WorkSums
 
 #: Definition of similar sites, for people.
 SIMILAR_SITES_TEXT = (
@@ -58,146 +58,175 @@ class PeerComparison:
 
 
 def compare_over_time(
-    dailies: Iterable[DailySums], site: str, time: Callable[[int], int | None]
+    sums: WorkSums, site: str, time: Callable[[int], int | None]
 ) -> list[PeerComparison]:
     """Compare the series of a site with the others, in order of time.
 
     Args:
-        dailies: sums of one metric, of all sites.
+        sums: of one metric by day, of all sites.
         site: the site in question.
         time: the day or week that a day (YYYYMMDD) belongs to; None where it is no day.
     """
-    own: dict[int, dict[WorkKey, Moments]] = defaultdict(lambda: defaultdict(Moments))
-    found: dict[tuple[int, WorkKey], dict[str, tuple[int, float]]] = defaultdict(dict)
-    time_of = cache(time)
-    for day, of_site, work, number, total, squares in dailies:
-        when = time_of(day)
-        if when is None or not number:
-            continue
-        if of_site == site:
-            own[when][work] += Moments(number, total, squares)
-        else:
-            sums = found[when, work]
-            number_before, total_before = sums.get(of_site, (0, 0.0))
-            sums[of_site] = (number_before + number, total_before + total)
-    return [
-        _compare_with_peers(
-            when, works, *_summarize_peers({work: found[when, work] for work in works})
-        )
-        for when, works in sorted(own.items())
-    ]
+    if site not in sums.sites:
+        return []
+    days, place_of_day = np.unique(sums.day, return_inverse=True)
+    times = np.array([time(int(day)) or 0 for day in days], np.int64)
+    cells = _WorkCells.collect(sums, times[place_of_day])
+    own = cells.site == sums.sites.index(site)
+    own &= cells.time > 0
+    shown, owner = np.unique(cells.time[own], return_inverse=True)
+    beside = np.isin(cells.group, cells.group[own])
+    pairs = np.unique(np.stack([cells.time[beside], cells.site[beside]]), axis=1)
+    others = np.bincount(np.searchsorted(shown, pairs[0]), minlength=len(shown)) - 1
+    return _compare_owners(cells, np.flatnonzero(own), owner, shown, others)
 
 
-def _summarize_peers(
-    sums: Mapping[WorkKey, Mapping[str, tuple[int, float]]],
-) -> tuple[dict[WorkKey, float], int]:
-    """Return the median over sites of each work that any did, and the number of these sites."""
-    medians = {
-        work: statistics.median(total / number for number, total in sites.values())
-        for work, sites in sums.items()
-        if sites
-    }
-    return medians, len(set(itertools.chain.from_iterable(sums.values())))
-
-
-def compare_sites(sums: Iterable[tuple[str, WorkKey, Moments]]) -> dict[str, PeerComparison]:
+def compare_sites(sums: WorkSums) -> dict[str, PeerComparison]:
     """Compare every site with the others over the whole period; their ``time`` is 0.
 
     Args:
-        sums: site, work, and a metric of some of its good measurements.
+        sums: of one metric over the period, of all sites.
     """
-    own: dict[str, dict[WorkKey, Moments]] = defaultdict(dict)
-    for site, work, moments in sums:
-        if moments.value_count:
-            mine = own[site]
-            mine[work] = mine[work] + moments if work in mine else moments
-    means: dict[WorkKey, dict[str, float]] = defaultdict(dict)
-    for site, works in own.items():
-        for work, moments in works.items():
-            means[work][site] = moments.total / moments.value_count
-    sites_of = {work: _SitesOfWork(of_sites) for work, of_sites in means.items()}
-    counts = _PeerCounts(sites_of)
-    return {
-        site: _compare_with_peers(
-            0,
-            works,
-            {
-                work: sites_of[work].find_median_without(site)
-                for work in works
-                if len(means[work]) > 1
-            },
-            counts.count(works),
+    cells = _WorkCells.collect(sums, np.zeros_like(sums.day))
+    shown, owner = np.unique(cells.site, return_inverse=True)
+    works, work = np.unique(cells.work, return_inverse=True)
+    did = np.zeros((len(works), len(shown)), np.float32)
+    did[work, owner] = 1
+    others = (did.T @ did > 0).sum(axis=0) - 1
+    found = _compare_owners(cells, np.arange(len(cells.site)), owner, np.zeros_like(shown), others)
+    return {sums.sites[place]: one for place, one in zip(shown, found, strict=True)}
+
+
+def list_site_means(sums: WorkSums) -> dict[WorkKey, dict[str, float]]:
+    """Return the mean of each work at each site."""
+    cells = _WorkCells.collect(sums, np.zeros_like(sums.day))
+    found: dict[WorkKey, dict[str, float]] = defaultdict(dict)
+    for work, site, mean in zip(cells.work, cells.site, cells.means, strict=True):
+        found[sums.works[work]][sums.sites[site]] = float(mean)
+    return found
+
+
+def _add_by_place(places: Integers, values: Floats, count: int) -> Floats:
+    return np.bincount(places, values, count).astype(float)
+
+
+@dataclass(frozen=True)
+class _WorkCells:
+    """Sums by time, work and site, in this order, of those with a measurement.
+
+    ``group`` is a number of each time and work.
+    """
+
+    time: Integers
+    work: Integers
+    site: Integers
+    group: Integers
+    count: Floats
+    total: Floats
+    squares: Floats
+
+    @classmethod
+    def collect(cls, sums: WorkSums, times: Integers) -> _WorkCells:
+        """Add up the rows, each at its time."""
+        used = sums.count > 0
+        keys = (times * len(sums.works) + sums.work) * len(sums.sites) + sums.site
+        cells, places = np.unique(keys[used], return_inverse=True)
+        group, site = np.divmod(cells, max(len(sums.sites), 1))
+        time, work = np.divmod(group, max(len(sums.works), 1))
+        added = (
+            _add_by_place(places, column[used], len(cells))
+            for column in (sums.count, sums.total, sums.squares)
         )
-        for site, works in own.items()
+        return cls(time, work, site, group, *added)
+
+    @cached_property
+    def means(self) -> Floats:
+        """Mean of each cell."""
+        return self.total / self.count
+
+    @cached_property
+    def other_medians(self) -> Floats:
+        """Median of the other sites' means, at the time and of the work of each cell; or NaN."""
+        order = np.lexsort((self.means, self.group))
+        _, starts, sizes = np.unique(self.group, return_index=True, return_counts=True)
+        start, others = np.repeat(starts, sizes), np.repeat(sizes, sizes) - 1
+        left_out = np.arange(len(order)) - start
+        ordered = self.means[order]
+
+        def pick(middle: Integers) -> Floats:
+            place = np.clip(middle + (middle >= left_out), 0, others)
+            picked: Floats = ordered[start + place]
+            return picked
+
+        medians = (pick((others - 1) // 2) + pick(others // 2)) / 2
+        found = np.empty_like(medians)
+        found[order] = np.where(others > 0, medians, np.nan)
+        return found
+
+
+def _compare_owners(
+    cells: _WorkCells, own: Integers, owner: Integers, times: Integers, others: Integers
+) -> list[PeerComparison]:
+    """Compare owners, each a site at a time, with the other sites.
+
+    Args:
+        cells: of all sites.
+        own: places of the owners' cells.
+        owner: owner of each of these.
+        times: time of each owner.
+        others: number of similar sites of each owner.
+    """
+    medians, count, total = cells.other_medians[own], cells.count[own], cells.total[own]
+    is_compared = ~np.isnan(medians)
+    variance = np.maximum(0.0, cells.squares[own] / count - cells.means[own] ** 2)
+
+    def add(values: Floats, where: npt.NDArray[np.bool_]) -> Floats:
+        return _add_by_place(owner, np.where(where, values, 0.0), len(times))
+
+    every = np.ones_like(is_compared)
+    compared = add(count, is_compared)
+    # Each work scatters about its own mean; all are shown where none can be compared.
+    is_shown = is_compared | (compared == 0)[owner]
+    columns = {
+        "time": times,
+        "count": add(count, every),
+        "total": add(total, every),
+        "compared": compared,
+        "own_total": add(total, is_compared),
+        "median_total": add(count * medians, is_compared),
+        "shown": add(count, is_shown),
+        "variance": add(count * variance, is_shown),
+        "freedom": add(count - 1, is_shown),
+        "others": others,
     }
+    return [
+        _build_comparison(**dict(zip(columns, map(float, values), strict=True)))
+        for values in zip(*columns.values(), strict=True)
+    ]
 
 
-class _SitesOfWork:
-    """Means of all sites that did a work, sorted once for the medians of all sites."""
-
-    def __init__(self, means: Mapping[str, float]) -> None:
-        ordered = sorted(means, key=means.__getitem__)
-        self.sites = frozenset(means)
-        self._values = [means[site] for site in ordered]
-        self._places = {site: place for place, site in enumerate(ordered)}
-
-    def find_median_without(self, site: str) -> float:
-        """Return the median of the other sites' means, of which there is at least one."""
-        left_out, count = self._places[site], len(self._values) - 1
-        middle = [(count - 1) // 2, count // 2]
-        return statistics.fmean(self._values[place + (place >= left_out)] for place in middle)
-
-
-class _PeerCounts:
-    """Numbers of other sites; sites that did the same works share one count."""
-
-    def __init__(self, sites_of: Mapping[WorkKey, _SitesOfWork]) -> None:
-        self._sites_of = sites_of
-        self._known: dict[frozenset[WorkKey], int] = {}
-
-    def count(self, works: Iterable[WorkKey]) -> int:
-        """Count the other sites that did any of a site's works."""
-        key = frozenset(works)
-        if key not in self._known:
-            self._known[key] = len(frozenset().union(*(self._sites_of[w].sites for w in key))) - 1
-        return self._known[key]
-
-
-def _compare_with_peers(
-    when: int, works: Mapping[WorkKey, Moments], medians: Mapping[WorkKey, float], peers: int
+def _build_comparison(
+    *,
+    time: float,
+    count: float,
+    total: float,
+    compared: float,
+    own_total: float,
+    median_total: float,
+    shown: float,
+    variance: float,
+    freedom: float,
+    others: float,
 ) -> PeerComparison:
-    everything = _sum_moments(works.values())
-    compared = _sum_moments(works[work] for work in medians)
-    median = None
-    if medians:
-        weighed = (works[work].value_count * one for work, one in medians.items())
-        median = math.fsum(weighed) / compared.value_count
-    assert everything.mean is not None
-    rms, error = _pooled_scatter([works[work] for work in medians] or list(works.values()))
+    """Build a comparison from sums over works; ``variance`` is summed over measurements."""
     return PeerComparison(
-        time=when,
-        count=everything.value_count,
-        mean=everything.mean,
-        compared_count=compared.value_count,
-        own_mean=compared.mean,
-        rms=rms,
-        standard_error=error,
-        peer_median=median,
-        peer_count=peers,
+        time=int(time),
+        count=int(count),
+        mean=total / count,
+        compared_count=int(compared),
+        own_mean=own_total / compared if compared else None,
+        rms=math.sqrt(variance / shown),
+        standard_error=math.sqrt(variance / freedom / shown) if freedom > 0 else None,
+        peer_median=median_total / compared if compared else None,
+        peer_count=int(others),
     )
-
-
-def _sum_moments(found: Iterable[Moments]) -> Moments:
-    return sum(found, Moments())
-
-
-def _pooled_scatter(works: Iterable[Moments]) -> tuple[float, float | None]:
-    """RMS and standard error of a mean over works: each scatters about its own mean, not about all."""
-    variance, number, freedom = 0.0, 0, 0
-    for one in works:
-        rms = one.rms or 0.0
-        variance += one.value_count * rms * rms
-        number += one.value_count
-        freedom += one.value_count - 1
-    error = math.sqrt(variance / freedom / number) if freedom > 0 else None
-    return math.sqrt(variance / number), error

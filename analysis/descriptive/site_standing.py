@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison, list_site_means
 from treehammer.sql.read.figure_query import Moments
-from treehammer.sql.read.peer_sums import WorkKey
+from treehammer.sql.read.peer_sums import WorkKey, WorkSums
 
 #: Relative variance below which differences are noise of the arithmetic.
 _LEAST_VARIANCE = 1e-8
@@ -124,18 +124,13 @@ def contrast_conditions(
     return sorted(found, key=lambda one: (-one.differing / one.known, -one.known, one.title))
 
 
-def find_peer_medians(
-    sums: Iterable[tuple[str, WorkKey, Moments]], site: str
-) -> dict[WorkKey, float]:
+def find_peer_medians(sums: WorkSums, site: str) -> dict[WorkKey, float]:
     """Find the median of the other sites' means, of each work that they did."""
-    found: dict[WorkKey, dict[str, Moments]] = defaultdict(lambda: defaultdict(Moments))
-    for name, work, moments in sums:
-        if name != site and moments.value_count:
-            found[work][name] += moments
-    return {
-        work: statistics.median(mean for one in sites.values() if (mean := one.mean) is not None)
-        for work, sites in found.items()
-    }
+    found = {}
+    for work, means in list_site_means(sums).items():
+        if others := [mean for name, mean in means.items() if name != site]:
+            found[work] = statistics.median(others)
+    return found
 
 
 def split_difference(

@@ -71,9 +71,12 @@ _OUTCOMES_BY_LABEL = {
 }
 
 
+_NO_OUTCOMES = dict.fromkeys(Outcome, 0)
+
+
 def sum_outcomes(counts: Mapping[str, int]) -> dict[Outcome, int]:
     """Sum counts by outcome label, as roll-ups have them, to counts of every outcome."""
-    sums = dict.fromkeys(Outcome, 0)
+    sums = _NO_OUTCOMES.copy()
     for label, count in counts.items():
         sums[_OUTCOMES_BY_LABEL.get(label, Outcome.FAILED)] += count
     return sums

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -124,9 +124,17 @@ class Moments:
             self.value_count + other.value_count,
             self.total + other.total,
             self.squares + other.squares,
-            min((x for x in (self.minimum, other.minimum) if x is not None), default=None),
-            max((x for x in (self.maximum, other.maximum) if x is not None), default=None),
+            _merge_known(min, self.minimum, other.minimum),
+            _merge_known(max, self.maximum, other.maximum),
         )
+
+
+def _merge_known(
+    choose: Callable[[float, float], float], one: float | None, other: float | None
+) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)
 
 
 @dataclass(frozen=True)

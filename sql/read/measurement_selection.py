@@ -20,6 +20,7 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core import measurement_view
+from treehammer.sql.core.row_mapping import CHUNK_ROWS
 from treehammer.sql.core.schema import measurement
 
 Scalar = int | float | str | bool | None
@@ -107,8 +108,11 @@ def _merge_equalities(
     found: dict[Condition | str, Condition] = {}
     for where in wheres:
         key = where.column if where.operator == "=" else where
-        values = both(found[key].values, where.values) if key in found else where.values
-        found[key] = replace(where, value=values[0] if len(values) == 1 else tuple(values))
+        if key in found:
+            values = both(found[key].values, where.values)
+            found[key] = replace(where, value=values[0] if len(values) == 1 else tuple(values))
+        else:
+            found[key] = where
     return tuple(found.values())
 
 
@@ -153,6 +157,10 @@ def compile_condition(
     """Build a condition as SQL for a dialect, on ``column``."""
     value = where.value
     if isinstance(value, tuple):
+        is_long_text = where.column in LONG_TEXT_METRICS
+        if where.operator == "=" and None not in value and not is_long_text and len(value) > 1:
+            starts = range(0, len(value), CHUNK_ROWS)
+            return sa.or_(*(column.in_(value[start : start + CHUNK_ROWS]) for start in starts))
         each = [compile_condition(replace(where, value=one), column, dialect) for one in value]
         if where.operator == "!=":
             return sa.and_(sa.true(), *each)

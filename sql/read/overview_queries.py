@@ -6,11 +6,14 @@ Single measurements are read of one site and day alone, and not many, so that it
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.failures import NOT_SUPPORTED
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
@@ -28,6 +31,7 @@ from treehammer.sql.core.schema import (
     verdict,
 )
 from treehammer.sql.read.reader import MAX_IN_LIST, ResultsReader
+from treehammer.sql.read.subject_table import load_subjects
 
 _SITE = dimension_tables["subject"].c.site
 #: Failing measurements, and jobs, of a site and day that are read.
@@ -106,10 +110,9 @@ def find_last_day(store: ResultsReader) -> int | None:
 
 def list_sites(store: ResultsReader, by: str = JOB_SITE) -> list[str]:
     """List every site that has ever measured something, or whose storage was read, sorted."""
-    of_site = dimension_tables["subject"].c[by]
     with store.connection() as connection:
-        found = connection.scalars(sa.select(of_site).distinct().order_by(of_site))
-        return [site or "" for site in found]
+        found = load_subjects(connection).select(by)
+    return sorted({site or "" for (site,) in found})
 
 
 def build_unknown_site_error(store: ResultsReader, site: str) -> NothingToDoError:
@@ -147,11 +150,9 @@ def list_first_measurements(store: ResultsReader) -> list[FirstMeasurement]:
 
 
 def list_subject_values(store: ResultsReader, name: str, limit: int | None = None) -> list[str]:
-    """List the distinct values of a column of measured subjects, sorted by the database."""
-    column = dimension_tables["subject"].c[name]
-    query = sa.select(column).where(column.is_not(None)).distinct().order_by(column).limit(limit)
+    """List the distinct values of a column of measured subjects, sorted."""
     with store.connection() as connection:
-        return [str(value) for value in connection.scalars(query)]
+        return [str(value) for value in load_subjects(connection).list_values(name)[:limit]]
 
 
 def list_active_campaigns(
@@ -246,32 +247,64 @@ def list_latest_comparisons(
     query = sa.select(verdict).where(verdict.c.line == 0).order_by(*newest)
     if since_us is not None:
         query = query.where(verdict.c.created_us >= since_us)
-    by = (verdict.c.comparison_id, verdict.c.metric, verdict.c.scope, verdict.c.verdict)
-    order = sa.func.min(verdict.c.line)
     with store.connection() as connection:
         rows = fetch_rows(
             connection, VerdictRow, query.offset(first).limit(min(count, MAX_IN_LIST))
         )
-        ids = [row.comparison_id for row in rows]
-        counts = sa.select(*by, sa.func.count(), order).where(by[0].in_(ids)).group_by(*by)
-        lines = sorted(connection.execute(counts), key=lambda line: (-int(line[4]), int(line[5])))
-    metrics: dict[str, dict[str, int]] = defaultdict(dict)
-    found: dict[tuple[str, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
-    for id_, metric, scope, judged, number, line in lines:
-        earliest = metrics[id_].get(metric, line)
-        metrics[id_][metric] = min(earliest, line)
-        found[id_, metric][scope][judged] = int(number)
-    return [
-        ComparisonSummary(
-            row,
-            {
-                metric: found[row.comparison_id, metric]
-                for metric in sorted(of_row, key=of_row.__getitem__)
-            },
-        )
-        for row in rows
-        for of_row in (metrics[row.comparison_id],)
-    ]
+        counts = _remember_results(connection, rows, "counts", _count_verdicts)
+    return [ComparisonSummary(row, counts[row.comparison_id]) for row in rows]
+
+
+_Result = TypeVar("_Result")
+#: Engine -> name of a query and first row of a comparison -> result. Clients that repeat a comparison
+#: replace all of its rows, the time of the first one included: an equal first row has equal others,
+#: whatever other processes write.
+_REMEMBERED: WeakKeyDictionary[Engine, dict[tuple[str, VerdictRow], Any]] = WeakKeyDictionary()
+#: Results that are kept; then the memory starts again.
+_MAX_REMEMBERED = 4000
+
+
+def _remember_results(
+    connection: Connection,
+    rows: Sequence[VerdictRow],
+    name: str,
+    query: Callable[[Connection, Sequence[str]], Mapping[str, _Result]],
+) -> dict[str, _Result]:
+    """Return the result of a query for each of some comparisons, from memory where it is known.
+
+    Args:
+        connection: of a reader.
+        rows: the first row of each comparison.
+        name: of the query.
+        query: returns results by comparison, from the many rows of these.
+    """
+    known = _REMEMBERED.setdefault(connection.engine, {})
+    if len(known) > _MAX_REMEMBERED:
+        known.clear()
+    found = {row.comparison_id: known[name, row] for row in rows if (name, row) in known}
+    missing = {row.comparison_id: row for row in rows if row.comparison_id not in found}
+    if missing:
+        fetched = query(connection, [*missing])
+        known.update({(name, row): fetched[id_] for id_, row in missing.items()})
+        found.update(fetched)
+    return found
+
+
+def _count_verdicts(
+    connection: Connection, ids: Sequence[str]
+) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+    """Count verdicts: comparison -> metric, in order -> scope -> verdict, most frequent first."""
+    by = (verdict.c.comparison_id, verdict.c.metric, verdict.c.scope, verdict.c.verdict)
+    counts = sa.select(*by, sa.func.count(), sa.func.min(verdict.c.line))
+    rows = connection.execute(counts.where(by[0].in_(ids)).group_by(*by)).all()
+    found: dict[str, dict[str, dict[str, dict[str, int]]]] = {id_: {} for id_ in ids}
+    for id_, metric, *_ in sorted(rows, key=lambda row: int(row[5])):
+        found[id_].setdefault(metric, {})
+    for id_, metric, scope, judged, number, _ in sorted(
+        rows, key=lambda row: (-int(row[4]), int(row[5]))
+    ):
+        found[id_][metric].setdefault(scope, {})[judged] = int(number)
+    return found
 
 
 def count_comparisons(store: ResultsReader) -> int:
@@ -282,28 +315,37 @@ def count_comparisons(store: ResultsReader) -> int:
 
 
 def find_largest_effects(
-    store: ResultsReader, comparisons: Collection[str], verdicts: Collection[str]
+    store: ResultsReader, comparisons: Sequence[ComparisonSummary], verdicts: Collection[str]
 ) -> dict[tuple[str, str], VerdictRow]:
-    """Of each of some comparisons and metric the line with the largest effect, of those with one of these verdicts."""
+    """Find the line with the largest effect of each comparison and metric, of those with a verdict."""
+    rows = [one.first_verdict for one in comparisons]
+    name = f"largest {sorted(verdicts)}"
+    with store.connection() as connection:
+        found = _remember_results(
+            connection, rows, name, partial(_find_largest_effects, verdicts=verdicts)
+        )
+    return {(id_, row.metric): row for id_, of_metrics in found.items() for row in of_metrics}
+
+
+def _find_largest_effects(
+    connection: Connection, ids: Sequence[str], verdicts: Collection[str]
+) -> dict[str, list[VerdictRow]]:
     table = verdict.c
     query = sa.select(table.comparison_id, table.metric, table.line, table.effect).where(
-        table.comparison_id.in_(comparisons),
+        table.comparison_id.in_(ids),
         table.verdict.in_(verdicts),
         table.effect.is_not(None),
     )
     best: dict[tuple[str, str], tuple[float, int]] = {}
-    with store.connection() as connection:
-        for id_, metric, line, effect in connection.execute(query):
-            rank = -abs(effect), line
-            best[id_, metric] = min(best.get((id_, metric), rank), rank)
-        lines = [
-            sa.and_(table.comparison_id == id_, table.line == line)
-            for (id_, _), (_, line) in best.items()
-        ]
-        rows = fetch_rows(
-            connection, VerdictRow, sa.select(verdict).where(sa.or_(sa.false(), *lines))
-        )
-    return {(row.comparison_id, row.metric): row for row in rows}
+    for id_, metric, line, effect in connection.execute(query):
+        rank = -abs(effect), line
+        best[id_, metric] = min(best.get((id_, metric), rank), rank)
+    lines = [
+        sa.and_(table.comparison_id == id_, table.line == line)
+        for (id_, _), (_, line) in best.items()
+    ]
+    rows = fetch_rows(connection, VerdictRow, sa.select(verdict).where(sa.or_(sa.false(), *lines)))
+    return {id_: [row for row in rows if row.comparison_id == id_] for id_ in ids}
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -14,31 +16,74 @@ from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.schema import dimension_tables, rollup_column_names, rollup_day
 from treehammer.sql.read.figure_query import Moments
-from treehammer.sql.read.figure_sql import FIGURE_FETCH_ROWS
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, workload_key
+from treehammer.sql.read.subject_table import SubjectTable, load_subjects
 
 _SUBJECT = dimension_tables["subject"].c
 
 #: Key of a workload; see :func:`.site_history.workload_key`.
 WorkKey = tuple[str, ...]
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 #: Other sites whose single days are read; a thousand sites have a million of them in a month.
 MAX_DAILY_PEERS = 100
 
 
-class DailySums(NamedTuple):
-    """A metric of a site's good measurements of one workload on one day (YYYYMMDD).
+@dataclass(frozen=True)
+class WorkSums:
+    """A metric of the good measurements of some work at some sites, by columns.
 
-    The workload has the values of :data:`.site_history.WORKLOAD_COLUMNS`. The sums are those of
-    :class:`.figure_query.Moments`, as plain numbers, since half a year has some ten thousand.
+    Arrays, because half a year of a site and its peers has some ten thousand rows. Several rows may
+    have the same day, site and work.
+
+    Attributes:
+        sites: names that ``site`` refers to by place.
+        works: values of :data:`.site_history.WORKLOAD_COLUMNS` that ``work`` refers to by place.
+        day: YYYYMMDD.
+        site: site of each row.
+        work: work of each row.
+        count: measurements that have the metric.
+        total: sum of its values.
+        squares: sum of their squares.
     """
 
-    day: int
-    site: str
-    workload: WorkKey
-    value_count: int
-    total: float
-    squares: float
+    sites: Sequence[str]
+    works: Sequence[WorkKey]
+    day: Integers
+    site: Integers
+    work: Integers
+    count: Floats
+    total: Floats
+    squares: Floats
+
+    @classmethod
+    def collect(cls, rows: Iterable[tuple[int, str, WorkKey, float, float, float]]) -> WorkSums:
+        """Collect rows of day, site, work, count, total and squares."""
+        days, sites, works, *sums = zip(*rows, strict=True) if (rows := [*rows]) else ((),) * 6
+        site_places = {site: place for place, site in enumerate(dict.fromkeys(sites))}
+        work_places = {work: place for place, work in enumerate(dict.fromkeys(works))}
+        return cls(
+            [*site_places],
+            [*work_places],
+            np.array(days, np.int64),
+            np.array([site_places[site] for site in sites], np.int64),
+            np.array([work_places[work] for work in works], np.int64),
+            *(np.array(column, float) for column in sums),
+        )
+
+    def select_site(self, site: str) -> list[tuple[WorkKey, Moments]]:
+        """Return work and moments of each row of a site."""
+        places = np.flatnonzero(self.site == self.sites.index(site)) if site in self.sites else ()
+        return [
+            (
+                self.works[self.work[place]],
+                Moments(
+                    int(self.count[place]), float(self.total[place]), float(self.squares[place])
+                ),
+            )
+            for place in places
+        ]
 
 
 @dataclass(frozen=True)
@@ -46,12 +91,12 @@ class PeerSums:
     """Sums of the work that a site did, there and elsewhere.
 
     Attributes:
-        totals: site, work and moments over the whole period, of all sites.
+        totals: over the whole period, of all sites; the day of a row has no meaning.
         dailies: by day, of the site and at most :data:`MAX_DAILY_PEERS` others.
     """
 
-    totals: Sequence[tuple[str, WorkKey, Moments]]
-    dailies: Sequence[DailySums]
+    totals: WorkSums
+    dailies: WorkSums
 
 
 def fetch_peer_sums(
@@ -68,29 +113,77 @@ def fetch_peer_sums(
             :func:`.site_history.workload_key`.
     """
     with store.connection() as connection:
-        subjects = _list_subjects(connection, site, only)
+        subjects = _SharedWork.select(load_subjects(connection), site, only)
+        if subjects.count_sites() <= MAX_DAILY_PEERS:
+            every = _fetch_dailies(connection, metric, days, subjects, None)
+            return PeerSums(every, every)
         totals = _fetch_totals(connection, metric, days, subjects)
-        peers = sorted({name for name, _, _ in totals} - {site})
+        measured = np.unique(totals.site[totals.count > 0])
+        peers = sorted({totals.sites[place] for place in measured} - {site})
         chosen = [site, *_space_evenly(peers)] if len(peers) > MAX_DAILY_PEERS else None
-        dailies = [*_fetch_dailies(connection, metric, days, subjects, chosen)]
+        dailies = _fetch_dailies(connection, metric, days, subjects, chosen)
     return PeerSums(totals, dailies)
 
 
-def _list_subjects(
-    connection: Connection, site: str, only: Mapping[str, str]
-) -> dict[int, tuple[str, WorkKey]]:
-    """List site and work of all subjects with work that the site has done, too."""
-    wanted = [(WORKLOAD_COLUMNS.index(name), value) for name, value in only.items()]
-    columns = (_SUBJECT[name] for name in WORKLOAD_COLUMNS)
-    known: dict[int, tuple[str, WorkKey]] = {}
-    works: dict[WorkKey, WorkKey] = {}
-    for id_, of_site, *texts in connection.execute(sa.select(_SUBJECT.id, _SUBJECT.site, *columns)):
-        work = workload_key(texts)
-        if all(work[place] == value for place, value in wanted):
-            # Equal tuples share one object, which compares faster.
-            known[id_] = of_site or "", works.setdefault(work, work)
-    own = {work for of_site, work in known.values() if of_site == site}
-    return {id_: one for id_, one in known.items() if one[1] in own}
+@dataclass(frozen=True)
+class _SharedWork:
+    """Subjects with work that a site has done, too.
+
+    Attributes:
+        sites: all sites.
+        works: all works.
+        places: identity of a subject -> places of its site and work.
+    """
+
+    sites: Sequence[str]
+    works: Sequence[WorkKey]
+    places: Mapping[int, tuple[int, int]]
+
+    @classmethod
+    def select(cls, table: SubjectTable, site: str, only: Mapping[str, str]) -> _SharedWork:
+        everything = _index_work(table)
+        wanted = [(WORKLOAD_COLUMNS.index(name), value) for name, value in only.items()]
+        own = {
+            work
+            for of_site, work in everything.places.values()
+            if everything.sites[of_site] == site
+            and all(everything.works[work][place] == value for place, value in wanted)
+        }
+        places = {id_: one for id_, one in everything.places.items() if one[1] in own}
+        return cls(everything.sites, everything.works, places)
+
+    def count_sites(self) -> int:
+        """Count the sites that did any of the works."""
+        return len({site for site, _ in self.places.values()})
+
+    def collect(self, rows: Iterable[Sequence[Any]]) -> WorkSums:
+        """Collect rows of day, subject, count, total and squares; others' work is left out."""
+        shared = [row for row in rows if row[1] in self.places]
+        days, ids, *sums = zip(*shared, strict=True) if shared else ((),) * 5
+        places = np.array([self.places[id_] for id_ in ids], np.int64).reshape(-1, 2)
+        return WorkSums(
+            self.sites,
+            self.works,
+            np.array(days, np.int64),
+            places[:, 0],
+            places[:, 1],
+            *(np.array(column, float) for column in sums),
+        )
+
+
+@lru_cache(maxsize=2)
+def _index_work(table: SubjectTable) -> _SharedWork:
+    """Number the sites and works of all subjects."""
+    sites: dict[str, int] = {}
+    works: dict[WorkKey, int] = {}
+    places = {
+        id_: (
+            sites.setdefault(site or "", len(sites)),
+            works.setdefault(workload_key(texts), len(works)),
+        )
+        for id_, site, *texts in table.select("id", "site", *WORKLOAD_COLUMNS)
+    }
+    return _SharedWork([*sites], [*works], places)
 
 
 def _select_sums(metric: str, days: tuple[int, int]) -> tuple[sa.Select[Any], list[sa.Column[Any]]]:
@@ -103,28 +196,22 @@ def _select_sums(metric: str, days: tuple[int, int]) -> tuple[sa.Select[Any], li
 
 
 def _fetch_totals(
-    connection: Connection,
-    metric: str,
-    days: tuple[int, int],
-    subjects: Mapping[int, tuple[str, WorkKey]],
-) -> list[tuple[str, WorkKey, Moments]]:
+    connection: Connection, metric: str, days: tuple[int, int], subjects: _SharedWork
+) -> WorkSums:
     chosen, sums = _select_sums(metric, days)
     subject = rollup_day.c.subject_id
-    query = chosen.add_columns(subject, *map(sa.func.sum, sums)).group_by(subject)
-    found: dict[tuple[str, WorkKey], Moments] = defaultdict(Moments)
-    for id_, number, total, squares in connection.execute(query):
-        if id_ in subjects and number:
-            found[subjects[id_]] += Moments(int(number), float(total), float(squares))
-    return [(*key, moments) for key, moments in found.items()]
+    whole = sa.literal_column("0", sa.BigInteger)
+    query = chosen.add_columns(whole, subject, *map(sa.func.sum, sums)).group_by(subject)
+    return subjects.collect(connection.execute(query).all())
 
 
 def _fetch_dailies(
     connection: Connection,
     metric: str,
     days: tuple[int, int],
-    subjects: Mapping[int, tuple[str, WorkKey]],
+    subjects: _SharedWork,
     sites: Sequence[str] | None,
-) -> Iterator[DailySums]:
+) -> WorkSums:
     """Fetch the sums by day, of some sites or of all."""
     chosen, sums = _select_sums(metric, days)
     query = chosen.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
@@ -133,11 +220,7 @@ def _fetch_dailies(
         is_chosen = sa.or_(_SUBJECT.site.in_(sites), without_site)
         of_sites = sa.select(_SUBJECT.id).where(is_chosen)
         query = query.where(rollup_day.c.subject_id.in_(of_sites))
-    for day, subject, number, total, squares in connection.execute(
-        query.execution_options(yield_per=FIGURE_FETCH_ROWS)
-    ):
-        if subject in subjects:
-            yield DailySums(day, *subjects[subject], int(number), total, squares)
+    return subjects.collect(connection.execute(query).all())
 
 
 def _space_evenly(names: Sequence[str]) -> list[str]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, overload
 
+from markupsafe import Markup, escape
+
 from treehammer.text_formatting import pluralize
 from treehammer.web.display.template_environment import format_cell
 
@@ -60,21 +62,34 @@ class TableColumn:
         zero = "zero" if self.is_number and row[self.key] == 0 else ""
         return " ".join(filter(None, (self.column_class, zero, self.css_class(row))))
 
-    @property
+    @cached_property
     def column_class(self) -> str:
         """CSS classes common to all cells of the column."""
         return " ".join(["number"] * self.is_number + ["long"] * self.is_long)
 
+    def render_cell(self, row: Row, *, is_heading: bool = False) -> str:
+        """Render a row's cell as HTML."""
+        name, scope = ("th", ' scope="row"') if is_heading else ("td", "")
+        css_class, link, detail, bar = (
+            self.cell_class(row),
+            self.link(row),
+            self.detail(row),
+            self.bar(row),
+        )
+        text = escape(self.cell_text(row))
+        return "".join(
+            (
+                f"<{name}{scope}",
+                f' class="{escape(css_class)}">' if css_class else ">",
+                "" if bar is None else _BAR.format(bar),
+                f'<a href="{escape(link)}">{text}</a>' if link else text,
+                f'<span class="why">{escape(detail)}</span>' if detail else "",
+                f"</{name}>",
+            )
+        )
 
-@dataclass(frozen=True)
-class TableCell:
-    """Text, link, CSS classes, second line and bar of a shown cell."""
 
-    text: str
-    link: str
-    css_class: str
-    detail: str
-    bar: float | None
+_BAR = '<progress max="1" value="{}" aria-hidden="true"></progress> '
 
 
 class LazyRows(Sequence[Row]):
@@ -159,18 +174,24 @@ class DataTable:
         """Columns that are not hidden."""
         return tuple(column for column in self.columns if not column.hidden)
 
-    def row_cells(self, row: Row) -> list[TableCell]:
-        """Shown cells of a row."""
-        return [
-            TableCell(
-                column.cell_text(row),
-                column.link(row),
-                column.cell_class(row),
-                column.detail(row),
-                column.bar(row),
-            )
-            for column in self.shown_columns
-        ]
+    def render_row(
+        self, row: Row, beside: str = "", render_beside: Callable[[Row], str] | None = None
+    ) -> Markup:
+        """Render the shown cells of a row as HTML.
+
+        In Python, because a template takes twice the time for thousands of cells.
+
+        Args:
+            row: one of the rows.
+            beside: key of the column that has another cell beside it.
+            render_beside: renders that cell.
+        """
+        cells = []
+        for place, column in enumerate(self.shown_columns):
+            cells.append(column.render_cell(row, is_heading=place == 0))
+            if render_beside and column.key == beside:
+                cells.append(render_beside(row))
+        return Markup("\n".join(cells))  # noqa: S704
 
     def plain_rows(self) -> list[dict[str, Any]]:
         """Return rows for export: raw values by key."""

@@ -70,8 +70,13 @@ def label_variants(variants: Iterable[str | None], *, hide_release: bool = False
         variants: as recorded.
         hide_release: leave the release out, because it is shown elsewhere.
     """
+    return _label_distinct(frozenset(filter(None, variants)), hide_release)
+
+
+@lru_cache(maxsize=64)
+def _label_distinct(variants: frozenset[str], hide_release: bool) -> VariantLabels:
     hidden = {identity.RELEASE_AXIS} if hide_release else set()
-    recorded = sorted({variant for variant in variants if variant}, key=_sort_key)
+    recorded = sorted(variants, key=_sort_key)
     keys = {variant: _work_key(variant, hidden) for variant in recorded}
     shared = _shared_axes({*keys.values()})
     shown = {variant: _axes_without(variant, hidden | shared) for variant in recorded}

@@ -278,17 +278,17 @@ def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:
     rows = []
     for panel, of_panel in enumerate(layout.panels):
         for mark in of_panel.marks:
-            row: dict[str, Any] = {"p": panel, "x": mark.place, "s": mark.series, "n": mark.count}
-            row.update(y=mark.y, l=mark.low, h=mark.high)
-            row.update(zip("abcde", mark.box, strict=False))
+            row: dict[str, Any] = {"p": panel, "x": mark.place, "s": mark.series}
+            if mark.count is not None:
+                row["n"] = mark.count
+            numbers = (mark.y, mark.low, mark.high, *mark.box)
+            for key, number in zip("ylhabcde", numbers, strict=False):
+                if number is not None:
+                    row[key] = float(f"{number:.{_DIGITS}g}")
             if layout.dates:
                 row["t"] = _milliseconds(layout.places[mark.place])
-            rows.append({key: _shorten(value) for key, value in row.items() if value is not None})
+            rows.append(row)
     return rows
-
-
-def _shorten(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 
 def _milliseconds(day: str) -> int:

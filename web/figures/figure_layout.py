@@ -180,7 +180,8 @@ class GroupNames:
             self._texts[key] = " · ".join(filter(None, texts))
 
     def _key_of(self, point: FigurePoint) -> tuple[Scalar, ...]:
-        return tuple(point.key.get(name) for name in self.columns)
+        # A list is faster than a generator, and a figure has thousands of points.
+        return tuple([point.key.get(name) for name in self.columns])
 
     def __getitem__(self, point: FigurePoint) -> str:
         return self._texts[self._key_of(point)]

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from treehammer.analysis.samples.sample import natural_sort_key
-from treehammer.collectors.record.outcome import sum_outcomes
+from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, figure_sql
@@ -320,11 +320,17 @@ def _point_of_group(group: FigureGroup, query: ExploreQuery) -> FigurePoint:
     )
 
 
+#: Outcome -> attribute of a point. Looked up for thousands of points.
+_OUTCOME_KEYS = {outcome: outcome.key for outcome in Outcome}
+
+
 def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
-    counts = Counter(groups[0].outcomes)
-    for group in groups[1:]:
-        counts.update(group.outcomes)
-    return {outcome.key: count for outcome, count in sum_outcomes(counts).items()}
+    counts: Mapping[str, int] = groups[0].outcomes
+    if len(groups) > 1:
+        counts = Counter()
+        for group in groups:
+            counts.update(group.outcomes)
+    return {_OUTCOME_KEYS[outcome]: count for outcome, count in sum_outcomes(counts).items()}
 
 
 def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[FigurePoint]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison, compare_over_time
-from treehammer.sql.read.peer_sums import DailySums
+from treehammer.sql.read.peer_sums import WorkKey, WorkSums
+
+Row = tuple[int, str, WorkKey, float, float, float]
 
 
-def group(site: str, day: int, work: str, *values: float) -> DailySums:
+def group(site: str, day: int, work: str, *values: float) -> Row:
     squares = sum(value * value for value in values)
-    return DailySums(day, site, (work,), len(values), sum(values), squares)
+    return day, site, (work,), len(values), sum(values), squares
 
 
-def series(*dailies: DailySums) -> list[PeerComparison]:
-    return compare_over_time(dailies, "HERE", lambda day: day)
+def series(*dailies: Row) -> list[PeerComparison]:
+    return compare_over_time(WorkSums.collect(dailies), "HERE", lambda day: day)
 
 
 def test_peer_median_is_weighted_by_own_work() -> None:
@@ -63,7 +65,9 @@ def test_missing_values_are_excluded() -> None:
 def test_days_of_a_week_are_one_point() -> None:
     dailies = [group("HERE", 1, "a", 0.4), group("HERE", 2, "a", 0.6)]
     dailies += [group("X", 1, "a", 0.2), group("X", 2, "a", 0.4, 0.6), group("X", 9, "a", 9.0)]
-    (point,) = compare_over_time(dailies, "HERE", lambda day: 1 if day < 7 else None)
+    (point,) = compare_over_time(
+        WorkSums.collect(dailies), "HERE", lambda day: 1 if day < 7 else None
+    )
     assert point.count == 2
     assert point.own_mean == pytest.approx(0.5)
     assert point.peer_median == pytest.approx(1.2 / 3)

@@ -24,7 +24,7 @@ from treehammer.analysis.descriptive.site_standing import (
 )
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.read.figure_query import Moments
-from treehammer.sql.read.peer_sums import fetch_peer_sums
+from treehammer.sql.read.peer_sums import WorkSums, fetch_peer_sums
 from treehammer.sql.write.store import Store
 
 TODAY = datetime.now(UTC).date()
@@ -223,8 +223,9 @@ def test_work_without_a_site_has_a_chart_among_many_sites(
             for site in ("", "A", "B", "C")
         )
         sums = fetch_peer_sums(store, "", "eff_job", (day, day), {})
-    assert [one.site for one in sums.dailies].count("") == 1
-    assert len(sums.dailies) == 3
+    names = [sums.dailies.sites[place] for place in sums.dailies.site]
+    assert names.count("") == 1
+    assert len(names) == 3
 
 
 def compared(difference: float | None) -> PeerComparison:
@@ -240,16 +241,18 @@ def test_rank_follows_the_better_direction() -> None:
 
 
 def test_work_without_peers_is_left_out() -> None:
-    sums = [
-        ("own", ("w",), Moments(2, 6.0, 20.0)),
-        ("a", ("w",), Moments(1, 2.0, 4.0)),
-        ("b", ("w",), Moments(1, 4.0, 16.0)),
-        ("own", ("alone",), Moments(1, 9.0, 81.0)),
-    ]
+    sums = WorkSums.collect(
+        [
+            (0, "own", ("w",), 2, 6.0, 20.0),
+            (0, "a", ("w",), 1, 2.0, 4.0),
+            (0, "b", ("w",), 1, 4.0, 16.0),
+            (0, "own", ("alone",), 1, 9.0, 81.0),
+        ]
+    )
     medians = find_peer_medians(sums, "own")
     assert medians == {("w",): 3.0}
     (part,) = split_difference(
-        [("host", work, moments) for site, work, moments in sums if site == "own"], medians
+        [("host", work, moments) for work, moments in sums.select_site("own")], medians
     )
     assert (part.count, part.own_mean, part.share) == (2, 3.0, 0.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from urllib.parse import urlencode
 
@@ -35,6 +35,7 @@ from treehammer.web.views.compare.effect_matrix import (
     EffectMatrix,
     matrix_of_counters,
     matrix_of_verdicts,
+    render_matrix_cells,
 )
 from treehammer.web.views.compare.verdict_filter import VerdictFilter, list_filter_choices
 from treehammer.web.views.shared.page_context import (
@@ -161,6 +162,7 @@ def _page_values(one: ShownComparison) -> dict[str, Any]:
         "conclusion": describe_conclusion(one.rows, one.names),
         "matrix": _build_matrix(one),
         "matrix_legend": MATRIX_LEGEND,
+        "render_cells": render_matrix_cells,
         "choices": list_filter_choices(one.request, one.shown, one.rows, one.counters),
         "cell_charts": _draw_cell(one) if one.shown.is_one_cell else [],
         "counter_summary": counter_changes.summarize_counters(one.counters),
@@ -213,11 +215,12 @@ def _list_regressions(one: ShownComparison) -> list[tuple[str, str]]:
 def _build_matrix(one: ShownComparison) -> EffectMatrix | None:
     # One for all cells, of which there may be thousands.
     base = link_to_same_page(one.request, site=None, variant=None)
+    start = base if base == "?" else f"{base}&"
+    encode = cache(lambda name, value: urlencode({name: value}) if value else "")
 
     def link(site: str, variant: str) -> str:
-        chosen = {"site": site, "variant": variant}
-        own = urlencode([(name, value) for name, value in chosen.items() if value])
-        return f"{base}{'&' if base != '?' else ''}{own}"
+        both = encode("site", site), encode("variant", variant)
+        return f"{start}{'&'.join(filter(None, both))}"
 
     if one.shows_counter:
         return matrix_of_counters(one.shown.select(one.counters), link)

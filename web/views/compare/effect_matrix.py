@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from markupsafe import Markup, escape
+
 from treehammer.analysis.comparison.counter_changes import (
     FEWER,
     MORE,
@@ -55,6 +57,22 @@ class MatrixCell:
     css_class: str
     address: str
     description: str
+
+    def render(self) -> str:
+        """Render the cell as HTML."""
+        description = escape(self.description)
+        text = f'{self.text}<span class="unseen"> {description}</span>'
+        link = (
+            f'<a href="{escape(self.address)}#cell">{text}</a>'
+            if self.address
+            else f'<span class="letter">{text}</span>'
+        )
+        return f'<td class="{self.css_class}" title="{description}">{link}</td>'
+
+
+def render_matrix_cells(cells: Sequence[MatrixCell]) -> Markup:
+    """Render the cells of a row, in Python because a template takes twice the time."""
+    return Markup("".join(cell.render() for cell in cells))  # noqa: S704
 
 
 @dataclass(frozen=True)

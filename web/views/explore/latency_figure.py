@@ -171,7 +171,7 @@ def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> 
         for point in data.points
         if sum(point.reads)
     ]
-    columns += tuple(aggregation_column(query, rows))
+    columns += tuple(aggregation_column(query, data))
     note = (
         "Quantiles are accurate to a factor of two: reads are assumed to be evenly distributed "
         "within a bin."

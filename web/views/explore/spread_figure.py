@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from statistics import median
 from typing import Any
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.figure_query import TIME_UNITS
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.data_tables import DataTable, LazyRows, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, fit_unit
 from treehammer.web.display.metric_titles import title_column
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
@@ -157,10 +157,12 @@ def _point_mark(
 def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
     """Table of all groups; numbers are exported in the metric's unit and shown in a readable one."""
     numbers = _statistic_names(query, data)
-    rows = [_point_row(point, data.aggregation) for point in data.points]
+    rows = LazyRows(data.points, partial(_point_row, aggregation=data.aggregation))
     unit = figure_unit(query, data.points)
-    shown = [row[name] for row in rows for name in numbers if name != "jobs"]
-    number = aligned_format(shown, unit)
+    shown = [name for name in numbers if name != "jobs"]
+    number = aligned_format(
+        (_find_statistic(point, name) for point in data.points for name in shown), unit
+    )
     columns = (
         *group_columns(query, data, links),
         *outcome_columns(),
@@ -171,7 +173,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
             else TableColumn(name, title_column(name), number, is_number=True)
             for name in numbers
         ),
-        *aggregation_column(query, rows),
+        *aggregation_column(query, data),
     )
     own_unit = _exported_unit(query)
     unit_text = f", in {unit.name}" if unit.name else ""
@@ -179,6 +181,13 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     return DataTable(
         "figure", f"{figure_captions.figure_heading(query)}{unit_text}", columns, rows, note=note
     )
+
+
+def _find_statistic(point: FigurePoint, name: str) -> float | None:
+    if name in _QUANTILE_KEYS:
+        return point.quantiles[_QUANTILE_KEYS.index(name)] if point.quantiles else None
+    value: float | None = getattr(point, "mean" if name == "difference" else name)
+    return value
 
 
 def _statistic_names(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]:
@@ -206,13 +215,12 @@ def group_columns(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> l
     ]
 
 
-def aggregation_column(query: ExploreQuery, rows: Sequence[Row]) -> list[TableColumn]:
+def aggregation_column(query: ExploreQuery, data: FigurePoints) -> list[TableColumn]:
     """Column of the values aggregated in each group; none along a time axis, where only lines have it."""
     if set(query.group_columns) & set(TIME_UNITS):
         return []
-    return [
-        TableColumn("aggregates", "aggregates", hidden=not any(row["aggregates"] for row in rows))
-    ]
+    described = any(data.aggregation.describe_point(point.key) for point in data.points)
+    return [TableColumn("aggregates", "aggregates", hidden=not described)]
 
 
 def _point_row(point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:

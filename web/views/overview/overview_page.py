@@ -51,6 +51,8 @@ from treehammer.web.views.shared.site_day_matrix import (
     SiteRow,
     load_site_days,
     load_storage_days,
+    render_day_cells,
+    select_days,
 )
 from treehammer.web.views.shared.site_states import (
     build_states_table,
@@ -84,7 +86,7 @@ def overview_view(store: Store, request: Request) -> PageView:
     shown = calendar_days.parse_window(request.query_params, CHOICES, DAYS)
     by = _parse_site_kind(request)
     is_page = requested_format(request) == HTML
-    lines = load_site_days(store, shown, by)
+    lines, recent = _load_days(store, shown, by)
     storages = load_storage_days(store, shown)
     states = load_current_states(store)
     current = index_by_site(states, by)
@@ -98,8 +100,8 @@ def overview_view(store: Store, request: Request) -> PageView:
         "now": time.time_ns() // 1000,
         "tiles": build_tiles(lines, current, len(running.rows), latest_tile),
         "running": running,
-        "changes": _list_changes(
-            store, request, shown, lines, MAX_NAMED_SITES if is_page else None
+        "changes": changes_since.changes_since_yesterday(
+            store, request, recent, calendar_days.today(), MAX_NAMED_SITES if is_page else None
         ),
         "max_changes": changes_since.MAX_CHANGES,
         "verdicts": _fold_verdicts(verdicts, request),
@@ -149,8 +151,7 @@ def _matrix_values(
         "quiet": _name_sites(quiet),
         "rule": describe_daily_rule(),
         "statuses": _SHOWN_STATES,
-        # Computed once rather than for each of a thousand cells.
-        "css_classes": {status: status.value for status in SiteState},
+        "render_cells": render_day_cells,
         "cell_address": _make_cell_linker(request, shown, by),
     }
 
@@ -188,22 +189,17 @@ def _make_explore_linker(request: Request, by: str) -> Callable[[SiteRow[Any], d
     return link_to_measurements
 
 
-def _list_changes(
-    store: Store,
-    request: Request,
-    shown: Sequence[date],
-    lines: Sequence[SiteRow[DayOutcomes]],
-    max_named: int | None,
-) -> list[changes_since.ChangeSentence]:
-    """List the changes since yesterday, from the shown days if they suffice."""
-    today = calendar_days.today()
-    days = changes_since.LOOKBACK_DAYS
-    of_jobs = not lines or lines[0].by == JOB_SITE
-    if of_jobs and shown[-1] == today and len(shown) >= days:
-        recent = [replace(line, cells=line.cells[-days:]) for line in lines]
-    else:
-        recent = load_site_days(store, calendar_days.days_until(today, days))
-    return changes_since.changes_since_yesterday(store, request, recent, today, max_named)
+def _load_days(
+    store: Store, shown: Sequence[date], by: str
+) -> tuple[list[SiteRow[DayOutcomes]], list[SiteRow[DayOutcomes]]]:
+    """Load the shown days, and those of the sites of jobs in which changes are searched."""
+    recent = calendar_days.days_until(calendar_days.today(), changes_since.LOOKBACK_DAYS)
+    if by == JOB_SITE and recent[0] <= shown[-1] <= recent[-1]:
+        # They are read once where they overlap.
+        days = sorted({*shown, *recent})
+        both = load_site_days(store, days, by)
+        return select_days(both, shown), select_days(both, recent)
+    return load_site_days(store, shown, by), load_site_days(store, recent)
 
 
 def _site_day_table(lines: Sequence[SiteRow[DayOutcomes]]) -> DataTable:
@@ -253,9 +249,7 @@ def _verdict_table(
         store, (comparison.first_verdict for comparison in latest)
     )
     certain = (Verdict.FASTER.value, Verdict.SLOWER.value)
-    largest = overview_queries.find_largest_effects(
-        store, [one.first_verdict.comparison_id for one in latest], certain
-    )
+    largest = overview_queries.find_largest_effects(store, latest, certain)
     rows = [
         _verdict_row(one, metric, names, largest) for one in latest for metric in one.verdict_counts
     ]

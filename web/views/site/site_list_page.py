@@ -15,6 +15,7 @@ from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import FigureQuery
+from treehammer.sql.read.peer_sums import WorkSums
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.watch.state_history import SITE
 from treehammer.sql.write.store import Store
@@ -73,14 +74,12 @@ def site_list_view(store: Store, request: Request) -> PageView:
 def _compare_sites(store: Store, first: int) -> Mapping[str, PeerComparison]:
     """Compare every site with similar sites since a day (YYYYMMDD)."""
     figure = FigureQuery((DEFAULT_METRIC,), ("site", *WORKLOAD_COLUMNS), first_day=first)
-    return peer_comparison.compare_sites(
-        (
-            str(group.by["site"] or ""),
-            site_history.group_workload_key(group),
-            group.metrics[DEFAULT_METRIC],
-        )
-        for group in store.fetch_figure(figure).groups
-    )
+    rows = []
+    for group in store.fetch_figure(figure).groups:
+        work, one = site_history.group_workload_key(group), group.metrics[DEFAULT_METRIC]
+        site = str(group.by["site"] or "")
+        rows.append((0, site, work, one.value_count, one.total, one.squares))
+    return peer_comparison.compare_sites(WorkSums.collect(rows))
 
 
 def _format_last_day(number: int | None) -> str | None:

@@ -21,7 +21,7 @@ from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import overview_queries, peer_sums, site_history
 from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.read.peer_sums import DailySums
+from treehammer.sql.read.peer_sums import WorkSums
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
@@ -172,7 +172,7 @@ def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
     return explain_efficiency(query.site or "Work without a site", rows, note)
 
 
-def _compare_over_time(dailies: Sequence[DailySums], query: SiteQuery) -> list[PeerComparison]:
+def _compare_over_time(dailies: WorkSums, query: SiteQuery) -> list[PeerComparison]:
     """Compare the site with similar sites, per day or per week."""
     return peer_comparison.compare_over_time(
         dailies, query.site, lambda day: coarsen_day(WEEK, day) if query.is_weekly else day

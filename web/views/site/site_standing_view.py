@@ -11,7 +11,7 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read import figure_sql, site_history
 from treehammer.sql.read.figure_query import FigureQuery, Moments
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.read.peer_sums import WorkKey
+from treehammer.sql.read.peer_sums import WorkKey, WorkSums
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
@@ -106,15 +106,13 @@ class StandingView:
         return DataTable("parts", caption, columns, shown, "Nothing to split.", note)
 
 
-def describe_standing(
-    store: Store, query: SiteQuery, sums: Sequence[tuple[str, WorkKey, Moments]]
-) -> StandingView:
+def describe_standing(store: Store, query: SiteQuery, sums: WorkSums) -> StandingView:
     """Compare a site with all others over the whole period.
 
     Args:
         store: the database.
         query: parameters of the page.
-        sums: site, work and moments in these days, of all sites that did the site's work.
+        sums: in these days, of all sites that did the site's work.
     """
     comparisons = peer_comparison.compare_sites(sums)
     standing = site_standing.rank_site(
@@ -187,12 +185,10 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _list_parts(
-    store: Store, query: SiteQuery, sums: Sequence[tuple[str, WorkKey, Moments]]
-) -> list[Row]:
+def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:
     """List the parts of each kind; the kind that explains the difference best comes first."""
     medians = site_standing.find_peer_medians(sums, query.site)
-    own = [(work, moments) for site, work, moments in sums if site == query.site]
+    own = sums.select_site(query.site)
     names = label_variants({str(work[1]) for work, _ in own}).names
     variants = [(names.get(str(work[1])) or "default", work, moments) for work, moments in own]
     groups = {"variant": variants}

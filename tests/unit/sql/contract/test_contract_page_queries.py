@@ -221,7 +221,7 @@ def test_latest_comparisons(filled: Store) -> None:
     last = overview_queries.list_latest_comparisons(filled, 2, 2)
     assert [one.first_verdict.comparison_id for one in last] == ["first"]
     assert overview_queries.count_comparisons(filled) == 3
-    most = overview_queries.find_largest_effects(filled, ("second", "third"), ("faster", "slower"))
+    most = overview_queries.find_largest_effects(filled, found, ("faster", "slower"))
     assert {key: (row.label, row.effect) for key, row in most.items()} == {
         ("second", "wall_per_event_s"): ("x0", 0.2),
         ("second", "cpu_per_event_s"): ("x2", -0.3),
@@ -229,11 +229,34 @@ def test_latest_comparisons(filled: Store) -> None:
         ("third", "cpu_per_event_s"): ("x2", -0.3),
     }
     assert {row.comparison_id for row in most.values()} == {"second", "third"}
-    assert [*overview_queries.find_largest_effects(filled, ("second",), ("faster",))] == [
+    assert [*overview_queries.find_largest_effects(filled, found[:1], ("faster",))] == [
         ("second", "cpu_per_event_s")
     ]
     assert overview_queries.find_largest_effects(filled, (), ("faster",)) == {}
     assert overview_queries.list_latest_comparisons(filled, 0) == []
+
+
+def test_new_subjects_are_listed_at_once(filled: Store) -> None:
+    assert overview_queries.list_sites(filled) == ["A", "B"]
+    filled.add([make_measurement("new", site="C", axis_root="y")])
+    assert overview_queries.list_sites(filled) == ["A", "B", "C"]
+    assert overview_queries.list_subject_values(filled, "axis_root") == ["x", "y"]
+
+
+def test_replaced_comparison_is_read_again(filled: Store) -> None:
+    def find() -> tuple[object, list[float | None]]:
+        (latest,) = overview_queries.list_latest_comparisons(filled, 1)
+        most = overview_queries.find_largest_effects(filled, [latest], ("slower", "faster"))
+        return latest.verdict_counts, [row.effect for row in most.values()]
+
+    for us, verdict, effect in ((1, "slower", 0.2), (2, "faster", -0.1)):
+        row = VerdictRow(
+            "one", us, 1, "site", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
+            verdict, effect, -0.3, 0.3, 6, 3, None, VerdictEvidence().to_json(),
+        )  # fmt: skip
+        filled.replace_comparison("one", [], [row])
+        assert find() == ({"cpu_per_event_s": {"site": {verdict: 1}}}, [effect])
+        assert find() == ({"cpu_per_event_s": {"site": {verdict: 1}}}, [effect])
 
 
 def test_comparisons_since_a_time(filled: Store) -> None:
