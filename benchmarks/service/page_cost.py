@@ -24,17 +24,22 @@ from datetime import timedelta
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.harness import synthetic_jobs, synthetic_measurements
+from benchmarks.harness.chromium import run_chromium
 from benchmarks.harness.filled_databases import filled_database, seed_rows
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, database_panels, write_rows
 from benchmarks.harness.worker_runs import TREEHAMMER
+from benchmarks.service import page_done
 from treehammer.errors import NothingToDoError
 from treehammer.sql.write.store import Store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 #: Requests per page after uncounted ones, unless they take too long.
 REPEATS, WARM_UP, TIMEOUT_S = 40, 2, 30.0
@@ -54,8 +59,14 @@ COLORS = {
     READS_INDEX: "tab:green",
     READS_MEASUREMENTS: "tab:red",
 }
-#: Limit in seconds of the 95th percentile for pages of roll-ups and verdicts.
-MAX_PAGE_S = 0.2
+EMPTY_PAGE = "empty page"
+#: Pages that answer the readers' questions.
+MAIN_PAGES = ("overview", "a comparison", "figure S0", "a site, 30 days")
+#: Limits in seconds of the 95th percentile: of the main pages, and of other pages of roll-ups and
+#: verdicts.
+MAX_MAIN_PAGE_S, MAX_PAGE_S = 0.1, 0.2
+#: Starts of the service before each main page.
+STARTS = 5
 _HEADERS = {"Accept": "text/html", "Accept-Encoding": "gzip"}
 
 
@@ -65,7 +76,8 @@ class PageRequest:
 
     Attributes:
         name: title in tables and plots.
-        address: path and query.
+        address: path and query; ``{site}`` and ``{comparison}`` stand for another one in each
+            round.
         row_marker: a table of the page and one of its columns, whose values other than 0 are
             counted; or '' and the start of the lines of plain text to count.
         reads: source of its data.
@@ -81,12 +93,19 @@ class PageRequest:
         """Expected status of the response."""
         return HTTPStatus.NOT_FOUND if self.reads == READS_NOTHING else HTTPStatus.OK
 
+    def address_in_round(self, number: int) -> str:
+        """Return the address in a round."""
+        sites = synthetic_measurements.SITE_NAMES
+        comparison = synthetic_jobs.comparison_id(number % synthetic_jobs.COMPARISON_COUNT)
+        return self.address.format(site=sites[number % len(sites)], comparison=comparison)
+
     @property
     def api_address(self) -> str:
         """The address of the same data for programs."""
-        if self.address.startswith(("/api/", "/metrics")):
-            return self.address
-        return f"{self.address}{'&' if '?' in self.address else '?'}format=json"
+        address = self.address_in_round(0)
+        if address.startswith(("/api/", "/metrics")):
+            return address
+        return f"{address}{'&' if '?' in address else '?'}format=json"
 
     def count_rows(self, plain: bytes) -> int:
         """Count the rows with a value in the data for programs."""
@@ -114,6 +133,8 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
     """Measure the pages on each kind of database."""
     pages = build_page_requests()
     rows: list[dict[str, Any]] = []
+    first: list[dict[str, Any]] = []
+    done: list[dict[str, Any]] = []
     for kind in options.databases:
         with filled_database(kind, options.rows, options.keep) as found:
             with Store.open(found.url, create=False) as store:
@@ -121,28 +142,67 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
             with run_service(found.url) as (port, process):
                 shown = {page.name: _count_shown_rows(port, page) for page in pages}
                 timings = _request_all_pages(port, process, pages)
+                with run_chromium() as browser:
+                    done += _load_in_browser(browser, kind, port, pages)
+            first += _measure_first_pages(kind, found.url, pages)
         rows += [
             _result_row(kind, options.rows, page, timings[page.name], shown[page.name])
             for page in pages
         ]
     write_rows("pages", rows)
+    write_rows("first_pages", first)
+    write_rows("pages_in_browser", done)
     _plot_timings(rows)
-    return _build_figures(rows)
+    return [
+        *_build_figures(rows),
+        *page_done.build_figures(
+            first, "first page after start", page_done.MAX_FIRST_S, EMPTY_PAGE
+        ),
+        *page_done.build_figures(done, "done in Chromium", page_done.MAX_DONE_S, EMPTY_PAGE),
+    ]
+
+
+def _select_main_pages(pages: Sequence[PageRequest]) -> list[PageRequest]:
+    return [page for page in pages if page.name in (EMPTY_PAGE, *MAIN_PAGES)]
+
+
+def _measure_first_pages(kind: str, url: str, pages: Sequence[PageRequest]) -> list[dict[str, Any]]:
+    """Measure each main page as the first one of a service."""
+    rows = []
+    for page in _select_main_pages(pages):
+        seconds = []
+        for number in range(STARTS):
+            with run_service(url) as (port, _):
+                seconds.append(request_page(port, page, number)[0])
+        row = {"database": kind, "page": page.name, "starts": STARTS}
+        rows.append(row | {"p50_s": float(np.median(seconds)), "slowest_s": max(seconds)})
+    return rows
+
+
+def _load_in_browser(
+    browser: Browser, kind: str, port: int, pages: Sequence[PageRequest]
+) -> list[dict[str, Any]]:
+    """Measure the main pages in Chromium."""
+    addresses = {
+        page.name: [page.address_in_round(number) for number in range(page_done.LOADS + 1)]
+        for page in _select_main_pages(pages)
+    }
+    rows = page_done.measure_pages(browser, f"http://127.0.0.1:{port}", addresses)
+    return [{"database": kind, **row} for row in rows]
 
 
 def build_page_requests() -> list[PageRequest]:
     """Build the pages for the last day of :mod:`benchmarks.harness.synthetic_measurements`."""
     last = synthetic_measurements.DAYS - 1
     until, week, first = (iso_day(day) for day in (last, last - 6, 0))
-    site = synthetic_measurements.SITE_NAMES[0]
+    site = "{site}"
     campaign = synthetic_measurements.campaign_id(last)
     job = synthetic_measurements.job_id(last, 0)
-    comparison = synthetic_jobs.comparison_id(0)
     all_days = f"from={first}&to={until}"
     releases = "&".join(f"axis_root={one}" for one in synthetic_jobs.RELEASES)
     overview, series, figure = ("site_days", "good"), ("series", "mean"), ("figure", "number")
     by_source = {
-        READS_NOTHING: [("empty page", "/nothing", NO_ROWS)],
+        READS_NOTHING: [(EMPTY_PAGE, "/nothing", NO_ROWS)],
         READS_ROLLUPS: [
             ("overview", f"/?to={until}", overview),
             ("overview, 60 days", f"/?to={until}&days=60", overview),
@@ -151,7 +211,7 @@ def build_page_requests() -> list[PageRequest]:
             ("a site, 30 days", f"/sites/{site}?to={until}", series),
             ("a site, 90 days", f"/sites/{site}?to={until}&days=90", series),
             ("comparisons", "/compare", ("comparisons", "over_sites")),
-            ("a comparison", f"/compare/{comparison}", ("pooled", "shown_verdict")),
+            ("a comparison", "/compare/{comparison}", ("pooled", "shown_verdict")),
             ("figure S0", "/figures/s0", figure),
             ("explore", "/explore", figure),
             ("explore: trend by day and site", "/explore?by=day&color=site", figure),
@@ -267,7 +327,7 @@ def _request_all_pages(
             if sum(answers.seconds) >= TIMEOUT_S:
                 continue
             cpu, waited = _cpu_and_queue_s(process)
-            seconds, answers.size = request_page(port, page)
+            seconds, answers.size = request_page(port, page, WARM_UP + round_)
             if round_ >= 0:
                 now, waited_now = _cpu_and_queue_s(process)
                 answers.seconds.append(seconds)
@@ -288,11 +348,11 @@ def _cpu_and_queue_s(process: int) -> tuple[float, float]:
     return cpu / 1e9, waited / 1e9
 
 
-def request_page(port: int, page: PageRequest) -> tuple[float, int]:
-    """Return seconds until the service responds, and bytes of the body."""
+def request_page(port: int, page: PageRequest, number: int = 0) -> tuple[float, int]:
+    """Return seconds until the service responds in a round, and bytes of the body."""
     connection = HTTPConnection("127.0.0.1", port, timeout=600)
     try:
-        connection.request("GET", page.address, headers=_HEADERS)
+        connection.request("GET", page.address_in_round(number), headers=_HEADERS)
         answer = connection.getresponse()
         body = answer.read()
     finally:
@@ -334,6 +394,7 @@ def _build_figures(rows: Sequence[dict[str, Any]]) -> list[RatioFigure]:
         )
         where = f"{row['page']}, {row['database']}, {row['rows']} rows"
         bound = MAX_PAGE_S if row["reads"] == READS_ROLLUPS else None
+        bound = MAX_MAIN_PAGE_S if row["page"] in MAIN_PAGES else bound
         figures.append(RatioFigure(f"p95 s, {where}", row["p95_s"], upper_bound=bound))
         if row is not empty:
             figures.append(RatioFigure(f"p50 / empty page, {where}", row["p50_s"] / empty["p50_s"]))

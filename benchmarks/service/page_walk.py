@@ -6,9 +6,7 @@ looks for the answer's texts on the screen without scrolling.
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import planted_world
+from benchmarks.harness.chromium import run_chromium
 from benchmarks.harness.ratio_figures import RatioFigure, write_rows
-from benchmarks.harness.worker_runs import REPOSITORY
 from benchmarks.service.page_cost import run_service
 
 if TYPE_CHECKING:
@@ -187,13 +185,10 @@ def find_text(page: Page, pattern: str) -> Mapping[str, str | float | bool] | No
 
 def measure() -> list[RatioFigure]:
     """Fill the planted world, walk, and compare with the limits."""
-    for folder in ("common", "web"):
-        sys.path.append(str(REPOSITORY / "tests" / "helpers" / folder))
-    chromium = importlib.import_module("browser")
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
         url = f"sqlite:///{Path(folder) / 'results.db'}"
         planted_world.fill_database(url)
-        with run_service(url) as (port, _), chromium.run_chromium() as browser:
+        with run_service(url) as (port, _), run_chromium() as browser:
             rows = list(walk(browser, f"http://127.0.0.1:{port}"))
     write_rows("walk", [asdict(row) for row in rows])
     return build_figures(rows)
