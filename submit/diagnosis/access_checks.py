@@ -12,18 +12,13 @@ from treehammer.collectors.tls_context import (
     USUAL_CERT_DIR,
     make_tls_context,
 )
-from treehammer.collectors.worker.probes.credential_checks import (
-    CREDENTIAL_NAMES,
-    credential_expiry,
-    format_time,
-)
+from treehammer.collectors.worker.probes.credential_checks import CREDENTIAL_NAMES
 from treehammer.config import Settings
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.datasets.rucio.rucio_client import RucioClient, is_configured
 from treehammer.submit.diagnosis.diagnosis_run import Diagnosis, DiagnosisState
-from treehammer.submit.planning.job_credentials import site_credentials
+from treehammer.submit.sites.credential_probes import USER, probe_credentials
 from treehammer.submit.sites.site_probes import (
-    EXPIRY_WARNING_S,
     PROBE_FAILED,
     PROBE_OK,
     PROBE_SKIPPED,
@@ -69,37 +64,18 @@ def check_rucio(settings: Settings) -> Iterator[Diagnosis]:
 
 def check_credentials(settings: Settings, environment: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Check the credentials of the environment, and those that sites name."""
-    named = {name: Path(environment[name]) for name in CREDENTIAL_NAMES if environment.get(name)}
-    for name, path in named.items():
-        yield _check_credential(f"{CREDENTIAL_NAMES[name]} ({name})", name, path)
-    found = bool(named)
-    for site in load_sites(settings).values():
-        for name, path in site_credentials(site.submit).file_by_variable.items():
-            found = True
-            yield _check_credential(f"{site.name} {CREDENTIAL_NAMES[name]}", name, path)
+    found = False
+    for probe in probe_credentials(load_sites(settings).values(), environment):
+        found = True
+        part = probe.check if probe.site == USER else f"{probe.site} {probe.check}"
+        state = _PROBE_STATES[probe.result]
+        if state is DiagnosisState.OK and probe.remedy:
+            state = DiagnosisState.WARNING
+        yield Diagnosis(part, state, probe.finding, probe.remedy)
     if not found:
         remedy = f"Doors that need one: set {' or '.join(CREDENTIAL_NAMES)}."
         finding = "no x509 proxy and no token"
         yield Diagnosis("credentials", DiagnosisState.NOT_CONFIGURED, finding, remedy)
-
-
-def _check_credential(part: str, name: str, path: Path) -> Diagnosis:
-    remedy = f"Renew {path}."
-    try:
-        end = credential_expiry(name, str(path))
-    except OSError as error:
-        return Diagnosis(part, DiagnosisState.FAILED, f"{path}: {error.strerror}", remedy)
-    except ValueError as error:
-        return Diagnosis(part, DiagnosisState.FAILED, f"{path}: {error}", remedy)
-    if end is None:
-        return Diagnosis(part, DiagnosisState.OK, f"{path} states no expiry")
-    left_s = end - time.time()
-    if left_s <= 0:
-        return Diagnosis(part, DiagnosisState.FAILED, f"expired at {format_time(end)}", remedy)
-    finding = f"valid until {format_time(end)}"
-    if left_s < EXPIRY_WARNING_S:
-        return Diagnosis(part, DiagnosisState.WARNING, finding, remedy)
-    return Diagnosis(part, DiagnosisState.OK, finding)
 
 
 def check_authorities(environment: Mapping[str, str]) -> Iterator[Diagnosis]:

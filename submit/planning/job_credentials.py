@@ -17,6 +17,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
     credential_expiry,
     format_time,
 )
+from treehammer.collectors.worker.probes.proxy_details import read_proxy
 from treehammer.errors import ConfigError
 
 #: Names of the files in a job's sandbox.
@@ -80,7 +81,7 @@ class JobCredentials:
         for name, path in self.file_by_variable.items():
             where = f"{_OPTIONS[name]} {path}"
             try:
-                end = credential_expiry(name, str(path))
+                end, ending = _find_end(name, path)
             except OSError as error:
                 yield ConfigError(f"cannot be read ({error.strerror})", where=where)
                 continue
@@ -89,15 +90,31 @@ class JobCredentials:
                 continue
             if end is not None and end <= now_s:
                 yield ConfigError(
-                    f"expired at {format_time(end)}", where=where, hint=f"{_RENEWAL_HINTS[name]}."
+                    f"{ending}expired at {format_time(end)}",
+                    where=where,
+                    hint=f"{_RENEWAL_HINTS[name]}.",
                 )
             elif end is not None and until_s is not None and end < until_s:
                 yield ConfigError(
-                    f"expires at {format_time(end)}, but the campaign is expected to end at "
+                    f"{ending}{'expire' if ending else 'expires'} at {format_time(end)}, but the "
+                    "campaign is expected to end at "
                     f"{format_time(until_s)}",
                     where=where,
                     hint=f"{_RENEWAL_HINTS[name]}, or submit a smaller campaign.",
                 )
+
+
+def _find_end(name: str, path: Path) -> tuple[float | None, str]:
+    """Return the expiry of a credential, and the part of it that ends then, '' for the whole.
+
+    Doors that require a VO refuse a proxy whose VOMS attributes have expired.
+    """
+    if name != PROXY_VARIABLE:
+        return credential_expiry(name, str(path)), ""
+    proxy = read_proxy(str(path))
+    if proxy.attributes_expire_at is not None and proxy.attributes_expire_at < proxy.expires_at:
+        return proxy.attributes_expire_at, "its VOMS attributes "
+    return proxy.expires_at, ""
 
 
 def site_credentials(commands: Mapping[str, str]) -> JobCredentials:

@@ -28,9 +28,11 @@ from treehammer.testbed.components.rucio_server import (
     write_rucio_token,
 )
 from treehammer.testbed.components.secure_storage import (
+    MEMBER,
     READ_SCOPE,
     certificate_folder,
     load_issuer,
+    user_proxy,
 )
 from treehammer.testbed.components.server_upgrade import upgrade_server
 from treehammer.testbed.components.xrootd_storage import RESERVED_DOORS
@@ -173,6 +175,8 @@ def up(
     if secure_sites:
         folder = certificate_folder(box)
         click.echo(f"authorities: export X509_CERT_DIR={shlex.quote(str(folder))}")
+        proxy = user_proxy(box, MEMBER)
+        click.echo(f"proxy of a VO's member: export X509_USER_PROXY={shlex.quote(str(proxy))}")
     click.echo(f"next: treehammer --sites-file {sites_file_path(box)} sites check")
 
 

@@ -38,7 +38,7 @@ from treehammer.testbed.core.component import (
 )
 from treehammer.testbed.install import document_server, rucio_environment
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.install.proxy_certificate import write_proxy, write_user_certificate
+from treehammer.testbed.install.proxy_certificate import issue_user_certificate
 from treehammer.testbed.install.token_issuer import TokenIssuer
 from treehammer.testbed.network.free_ports import find_free_ports
 
@@ -251,12 +251,11 @@ class RucioServer:
         """Write an account's certificate, proxy and token, and the configurations for each."""
         folder = _client_folder(self.box)
         certificate, key = folder / f"{account}-cert.pem", folder / f"{account}-key.pem"
-        write_user_certificate(self.authority, certificate, key, account)
+        user = issue_user_certificate(self.authority, account)
+        user.write(certificate, key)
         files = {"client_cert": certificate, "client_key": key}
         self._write_client(account, CERTIFICATE, "x509", **files)
-        proxy = write_proxy(
-            self.authority, folder / f"{account}-proxy.pem", _PROXY_LIFETIME_S, account
-        )
+        proxy = user.write_proxy(folder / f"{account}-proxy.pem", _PROXY_LIFETIME_S)
         self._write_client(account, PROXY, "x509_proxy", client_x509_proxy=proxy)
         token = rucio_token_file(self.box, account)
         write_rucio_token(self.issuer, token, account, _PROXY_LIFETIME_S)

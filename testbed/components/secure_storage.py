@@ -1,8 +1,8 @@
-"""Storage doors with TLS: WLCG tokens of the testbed's own issuer, and x509 proxies.
+"""Storage doors with TLS: WLCG tokens of the testbed's own issuer, x509 proxies and VOMS attributes.
 
 One more XRootD server for each secure site and kind of credential exports the site's storage. They
 trust the testbed's own authority only, and verify tokens with keys that the issuer serves over
-https.
+https. Behind the door for VOMS, members of the VO read and those with a role also write.
 """
 
 from __future__ import annotations
@@ -26,19 +26,31 @@ from treehammer.testbed.core.component import (
     VisibleFolder,
     Workspace,
 )
-from treehammer.testbed.install import debian_packages, document_server
+from treehammer.testbed.install import debian_packages, document_server, virtual_organization
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.install.proxy_certificate import write_proxy
 from treehammer.testbed.install.token_issuer import ANY_AUDIENCE, TokenIssuer
+from treehammer.testbed.install.virtual_organization import (
+    VO_NAME,
+    WRITER_ROLE,
+    VirtualOrganization,
+)
 from treehammer.testbed.network.free_ports import find_free_ports
 
-PACKAGES = ("xrootd-scitokens-plugins", "xrootd-voms-plugins")
+PACKAGES = ("xrootd-scitokens-plugins", "xrootd-voms-plugins", virtual_organization.PACKAGE)
 #: Name in the certificate of all servers.
 HOST = "localhost"
 #: Scopes that permit reading a dataset, and also writing; paths are relative to ``/store``.
 READ_SCOPE = "storage.read:/treehammer"
 WRITE_SCOPE = f"{READ_SCOPE} storage.modify:/treehammer"
+#: Folder below the storage's datasets that only writers read through the door for VOMS.
+RESTRICTED_FOLDER = "restricted"
+#: Holders of proxies: member of the VO, with the role that permits writing, and without a VO.
+MEMBER, WRITER, STRANGER = "member", "writer", "stranger"
+_PROXY_LIFETIME_S = 12 * 3600.0
 #: Bundle that libscitokens uses; the testbed's replaces it for the daemons alone.
 _SYSTEM_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+_AUTHORITY_NAME = "Treehammer testbed"
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -48,7 +60,10 @@ class SecureStorage:
     Args:
         box: the testbed.
         sites: names of the sites.
-        x509: whether there are doors for x509 proxies as well.
+        x509: whether there are doors for x509 proxies as well, plain ones and those with VOMS.
+
+    Attributes:
+        vo: the VO whose members the doors for VOMS admit.
     """
 
     name = "secure storage"
@@ -89,21 +104,43 @@ class SecureStorage:
         """Make authority, certificates, issuer and configurations."""
         for folder in (self.folder, self.certificates, self.folder / "issuer"):
             self.box.make_folder(folder)
-        self.authority = CertificateAuthority(self.folder / "authority", "Treehammer testbed")
+        self.authority = CertificateAuthority(self.folder / "authority", _AUTHORITY_NAME)
         self._certificate, self._key = self.authority.issue_server_certificate(HOST, use_rsa=True)
         for path in (self.authority.folder, self._certificate, self._key):
             self.box.change_owner(path)
         add_authority(self.box, self.authority)
-        free = find_free_ports(1 + 3 * len(self.sites))
+        self.vo = VirtualOrganization(
+            VO_NAME,
+            self.authority,
+            self.certificates,
+            self._programs / virtual_organization.PROGRAM,
+        )
+        self.vo.publish_signer(self.box.make_folder(self.folder / "vomsdir"), _AUTHORITY_NAME)
+        if self._x509:
+            self._write_proxies()
+        free = find_free_ports(1 + 4 * len(self.sites))
         self.issuer = TokenIssuer(f"https://{HOST}:{free.pop()}", self.folder)
         self.box.write_file(self.folder / "issuer.url", self.issuer.url)
         self.issuer.publish_documents(self.folder / "issuer")
-        self.ports = {site: (free.pop(), free.pop(), free.pop()) for site in self.sites}
+        self.ports = {
+            site: {kind: free.pop() for kind in ("roots", "https", "x509", "voms")}
+            for site in self.sites
+        }
         self._write_bundle_script()
-        for site, (root, http, x509) in self.ports.items():
-            self._configure_server(f"{site}-tokens", site, root, http)
+        for site, ports in self.ports.items():
+            self._configure_server(f"{site}-tokens", site, ports["roots"], ports["https"])
             if self._x509:
-                self._configure_server(f"{site}-x509", site, x509, 0)
+                self._configure_server(f"{site}-x509", site, ports["x509"])
+                self._configure_server(f"{site}-voms", site, ports["voms"], voms=True)
+
+    def _write_proxies(self) -> None:
+        """Write proxies of the user: of a member of the VO, with its role, and without a VO."""
+        folder = user_proxy(self.box, "").parent
+        folder.mkdir(mode=0o700)
+        self.vo.write_proxy(user_proxy(self.box, MEMBER), [f"/{VO_NAME}"])
+        roles = [f"/{VO_NAME}/Role={WRITER_ROLE}", f"/{VO_NAME}"]
+        self.vo.write_proxy(user_proxy(self.box, WRITER), roles)
+        write_proxy(self.authority, user_proxy(self.box, STRANGER), _PROXY_LIFETIME_S)
 
     def _write_bundle_script(self) -> None:
         """Write the script that starts a server with the testbed's authorities for libscitokens."""
@@ -122,7 +159,9 @@ class SecureStorage:
             self.folder / "with-authorities.sh", "\n".join([*lines, ""]), mode=0o755
         )
 
-    def _configure_server(self, name: str, site: str, port: int, http_port: int) -> None:
+    def _configure_server(
+        self, name: str, site: str, port: int, http_port: int = 0, *, voms: bool = False
+    ) -> None:
         folder = self.box.make_folder(self.folder / name)
         self.box.make_folder(folder / "adm", 0o700)
         self.box.make_folder(folder / "home", 0o700)
@@ -146,16 +185,26 @@ class SecureStorage:
             key=self._key,
             authorities=self.certificates,
             issuer=self.issuer.url if http_port else "",
-            voms=False,
+            voms=voms,
         )
         self.box.write_file(folder / "xrootd.cfg", text)
         self.box.write_file(folder / "scitokens.cfg", self._render_issuer())
+        self.box.write_file(folder / "permissions", self._render_permissions())
 
     def _render_issuer(self) -> str:
         return (
             f"[Global]\naudience = {ANY_AUDIENCE}\n"
             f"[Issuer testbed]\nissuer = {self.issuer.url}\nbase_path = /store\n"
             "map_subject = False\ndefault_user = nobody\n"
+        )
+
+    def _render_permissions(self) -> str:
+        """Render XRootD's authorization file for VOMS attributes."""
+        folder = xrootd_storage.DATASET_FOLDER
+        return (
+            f"= writers o: {VO_NAME} r: {WRITER_ROLE}\n"
+            f"x writers {folder} a\n"
+            f"o {VO_NAME} {folder}/{RESTRICTED_FOLDER} -lr {folder} lr\n"
         )
 
     # --- while it runs
@@ -173,7 +222,7 @@ class SecureStorage:
         for site in self.sites:
             found.append(self._daemon_spec(f"{site}-tokens"))
             if self._x509:
-                found.append(self._daemon_spec(f"{site}-x509"))
+                found += [self._daemon_spec(f"{site}-{kind}") for kind in ("x509", "voms")]
         return found
 
     def _daemon_spec(self, name: str) -> DaemonSpec:
@@ -182,6 +231,7 @@ class SecureStorage:
         start += ["sh", str(self.folder / "with-authorities.sh")]
         command = [str(self._programs / "xrootd"), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
         environment = _environment(folder / "home")
+        environment["X509_VOMS_DIR"] = str(self.folder / "vomsdir")
         return DaemonSpec(f"xrootd-{name}", [*start, *command], environment, folder)
 
     def describe_missing(self) -> str:
@@ -193,14 +243,16 @@ class SecureStorage:
 
     def doors(self, site: str) -> tuple[Door, ...]:
         """Return the secure doors of a site."""
-        root, http, x509 = self.ports[site]
-        export = xrootd_storage.DATASET_FOLDER
+        ports, export = self.ports[site], xrootd_storage.DATASET_FOLDER
         found = [
-            Door("roots", "root", f"roots://{HOST}:{root}/{export}", "XRootD"),
-            Door("https", "https", f"https://{HOST}:{http}{export}", "XrdHttp"),
+            Door("roots", "root", f"roots://{HOST}:{ports['roots']}/{export}", "XRootD"),
+            Door("https", "https", f"https://{HOST}:{ports['https']}{export}", "XrdHttp"),
         ]
         if self._x509:
-            found.append(Door("x509", "root", f"roots://{HOST}:{x509}/{export}", "XRootD"))
+            found += [
+                Door(kind, "root", f"roots://{HOST}:{ports[kind]}/{export}", "XRootD")
+                for kind in ("x509", "voms")
+            ]
         return tuple(replace(door, load=xrootd_storage.PERMITTED_LOAD) for door in found)
 
     def finish_setup(self) -> None:
@@ -218,6 +270,11 @@ def secure_folder(box: Workspace) -> Path:
 def certificate_folder(box: Workspace) -> Path:
     """Return the folder of the authorities of a testbed's secure doors."""
     return secure_folder(box) / "certificates"
+
+
+def user_proxy(box: Workspace, holder: str) -> Path:
+    """Return the file of a user's proxy, valid for half a day after ``up``."""
+    return secure_folder(box) / "proxies" / f"{holder}.pem"
 
 
 def add_authority(box: Workspace, authority: CertificateAuthority) -> None:

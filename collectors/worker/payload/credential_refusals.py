@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from typing import List, Mapping, Tuple
+from typing import List, Mapping, NamedTuple
 
 from ...job_spec import SoftwareRequest
 from ...record.failures import CREDENTIAL, NOT_SUPPORTED, Failure
@@ -18,6 +18,7 @@ from ..probes.credential_checks import (
     credential_expiry,
     format_time,
 )
+from ..probes.proxy_details import read_proxy
 
 #: Messages after which the server accepted no credential at all.
 _UNAUTHENTICATED = re.compile(
@@ -117,22 +118,47 @@ def _find_kind(text: str, env: Mapping[str, str]) -> str:
     known = _list_credentials(env)
     if not known:
         return "missing"
-    if all(end is not None and end <= time.time() for _, end in known):
+    if all(one.end <= time.time() for one in known):
         return "expired"
     return "refused" if unauthenticated else "not-permitted"
 
 
-def _list_credentials(env: Mapping[str, str]) -> List[Tuple[str, float]]:
-    """List description and end (infinite if unknown) of the usable credentials of the job."""
+class _Credential(NamedTuple):
+    """A usable credential of the job.
+
+    Attributes:
+        label: for messages.
+        end: expiry, infinite if unknown; of a proxy's VOMS attributes if they end first.
+        ending: the part that ends then.
+    """
+
+    label: str
+    end: float
+    ending: str
+
+
+def _list_credentials(env: Mapping[str, str]) -> List[_Credential]:
+    """List the usable credentials of the job."""
     found = []
     for name in (PROXY_VARIABLE, TOKEN_FILE_VARIABLE):
         if env.get(name):
             try:
-                end = credential_expiry(name, env[name])
+                found.append(_load_credential(name, env[name]))
             except (OSError, ValueError):
                 continue
-            found.append((CREDENTIAL_NAMES[name], float("inf") if end is None else end))
     return found
+
+
+def _load_credential(name: str, path: str) -> _Credential:
+    label = CREDENTIAL_NAMES[name]
+    if name != PROXY_VARIABLE:
+        end = credential_expiry(name, path)
+        return _Credential(label, float("inf") if end is None else end, label)
+    proxy = read_proxy(path)
+    shown = f"{label} ({', '.join(proxy.attributes) or 'no VOMS attributes'})"
+    if proxy.attributes_expire_at is not None and proxy.attributes_expire_at < proxy.expires_at:
+        return _Credential(shown, proxy.attributes_expire_at, f"{label}'s VOMS attributes")
+    return _Credential(shown, proxy.expires_at, label)
 
 
 def _describe_credentials(kind: str, env: Mapping[str, str]) -> str:
@@ -141,9 +167,10 @@ def _describe_credentials(kind: str, env: Mapping[str, str]) -> str:
     known = _list_credentials(env)
     if not known:
         return "The door requires a credential, and the job has none."
-    names = " and ".join(label for label, _ in known)
     if kind == "expired":
-        return f"The job's {names} expired at {format_time(max(end for _, end in known))}."
+        last = max(known, key=lambda one: one.end)
+        return f"The job's {last.ending} expired at {format_time(last.end)}."
+    names = " and ".join(one.label for one in known)
     if kind == "not-permitted":
         return f"The door does not permit this path with the job's {names}."
     return f"The door refused the job's {names}."

@@ -6,20 +6,18 @@ Messages name files and times only, never content.
 from __future__ import annotations
 
 import base64
-import calendar
 import json
 import os
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional
 
 from ...record.failures import CREDENTIAL, ExecutionError, Failure
+from .proxy_details import read_proxy
 
 #: Variables that name the files.
 PROXY_VARIABLE, TOKEN_FILE_VARIABLE = "X509_USER_PROXY", "BEARER_TOKEN_FILE"
 CREDENTIAL_NAMES = {PROXY_VARIABLE: "x509 proxy", TOKEN_FILE_VARIABLE: "bearer token"}
 
-_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-_UTC_TIME_TAG, _GENERALIZED_TIME_TAG, _VERSION_TAG = 0x17, 0x18, 0xA0
 #: Upper bound of a credential's size.
 _MAX_BYTES = 1_000_000
 _UNREADABLE_CLAIMS = "its claims cannot be read"
@@ -89,9 +87,10 @@ def credential_expiry(name: str, path: str) -> Optional[float]:
         OSError: the file cannot be read.
         ValueError: not a credential; the message repeats no content.
     """
+    if name == PROXY_VARIABLE:
+        return read_proxy(path).expires_at
     with open(path, "rb") as stream:
-        text = stream.read(_MAX_BYTES).decode("ascii", "replace")
-    return _proxy_expiry(text) if name == PROXY_VARIABLE else token_expiry(text.strip())
+        return token_expiry(stream.read(_MAX_BYTES).decode("ascii", "replace").strip())
 
 
 def token_expiry(text: str) -> Optional[float]:
@@ -125,40 +124,3 @@ def token_claims(text: str) -> Dict[str, Any]:
     if not isinstance(claims, dict):
         raise ValueError(_UNREADABLE_CLAIMS)
     return claims
-
-
-def _proxy_expiry(text: str) -> float:
-    """Return the earliest expiry in the chain: the proxy's own and its signers' certificates."""
-    ends: List[float] = []
-    for part in text.split(_BEGIN)[1:]:
-        try:
-            ends.append(_certificate_expiry(base64.b64decode(part.split(_END)[0])))
-        except (ValueError, IndexError, StopIteration):
-            raise ValueError("it contains an unreadable certificate") from None
-    if not ends:
-        raise ValueError("it contains no certificate")
-    return min(ends)
-
-
-def _certificate_expiry(der: bytes) -> float:
-    """Return the end of a certificate's validity (RFC 5280, 4.1)."""
-    (_, certificate) = next(_parse_der_elements(der))
-    (_, signed) = next(_parse_der_elements(certificate))
-    fields = [item for item in _parse_der_elements(signed) if item[0] != _VERSION_TAG]
-    _, (tag, end) = _parse_der_elements(fields[3][1])  # serial number, signature, issuer, validity
-    form = {_UTC_TIME_TAG: "%y%m%d%H%M%SZ", _GENERALIZED_TIME_TAG: "%Y%m%d%H%M%SZ"}.get(tag, "")
-    return float(calendar.timegm(time.strptime(end.decode("ascii"), form)))
-
-
-def _parse_der_elements(der: bytes) -> Iterator[Tuple[int, bytes]]:
-    """Yield tag and content of each element of a DER sequence."""
-    at = 0
-    while at < len(der):
-        tag, size, at = der[at], der[at + 1], at + 2
-        if size & 0x80:
-            count = size & 0x7F
-            size, at = int.from_bytes(der[at : at + count], "big"), at + count
-        if at + size > len(der):
-            raise ValueError("truncated")
-        yield tag, der[at : at + size]
-        at += size

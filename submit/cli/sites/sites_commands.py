@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.sites import cric, sites_file, sites_schema
+from treehammer.submit.sites.credential_probes import probe_credentials
 from treehammer.submit.sites.site_model import Ceilings, LoadPermission, Site
 from treehammer.submit.sites.site_probes import PROBE_FAILED, SiteProbeResult, probe_sites
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
@@ -110,7 +112,10 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
     chosen = select_sites(split_list(names), settings, option="SITES")
     if not chosen:
         raise NothingToDoError("no site given", hint="Try: treehammer sites check all")
-    trials = probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar)
+    trials = [
+        *probe_credentials(chosen, os.environ),
+        *probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar),
+    ]
     _print_trials(trials, form)
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
     if form == TABLE:

@@ -49,6 +49,10 @@ class SecureDoors:
         """Write a token of the testbed's issuer."""
         return self.part.issuer.write_token(path, scope, lifetime_s)
 
+    def write_voms_proxy(self, path: Path, *attributes: str, expired: bool = False) -> Path:
+        """Write a proxy with VOMS attributes, which alone may have expired."""
+        return self.part.vo.write_proxy(path, attributes, expired=expired)
+
     def environment(self, token: Path | None = None) -> dict[str, str]:
         """Return the variables of a user with these authorities and a token."""
         found = {"X509_CERT_DIR": str(self.part.certificates)}

@@ -17,10 +17,18 @@ from treehammer.datasets.rucio import rucio_upload
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import DidFile
 from treehammer.submit.replicas.replica_verification import ExpectedReplica, check_by_stat
+from treehammer.submit.sites.credential_probes import probe_credentials
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.site_probes import probe_sites
-from treehammer.testbed.components.secure_storage import READ_SCOPE, WRITE_SCOPE
-from treehammer.testbed.install.proxy_certificate import write_proxy
+from treehammer.testbed.components.secure_storage import (
+    MEMBER,
+    READ_SCOPE,
+    RESTRICTED_FOLDER,
+    STRANGER,
+    WRITE_SCOPE,
+    WRITER,
+    user_proxy,
+)
 
 CONTENT = b"seven b" * 1000
 ADLER32 = f"{zlib.adler32(CONTENT):08x}"
@@ -29,14 +37,13 @@ TOKEN_DOORS = ("roots", "https")
 
 @pytest.fixture(autouse=True)
 def _user(secure: SecureDoors, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Trust the testbed's authority, and hold a read token and a proxy."""
+    """Trust the testbed's authority, and hold a read token and a member's proxy."""
     secure.put_file("set/data.bin", CONTENT)
     for name in ("BEARER_TOKEN", "BEARER_TOKEN_FILE", "X509_USER_PROXY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in secure.environment(secure.write_token(tmp_path / "token")).items():
         monkeypatch.setenv(name, value)
-    proxy = write_proxy(secure.part.authority, tmp_path / "proxy", 900)
-    monkeypatch.setenv("X509_USER_PROXY", str(proxy))
+    monkeypatch.setenv("X509_USER_PROXY", str(user_proxy(secure.part.box, MEMBER)))
 
 
 def test_every_door_is_ok_for_check_and_verification(secure: SecureDoors) -> None:
@@ -44,7 +51,7 @@ def test_every_door_is_ok_for_check_and_verification(secure: SecureDoors) -> Non
     target = ProbeTarget("set/data.bin", len(CONTENT))
     results = probe_sites([site], target, config.load_settings())
     assert {(one.check, one.result) for one in results} == {
-        (f"door {name}", "ok") for name in ("roots", "https", "x509")
+        (f"door {name}", "ok") for name in ("roots", "https", "x509", "voms")
     }
     remedies = {one.check: one.remedy for one in results}
     assert not remedies["door roots"]
@@ -116,3 +123,50 @@ def test_placement_writes_through_what_an_rse_offers(
     assert registered == [("A_DATA", file)]
     assert sum(sent) == len(CONTENT)
     assert doors.stat_file(url).adler32 == ADLER32
+
+
+@pytest.mark.parametrize(
+    ("holder", "failures"),
+    [
+        (MEMBER, ("", "refused", "refused")),
+        (WRITER, ("", "", "")),
+        (STRANGER, ("refused",) * 3),
+    ],
+)
+def test_voms_attributes_decide_about_reading_and_writing(
+    secure: SecureDoors,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    holder: str,
+    failures: tuple[str, ...],
+) -> None:
+    secure.put_file(f"{RESTRICTED_FOLDER}/data.bin", CONTENT)
+    monkeypatch.setenv("X509_USER_PROXY", str(user_proxy(secure.part.box, holder)))
+    door, source = secure.doors["voms"], tmp_path / "source"
+    source.write_bytes(CONTENT)
+    found = (
+        doors.stat_file(door.file_url("set", "data.bin")),
+        doors.stat_file(door.file_url(RESTRICTED_FOLDER, "data.bin")),
+        doors.write_file(source, door.file_url("set", f"written-by-{holder}")),
+    )
+    assert tuple(one.failure for one in found) == failures
+
+
+@pytest.mark.parametrize(
+    ("expired", "expected"),
+    [
+        (False, "VO testers (/testers, /testers/calibration), valid until"),
+        (True, "its attributes expired at"),
+    ],
+)
+def test_check_reports_the_proxy(
+    secure: SecureDoors, tmp_path: Path, expired: bool, expected: str
+) -> None:
+    path = secure.write_voms_proxy(
+        tmp_path / "proxy", "/testers", "/testers/calibration", expired=expired
+    )
+    site = Site(SITE, "local", (), submit={"x509userproxy": str(path)})
+    (found,) = probe_credentials([site], {})
+    assert (found.site, found.result) == (SITE, "failed" if expired else "ok")
+    assert expected in found.finding
+    assert found.finding.startswith("/CN=alice, ")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from credential_factory import SECRET, write_proxy, write_token
 
+from treehammer.collectors.worker.probes.proxy_details import ProxyDetails
 from treehammer.errors import ConfigError
+from treehammer.submit.planning import job_credentials
 from treehammer.submit.planning.job_credentials import JobCredentials, site_credentials
 
 NOW = float(int(time.time()))
@@ -56,3 +58,17 @@ def test_site_commands_name_credentials() -> None:
     found = site_credentials({"X509UserProxy": "/my/proxy", "scitokens_file": "/my/token"})
     assert found == JobCredentials(Path("/my/proxy"), Path("/my/token"))
     assert site_credentials({"accounting_group": "x"}) == JobCredentials()
+
+
+@pytest.mark.parametrize(
+    ("attributes_end", "said"),
+    [(NOW - 1, "its VOMS attributes expired at"), (NOW + 50, "its VOMS attributes expire at")],
+)
+def test_voms_attributes_that_end_first_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attributes_end: float, said: str
+) -> None:
+    proxy = ProxyDetails("/CN=me", NOW + 200, ("/vo",), attributes_end)
+    monkeypatch.setattr(job_credentials, "read_proxy", lambda path: proxy)
+    with pytest.raises(ConfigError, match=said):
+        JobCredentials(tmp_path / "p").check_validity(NOW, NOW + 100)
+    JobCredentials(tmp_path / "p").check_validity(NOW - 100, NOW - 50)

@@ -117,8 +117,9 @@ def test_secure_doors_permit_loads_that_read(settings: Settings) -> None:
     """The area for writing is not exported by these servers."""
     box = workspace.define_workspace("one", 2, settings, secure_sites=1)
     secure = SecureStorage(box, ["SITE_A"])
-    secure.ports = {"SITE_A": (1, 2, 3)}
-    assert [door.name for door in secure.doors("SITE_A")] == ["roots", "https", "x509"]
+    names = ["roots", "https", "x509", "voms"]
+    secure.ports = {"SITE_A": {name: number for number, name in enumerate(names, start=1)}}
+    assert [door.name for door in secure.doors("SITE_A")] == names
     for door in secure.doors("SITE_A"):
         assert door.load is not None
         assert door.load.clients >= 800

@@ -142,6 +142,22 @@ def test_proxy_opens_a_door_with_x509(
     assert list_failures(ran) == [found] * 2
 
 
+def test_voms_door_refuses_with_its_own_class(
+    bench: Any, secure: SecureDoors, make_read: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Jobs of a member, of one whose attributes expired, of another VO, and of none."""
+    proxies = {
+        ("", ""): secure.write_voms_proxy(tmp_path / "a", "/testers"),
+        EXPIRED: secure.write_voms_proxy(tmp_path / "b", "/testers", expired=True),
+        ("credential", "refused"): secure.write_voms_proxy(tmp_path / "c", "/others"),
+    }
+    for number, (found, proxy) in enumerate(proxies.items(), start=1):
+        env = {**secure.environment(), "X509_USER_PROXY": str(proxy)}
+        ran = bench.run(OPEN, make_read(number, "6.38.00", "voms"), env=env)
+        assert list_failures(ran) == [found]
+    assert "x509 proxy (/others)" in ran.records[0].values["failure_message"]
+
+
 def list_failures(ran: Any) -> list[tuple[str, str]]:
     """List class and kind of each record's failure; '' for success."""
     return [

@@ -10,8 +10,13 @@ from credential_factory import write_token
 
 from treehammer.collectors.record.failures import Failure
 from treehammer.collectors.software.providers import parse_software_request
+from treehammer.collectors.worker.payload import credential_refusals
 from treehammer.collectors.worker.payload.credential_refusals import classify_refusal
-from treehammer.collectors.worker.probes.credential_checks import TOKEN_FILE_VARIABLE
+from treehammer.collectors.worker.probes.credential_checks import (
+    PROXY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+)
+from treehammer.collectors.worker.probes.proxy_details import ProxyDetails
 
 ROOTS, HTTPS = "roots://se.example//a.root", "https://se.example/a.root"
 NO_PROTOCOL = "cannot open a (TNetXNGFile::Open: [FATAL] Auth failed: No protocols left to try)"
@@ -109,3 +114,22 @@ def test_local_files_need_no_credential(valid: dict[str, str]) -> None:
 def test_server_without_trust_is_not_a_refusal(valid: dict[str, str]) -> None:
     excerpt = "security protocol 'ztn' disallowed for non-TLS connections."
     assert classify(NO_PROTOCOL, valid, excerpt=excerpt).kind == "untrusted"
+
+
+def test_proxy_is_described_by_its_attributes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = time.time() + 900
+    member = ProxyDetails("/CN=me", end, ("/vo/Role=pilot", "/vo"), end)
+    for proxy, expected in {
+        ProxyDetails("/CN=me", end): ("refused", "x509 proxy (no VOMS attributes)"),
+        member: ("refused", "x509 proxy (/vo/Role=pilot, /vo)"),
+        member._replace(attributes_expire_at=1.0): (
+            "expired",
+            "x509 proxy's VOMS attributes expired at 1970-01-01 00:00:01 UTC",
+        ),
+    }.items():
+        monkeypatch.setattr(credential_refusals, "read_proxy", lambda path, found=proxy: found)
+        failure = classify(NO_PROTOCOL, {PROXY_VARIABLE: str(tmp_path)})
+        assert failure.kind == expected[0]
+        assert expected[1] in failure.message

@@ -21,6 +21,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
     credential_expiry,
     resolve_credentials,
 )
+from treehammer.collectors.worker.probes.proxy_details import read_proxy
 
 SOON = float(int(time.time()) + 3600)
 FAR = 4_000_000_000.0  # in 2096, encoded with a four-digit year
@@ -121,3 +122,15 @@ def test_htcondor_token_is_used(tmp_path: Path) -> None:
     env = {"_CONDOR_CREDS": str(tmp_path)}
     resolve_credentials(env, "/")
     assert env[TOKEN_FILE_VARIABLE] == str(tmp_path / "scitokens.use")
+
+
+def test_voms_attributes_of_a_real_proxy_are_read() -> None:
+    proxy = read_proxy(str(Path(__file__).with_name("voms-proxy.pem")))
+    assert (proxy.identity, proxy.vo) == ("/CN=alice", "testers")
+    assert proxy.attributes == ("/testers/Role=production", "/testers")
+    assert proxy.attributes_expire_at == pytest.approx(proxy.expires_at, abs=60)
+
+
+def test_proxy_without_attributes(tmp_path: Path) -> None:
+    proxy = read_proxy(str(write_proxy(tmp_path / "proxy", SOON)))
+    assert (proxy.vo, proxy.attributes, proxy.attributes_expire_at) == ("", (), None)
