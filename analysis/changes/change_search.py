@@ -17,6 +17,7 @@ from treehammer.analysis.changes.step_attribution import (
 )
 from treehammer.analysis.changes.step_detection import (
     DAY_TOLERANCE,
+    MIN_DAYS,
     Step,
     find_steps,
     is_seconded,
@@ -75,9 +76,17 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
     """
     search = _ChangeSearch(series, kind)
     changes: list[Change] = []
-    while len(changes) < MAX_CHANGES and (change := search.take_clearest()) is not None:
-        changes.append(change)
+    for _ in range(MAX_CHANGES):
+        if (change := search.take_clearest()) is None:
+            break
+        if not any(_is_same_step(change, known) for known in changes):
+            changes.append(change)
     return sorted(changes, key=lambda one: (one.day, one.group.attribution, one.group.subject))
+
+
+def _is_same_step(one: Change, other: Change) -> bool:
+    """Whether two findings are one step, whose sides have :data:`MIN_DAYS` days at least."""
+    return one.group.members == other.group.members and abs(one.day - other.day) < MIN_DAYS
 
 
 class _ChangeSearch:
@@ -91,6 +100,7 @@ class _ChangeSearch:
         pools += [frozenset({identity}) for identity in self._series]
         days = max((len(one.days) for one in series), default=1)
         self._level = ALPHA / max(len(pools) * days, 1)
+        self._taken: list[Change] = []
         self._steps: dict[frozenset[str], list[Step]] = {}
         for pool in pools:
             self._steps.setdefault(pool, self._find_steps(pool))
@@ -139,6 +149,10 @@ class _ChangeSearch:
 
     def _take_out(self, change: Change) -> None:
         sizes = {step.identity: step.size for step in change.steps}
+        if any(_is_same_step(change, known) for known in self._taken):
+            # The members' own steps, over a month, differ from the one between few days.
+            sizes = {}
+        self._taken.append(change)
         for identity in change.group.members:
             size = sizes.get(identity, change.size)
             self._series[identity] = self._series[identity].shift(change.day, size)

@@ -83,7 +83,7 @@ class RecordedPair:
 
 @cache
 def load_recorded_pairs(path: Path) -> Sequence[RecordedPair]:
-    """Load pairs in the order in which they were recorded."""
+    """Load pairs in the order in which they were recorded, without launches of a busy machine."""
     with path.open(newline="", encoding="utf-8") as stream:
         return [
             RecordedPair(
@@ -92,6 +92,7 @@ def load_recorded_pairs(path: Path) -> Sequence[RecordedPair]:
                 float(row["wall_d"]) - float(row.get("planted", 0)) * (row.get("kind") == TIMED),
             )
             for row in csv.DictReader(stream)
+            if row.get("label") != "busy"
         ]
 
 
@@ -129,7 +130,8 @@ def measure() -> list[RatioFigure]:
     trials = [(name, size, TRIALS) for name in KINDS for size in SIZES] + [("nothing", 0.0, TRIALS)]
     with ProcessPoolExecutor(2) as pool:
         evenings = list(pool.map(replay_evenings, trials))
-    write_rows("change-replay-evenings", [asdict(one) for one in evenings])
+    rows = [{**asdict(one.tally), "delay": one.delay} for one in evenings]
+    write_rows("change-replay-evenings", rows)
     print("searched every evening, through the database:")
     simulation.print_table([one.tally for one in evenings])
     delays = [one.delay for one in evenings if one.delay is not None]

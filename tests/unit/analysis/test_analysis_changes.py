@@ -89,6 +89,15 @@ def test_single_wild_day_is_no_change() -> None:
     assert search(series) == []
 
 
+def test_slow_days_of_one_series_are_reported_once() -> None:
+    series = simulate(lambda _: 0.0)
+    # The series' own step over a month is near zero, unlike the one into and out of these days.
+    series[3].values[30:33] += 0.06
+    found = [(one.day, one.group.members) for one in search(series)]
+    assert found
+    assert len(found) == len(set(found)) <= 2
+
+
 def test_two_changes_of_one_site_are_both_found() -> None:
     series = [
         one.shift(FIRST + 70, 0.06) if one.place.site == "B" else one
