@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from treehammer.analysis.bisection.step_search import Conclusion
+from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.shared_files import hold_lock, is_locked
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError, SoftwareError
@@ -38,12 +39,15 @@ from treehammer.submit.bisection.probe_results import (
 from treehammer.submit.lifecycle.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.lifecycle.campaign_resume import resume_campaign
 from treehammer.submit.lifecycle.submission import submit_plan
+from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.reporting import job_reporting
 from treehammer.submit.tracking.campaign_polling import make_tracker, wait_for_campaign
 
 #: Probes in a row without any result, after which the search stops.
 MAX_LOST_PROBES = 3
+#: Series that a message names.
+MAX_SHOWN_SERIES = 4
 
 #: Receives the state and the conclusion after each probe.
 ShowProbe = Callable[[BisectionState, Conclusion], None]
@@ -114,6 +118,7 @@ class BisectionRun:
                 raise
             self._skip(ProbeRecord(build, SKIPPED, reason=error.message))
             return
+        _check_one_series(plan)
         # Stored first: after a kill it is known which campaign may exist.
         self._save(self.state.add_probe(ProbeRecord(build, RUNNING, plan.campaign_id)))
         self._finish(submit_plan(plan, self.settings), build)
@@ -256,3 +261,30 @@ class BisectionRun:
         first = self.state.question.builds[0].name
         repository, _ = open_repository(source.url, first, self.settings.git_dir)
         return CommitBuilder(repository, source.command, self.settings.builds_dir)
+
+
+def _check_one_series(plan: Plan) -> None:
+    """Refuse a plan that measures several series of each build, before it is submitted.
+
+    Raises:
+        ConfigError: there are several; the message has the values in which they differ.
+    """
+    found: list[dict[str, object]] = []
+    for job, _ in plan.jobs.iterate_kinds():
+        place = {"site": job.site.name, "storage": job.access.storage.name}
+        place["doors"] = job.access.door_label
+        for execution in job.spec.executions:
+            series: dict[str, object] = {**place, **execution.variant}
+            series.pop(AXIS, None)
+            if execution.kind == TIMED and series not in found:
+                found.append(series)
+    if len(found) > 1:
+        differing = [key for key in found[0] if len({one.get(key) for one in found}) > 1]
+        words = [", ".join(f"{key}={one.get(key)}" for key in differing) for one in found]
+        more = "; …" if len(words) > MAX_SHOWN_SERIES else ""
+        raise ConfigError(
+            f"the test measures {len(found)} series of each build: "
+            f"{'; '.join(words[:MAX_SHOWN_SERIES])}{more}",
+            where="bisect",
+            hint="Choose one value of each axis with -P, and one site.",
+        )

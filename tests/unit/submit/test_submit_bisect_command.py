@@ -53,3 +53,19 @@ def test_a_site_may_read_the_storage_of_another(
     result = CliRunner().invoke(bisect_command.bisect, arguments, obj=settings)
     assert isinstance(result.exception, SearchStarted), result.output
     assert (begun[0].question.sites, begun[0].question.from_sites) == (sites, from_sites)
+
+
+def test_several_series_are_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+    text = TEST_TOML + 'size = ["small", "large"]\n'
+    (tmp_path / "test.toml").write_text(text)
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    builds = [f"build:{tmp_path / name}" for name in ("a", "b")]
+    for build in builds:
+        Path(build.removeprefix("build:")).mkdir()
+    settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
+    arguments = [*builds, str(tmp_path), "--over", ",".join(builds), "--exact"]
+    result = CliRunner().invoke(bisect_command.bisect, arguments, obj=settings)
+    message = str(result.exception)
+    assert "2 series of each build: size=small; size=large" in message, result.output
+    assert not (tmp_path / "data" / "spool").exists()
