@@ -257,8 +257,10 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
         preposition = "at" if scope.noun == "sites" else "in"
         share = f"{len(group)} of" if len(group) < scope.total else "all"
         return f" {preposition} {share} {scope.total} {scope.noun}"
-    *others, last = [one.part for one in group]
-    return f" {', '.join(others)} and {last}" if others else f" {last}"
+    parts = [one.part for one in group if one.part]
+    if len(parts) < 2:
+        return "".join(f" {part}" for part in parts)
+    return f" {', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:

@@ -130,6 +130,17 @@ def test_variants_with_different_verdicts_are_named() -> None:
     )
 
 
+def test_series_with_the_same_label_leave_no_gap() -> None:
+    rows = [
+        make_row(Verdict.SLOWER, MORE, comparison_key="one"),
+        make_row(Verdict.ONLY_IN_A, comparison_key="other"),
+    ]
+    text = describe_conclusion(rows)
+    assert f"; {B} was not measured." in text.replace("ROOT ", "")
+    assert " ;" not in text
+    assert " ." not in text
+
+
 def test_many_variants_are_counted_with_the_range_of_their_changes() -> None:
     rows = [make_row(Verdict.SLOWER, (n, n - 1, n + 1), f"cache_mb={n}") for n in (4, 6, 5, 7)]
     assert describe_conclusion(rows) == (
