@@ -18,9 +18,10 @@ from treehammer.analysis.status.status_rules import (
 from treehammer.analysis.status.status_update import update_states
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US, parse_duration
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.cli.audit_command import parse_time
 from treehammer.sql.core.rows import OverrideRow, StatusChangeRow
+from treehammer.sql.read.overview_queries import list_sites
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.watch.state_history import CENTRAL, SITE, STORAGE_SITE
@@ -28,6 +29,7 @@ from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.sites.downtime_commands import sites
+from treehammer.submit.sites.site_registry import load_sites
 from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
 from treehammer.text_formatting import format_duration, format_share, format_time, pluralize
 
@@ -86,7 +88,11 @@ def status(
             )
         found = _find_changes(store, site, history, since_us, superseded)
     if not found:
-        raise NothingToDoError(f"no state of {site!r}" if site else "no site has results yet")
+        raise NothingToDoError(
+            f"no state of {site!r}" if site else "no site has a state yet",
+            hint="Runs count from the end of the step in which they end (step of the rules, "
+            "5 minutes). Then evaluate again: treehammer sites evaluate",
+        )
     _print_changes(found, form, history=history)
     if form == TABLE:
         age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / SECOND_US
@@ -235,9 +241,22 @@ def override(
     until_us = _parse_end(until, now_us)
     row = OverrideRow("", site, kind or "", state, who or local_actor(), why, now_us, until_us)
     with Store.open(settings.database, create=False) as store:
+        _check_known(store, settings, site)
         site_exceptions.add_override(store, row)
         _evaluate_again(store, settings)
     click.echo(f"{site} is {state} until {format_time(until_us)} UTC")
+
+
+def _check_known(store: ResultsReader, settings: Settings, site: str) -> None:
+    """Refuse a site that has measured nothing and is not in the sites file.
+
+    Raises:
+        ConfigError: the site is unknown.
+    """
+    known = {*list_sites(store), *list_sites(store, STORAGE_SITE), *load_sites(settings)}
+    if site not in known:
+        hint = f"{suggest_word(site, known)}Known: {', '.join(sorted(known))}."
+        raise ConfigError(f"unknown site {site!r}", where="SITE", hint=hint)
 
 
 def _parse_end(text: str, now_us: int) -> int:

@@ -78,6 +78,9 @@ def test_an_override_is_shown_at_once(folder: Path) -> None:
     assert "follows the rules" in ended.output
     assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "ok"
     assert "no override" in str(run(folder, "end-override", "SITE_A").exception)
+    typo = run(folder, "override", "SITE_AA", "ok", "--why", "x", "--until", "2d")
+    assert "unknown site 'SITE_AA'" in str(typo.exception)
+    assert "Did you mean 'SITE_A'?" in str(typo.exception)
     past = run(folder, "override", "SITE_A", "ok", "--why", "x", "--until", "2020-01-01")
     assert "in the past" in str(past.exception)
 
