@@ -61,13 +61,13 @@ def test_site_commands_name_credentials() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes_end", "said"),
-    [(NOW - 1, "its VOMS attributes expired at"), (NOW + 50, "its VOMS attributes expire at")],
+    ("left", "said"),
+    [(-1, "its VOMS attributes expired at"), (50, "its VOMS attributes expire at")],
 )
 def test_voms_attributes_that_end_first_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attributes_end: float, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, said: str
 ) -> None:
-    proxy = ProxyDetails("/CN=me", NOW + 200, ("/vo",), attributes_end)
+    proxy = ProxyDetails("/CN=me", NOW + 200, ("/vo",), NOW + left)
     monkeypatch.setattr(job_credentials, "read_proxy", lambda path: proxy)
     with pytest.raises(ConfigError, match=said):
         JobCredentials(tmp_path / "p").check_validity(NOW, NOW + 100)
