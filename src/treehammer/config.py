@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from treehammer.errors import ConfigError, suggest_word
+from treehammer.log_format import LOG_FORMATS, TEXT_FORMAT
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -353,6 +354,11 @@ class Settings:
     )
     serve_query_seconds: int = _setting(
         _integer(86_400), "serve: seconds after which the queries of a page are cancelled", 60
+    )
+    log_format: str = _setting(
+        _choice_of(*LOG_FORMATS),
+        "serve, patrol run: lines of the log, text for people or json for programs",
+        TEXT_FORMAT,
     )
     alarm_minimum: str = _setting(
         _choice_of("warning", "critical"),

@@ -22,6 +22,7 @@ from treehammer.web.api.page_operations import (
     CAMPAIGN_OPERATIONS_PATH,
     DESCRIPTION_PATH,
     HEALTH_PATH,
+    LIVE_PATH,
     MEASUREMENT_PATH,
     NO_NUL,
     OPERATIONS,
@@ -143,6 +144,13 @@ def _build_paths(limits: RequestLimits) -> dict[str, Any]:
                 "operationId": "getHealth",
                 "summary": "Whether the service can store measurements",
                 "responses": {"200": _json_response("Ready.", "Health"), "503": unavailable},
+            }
+        },
+        LIVE_PATH: {
+            "get": {
+                "operationId": "getLive",
+                "summary": "Whether the process of the service answers, with or without its database",
+                "responses": {"200": _json_response("It answers.", "Health")},
             }
         },
         DESCRIPTION_PATH: {

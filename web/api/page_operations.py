@@ -21,9 +21,10 @@ from treehammer.sql.core.schema import ROLLUP_METRICS
 #: Paths of operations that correspond to no page.
 MEASUREMENT_PATH = f"{MEASUREMENTS_PATH}/{{measurement_id}}"
 CAMPAIGN_OPERATIONS_PATH = f"{CAMPAIGNS_PATH}/{{campaign_id}}/operations"
-TOKEN_PATH, HEALTH_PATH, DESCRIPTION_PATH = (
+TOKEN_PATH, HEALTH_PATH, LIVE_PATH, DESCRIPTION_PATH = (
     f"{API_PREFIX}/token",
     f"{API_PREFIX}/health",
+    f"{API_PREFIX}/live",
     f"{API_PREFIX}/openapi.json",
 )
 

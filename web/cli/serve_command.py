@@ -50,5 +50,5 @@ def serve_command(settings: Settings, /, quiet: bool, **flags: Any) -> None:
     # Imported here because uvicorn and SQLAlchemy take half a second to load.
     from treehammer.web.service.service_process import log_to_stderr, serve
 
-    log_to_stderr(logging.WARNING if quiet else logging.INFO)
+    log_to_stderr(logging.WARNING if quiet else logging.INFO, settings.log_format)
     serve(config.apply_flags(settings, {f"serve_{name}": value for name, value in flags.items()}))

@@ -66,12 +66,21 @@ def _log_request(scope: Scope, status: int, seconds: float) -> None:
     client = scope.get("client") or ("-", 0)
     path = scope.get("raw_path", b"?")[:_MAX_PATH_CHARS].decode("ascii", "replace")
     note = scope.get("state", {}).get("note", "")
+    path = path if path.isprintable() else ascii(path)
+    method, milliseconds = scope["method"], round(1000 * seconds, 1)
     _ACCESS.info(
         "%s %s %s %d %.1f ms%s",
         client[0],
-        scope["method"],
-        path if path.isprintable() else ascii(path),
+        method,
+        path,
         status,
-        1000 * seconds,
+        milliseconds,
         f" ({note})" if note else "",
+        extra={
+            "client": client[0],
+            "method": method,
+            "path": path,
+            "status": status,
+            "milliseconds": milliseconds,
+        },
     )

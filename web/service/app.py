@@ -31,6 +31,7 @@ from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_operations import (
     DESCRIPTION_PATH,
     HEALTH_PATH,
+    LIVE_PATH,
     MEASUREMENT_PATH,
     TOKEN_PATH,
 )
@@ -120,6 +121,7 @@ def create_app(
         Route(TOKEN_PATH, endpoints.get_token),
         Route(STARTS_PATH, starts.post_start, methods=["POST"]),
         Route(HEALTH_PATH, endpoints.get_health),
+        Route(LIVE_PATH, endpoints.get_live),
         Route(DESCRIPTION_PATH, endpoints.get_description, name="openapi"),
         *service_metrics_endpoint.routes(access_control, metrics, measure_size),
     ]
@@ -159,6 +161,10 @@ class _ApiEndpoints:
     async def get_description(self, _request: Request) -> Response:
         description = await asyncio.to_thread(_encode_description, self.limits)
         return Response(description, media_type="application/json")
+
+    async def get_live(self, _request: Request) -> Response:
+        live = Health(status="ok", version=__version__, time_us=time.time_ns() // 1000)
+        return AsciiJSONResponse(live.model_dump())
 
     async def get_health(self, _request: Request) -> Response:
         now_us = time.time_ns() // 1000

@@ -13,7 +13,7 @@ from treehammer.collectors.service_spec import (
     STARTS_PATH,
 )
 from treehammer.sql.write.audit_trail import REFUSE
-from treehammer.web.api.page_operations import HEALTH_PATH, TOKEN_PATH
+from treehammer.web.api.page_operations import HEALTH_PATH, LIVE_PATH, TOKEN_PATH
 from treehammer.web.core.audit_journal import AUDITED_REASONS, AuditEvent, AuditJournal
 from treehammer.web.core.responses import AUDITED, KEY_ID, REFUSAL, RequestRefusedError
 from treehammer.web.core.service_metrics import ServiceMetrics
@@ -26,6 +26,7 @@ _ENDPOINTS = (
     (CAMPAIGNS_PATH, "campaigns"),
     (STARTS_PATH, "starts"),
     (HEALTH_PATH, "health"),
+    (LIVE_PATH, "health"),
     (TOKEN_PATH, "token"),
     (f"{API_PREFIX}/", "api"),
     ("/static/", "static"),

@@ -347,8 +347,8 @@ def _raise_open_file_limit() -> int:
     return hard
 
 
-def log_to_stderr(level: int = logging.INFO) -> None:
+def log_to_stderr(level: int = logging.INFO, line_format: str = log_format.TEXT_FORMAT) -> None:
     """Log to standard error; see :func:`.log_format.log_to_stderr`."""
-    log_format.log_to_stderr(level, ("treehammer", "uvicorn"))
+    log_format.log_to_stderr(level, ("treehammer", "uvicorn"), line_format)
     # uvicorn's messages on start and stop repeat those of the service.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -124,7 +124,10 @@ class CampaignSettlement:
         used = measure_use(charges, tallies, reads_elsewhere=reads_elsewhere)
         judge = make_judge(start, tallies, self._back_off)
         if self._starts.settle(start, used, judge, state=FINISHED, message=message):
-            _LOG.info("%s: campaign %s has ended", start.entry, start.campaign_id)
+            _LOG.info(
+                "%s: campaign %s has ended", start.entry, start.campaign_id,
+                extra={"entry": start.entry, "campaign": start.campaign_id},
+            )  # fmt: skip
 
 
 def tally_sites(

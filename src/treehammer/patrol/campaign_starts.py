@@ -215,7 +215,10 @@ class CampaignStarter:
             allowed = _UNLIMITED if probe else entry.in_flight
             result = self._starts.claim(start, charges, limits, allowed)
             if result.start is not None:
-                _LOG.info("%s: %s starts campaign %s", entry.name, occasion.name, plan.campaign_id)
+                _LOG.info(
+                    "%s: %s starts campaign %s", entry.name, occasion.name, plan.campaign_id,
+                    extra={"entry": entry.name, "campaign": plan.campaign_id},
+                )  # fmt: skip
                 self.submit(result.start, plan)
                 return ""
             if not set(result.exhausted) & set(left.names):

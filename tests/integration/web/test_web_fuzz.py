@@ -116,6 +116,7 @@ class Sent:
 WITHOUT_INVALID_INPUT = (
     "GET /api/v1/token",
     "GET /api/v1/health",
+    "GET /api/v1/live",
     "GET /api/v1/openapi.json",
     "GET /api/v1/measurements/{measurement_id}",
     "GET /api/v1/campaigns/{campaign_id}/operations",

@@ -104,6 +104,7 @@ def test_own_forms_are_accepted(shared_service: ServiceThread, reader_key: str) 
         "/sites?format=csv",
         "/sites/%00",
         "/api/v1/health",
+        "/api/v1/live",
         "/api/v1/openapi.json",
         "/api/v1/none",
         "/explore/figure.png?format=svg",

@@ -9,6 +9,7 @@ import zlib
 from typing import Any
 
 import pytest
+from polling import wait_until
 from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
 from treehammer.errors import StoreError, UnstorableContentError
@@ -402,6 +403,18 @@ def test_reading_requires_key_unless_public(
 # Other responses
 
 
+def test_access_log_has_fields(service: ServiceThread, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="treehammer.access"):
+        service.get_path("/api/v1/live?token=secret")
+        wait_until(lambda: caplog.records, "a line in the log")
+    fields = vars(caplog.records[-1])
+    assert {name: fields[name] for name in ("method", "path", "status")} == {
+        "method": "GET",
+        "path": "/api/v1/live",
+        "status": 200,
+    }
+
+
 def test_service_describes_itself(service: ServiceThread) -> None:
     assert service.get_path("/api/v1/health").json()["status"] == "ok"
     described = service.get_path("/api/v1/openapi.json").json()
@@ -456,6 +469,8 @@ def test_upload_responds_503_until_database_recovers(start_service: StartService
         health = service.get_path("/api/v1/health")
         assert health.status_code == 503
         assert health.json()["status"] == "unavailable"
+        live = service.get_path("/api/v1/live")
+        assert (live.status_code, live.json()["status"]) == (200, "ok")
         store.error = None
         assert service.post_document(make_body([make_sent_measurement()]), key).status_code == 200
         assert service.get_path("/api/v1/health").status_code == 200

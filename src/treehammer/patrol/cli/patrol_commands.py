@@ -82,7 +82,7 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
     # Imported here: the planning modules are slow to load.
     from treehammer.patrol.patrol_service import open_patrol, run_patrol
 
-    log_to_stderr()
+    log_to_stderr(line_format=settings.log_format)
     notifier = SystemdNotifier.from_environment()
     notifier.notify("READY=1", "STATUS=opens the database")
     with (
