@@ -184,12 +184,16 @@ def check(settings: Settings, file: Path, form: str) -> None:
 def _print_budget(content: PatrolFile) -> None:
     limits = content.common_limits
     parts = [
-        f"{limits.cpu_s / 3600:g} CPU hours" if limits.cpu_s is not None else "",
+        _format_cpu_hours(limits.cpu_s / 3600) if limits.cpu_s is not None else "",
         format_size(limits.bytes) if limits.bytes is not None else "",
     ]
     text = " and ".join(filter(None, parts)) or "unlimited"
     more = f"; own budgets: {', '.join(content.site_limits)}" if content.site_limits else ""
     click.echo(f"budget per site and day: {text}{more}")
+
+
+def _format_cpu_hours(hours: float) -> str:
+    return f"{hours:g} CPU hour{'' if hours == 1 else 's'}"
 
 
 @patrol.command()
