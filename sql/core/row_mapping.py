@@ -14,6 +14,7 @@ from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.rows import PairRow, StoredRow, VerdictRow
 
 Row = TypeVar("Row", bound=StoredRow)
+Id = TypeVar("Id", str, int)
 #: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
 #: Row class -> its fields, each with a flag for text.
@@ -35,7 +36,7 @@ def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -
     ]
 
 
-def split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
+def split_ids(ids: Iterable[Id]) -> Iterator[list[Id]]:
     """Split distinct identities into lists that an IN list may hold."""
     distinct = list(dict.fromkeys(ids))
     return (distinct[start : start + CHUNK_ROWS] for start in range(0, len(distinct), CHUNK_ROWS))

@@ -185,7 +185,7 @@ sa.Index(
     measurement.c.position,
     measurement.c.measurement_id,
 )
-# Counts of a campaign, read from the index and the few subjects alone.
+# Counts and last start of a campaign, read from the index and the few subjects alone.
 sa.Index(
     "ix_measurement_counts",
     measurement.c.campaign_id,
@@ -193,6 +193,7 @@ sa.Index(
     measurement.c.kind,
     measurement.c.failure_class,
     measurement.c.plausible,
+    measurement.c.started_us,
 )
 # Measurements of some days, read from the index alone.
 sa.Index(
@@ -206,7 +207,7 @@ sa.Index(
     measurement.c.cpu_per_event_s,
     measurement.c.wall_per_event_s,
 )
-# Measurements of some subjects, and their history.
+# Measurements of some subjects, the last one of a day, and means by node.
 sa.Index(
     "ix_measurement_subject",
     measurement.c.subject_id,
@@ -214,10 +215,11 @@ sa.Index(
     measurement.c.kind,
     measurement.c.plausible,
     measurement.c.failure_class,
+    measurement.c.started_us,
     measurement.c.eff_job,
     measurement.c.cpu_per_event_s,
     measurement.c.wall_per_event_s,
-    measurement.c.started_us,
+    measurement.c.node_id,
 )
 # History of a series across addresses and labels of its door.
 sa.Index("ix_subject_series", dimension_tables["subject"].c.series)

@@ -53,11 +53,15 @@ class SiteDay:
 
 @dataclass(frozen=True)
 class CampaignState:
-    """A campaign with its jobs by state and its recorded measurements by outcome."""
+    """A campaign with its jobs by state and its recorded measurements by outcome.
+
+    ``last_run_us`` is the start of its last measurement; None before the first one.
+    """
 
     campaign: CampaignRow
     jobs: Mapping[str, int]
     outcomes: Mapping[Outcome, int]
+    last_run_us: int | None = None
 
     @property
     def recorded(self) -> int:
@@ -179,6 +183,7 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
     rows: list[CampaignRow] = []
     jobs: dict[str, Counter[str]] = defaultdict(Counter)
     outcomes: dict[str, Counter[Outcome]] = defaultdict(Counter)
+    last_us: dict[str, int] = {}
     count = sa.func.count()
     with store.connection() as connection:
         for start in range(0, len(ids), MAX_IN_LIST):
@@ -190,24 +195,30 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
             states = sa.select(*by, count).where(job.c.campaign_id.in_(some)).group_by(*by)
             for id_, state, number in connection.execute(states):
                 jobs[id_][state] = number
-            _count_outcomes(connection, some, outcomes)
+            last_us |= _count_outcomes(connection, some, outcomes)
     rows.sort(key=lambda row: (-row.created_us, row.id))
-    return [CampaignState(row, jobs[row.id], outcomes[row.id]) for row in rows]
+    return [CampaignState(row, jobs[row.id], outcomes[row.id], last_us.get(row.id)) for row in rows]
 
 
 def _count_outcomes(
     connection: sa.Connection, campaign_ids: Sequence[str], outcomes: dict[str, Counter[Outcome]]
-) -> None:
-    """Add the measurements of campaigns by outcome; only unsupported ones are read one by one."""
+) -> dict[str, int]:
+    """Add the measurements of campaigns by outcome; return the start of the last one of each.
+
+    Only unsupported ones are read one by one.
+    """
     # Sums follow the index; groups by outcome would be sorted first, in three times the time.
     campaign_id, count = measurement.c.campaign_id, sa.func.count()
     failed = sa.func.count(measurement.c.failure_class)
     is_good = sa.and_(measurement.c.failure_class.is_(None), measurement.c.plausible == sa.true())
     good = sa.func.count(sa.case((is_good, campaign_id)))
     of_campaigns = sa.select(campaign_id, count).where(campaign_id.in_(campaign_ids))
-    for id_, number, failures, successes in connection.execute(
-        of_campaigns.add_columns(failed, good).group_by(campaign_id)
+    last_us: dict[str, int] = {}
+    started = sa.func.max(measurement.c.started_us)
+    for id_, number, failures, successes, last in connection.execute(
+        of_campaigns.add_columns(failed, good, started).group_by(campaign_id)
     ):
+        last_us[id_] = int(last)
         counts = {
             Outcome.GOOD: successes,
             Outcome.FAILED: failures,
@@ -221,6 +232,7 @@ def _count_outcomes(
     for id_, number in connection.execute(unsupported.group_by(campaign_id)):
         outcomes[id_][Outcome.FAILED] -= number
         outcomes[id_][Outcome.NOT_SUPPORTED] += number
+    return last_us
 
 
 @dataclass(frozen=True)

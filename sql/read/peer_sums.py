@@ -14,7 +14,14 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome
-from treehammer.sql.core.schema import dimension_tables, rollup_column_names, rollup_day
+from treehammer.sql.core.metric_sums import credible_value, moment_sums
+from treehammer.sql.core.row_mapping import split_ids
+from treehammer.sql.core.schema import (
+    dimension_tables,
+    measurement,
+    rollup_column_names,
+    rollup_day,
+)
 from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, workload_key
@@ -125,6 +132,62 @@ def fetch_peer_sums(
     return PeerSums(totals, dailies)
 
 
+#: Name of a part of a site's work, such as a host; work; moments.
+PartSums = list[tuple[str, WorkKey, Moments]]
+
+
+def fetch_door_sums(
+    store: ResultsReader, site: str, metric: str, days: tuple[int, int]
+) -> PartSums:
+    """Fetch the sums of a site's good timed measurements by door and work."""
+    chosen, sums = _select_sums(metric, days)
+    subject = rollup_day.c.subject_id
+    query = chosen.add_columns(subject, *map(sa.func.sum, sums)).group_by(subject)
+    with store.connection() as connection:
+        subjects = load_subjects(connection)
+        rows = connection.execute(query.where(subject.in_(_select_subjects(site)))).all()
+    doors, works = dict(subjects.select("id", "door")), _index_work(subjects)
+    return [(doors[id_] or "unknown", works.find_work(id_), _moments(*row)) for id_, *row in rows]
+
+
+def fetch_node_sums(
+    store: ResultsReader, site: str, metric: str, days: tuple[int, int]
+) -> dict[str, PartSums]:
+    """Fetch the same by ``host`` and by ``cpu_model``, from the measurements."""
+    table, node = measurement.c, dimension_tables["node"].c
+    query = (
+        sa.select(table.subject_id, table.node_id, *moment_sums(credible_value(table[metric])))
+        .where(
+            table.subject_id.in_(_select_subjects(site)),
+            table.day.between(*days),
+            table.kind == TIMED,
+            table.plausible == sa.true(),
+            table.failure_class.is_(None),
+        )
+        .group_by(table.subject_id, table.node_id)
+    )
+    found: dict[str, PartSums] = {"host": [], "cpu_model": []}
+    with store.connection() as connection:
+        works = _index_work(load_subjects(connection))
+        rows = connection.execute(query).all()
+        nodes = {}
+        for some in split_ids(row[1] for row in rows):
+            known = sa.select(node.id, node.host, node.cpu_model).where(node.id.in_(some))
+            nodes.update({id_: names for id_, *names in connection.execute(known)})
+    for subject, node_id, *sums in rows:
+        for kind, name in zip(found, nodes[node_id], strict=True):
+            found[kind].append((name or "unknown", works.find_work(subject), _moments(*sums)))
+    return found
+
+
+def _moments(count: float, total: float, squares: float) -> Moments:
+    return Moments(int(count), float(total), float(squares))
+
+
+def _select_subjects(site: str) -> sa.Select[Any]:
+    return sa.select(_SUBJECT.id).where(_SUBJECT.site == site if site else _SUBJECT.site.is_(None))
+
+
 @dataclass(frozen=True)
 class _SharedWork:
     """Subjects with work that a site has done, too.
@@ -151,6 +214,10 @@ class _SharedWork:
         }
         places = {id_: one for id_, one in everything.places.items() if one[1] in own}
         return cls(everything.sites, everything.works, places)
+
+    def find_work(self, subject: int) -> WorkKey:
+        """Return the work of a subject by its number."""
+        return self.works[self.places[subject][1]]
 
     def count_sites(self) -> int:
         """Count the sites that did any of the works."""

@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from treehammer.collectors.job_spec import PAIRED, TIMED
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.core.schema import (
     dimension_tables,
@@ -158,12 +159,12 @@ def list_newest_solo(
 def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:
     """Fetch versions of doors, releases and nodes from day ``first`` to ``last`` (YYYYMMDD).
 
-    The last measurement without a failure of each variant and day (UTC) is used.
+    The last good timed measurement of each variant and day (UTC) is used.
     """
     found: dict[ContextAspect, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     with store.connection() as connection:
         for number, door, protocol, root, server, family, *software, system in connection.execute(
-            _history_query(store, site, first, last)
+            _history_query(site, first, last)
         ):
             thing = f"door {door or ''} ({protocol or 'unknown'})"
             build = ", ".join(text for text in _shorten_commit(*software) if text)
@@ -202,12 +203,12 @@ def fetch_conditions(
 ) -> dict[str, dict[str, frozenset[str]]]:
     """Fetch the conditions under which sites worked last: site -> title -> values.
 
-    The last measurement without a failure is used, of each series on its last day from ``first`` to
+    The last good timed measurement is used, of each series on its last day from ``first`` to
     ``last`` (YYYYMMDD). Conditions that nobody reported are left out.
     """
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     with store.connection() as connection:
-        for site, *values in connection.execute(_conditions_query(store, sites, first, last)):
+        for site, *values in connection.execute(_conditions_query(sites, first, last)):
             for title, value in zip(CONDITIONS, values, strict=True):
                 if value not in (None, ""):
                     found[site or ""][title].add(
@@ -219,65 +220,19 @@ def fetch_conditions(
     }
 
 
-def _conditions_query(
-    store: ResultsReader, sites: Collection[str], first: int, last: int
-) -> sa.Select[Any]:
-    table = measurement.c
+def _conditions_query(sites: Collection[str], first: int, last: int) -> sa.Select[Any]:
     theirs = sa.select(_SUBJECT.id).where(sa.or_(*map(_is_site, sites)))
-    last_day = (
-        sa.select(rollup_day.c.subject_id, sa.func.max(rollup_day.c.day).label("day"))
-        .where(rollup_day.c.subject_id.in_(theirs), rollup_day.c.day.between(first, last))
-        .group_by(rollup_day.c.subject_id)
-        .subquery("last_day")
-    )
-    latest = (
-        sa.select(table.subject_id, table.day, sa.func.max(table.started_us).label("last_us"))
-        .join(
-            last_day,
-            sa.and_(table.subject_id == last_day.c.subject_id, _is_same_day(store, last_day)),
-        )
-        .where(table.failure_class.is_(None))
-        .group_by(table.subject_id, table.day)
-        .subquery("latest")
-    )
-    return _join_latest(store, sa.select(_SUBJECT.site, *CONDITIONS.values()), latest)
+    day = rollup_day.c.day
+    last_day = _select_measured(theirs, first, last).add_columns(sa.func.max(day).label("day"))
+    latest = last_day.group_by(rollup_day.c.subject_id).subquery("latest")
+    return _join_latest(sa.select(_SUBJECT.site, *CONDITIONS.values()), latest)
 
 
-def _join_latest(
-    store: ResultsReader, query: sa.Select[Any], latest: sa.Subquery
-) -> sa.Select[Any]:
-    """Read columns of dimensions of the latest measurements."""
-    table = measurement.c
-    return (
-        query.select_from(measurement)
-        .join(
-            latest,
-            sa.and_(
-                table.subject_id == latest.c.subject_id,
-                _is_same_day(store, latest),
-                table.started_us == latest.c.last_us,
-            ),
-        )
-        .join(dimension_tables["subject"], _SUBJECT.id == table.subject_id)
-        .join(dimension_tables["storage"], _STORAGE.id == table.storage_id)
-        .join(dimension_tables["software"], _SOFTWARE.id == table.software_id)
-        .join(dimension_tables["node"], _NODE.id == table.node_id)
-    )
-
-
-def _history_query(store: ResultsReader, site: str, first: int, last: int) -> sa.Select[Any]:
-    table = measurement.c
+def _history_query(site: str, first: int, last: int) -> sa.Select[Any]:
     mine = sa.select(_SUBJECT.id).where(_is_site(site))
-    latest = (
-        sa.select(table.subject_id, table.day, sa.func.max(table.started_us).label("last_us"))
-        .where(
-            table.subject_id.in_(mine),
-            table.day.between(first, last),
-            table.failure_class.is_(None),
-        )
-        .group_by(table.subject_id, table.day)
-        .subquery("latest")
-    )
+    by = (rollup_day.c.subject_id, rollup_day.c.day)
+    days = _select_measured(mine, first, last).add_columns(rollup_day.c.day)
+    latest = days.group_by(*by).subquery("latest")
     columns = (
         latest.c.day,
         _SUBJECT.door,
@@ -290,16 +245,49 @@ def _history_query(store: ResultsReader, site: str, first: int, last: int) -> sa
         _SOFTWARE.root_provider,
         _NODE.os_name,
     )
-    return _join_latest(store, sa.select(*columns), latest)
+    return _join_latest(sa.select(*columns), latest)
 
 
-def _is_same_day(store: ResultsReader, latest: sa.Subquery) -> sa.ColumnElement[bool]:
-    day = measurement.c.day
-    if store.url.get_backend_name() == "sqlite":
-        # As a range: after "equal to" it would take the index that has no times, and read each row.
-        return day.between(latest.c.day, latest.c.day)
-    # After a range PostgreSQL would expect so many rows that it reads the whole table.
-    return day == latest.c.day
+def _select_measured(subjects: sa.Select[Any], first: int, last: int) -> sa.Select[Any]:
+    """Select subjects with good timed measurements in some days."""
+    table = rollup_day.c
+    return sa.select(table.subject_id).where(
+        table.subject_id.in_(subjects),
+        table.day.between(first, last),
+        table.kind == TIMED,
+        table.outcome == Outcome.GOOD.value,
+    )
+
+
+def _join_latest(query: sa.Select[Any], latest: sa.Subquery) -> sa.Select[Any]:
+    """Read columns of dimensions of the last good timed measurement of subjects and days."""
+    other = measurement.alias("other")
+    last_us = sa.select(sa.func.max(other.c.started_us)).where(_is_good(other, latest))
+    return (
+        query.select_from(latest)
+        .join(
+            measurement,
+            sa.and_(
+                _is_good(measurement, latest),
+                measurement.c.started_us == last_us.scalar_subquery(),
+            ),
+        )
+        .join(dimension_tables["subject"], _SUBJECT.id == measurement.c.subject_id)
+        .join(dimension_tables["storage"], _STORAGE.id == measurement.c.storage_id)
+        .join(dimension_tables["software"], _SOFTWARE.id == measurement.c.software_id)
+        .join(dimension_tables["node"], _NODE.id == measurement.c.node_id)
+    )
+
+
+def _is_good(table: sa.FromClause, latest: sa.Subquery) -> sa.ColumnElement[bool]:
+    """Condition that a measurement is good, timed, and of a subject and day."""
+    return sa.and_(
+        table.c.subject_id == latest.c.subject_id,
+        table.c.day == latest.c.day,
+        table.c.kind == TIMED,
+        table.c.plausible == sa.true(),
+        table.c.failure_class.is_(None),
+    )
 
 
 def _shorten_commit(

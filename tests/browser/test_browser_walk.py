@@ -21,12 +21,10 @@ def named() -> Iterator[Callable[[str], ModuleType]]:
 
 
 @pytest.fixture(scope="module")
-def walked(
-    named: Callable[[str], ModuleType],
-    chromium: Browser,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> list[Any]:
-    """Walk through the planted world, without its days before the regression."""
+def world_service(
+    named: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A service with the planted world, without its days before the regression."""
     world: Any = named("harness.planted_world")
     world.PLANTED_DAYS = world.SLOW_DAYS
     world.COMPARED = world.COMPARED[-1:]
@@ -35,7 +33,13 @@ def walked(
     folder = tmp_path_factory.mktemp("walk")
     world.fill_database(f"sqlite:///{folder / 'results.db'}")
     with serve_folder(folder, "--read-access", "public") as address:
-        return list(named("service.page_walk").walk(chromium, address))
+        yield address
+
+
+@pytest.fixture(scope="module")
+def walked(named: Callable[[str], ModuleType], chromium: Browser, world_service: str) -> list[Any]:
+    """Walk through the planted world."""
+    return list(named("service.page_walk").walk(chromium, world_service))
 
 
 def test_answers_are_one_click_away_on_the_first_screen(
@@ -55,6 +59,21 @@ def test_figures_exceed_their_limits_off_the_first_screen(
     for change in ({"clicks": 2}, {"on_first_screen": False}):
         first = replace(walked[0], **change)
         assert not all(one.within_bound for one in figures([first, *walked[1:]]))
+
+
+def test_grid_of_sites_and_days_is_one_tab_stop(chromium: Browser, world_service: str) -> None:
+    page = chromium.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(f"{world_service}/?days=60")
+    grid = page.locator("table.matrix")
+    assert grid.locator("a").count() > 300
+    stops, inside = 0, 0
+    while stops == 0 or page.evaluate("document.activeElement !== document.body"):
+        page.keyboard.press("Tab")
+        stops += 1
+        inside += grid.locator("a:focus").count()
+        assert stops < 150
+    assert inside < 10, "links of the caption and one cell"
+    page.close()
 
 
 @pytest.mark.parametrize(

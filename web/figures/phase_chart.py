@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from treehammer.web.display.display_units import format_seconds
+from treehammer.web.display.display_units import DisplayUnit, fit_unit, format_seconds
 from treehammer.web.figures.chart_parts import (
     FADE_SERIES,
     HIDE_SERIES,
@@ -58,11 +58,14 @@ def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | No
     Args:
         executions: title of each execution, '' for a single one -> its values by column.
     """
-    bars = {}
-    for title, row in executions.items():
-        after = f", {title}" if title else ""
-        bars[f"wall time{after}"] = {one.name: _add_seconds(row, one.wall) for one in _PHASES}
-        bars[f"CPU time{after}"] = {one.name: _add_seconds(row, one.cpu) for one in _PHASES}
+    # By kind of time, so that the bars to compare lie beside each other.
+    bars = {
+        f"{kind}, {title}" if title else kind: {
+            phase.name: _add_seconds(row, getattr(phase, columns)) for phase in _PHASES
+        }
+        for kind, columns in (("wall time", "wall"), ("CPU time", "cpu"))
+        for title, row in executions.items()
+    }
     phases = [one for one in _PHASES if any(seconds[one.name] > 0 for seconds in bars.values())]
     return PhaseChart("Time by phase", phases, bars) if phases else None
 
@@ -91,11 +94,18 @@ class PhaseChart:
         return [FigureSeries(phase.name, phase.color, "square") for phase in self.phases]
 
     @property
+    def unit(self) -> DisplayUnit:
+        """Unit of the axis."""
+        return fit_unit("s", (sum(seconds.values()) for seconds in self.bars.values()))
+
+    @property
     def specification(self) -> Specification:
         """The chart as Vega-Lite."""
         names = json.dumps([phase.name for phase in self.phases])
         encoding = {
-            "x": encode_field("from", QUANTITATIVE, title="seconds", scale={"nice": False}),
+            "x": encode_field(
+                "from", QUANTITATIVE, title=f"time, {self.unit.name}", scale={"nice": False}
+            ),
             "x2": {"field": "to"},
             "y": encode_field("bar", NOMINAL, title=None, sort=list(self.bars)),
             "color": encode_color(self.series, _WIDTH, names),
@@ -124,6 +134,7 @@ class PhaseChart:
                 if length > 0:
                     end = start + length
                     text = f"{bar}, {phase.name}: {format_seconds(length)}"
-                    rows.append({"bar": bar, "s": number, "from": start, "to": end, "text": text})
+                    ends = {"from": self.unit.convert(start), "to": self.unit.convert(end)}
+                    rows.append({"bar": bar, "s": number, **ends, "text": text})
                     start = end
         return rows

@@ -209,6 +209,7 @@ def test_campaign_begins_with_largest_failures_and_ends_with_transient_ones(
     outcomes = (row["good"], row["failed"], row["implausible"], row["not_supported"])
     assert outcomes == (1, 10, 0, 1)
     assert row["recorded"] == 12
+    assert row["last_run_us"] > 0
 
 
 @pytest.mark.parametrize("address", ["/campaigns/nightly", "/jobs/whole"])

@@ -64,18 +64,29 @@ def test_phase_has_the_same_color_in_every_chart() -> None:
 def test_drawing_names_bars_phases_and_unit() -> None:
     chart = make_chart(**{"A, ROOT 6.38.00": TIMES, "B, ROOT 6.40.00": {"loop_wall_s": 1.0}})
     drawn = draw_chart(chart.specification, "svg").decode()
-    texts = [f">{text}<" for text in ("wall time, A, ROOT 6.38.00", "CPU time, A, ROOT 6.38.00")]
-    texts += [f">{text}<" for text in ("wall time, B, ROOT 6.40.00", "CPU time, B, ROOT 6.40.00")]
+    # Times of a kind lie beside each other.
+    texts = [f">{text}<" for text in ("wall time, A, ROOT 6.38.00", "wall time, B, ROOT 6.40.00")]
+    texts += [f">{text}<" for text in ("CPU time, A, ROOT 6.38.00", "CPU time, B, ROOT 6.40.00")]
     positions = [drawn.find(text) for text in texts[:3]]
     assert -1 not in positions
     assert positions == sorted(positions)
     # No bar without a recorded time.
     assert texts[3] not in drawn
-    assert ">seconds<" in drawn
+    assert ">time, s<" in drawn
     assert ">event loop<" in drawn
     assert ">close<" not in drawn
     tooltip = "CPU time, A, ROOT 6.38.00, open: 250 ms"
     assert tooltip in [mark["text"] for mark in list_marks(chart.specification)]
+
+
+def test_axis_of_short_phases_is_in_a_readable_unit() -> None:
+    chart = make_chart(**{"": {"open_wall_s": 0.0004, "loop_wall_s": 0.0001}})
+    assert ">time, µs<" in draw_chart(chart.specification, "svg").decode()
+    segments = list_segments(chart.specification)["wall time"]
+    assert [(phase, round(end)) for phase, _, end in segments] == [
+        ("open", 400),
+        ("event loop", 500),
+    ]
 
 
 def test_no_chart_without_phases() -> None:

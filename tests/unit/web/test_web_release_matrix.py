@@ -67,7 +67,7 @@ def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None
         ("equal", "6.40 against 6.36: 1 same", "site", "same"),
         (
             "worse-2",
-            "6.40 against 6.38: 1 slower, 1 faster, 1 undecided",
+            "6.40 against 6.38: 1 faster, 1 slower, 1 undecided",
             "both",
             "−9.5 % in 1 of 3, +5.1 % in 1 of 3",
         ),

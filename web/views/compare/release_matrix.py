@@ -75,7 +75,9 @@ def _build_cell(one: ReleaseComparison, address: str) -> ReleaseCell:
     counts = Counter(effect.verdict for effect in effects)
     parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
     text = ", ".join(parts) or _describe_uncertain(counts)
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    # Databases return rows in any order: equally frequent verdicts are in that of their definition.
+    frequent = sorted(Verdict, key=lambda verdict: -counts[verdict])
+    words = ", ".join(f"{counts[one]} {one}" for one in frequent if counts[one])
     return ReleaseCell(
         text, _find_class(counts), address, f"{one.b} against {one.a}: {words or 'no verdicts'}"
     )

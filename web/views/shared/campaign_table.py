@@ -25,6 +25,7 @@ def campaign_table(
             "campaign_id": one.campaign.id,
             "test": one.campaign.test_name,
             "submitted_us": one.campaign.created_us,
+            "last_run_us": one.last_run_us,
             **{state.value: one.jobs.get(state.value, 0) for state in JobState},
             "jobs": describe_states(one.jobs),
             "recorded": one.recorded,
@@ -44,6 +45,7 @@ def campaign_table(
         TableColumn("campaign_id", hidden=True),
         TableColumn("test", "test"),
         TableColumn("submitted_us", "submitted", format_time),
+        TableColumn("last_run_us", "last run", lambda us: format_time(us) if us else "none yet"),
         TableColumn(
             "recorded",
             "measurements",

@@ -74,7 +74,7 @@ from treehammer.web.views.site.site_standing_view import (
 
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
 #: Measurements of the newest days whose wall time is broken down.
-MAX_EXPLAINED = 200
+MAX_EXPLAINED = 100
 
 
 def routes(context: PageContext) -> list[BaseRoute]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from treehammer.analysis.descriptive import peer_comparison, site_standing
 from treehammer.analysis.descriptive.site_standing import ConditionContrast, SiteStanding
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.read import figure_sql, site_history
+from treehammer.sql.read import figure_sql, peer_sums, site_history
 from treehammer.sql.read.figure_query import FigureQuery, Moments
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.read.peer_sums import WorkKey, WorkSums
-from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
+from treehammer.sql.read.peer_sums import PartSums, WorkKey, WorkSums
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
@@ -29,8 +28,8 @@ MAX_PARTS = 5
 MAX_BETTER_SITES, MAX_VALUES = 10, 4
 #: Difference below which a site equals the median, and share of a main part.
 _EQUAL, _MAIN_SHARE = 5e-4, 0.5
-#: Kinds of parts: those of the roll-ups, and those that only measurements know.
-_ROLLED, _MEASURED = ("door",), ("host", "cpu_model")
+#: Kinds of parts that only measurements know.
+_MEASURED = ("host", "cpu_model")
 
 
 @dataclass(frozen=True)
@@ -191,8 +190,8 @@ def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:
     own = sums.select_site(query.site)
     names = label_variants({str(work[1]) for work, _ in own}).names
     variants = [(names.get(str(work[1])) or "default", work, moments) for work, moments in own]
-    groups = {"variant": variants}
-    groups |= _load_groups(store, query, _ROLLED) | _load_groups(store, query, _MEASURED)
+    doors = peer_sums.fetch_door_sums(store, query.site, query.metric, query.day_numbers)
+    groups = {"variant": variants, "door": doors, **_load_node_sums(store, query)}
     best_first = sorted(
         groups, key=lambda kind: site_standing.score_partition(groups[kind], medians)
     )
@@ -222,27 +221,18 @@ def _part_rows(
     ]
 
 
-def _load_groups(
-    store: Store, query: SiteQuery, kinds: Sequence[str]
-) -> dict[str, list[tuple[str, WorkKey, Moments]]]:
-    """Load the site's moments by several columns and work; none if too many would be read."""
-    # Roll-ups know neither hosts nor CPU models: a month of their measurements takes too long.
-    first, last = query.recent_day_numbers if kinds == _MEASURED else query.day_numbers
+def _load_node_sums(store: Store, query: SiteQuery) -> dict[str, PartSums]:
+    """Load the site's moments by host and CPU model; none if too many would be read."""
+    # Roll-ups know neither: a month of their measurements takes too long.
+    days = query.recent_day_numbers
     figure = FigureQuery(
-        (query.metric,),
-        (*kinds, *WORKLOAD_COLUMNS),
-        Selection(conditions=(Condition("site", "=", query.site),)),
-        first_day=first,
-        last_day=last,
+        (),
+        (),
+        Selection(conditions=(Condition("site", "=", query.site or None),)),
+        first_day=days[0],
+        last_day=days[1],
     )
-    found: dict[str, list[tuple[str, WorkKey, Moments]]] = {kind: [] for kind in kinds}
-    if kinds == _MEASURED:
-        with store.connection() as connection:
-            if figure_sql.estimate_max_measurements(connection, figure) > MAX_READ:
-                return found
-    for group in store.fetch_figure(figure).groups:
-        work = site_history.group_workload_key(group)
-        for kind in kinds:
-            part = str(group.by[kind] or "unknown"), work, group.metrics[query.metric]
-            found[kind].append(part)
-    return found
+    with store.connection() as connection:
+        if figure_sql.estimate_max_measurements(connection, figure) > MAX_READ:
+            return {}
+    return peer_sums.fetch_node_sums(store, query.site, query.metric, days)

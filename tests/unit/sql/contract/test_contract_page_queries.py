@@ -79,6 +79,13 @@ def test_campaign_progress(filled: Store) -> None:
     assert found[0].jobs == {"done": 1, "running": 1, "queued": 1}
     assert [one.recorded for one in found] == [5, 1]
     assert [one.campaign.id for one in campaign_queries.list_campaigns(filled, 1, 1)[0]] == ["old"]
+    filled.add([make_measurement("b2", campaign_id="new", started_us=2 * 10**15)])
+    filled.add_campaign(make_campaign_row("waiting"), [])
+    states = overview_queries.fetch_campaign_states(filled, ["new", "waiting"])
+    assert {one.campaign.id: one.last_run_us for one in states} == {
+        "new": 2 * 10**15,
+        "waiting": None,
+    }
     (running,) = overview_queries.list_active_campaigns(filled, ["queued", "running", "held"])
     assert running.campaign.id == "new"
     assert [one.id for one in overview_queries.list_campaigns_since(filled, 2)] == ["new"]
