@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import secrets
 import subprocess
@@ -150,6 +151,27 @@ class PoolLayout:
         return f"{self.name}@{self.domain}"
 
     @property
+    def routes(self) -> bool:
+        """Whether a job router stands between submitted jobs and those that run."""
+        return self.name == SECOND_POOL
+
+    @property
+    def user(self) -> str:
+        """User that submitters' tokens are mapped to.
+
+        A job router that is not root routes only the jobs of its own user.
+        """
+        if not self.routes:
+            return CONDOR_USER
+        uid = os.getuid() if self.workspace.user is None else self.workspace.user[0]
+        return pwd.getpwuid(uid).pw_name
+
+    @property
+    def scitoken_user(self) -> str:
+        """User that the SciTokens of :data:`SCITOKEN_USER` are mapped to."""
+        return self.user if self.routes else SCITOKEN_USER
+
+    @property
     def domain(self) -> str:
         """Domain of users and machines."""
         return f"{self.name}.testbed"
@@ -277,7 +299,9 @@ class CondorPool:
             self._configure_site(site)
         box.write_file(pool.config_file, self._render_template("pool.j2"))
         who = re.escape(f"{ISSUER},{SCITOKEN_USER}")
-        box.write_file(pool.user_map_file, f"SCITOKENS ^{who}$ {SCITOKEN_USER}@{pool.domain}\n")
+        box.write_file(
+            pool.user_map_file, f"SCITOKENS ^{who}$ {pool.scitoken_user}@{pool.domain}\n"
+        )
         key = pool.folder / "keys/POOL"
         key.touch(mode=0o600)
         key.write_bytes(bytes(1 + secrets.randbelow(255) for _ in range(KEY_BYTES)))
@@ -287,7 +311,7 @@ class CondorPool:
         theirs = self._create_token(DAEMON_USER, "-authz", "ADVERTISE_STARTD", "-authz", "READ")
         box.write_file(pool.startd_token_folder / "startd", theirs, mode=0o600)
         write_secret(pool.admin_token_folder / "condor", ours)
-        user = self._create_token(CONDOR_USER)
+        user = self._create_token(pool.user)
         write_secret(pool.client_folder / "tokens.d/user", user)
         box.write_file(pool.keepalive_folder / "tokens.d/user", user, mode=0o600)
         stir = KEEPALIVE_SCRIPT.format(
@@ -365,6 +389,7 @@ class CondorPool:
             stir=pool.keepalive_folder,
             sites=sites,
             slots=pool.slots,
+            routes=pool.routes,
             mark=f"{ENVIRONMENT_MARK}={pool.workspace.folder}",
         )
 

@@ -45,6 +45,7 @@ JOB_PROJECTION = (
     "VacateReason",
     "GridJobStatus",
     "GridResource",
+    "RoutedToJobId",
     "StageOutFinish",
 )
 #: Attributes of a cluster whose jobs are materialized one after the other.
@@ -135,15 +136,19 @@ def _add_last_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> Non
 
 
 def _find_last_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> int:
-    """Return the number of the last start, which is added in the grid universe; 0 without one."""
-    if ad.get("GridResource") and ad.get("JobStartDate"):
+    """Return the number of the last start; 0 without one.
+
+    It is added where another pool or a job router starts the job, whose log may lack it.
+    """
+    elsewhere = ad.get("GridResource") or ad.get("RoutedToJobId")
+    if elsewhere and ad.get("JobStartDate"):
         return _add_grid_start(starts, ad)
     matched = str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}") or "")
     return int(matched) if matched.isdigit() else 0
 
 
 def _add_grid_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> int:
-    """Add the only start of a grid universe job and return its number.
+    """Add the only start of a job that starts elsewhere and return its number.
 
     The other pool counts its own starts; the number is corrected when the output arrives.
     """

@@ -222,7 +222,8 @@ def test_shared_and_spooled_pools_in_one_process(
     assert {status.state for status in jobs.wait_until_final().values()} == {JobState.DONE}
     found = other.wait_until_final()
     for job_id, status in found.items():
-        assert [a.exit_code for a in status.attempts] == [75, 0]
+        # The schedd of a job router does not see that a routed job starts again.
+        assert [a.exit_code for a in status.attempts] == [None, 0]
         assert other.output_files(job_id) == {1: ALL, 2: ALL}
     assert other.batch.find(other.ids) == other.ids
     assert {s.state for s in jobs.statuses().values()} == {JobState.DONE}

@@ -190,6 +190,22 @@ def test_requeued_job_of_another_pool_keeps_earlier_attempts(
     assert [a.number for a in batch.query([batch_id])[batch_id].attempts] == numbers
 
 
+def test_routed_job_without_events_has_its_exit_code() -> None:
+    """A job router starts another job, and may not log it before the job leaves the queue."""
+    ad = {
+        "JobStatus": 4,
+        "NumShadowStarts": 2,
+        "JobStartDate": QUEUED_S + 1,
+        "CompletionDate": QUEUED_S + 9,
+        "ExitCode": 3,
+        "RoutedToJobId": "8.0",
+    }
+    found = derive_status("7.0", None, ad, cancelled=False)
+    assert found is not None
+    (attempt,) = found.attempts
+    assert (attempt.exit_code, attempt.started_us) == (3, (QUEUED_S + 1) * 1_000_000)
+
+
 def test_reserved_keys_are_refused() -> None:
     def build(text: str, folder: str = "/f") -> str:
         return build_description(
