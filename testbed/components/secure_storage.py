@@ -40,6 +40,8 @@ from treehammer.testbed.network.free_ports import find_free_ports
 PACKAGES = ("xrootd-scitokens-plugins", "xrootd-voms-plugins", virtual_organization.PACKAGE)
 #: Name in the certificate of all servers.
 HOST = "localhost"
+#: Names of a site's doors.
+DOOR_NAMES = ("roots", "https", "x509", "voms", "voms-https")
 #: Scopes that permit reading a dataset, and also writing; paths are relative to ``/store``.
 READ_SCOPE = "storage.read:/treehammer"
 WRITE_SCOPE = f"{READ_SCOPE} storage.modify:/treehammer"
@@ -118,20 +120,19 @@ class SecureStorage:
         self.vo.publish_signer(self.box.make_folder(self.folder / "vomsdir"), _AUTHORITY_NAME)
         if self._x509:
             self._write_proxies()
-        free = find_free_ports(1 + 4 * len(self.sites))
+        free = find_free_ports(1 + len(DOOR_NAMES) * len(self.sites))
         self.issuer = TokenIssuer(f"https://{HOST}:{free.pop()}", self.folder)
         self.box.write_file(self.folder / "issuer.url", self.issuer.url)
         self.issuer.publish_documents(self.folder / "issuer")
-        self.ports = {
-            site: {kind: free.pop() for kind in ("roots", "https", "x509", "voms")}
-            for site in self.sites
-        }
+        self.ports = {site: {kind: free.pop() for kind in DOOR_NAMES} for site in self.sites}
         self._write_bundle_script()
         for site, ports in self.ports.items():
             self._configure_server(f"{site}-tokens", site, ports["roots"], ports["https"])
             if self._x509:
                 self._configure_server(f"{site}-x509", site, ports["x509"])
-                self._configure_server(f"{site}-voms", site, ports["voms"], voms=True)
+                self._configure_server(
+                    f"{site}-voms", site, ports["voms"], ports["voms-https"], voms=True
+                )
 
     def _write_proxies(self) -> None:
         """Write proxies of the user: of a member of the VO, with its role, and without a VO."""
@@ -184,7 +185,7 @@ class SecureStorage:
             certificate=self._certificate,
             key=self._key,
             authorities=self.certificates,
-            issuer=self.issuer.url if http_port else "",
+            issuer="" if voms or not http_port else self.issuer.url,
             voms=voms,
         )
         self.box.write_file(folder / "xrootd.cfg", text)
@@ -253,6 +254,8 @@ class SecureStorage:
                 Door(kind, "root", f"roots://{HOST}:{ports[kind]}/{export}", "XRootD")
                 for kind in ("x509", "voms")
             ]
+            https = f"https://{HOST}:{ports['voms-https']}{export}"
+            found.append(Door("voms-https", "https", https, "XrdHttp"))
         return tuple(replace(door, load=xrootd_storage.PERMITTED_LOAD) for door in found)
 
     def finish_setup(self) -> None:

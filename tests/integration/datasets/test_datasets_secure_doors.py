@@ -21,6 +21,7 @@ from treehammer.submit.sites.credential_probes import probe_credentials
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.site_probes import probe_sites
 from treehammer.testbed.components.secure_storage import (
+    DOOR_NAMES,
     MEMBER,
     READ_SCOPE,
     RESTRICTED_FOLDER,
@@ -51,7 +52,7 @@ def test_every_door_is_ok_for_check_and_verification(secure: SecureDoors) -> Non
     target = ProbeTarget("set/data.bin", len(CONTENT))
     results = probe_sites([site], target, config.load_settings())
     assert {(one.check, one.result) for one in results} == {
-        (f"door {name}", "ok") for name in ("roots", "https", "x509", "voms")
+        (f"door {name}", "ok") for name in DOOR_NAMES
     }
     remedies = {one.check: one.remedy for one in results}
     assert not remedies["door roots"]
@@ -125,6 +126,7 @@ def test_placement_writes_through_what_an_rse_offers(
     assert doors.stat_file(url).adler32 == ADLER32
 
 
+@pytest.mark.parametrize("name", ["voms", "voms-https"])
 @pytest.mark.parametrize(
     ("holder", "failures"),
     [
@@ -137,17 +139,19 @@ def test_voms_attributes_decide_about_reading_and_writing(
     secure: SecureDoors,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    name: str,
     holder: str,
     failures: tuple[str, ...],
 ) -> None:
     secure.put_file(f"{RESTRICTED_FOLDER}/data.bin", CONTENT)
     monkeypatch.setenv("X509_USER_PROXY", str(user_proxy(secure.part.box, holder)))
-    door, source = secure.doors["voms"], tmp_path / "source"
+    monkeypatch.delenv("BEARER_TOKEN_FILE")
+    door, source = secure.doors[name], tmp_path / "source"
     source.write_bytes(CONTENT)
     found = (
         doors.stat_file(door.file_url("set", "data.bin")),
         doors.stat_file(door.file_url(RESTRICTED_FOLDER, "data.bin")),
-        doors.write_file(source, door.file_url("set", f"written-by-{holder}")),
+        doors.write_file(source, door.file_url("set", f"written-by-{holder}-at-{name}")),
     )
     assert tuple(one.failure for one in found) == failures
 

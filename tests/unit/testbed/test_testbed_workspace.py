@@ -12,7 +12,7 @@ import pytest
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TestbedError
-from treehammer.testbed.components.secure_storage import SecureStorage
+from treehammer.testbed.components.secure_storage import DOOR_NAMES, SecureStorage
 from treehammer.testbed.core import workspace
 from treehammer.testbed.core.workspace import RunningDaemon, WorkspaceState
 
@@ -117,9 +117,8 @@ def test_secure_doors_permit_loads_that_read(settings: Settings) -> None:
     """The area for writing is not exported by these servers."""
     box = workspace.define_workspace("one", 2, settings, secure_sites=1)
     secure = SecureStorage(box, ["SITE_A"])
-    names = ["roots", "https", "x509", "voms"]
-    secure.ports = {"SITE_A": {name: number for number, name in enumerate(names, start=1)}}
-    assert [door.name for door in secure.doors("SITE_A")] == names
+    secure.ports = {"SITE_A": {name: number for number, name in enumerate(DOOR_NAMES, start=1)}}
+    assert tuple(door.name for door in secure.doors("SITE_A")) == DOOR_NAMES
     for door in secure.doors("SITE_A"):
         assert door.load is not None
         assert door.load.clients >= 800
