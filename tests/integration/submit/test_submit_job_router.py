@@ -113,3 +113,19 @@ def test_hold_reason_of_the_routed_job_is_reported(user: GridUser, tmp_path: Pat
     assert attempts[-1].failure_class == "held"
     assert "the operator says no" in attempts[-1].message
     user.grid.wait_until(lambda: not list_jobs(user), "all jobs are removed")
+
+
+def test_job_that_a_computing_element_does_not_start_again_is_lost(
+    user: GridUser, tmp_path: Path
+) -> None:
+    """An HTCondor-CE removes a job whose routed job would start twice, by default."""
+    block = "on_exit_remove = false\nMy.TestbedJobRetries = False"
+    use_way(user, "REMOTE", write_template(tmp_path / "templates", block=block))
+    user.set_payload("true")
+    user.submit_campaign("--sites", "REMOTE", "-S", "repeats=1", "--wait")
+    with Store.open(user.settings.database) as store:
+        jobs = store.jobs(store.campaign("last").id)
+        attempts = store.attempts(job.id for job in jobs)
+    assert "disabled job retries" in attempts[-1].message
+    assert attempts[-1].failure_class == "evicted"
+    assert "1 requeued" in user.run_in_shell("resume", "last")
