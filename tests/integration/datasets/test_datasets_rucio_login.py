@@ -53,14 +53,20 @@ def refuse(user: RucioUser, *parts: str) -> str:
     return said
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the machine of a user with a dataset, which is uploaded only once."""
+    folder = tmp_path_factory.mktemp("home")
+    write_dataset(folder / "cache/datasets", "login", {"one.root": b"login" * 100})
+    return folder
+
+
 @pytest.mark.parametrize("way", [CERTIFICATE, PROXY, TOKEN])
-def test_dataset_is_placed_verified_and_removed(rucio_grid: Grid, tmp_path: Path, way: str) -> None:
-    user, name = make_user(rucio_grid, tmp_path, way), f"login{way}"
-    write_dataset(user.datasets, name, {"one.root": way.encode() * 100})
-    assert "SITE_A_DATA  complete" in user.run_datasets("place", name, "--sites", "SITE_A")
-    found = user.replica_states(name, "--full", where="site=SITE_A")
-    assert found == {"SITE_A": "good"}
-    assert "withdrawn" in user.run_datasets("remove", name, "--sites", "SITE_A")
+def test_dataset_is_placed_verified_and_removed(rucio_grid: Grid, home: Path, way: str) -> None:
+    user = make_user(rucio_grid, home, way)
+    assert "SITE_A_DATA  complete" in user.run_datasets("place", "login", "--sites", "SITE_A")
+    assert user.replica_states("login", where="site=SITE_A") == {"SITE_A": "good"}
+    assert "withdrawn" in user.run_datasets("remove", "login", "--sites", "SITE_A")
 
 
 @pytest.mark.parametrize("way", [CERTIFICATE, PROXY, TOKEN])

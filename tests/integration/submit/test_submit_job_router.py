@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ import pytest
 from grid_user import GridUser
 
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.sites import sites_file
 
 #: Ways to the router: through the grid universe of the first pool, and to its schedd directly.
 WAYS = ("FAR", "REMOTE")
@@ -27,19 +24,8 @@ def use_way(user: GridUser, way: str, templates: Path) -> None:
     """Write a sites file with one of the :data:`WAYS`, and with a folder of templates."""
     if way == "FAR":
         user.write_sites_file(FAR={"templates": templates})
-        return
-    second = user.grid.second
-    pool = HTCondorPool(
-        name="remote",
-        collector=f"127.0.0.1:{second.collector_port}",
-        schedd=second.schedd_name,
-        token_dir=second.client_folder / "tokens.d",
-        spool=True,
-    )
-    site = replace(user.sites["FAR"], name=way, batch="htcondor@remote", grid_resource="")
-    path = user.folder / "remote.toml"
-    sites_file.write_sites_file([replace(site, templates=templates)], [pool], path)
-    user.settings = replace(user.settings, sites_file=path)
+    else:
+        user.use_remote_schedd(templates=templates)
 
 
 def write_template(folder: Path, limits: str = "", block: str = "") -> Path:
@@ -89,11 +75,10 @@ def test_requests_reach_the_routed_job_until_it_is_cancelled(
     user.grid.wait_until(lambda: not list_jobs(user), "all jobs are removed")
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_wall_limit_ends_the_routed_job(user: GridUser, tmp_path: Path, way: str) -> None:
-    use_way(user, way, write_template(tmp_path / "templates", "wall_s=5"))
+def test_wall_limit_ends_the_routed_job(user: GridUser, tmp_path: Path) -> None:
+    use_way(user, "FAR", write_template(tmp_path / "templates", "wall_s=5"))
     user.set_payload("sleep 300")
-    user.submit_campaign("--sites", way, "-S", "repeats=1", "--wait")
+    user.submit_campaign("--sites", "FAR", "-S", "repeats=1", "--wait")
     with Store.open(user.settings.database) as store:
         jobs = store.jobs(store.campaign("last").id)
         (attempt,) = store.attempts(job.id for job in jobs)
