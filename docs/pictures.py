@@ -2,7 +2,8 @@
 
 ``make pictures`` fills a synthetic world of 40 sites, serves it and writes
 ``docs/images/page-*.png``. ``make pictures DATA=folder`` takes those of the newest campaign in a
-data folder instead.
+data folder instead. With ``--looks FOLDER`` each page is taken in two widths, light and dark, whole
+and into that folder.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ class Shot:
     part: str = ""
 
 
+#: Sites of the synthetic world, of which one is slow; a data folder has few anyway.
+_SOME_SITES = "".join(
+    f"&where=site={site}"
+    for site in (*planted_world.SITE_NAMES[:3], planted_world.INEFFICIENT_SITE)
+)
 #: Name -> screenshot.
 SHOTS: Mapping[str, Shot] = {
     "overview": Shot("/", 1230),
@@ -56,19 +62,27 @@ SHOTS: Mapping[str, Shot] = {
     "site": Shot(f"/sites/{planted_world.INEFFICIENT_SITE}", 1150),
     "s0": Shot("/figures/s0", 1130),
     "explore": Shot(
-        "/explore?metric=cpu_per_event_s&by=variant&color=axis_root&panels=site&campaign={campaign}",
+        "/explore?metric=cpu_per_event_s&by=variant&color=axis_root&panels=site&campaign={campaign}"
+        + _SOME_SITES,
         1180,
     ),
     "latency": Shot(
-        "/explore?view=latency&by=site&color=axis_root&campaign={campaign}", 1100, scheme="dark"
+        f"/explore?view=latency&by=site&color=axis_root&campaign={{campaign}}{_SOME_SITES}",
+        1100,
+        scheme="dark",
     ),
     "campaign": Shot("/campaigns/{campaign}", 800),
     "load": Shot("/campaigns/{campaign}/load", 1000),
 }
 #: Taken by default: those of the synthetic world, and those of a real campaign of few sites. The
 #: others need the campaign of a load test.
-OF_WORLD = ("overview", "overview-phone", "compare", "site", "s0")
+OF_WORLD = (
+    *("overview", "overview-phone", "compare", "site", "s0"),
+    *("campaign", "explore", "latency"),
+)
 OF_CAMPAIGN = ("campaign", "explore", "latency")
+#: Widths of windows and color schemes of ``--looks``.
+LOOKS = [(width, scheme) for width in (1400, 390) for scheme in ("light", "dark")]
 
 
 def main() -> None:
@@ -78,6 +92,7 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all that suit the data"
     )
+    parser.add_argument("--looks", type=Path, metavar="FOLDER", help="all widths and schemes")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="treehammer-") as temporary:
         data = Path(given.data or temporary)
@@ -87,10 +102,10 @@ def main() -> None:
         with Store.open(url) as store:
             campaign = store.campaign("last").id
         default = OF_CAMPAIGN if given.data else OF_WORLD
-        _take_pictures(data, given.names or default, campaign)
+        _take_pictures(data, given.names or default, campaign, given.looks)
 
 
-def _take_pictures(data: Path, names: Sequence[str], campaign: str) -> None:
+def _take_pictures(data: Path, names: Sequence[str], campaign: str, looks: Path | None) -> None:
     with (
         serve_folder(data, "--read-access", "public") as address,
         browsers.run_chromium() as chromium,
@@ -98,11 +113,22 @@ def _take_pictures(data: Path, names: Sequence[str], campaign: str) -> None:
         parts = {"campaign": campaign, "comparison": _newest_comparison(chromium, address)}
         for name in names:
             shot = SHOTS[name]
+            if looks:
+                _take_looks(chromium, address + shot.path.format(**parts), looks / f"{name}.png")
+                continue
             png = _small(_taken(chromium, address + shot.path.format(**parts), shot))
             if len(png) > MOST:
                 raise SystemExit(f"{name} has {len(png):,} bytes, and {MOST:,} is the limit")
             (IMAGES / f"page-{name}.png").write_bytes(png)
             print(f"page-{name}.png: {len(png) / 1e3:.0f} kB")
+
+
+def _take_looks(chromium: Browser, address: str, file: Path) -> None:
+    """Take a page in each width and scheme, whole."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for width, scheme in LOOKS:
+        png = _taken(chromium, address, Shot("", 900, width, scheme), whole=True)
+        file.with_stem(f"{file.stem}-{width}-{scheme}").write_bytes(_small(png))
 
 
 def _newest_comparison(chromium: Browser, address: str) -> str:
@@ -112,7 +138,7 @@ def _newest_comparison(chromium: Browser, address: str) -> str:
     return str(listed[0]["comparison_id"]) if listed else ""
 
 
-def _taken(chromium: Browser, address: str, shot: Shot) -> bytes:
+def _taken(chromium: Browser, address: str, shot: Shot, *, whole: bool = False) -> bytes:
     context = chromium.new_context(
         viewport={"width": shot.width, "height": shot.height},
         color_scheme="dark" if shot.scheme == "dark" else "light",
@@ -124,7 +150,7 @@ def _taken(chromium: Browser, address: str, shot: Shot) -> bytes:
     page.wait_for_load_state("networkidle")
     if shot.part:
         page.locator(shot.part).evaluate("part => part.scrollIntoView()")
-    png = page.screenshot()
+    png = page.screenshot(full_page=whole)
     context.close()
     return png
 

@@ -54,6 +54,7 @@ from treehammer.sql.read.measurement_selection import (
     compile_condition,
     compile_selection,
 )
+from treehammer.sql.read.subject_table import load_subjects
 
 #: Rows that are fetched at once where many are read.
 FIGURE_FETCH_ROWS = 5000
@@ -241,7 +242,7 @@ def fetch_work(
     Returns:
         rows with the values of ``columns``.
     """
-    table, subject = rollup_day, dimension_tables[SUBJECT.name]
+    table = rollup_day
     numbers = [table.c[rollup_column_names(metric).value_count] for metric in figure.metrics]
     kinds = [table.c.kind] if "kind" in columns else []
     met = (
@@ -249,15 +250,17 @@ def fetch_work(
         table.c[_OUTCOME] == Outcome.GOOD.value,
         *(number > 0 for number in numbers),
     )
-    # Numbers first: these few rows alone get their texts.
-    query = sa.select(table.c.subject_id, *kinds).where(*met).distinct()
-    done = query.subquery("done")
-    wanted = [
-        sa.func.nullif(done.c.kind, UNKNOWN_KIND) if name == "kind" else subject.c[name]
-        for name in columns
+    rows = connection.execute(sa.select(table.c.subject_id, *kinds).where(*met).distinct()).all()
+    subjects = load_subjects(connection)
+    texts = {name: subjects.index_column(name) for name in columns if name != "kind"}
+    return [
+        tuple([texts[name][row[0]] if name in texts else _known_kind(row[1]) for name in columns])
+        for row in rows
     ]
-    joined = done.join(subject, done.c.subject_id == subject.c.id)
-    return connection.execute(sa.select(*wanted).select_from(joined)).all()
+
+
+def _known_kind(kind: str) -> str | None:
+    return None if kind == UNKNOWN_KIND else kind
 
 
 def _rollup_latency_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> sa.Select[Any]:

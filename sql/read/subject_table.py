@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,6 +25,7 @@ class SubjectTable:
     def __init__(self, rows: Sequence[Sequence[Any]]) -> None:
         self._rows = rows
         self._values: dict[str, list[Any]] = {}
+        self._columns: dict[str, dict[int, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -33,6 +34,12 @@ class SubjectTable:
         """Return some columns of every subject."""
         places = [_TABLE.columns.keys().index(name) for name in names]
         return [tuple(row[place] for place in places) for row in self._rows]
+
+    def index_column(self, name: str) -> Mapping[int, Any]:
+        """Return the values of a column by the subject's number."""
+        if name not in self._columns:
+            self._columns[name] = dict(self.select("id", name))
+        return self._columns[name]
 
     def list_values(self, name: str) -> list[Any]:
         """List the distinct known values of a column, sorted."""

@@ -29,10 +29,7 @@ def build_environment(**filters: Callable[..., Any]) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {
-        "sort_keys": True,
-        "default": vars,
-    }  # of dataclasses
+    environment.policies["json.dumps_kwargs"] = {"default": vars}  # of dataclasses
     environment.filters.update({**TEMPLATE_FILTERS, **filters})
     return environment
 

@@ -385,19 +385,15 @@ def _distribution_points(
 
 def _sort_points(points: list[FigurePoint], names: Sequence[str]) -> list[FigurePoint]:
     """Sort points in natural order of their groups."""
-    ranks = {}
+    columns = []
     for name in names:
         # Values are distinguished by type as well: 1 equals true.
-        typed_values = {_typed_value(point.key[name]) for point in points}
-        ordered = sorted(typed_values, key=lambda typed: rank_value(typed[1]))
-        ranks[name] = {typed: rank for rank, typed in enumerate(ordered)}
-    return sorted(
-        points, key=lambda one: [ranks[name][_typed_value(one.key[name])] for name in names]
-    )
-
-
-def _typed_value(value: Scalar) -> tuple[type, Scalar]:
-    return type(value), value
+        typed_values = [(type(value), value) for value in (point.key[name] for point in points)]
+        ordered = sorted(set(typed_values), key=lambda typed: rank_value(typed[1]))
+        ranks = {typed: rank for rank, typed in enumerate(ordered)}
+        columns.append([ranks[typed] for typed in typed_values])
+    keys = [*zip(*columns, strict=True)]
+    return [points[place] for place in sorted(range(len(keys)), key=keys.__getitem__)]
 
 
 def rank_value(value: Scalar) -> tuple[Any, ...]:
