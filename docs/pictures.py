@@ -20,7 +20,7 @@ from local_service import serve_folder
 from PIL import Image
 from playwright.sync_api import Browser
 
-from benchmarks.harness import planted_world
+from benchmarks.harness import planted_world, synthetic_measurements
 from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
@@ -52,7 +52,7 @@ class Shot:
 #: Sites of the synthetic world, of which one is slow; a data folder has few anyway.
 _SOME_SITES = "".join(
     f"&where=site={site}"
-    for site in (*planted_world.SITE_NAMES[:3], planted_world.INEFFICIENT_SITE)
+    for site in (*synthetic_measurements.SITE_NAMES[:2], planted_world.INEFFICIENT_SITE)
 )
 #: Name -> screenshot.
 SHOTS: Mapping[str, Shot] = {

@@ -189,8 +189,9 @@ class _Grouping:
         sums = [how(found.c[name]) for name, how in inner.sums.items()]
         query = sa.select(*grouped, *sums).select_from(joined).group_by(*grouped)
         with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
+            make_key = tuple if self.fetched == self.by else self.group_key
             for row in rows:
-                yield self.group_key(row[: len(columns)]), row[len(columns) :]
+                yield make_key(row[: len(columns)]), row[len(columns) :]
 
 
 @dataclass(frozen=True)
