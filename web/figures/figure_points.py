@@ -176,10 +176,11 @@ def _collect_points(
 ) -> FigurePoints:
     """Sort and label the points of a figure."""
     require_max_groups(len(points), MAX_GROUPS)
+    variants = _variant_labels(points, query.group_columns)
     return FigurePoints(
-        tuple(_sort_points(points, query.group_columns)),
+        tuple(_sort_points(points, query.group_columns, variants)),
         source,
-        variants=_variant_labels(points, query.group_columns),
+        variants=variants,
         campaigns=_campaign_names(store, points, query.group_columns),
         **more,
     )
@@ -383,13 +384,20 @@ def _distribution_points(
     return points
 
 
-def _sort_points(points: list[FigurePoint], names: Sequence[str]) -> list[FigurePoint]:
-    """Sort points in natural order of their groups."""
+def _sort_points(
+    points: list[FigurePoint], names: Sequence[str], variants: VariantLabels
+) -> list[FigurePoint]:
+    """Sort points in natural order of their groups; variants in that of their labels."""
     columns = []
+    places: dict[Scalar, int] = {one: place for place, one in enumerate(variants.names)}
     for name in names:
         # Values are distinguished by type as well: 1 equals true.
         typed_values = [(type(value), value) for value in (point.key[name] for point in points)]
-        ordered = sorted(set(typed_values), key=lambda typed: rank_value(typed[1]))
+        labeled = places if name == VARIANT_COLUMN else {}
+        ordered = sorted(
+            set(typed_values),
+            key=lambda typed: (labeled.get(typed[1], len(labeled)), rank_value(typed[1])),
+        )
         ranks = {typed: rank for rank, typed in enumerate(ordered)}
         columns.append([ranks[typed] for typed in typed_values])
     keys = [*zip(*columns, strict=True)]
