@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import AbstractSet, Any, Dict, List, Mapping, Sequence
 
 from .day_numbers import DAY_US, epoch_day_to_number
 from .metric_catalogue import CATALOGUE, Metric, Value
@@ -45,14 +45,16 @@ class Measurement:
         values: catalogue name -> value; absent and ``None`` mean the same.
         extras: metrics that the test defines.
         operations: rows of a load test, see :data:`OPERATION_METRICS`.
+        checked: names of values that are known to be valid, and present where required.
     """
 
     values: Mapping[str, Value]
     extras: Mapping[str, float] = field(default_factory=dict)
     operations: Sequence[Mapping[str, Value]] = ()
+    checked: InitVar[AbstractSet[str]] = frozenset()
 
-    def __post_init__(self) -> None:
-        _raise_problems(_find_field_problems(self.values, self.extras))
+    def __post_init__(self, checked: AbstractSet[str]) -> None:
+        _raise_problems(_find_field_problems(self.values, self.extras, checked))
         if self.operations:
             _raise_problems(find_operation_problems(self.operations))
 
@@ -82,8 +84,12 @@ class Measurement:
         return cls.from_document(document)
 
     @classmethod
-    def from_document(cls, document: Any) -> Measurement:
+    def from_document(cls, document: Any, checked: AbstractSet[str] = frozenset()) -> Measurement:
         """Build a measurement from an external document, such as parsed JSON.
+
+        Args:
+            document: the record.
+            checked: names of values that are known to be valid, and present where required.
 
         Raises:
             RecordError: not a valid record, or its fields contradict each other.
@@ -97,7 +103,7 @@ class Measurement:
         operations = document.get("operations", [])
         if not isinstance(operations, list):
             raise RecordError("'operations' must be a list")
-        measurement = cls(document["values"], document["extras"], operations)
+        measurement = cls(document["values"], document["extras"], operations, checked)
         _raise_problems(_find_contradictions(measurement.values))
         return measurement
 
@@ -122,9 +128,13 @@ def _raise_problems(problems: Sequence[str]) -> None:
         raise RecordError("; ".join(problems), problems)
 
 
-def _find_field_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
+def _find_field_problems(
+    values: Mapping[str, Any], extras: Mapping[str, Any], checked: AbstractSet[str] = frozenset()
+) -> List[str]:
     problems = []
-    for name, value in values.items():
+    left = [name for name in values if name not in checked] if checked else values
+    for name in left:
+        value = values[name]
         check = _CHECKS.get(name)
         if check is None:
             problems.append(f"unknown field {name!r}")
@@ -132,7 +142,8 @@ def _find_field_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -
             reason = check(value)
             if reason:
                 problems.append(f"{name} {reason}")
-    problems += [f"{name} is missing" for name in _REQUIRED if values.get(name) is None]
+    missing = [name for name in _REQUIRED if values.get(name) is None and name not in checked]
+    problems += [f"{name} is missing" for name in missing]
     return problems + _find_extra_problems(extras)
 
 

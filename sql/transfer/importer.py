@@ -7,6 +7,7 @@ not stop the import.
 
 from __future__ import annotations
 
+import gc
 import re
 import sqlite3
 from collections import defaultdict
@@ -39,6 +40,8 @@ _EXTRA_COLUMN = re.compile(re.escape(EXTRA_PREFIX) + EXTRA_NAME.lstrip("^"))
 
 #: Maximum numbers of problems and identities listed for one file.
 MAX_LISTED = 20
+#: New objects between two searches for young garbage.
+GC_THRESHOLD = 50_000
 
 
 @dataclass
@@ -141,6 +144,7 @@ def import_files(
     found: list[ImportResult] = []
     campaigns: set[str] | None = set() if dry_run else None
     with (
+        _collect_garbage_rarely(),
         _count_only(store) if dry_run else nullcontext(store.add) as add,
         bars("Importing", sum(_count_rows(file) or 0 for file in files)) as step,
     ):
@@ -263,6 +267,17 @@ def _convert_batch(
     if OPERATIONS_COLUMN not in kinds:
         return converted
     return converted.append_column(OPERATIONS_COLUMN, batch.column(OPERATIONS_COLUMN))
+
+
+@contextmanager
+def _collect_garbage_rarely() -> Iterator[None]:
+    """Search for garbage once in many batches: they consist of lists and mappings without cycles."""
+    before = gc.get_threshold()
+    gc.set_threshold(GC_THRESHOLD, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

@@ -1,0 +1,63 @@
+"""Validation of whole columns: it finds none valid that holds an invalid value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from measurement_factory import full_measurement
+
+from treehammer.collectors.record.measurement_record import (
+    Measurement,
+    RecordError,
+    describe_value_error,
+)
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
+from treehammer.sql.arrow.arrow_schema import ARROW_TYPES
+from treehammer.sql.arrow.measurement_parsing import find_valid_columns
+
+#: Values of each kind that fit its type, valid for some metrics and invalid for others.
+CANDIDATES: dict[str, list[Any]] = {
+    "text": ["", "a", "a\0b", "x" * 100_000, "{}", "[]", "0" * 24],
+    "int": [-(2**63), -1, 0, 1, 20_260_101, 2**63 - 1],
+    "float": [-1.5, 0.0, 1e300, float("inf"), float("-inf"), float("nan")],
+    "bool": [True, False],
+    "ints": [[], [0, 1], [-1], [3, -(2**63)]],
+    "floats": [[], [0.0, 1.0], [float("nan"), 1.0], [float("inf")], [-1.0, 2.0]],
+}
+
+
+def is_valid_column(metric: Metric, values: list[Any]) -> bool:
+    column = pa.array(values, ARROW_TYPES[metric.type])
+    return metric.name in find_valid_columns(pa.record_batch({metric.name: column}))
+
+
+def test_column_is_valid_only_if_all_values_are() -> None:
+    usual_values = full_measurement(1).values
+    for metric in CATALOGUE:
+        usual = usual_values[metric.name]
+        assert is_valid_column(metric, [usual, usual]), metric.name
+        for value in CANDIDATES[metric.type]:
+            is_valid = not describe_value_error(metric, value)
+            assert is_valid_column(metric, [usual, value, usual]) == is_valid, (metric.name, value)
+            assert is_valid_column(metric, [value]) <= is_valid, (metric.name, value)
+
+
+def test_unknown_values_count_as_empty_texts_where_required() -> None:
+    usual_values = full_measurement(1).values
+    for metric in CATALOGUE:
+        is_empty_text = metric.type == "text" and not describe_value_error(metric, "")
+        found = is_valid_column(metric, [usual_values[metric.name], None])
+        assert found == (is_empty_text or not metric.required), metric.name
+
+
+def test_checked_values_are_not_checked_again() -> None:
+    values = {**full_measurement(1).values, "events": -1, "cpu_per_event_s": "fast"}
+    with pytest.raises(RecordError, match="events"):
+        Measurement(values)
+    with pytest.raises(RecordError, match=r"^cpu_per_event_s must be a finite number$"):
+        Measurement(values, checked={"events"})
+    del values["job_id"]
+    with pytest.raises(RecordError, match="job_id is missing"):
+        Measurement(values, checked={"events", "cpu_per_event_s"})
