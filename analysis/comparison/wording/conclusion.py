@@ -304,16 +304,17 @@ def _name_side(axis: str, value: str) -> str:
 
 
 def _describe_controls(controls: Sequence[ControlCheck], axis: str) -> Iterator[str]:
-    """Describe the control of the first metric, and those that are off."""
-    for place, check in enumerate(controls):
+    """Describe those controls that are off, and that of the first metric."""
+    is_any_off = any(check.is_off for check in controls)
+    for place, check in sorted(enumerate(controls), key=lambda one: not one[1].is_off):
         base = check.base if axis == "root" else _name_side(axis, check.base)
         pair = f"{base} against itself" if check.base else "equal executions"
         difference = f"({pair}) differs by {format_change_size(check.mean)} %"
+        if is_any_off:
+            difference += f" in {title_metric(check.metric)} time"
         if check.is_off:
-            time = title_metric(check.metric)
             yield (
-                f"Do not trust this result: the control {difference} in {time} time, "
-                "although it compares equals."
+                f"Do not trust this result: the control {difference}, although it compares equals."
             )
         elif place == 0 and check.launches == 1:
             yield f"The only control launch {difference}."
