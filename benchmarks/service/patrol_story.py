@@ -50,7 +50,7 @@ BROKEN, UPGRADED, SLOWED, CHANGED = "SITE_B", "SITE_C", "SITE_D", "SITE_A"
 NEW_SUITE = "sid"
 DATASET = "reference-small"
 #: Seconds for which a slow server does not answer, and answers, in turn.
-STOPPED_S, RUNNING_S = 0.45, 0.05
+STOPPED_S, RUNNING_S = 0.95, 0.05
 #: Minutes that the whole story needs at least.
 MIN_MINUTES = 20
 _US = 1_000_000
@@ -75,8 +75,8 @@ kind = "speed"
 window = "6m"
 reference = "30m"
 min_runs = 2
-max_ratio = 4.0
-clear_below = 2.5
+max_ratio = 6.0
+clear_below = 3.0
 """
 PATROL_TOML = """
 [patrol]
