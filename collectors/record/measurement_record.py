@@ -142,7 +142,7 @@ def _find_field_problems(
             reason = check(value)
             if reason:
                 problems.append(f"{name} {reason}")
-    missing = [name for name in _REQUIRED if values.get(name) is None and name not in checked]
+    missing = [name for name in _REQUIRED if name not in checked and values.get(name) is None]
     problems += [f"{name} is missing" for name in missing]
     return problems + _find_extra_problems(extras)
 

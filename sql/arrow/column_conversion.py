@@ -132,6 +132,8 @@ _CONVERTERS: dict[str, Callable[[pa.Array], _Converted]] = {
 
 def to_mask(condition: pa.Array, *, unknown: bool = False) -> BoolArray:
     """Convert a condition to a numpy mask, with ``unknown`` where it is null."""
+    if not unknown and not pc.any(condition).as_py():  # nearly always
+        return np.zeros(len(condition), bool)
     values = np.asarray(condition.to_numpy(zero_copy_only=False))
     if condition.null_count:
         values = np.where(to_mask(condition.is_null()), unknown, values)
