@@ -76,8 +76,9 @@ def compare_over_time(
     own &= cells.time > 0
     shown, owner = np.unique(cells.time[own], return_inverse=True)
     beside = np.isin(cells.group, cells.group[own])
-    pairs = np.unique(np.stack([cells.time[beside], cells.site[beside]]), axis=1)
-    others = np.bincount(np.searchsorted(shown, pairs[0]), minlength=len(shown)) - 1
+    pairs = np.unique(cells.time[beside] * len(sums.sites) + cells.site[beside])
+    place = np.searchsorted(shown, pairs // len(sums.sites))
+    others = np.bincount(place, minlength=len(shown)) - 1
     return _compare_owners(cells, np.flatnonzero(own), owner, shown, others)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from treehammer.collectors.job_spec import PAIRED, count_threads
@@ -113,11 +114,13 @@ class TimeBreakdown:
 def sum_breakdowns(rows: Iterable[Row]) -> TimeBreakdown:
     """Break down executions; paired ones, which waited for each other's turns, are left out."""
     solo = [r for r in rows if r["run_mode"] != PAIRED and r["payload_wall_s"] is not None]
-    walls = list(map(split_wall_time, solo))
+    threads = list(map(_count_row_threads, solo))
+    loops = list(map(_LoopTimes.from_row, solo, threads))
+    walls = list(map(_split_wall_time, solo, threads, loops))
     # Of the CPU of a part, no more than its wall time counts: the rest is other threads or rounding.
     cpus = [
         {part: min(cpu.get(part, 0.0), wall[part]) for part in TimePart}
-        for wall, cpu in zip(walls, map(split_cpu_time, solo), strict=True)
+        for wall, cpu in zip(walls, map(_split_cpu_time, solo, loops), strict=True)
     ]
     return TimeBreakdown(
         len(solo),
@@ -140,7 +143,10 @@ def split_wall_time(row: Row) -> dict[TimePart, float]:
     several threads it is not known why they wait, so that theirs is in the remainder.
     """
     threads = _count_row_threads(row)
-    loop = _LoopTimes.from_row(row, threads)
+    return _split_wall_time(row, threads, _LoopTimes.from_row(row, threads))
+
+
+def _split_wall_time(row: Row, threads: int, loop: _LoopTimes) -> dict[TimePart, float]:
     outside = max(threads * row["payload_wall_s"] - loop.wall_s, 0.0)
     queue_outside = min(max(_number(row, "payload_run_queue_s") - loop.queue_s, 0.0), outside)
     start = threads * (_number(row, "import_wall_s") + _number(row, "compile_wall_s"))
@@ -163,9 +169,8 @@ def split_wall_time(row: Row) -> dict[TimePart, float]:
     }
 
 
-def split_cpu_time(row: Row) -> dict[TimePart, float]:
+def _split_cpu_time(row: Row, loop: _LoopTimes) -> dict[TimePart, float]:
     """Assign the CPU time of one execution to parts; the compiler counts by its wall time."""
-    loop = _LoopTimes.from_row(row, _count_row_threads(row))
     start = sum(_number(row, n) for n in ("import_user_s", "import_sys_s", "compile_wall_s"))
     opening = _sum_opening(row, _CPU)
     payload = _number(row, "payload_user_s") + _number(row, "payload_sys_s")
@@ -217,8 +222,13 @@ class _LoopTimes:
 
 def _count_row_threads(row: Row) -> int:
     """Count the threads of an execution; one if its variant is not readable."""
+    return _count_variant_threads(str(row["kind"]), str(row["variant"] or "{}"))
+
+
+@lru_cache(maxsize=1024)
+def _count_variant_threads(kind: str, variant: str) -> int:
     try:
-        return count_threads(str(row["kind"]), parse_axes(str(row["variant"] or "{}")))
+        return count_threads(kind, parse_axes(variant))
     except (ValueError, TypeError, AttributeError):
         return 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,7 +33,14 @@ def select_columns(names: Iterable[str]) -> sa.Select[Any]:
 
 def join_dimensions(names: Iterable[str]) -> sa.FromClause:
     """Join the measurements to the dimensions that hold any of these columns."""
-    tables = {DIMENSION_OF[name].name for name in names if name in DIMENSION_OF}
+    return _join_tables(
+        frozenset(DIMENSION_OF[name].name for name in names if name in DIMENSION_OF)
+    )
+
+
+@lru_cache(maxsize=64)
+def _join_tables(tables: frozenset[str]) -> sa.FromClause:
+    """Join the measurements to some dimensions; cached, as copying their columns takes long."""
     found: sa.FromClause = measurement
     for dimension in DIMENSIONS:
         if dimension.name in tables:

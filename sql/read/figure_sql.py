@@ -94,6 +94,11 @@ def fetch_figure(
             require_max_groups(len(groups), most)
     if figure.latencies:
         _add_latencies(connection, figure, shape, groups)
+    return _build_result(figure, groups)
+
+
+def _build_result(figure: FigureQuery, groups: Mapping[GroupKey, _GroupSums]) -> FigureResult:
+    keys = _sort_keys([*groups])
     return FigureResult(
         figure.source,
         tuple(
@@ -103,7 +108,7 @@ def fetch_figure(
                 found.moments or dict.fromkeys(figure.metrics, Moments()),
                 found.reads,
             )
-            for key, found in sorted(groups.items(), key=lambda item: _sort_key(item[0]))
+            for key, found in zip(keys, map(groups.__getitem__, keys), strict=True)
         ),
     )
 
@@ -139,8 +144,18 @@ def _add_sums(found: _GroupSums, figure: FigureQuery, outcome: str, numbers: Seq
         found.moments[name] = before + more if before else more
 
 
-def _sort_key(key: GroupKey) -> list[tuple[bool, Any]]:
-    return [(value is not None, value) for value in key]
+def _sort_keys(keys: Sequence[GroupKey]) -> list[GroupKey]:
+    """Sort by the values of each column, unknown ones first."""
+    # By ranks, because thousands of groups share few values.
+    columns = []
+    for values in zip(*keys, strict=True):
+        ordered = sorted({*values}, key=lambda value: (value is not None, value))
+        ranks = {value: rank for rank, value in enumerate(ordered)}
+        columns.append([ranks[value] for value in values])
+    if not columns:
+        return [*keys]
+    ranked = [*zip(*columns, strict=True)]
+    return [keys[place] for place in sorted(range(len(keys)), key=ranked.__getitem__)]
 
 
 @dataclass(frozen=True)
@@ -230,38 +245,101 @@ def _rollup_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _Inner
     return _InnerQuery(query, dict.fromkeys(wanted, sa.func.sum))
 
 
-def fetch_work(
-    connection: Connection, figure: FigureQuery, columns: Sequence[str]
-) -> Sequence[Sequence[Scalar]]:
-    """List the subjects of good measurements of a figure that roll-ups answer, each once.
+#: Values of some columns, in order.
+WorkRow = tuple[Scalar, ...]
+
+
+def fetch_figure_and_work(
+    connection: Connection, figure: FigureQuery, columns: Sequence[str], most: int | None = None
+) -> tuple[FigureResult, Sequence[WorkRow]]:
+    """Fetch the groups of a figure that roll-ups answer, and the work in them.
 
     Args:
         connection: of a reader.
-        figure: the query; only measurements with one of its metrics count.
+        figure: the query; only measurements with all of its metrics count as work.
         columns: of subjects, and kinds.
+        most: limit of the groups.
 
     Returns:
-        rows with the values of ``columns``.
+        the figure, and the values of ``columns`` of each subject with good measurements, once per
+        kind if this is one of them.
+
+    Raises:
+        ConfigError: there are more groups than ``most``.
     """
+    shape = _Grouping.from_figure(figure)
+    is_by_subject = SUBJECT.key in shape.keys and {*shape.keys} <= {SUBJECT.key, "kind"}
+    if is_by_subject and len(figure.metrics) == 1 and not figure.latencies:
+        return _fetch_by_subject(connection, figure, shape, columns, most)
+    found = fetch_figure(connection, figure, most)
+    return found, _fetch_work(connection, figure, columns)
+
+
+def _fetch_by_subject(
+    connection: Connection,
+    figure: FigureQuery,
+    shape: _Grouping,
+    columns: Sequence[str],
+    most: int | None,
+) -> tuple[FigureResult, Sequence[WorkRow]]:
+    """Fetch both with one scan, because the work needs the sums of each subject anyway."""
+    query = _rollup_query(figure, shape, connection.dialect.name).query
+    rows = connection.execute(query).all()
+    keys = [row[: len(shape.keys)] for row in rows]
+    names = _list_texts(connection, shape.keys, keys, figure.by)
+    groups: dict[GroupKey, _GroupSums] = {}
+    good = []
+    for key, name, row in zip(keys, names, rows, strict=True):
+        outcome, *numbers = row[len(shape.keys) :]
+        _add_sums(groups.setdefault(name, _GroupSums(figure)), figure, outcome, numbers)
+        if outcome == Outcome.GOOD and numbers[1] > 0:
+            good.append(key)
+    if most is not None:
+        require_max_groups(len(groups), most)
+    return _build_result(figure, groups), _list_texts(connection, shape.keys, good, columns)
+
+
+def _list_texts(
+    connection: Connection,
+    names: Sequence[str],
+    keys: Sequence[Sequence[Any]],
+    columns: Sequence[str],
+) -> list[WorkRow]:
+    """List the values of columns of subjects.
+
+    Args:
+        connection: of a reader.
+        names: columns of ``keys``: the subject's number, and others.
+        keys: one for each row.
+        columns: of subjects, or in ``names``.
+    """
+    subjects = load_subjects(connection)
+    found = dict(zip(names, zip(*keys, strict=True), strict=True)) if keys else {}
+    if not found:
+        return []
+    # By columns, because a figure has thousands of subjects.
+    values = [
+        found[name]
+        if name in found
+        else map(subjects.index_column(name).__getitem__, found[SUBJECT.key])
+        for name in columns
+    ]
+    return [*zip(*values, strict=True)]
+
+
+def _fetch_work(
+    connection: Connection, figure: FigureQuery, columns: Sequence[str]
+) -> Sequence[WorkRow]:
     table = rollup_day
     numbers = [table.c[rollup_column_names(metric).value_count] for metric in figure.metrics]
-    kinds = [table.c.kind] if "kind" in columns else []
+    names = [SUBJECT.key, "kind"] if "kind" in columns else [SUBJECT.key]
     met = (
         *_rollup_conditions(figure, table, connection.dialect.name),
         table.c[_OUTCOME] == Outcome.GOOD.value,
         *(number > 0 for number in numbers),
     )
-    rows = connection.execute(sa.select(table.c.subject_id, *kinds).where(*met).distinct()).all()
-    subjects = load_subjects(connection)
-    texts = {name: subjects.index_column(name) for name in columns if name != "kind"}
-    return [
-        tuple([texts[name][row[0]] if name in texts else _known_kind(row[1]) for name in columns])
-        for row in rows
-    ]
-
-
-def _known_kind(kind: str) -> str | None:
-    return None if kind == UNKNOWN_KIND else kind
+    query = sa.select(*(_rollup_column(table, name) for name in names)).where(*met).distinct()
+    return _list_texts(connection, names, connection.execute(query).all(), columns)
 
 
 def _rollup_latency_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> sa.Select[Any]:

@@ -146,7 +146,7 @@ def fetch_door_sums(
     with store.connection() as connection:
         subjects = load_subjects(connection)
         rows = connection.execute(query.where(subject.in_(_select_subjects(site)))).all()
-    doors, works = dict(subjects.select("id", "door")), _index_work(subjects)
+    doors, works = subjects.index_column("door"), _index_work(subjects)
     return [(doors[id_] or "unknown", works.find_work(id_), _moments(*row)) for id_, *row in rows]
 
 
@@ -175,8 +175,9 @@ def fetch_node_sums(
             known = sa.select(node.id, node.host, node.cpu_model).where(node.id.in_(some))
             nodes.update({id_: names for id_, *names in connection.execute(known)})
     for subject, node_id, *sums in rows:
+        work, moments = works.find_work(subject), _moments(*sums)
         for kind, name in zip(found, nodes[node_id], strict=True):
-            found[kind].append((name or "unknown", works.find_work(subject), _moments(*sums)))
+            found[kind].append((name or "unknown", work, moments))
     return found
 
 
@@ -227,13 +228,14 @@ class _SharedWork:
         """Collect rows of day, subject, count, total and squares; others' work is left out."""
         shared = [row for row in rows if row[1] in self.places]
         days, ids, *sums = zip(*shared, strict=True) if shared else ((),) * 5
-        places = np.array([self.places[id_] for id_ in ids], np.int64).reshape(-1, 2)
+        places = [self.places[id_] for id_ in ids]
         return WorkSums(
             self.sites,
             self.works,
             np.array(days, np.int64),
-            places[:, 0],
-            places[:, 1],
+            # Single numbers are converted faster than pairs.
+            np.array([site for site, _ in places], np.int64),
+            np.array([work for _, work in places], np.int64),
             *(np.array(column, float) for column in sums),
         )
 

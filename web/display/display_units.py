@@ -61,7 +61,9 @@ def aligned_format(
 
 
 def _largest_magnitude(values: Iterable[float | None]) -> float:
-    return max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
+    # A figure has thousands of values.
+    known = [abs(value) for value in values if value is not None]
+    return max(filter(math.isfinite, known), default=0.0)
 
 
 def format_per_cent(share: float | None) -> str:

@@ -37,8 +37,8 @@ _TURNED_LABEL_DEGREES = -40
 MAX_SLANTED = 12
 #: Width of a panel of several in a file.
 PANEL_WIDTH = 330.0
-#: Significant digits of drawn numbers; tables and files have all.
-_DIGITS = 7
+#: Format of drawn numbers; tables and files have all digits.
+_NUMBER_FORMAT = ".7g"
 
 
 def make_layer(
@@ -284,7 +284,7 @@ def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:
             numbers = (mark.y, mark.low, mark.high, *mark.box)
             for key, number in zip("ylhabcde", numbers, strict=False):
                 if number is not None:
-                    row[key] = float(f"{number:.{_DIGITS}g}")
+                    row[key] = float(format(number, _NUMBER_FORMAT))
             if layout.dates:
                 row["t"] = _milliseconds(layout.places[mark.place])
             rows.append(row)

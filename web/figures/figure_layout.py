@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.read.figure_query import DAY, MONTH, WEEK
@@ -143,8 +143,7 @@ class FigureLayout:
         return self.kind == STEPS
 
 
-@dataclass(frozen=True)
-class MarkPosition:
+class MarkPosition(NamedTuple):
     """Panel, place and series of a mark, by their labels."""
 
     panel: str
@@ -182,8 +181,7 @@ class GroupNames:
             self._texts[key] = " · ".join(filter(None, texts))
 
     def _key_of(self, point: FigurePoint) -> tuple[Scalar, ...]:
-        # A list is faster than a generator, and a figure has thousands of points.
-        return tuple([point.key.get(name) for name in self.columns])
+        return tuple(map(point.key.get, self.columns))
 
     def __getitem__(self, point: FigurePoint) -> str:
         return self._texts[self._keys.get(id(point)) or self._key_of(point)]

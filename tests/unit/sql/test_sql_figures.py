@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from treehammer.sql.read.figure_query import FigureQuery
+from treehammer.sql.read.figure_sql import fetch_figure_and_work
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
@@ -96,3 +97,19 @@ def test_rollup_queries_search_by_day_or_subject(store: Store) -> None:
     site = Selection.parse(wheres=["site=A"])
     (inner,) = ways(store, FigureQuery(EFF, ("day",), site))
     assert any("ix_rollup_day_subject (subject_id=?)" in line for line in inner)
+
+
+@pytest.mark.parametrize(("by", "scans"), [(("site",), 1), (("site", "day"), 2)])
+def test_figure_by_subject_scans_rollups_once(
+    store: Store, by: tuple[str, ...], scans: int
+) -> None:
+    statements: list[str] = []
+
+    def record(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        statements.append(statement)
+
+    with store.connection() as connection:
+        sa.event.listen(store._engine, "before_cursor_execute", record)
+        fetch_figure_and_work(connection, FigureQuery(EFF, by, **WEEK), ("site", "door"))
+        sa.event.remove(store._engine, "before_cursor_execute", record)
+    assert sum("FROM rollup_day" in statement for statement in statements) == scans

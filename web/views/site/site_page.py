@@ -143,8 +143,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
 def _history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
     """Build the tables of doors, releases and nodes, and of their changes."""
     history = site_history.fetch_history(store, query.site, *query.day_numbers)
-    first = site_history.find_first_day(store, query.site)
-    measured_earlier = first is not None and first < query.day_numbers[0]
+    measured_earlier = site_history.has_measured_before(store, query.site, query.day_numbers[0])
     return {
         "state": build_state_table(history, earlier=measured_earlier),
         "changes": build_change_table(list_changes(history)),

@@ -15,6 +15,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.errors import ConfigError
 from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, FigureResult, Moments
+from treehammer.sql.read.figure_sql import fetch_figure_and_work
 from treehammer.sql.read.measurement_selection import Condition, Scalar, Selection
 from treehammer.sql.write.store import Store
 
@@ -106,6 +107,58 @@ def test_rollups_equal_measurements(filled: Store) -> None:
         assert (rolled.source, raw.source) == ("roll-ups", "measurements")
         check_equal(rolled, raw, ends=False)
         check_equal(raw, compute_in_python(figure), ends=True)
+
+
+WORK_COLUMNS = ("site", "variant", "door", "test_name")
+
+
+@pytest.mark.parametrize(
+    ("by", "metrics", "kind"),
+    [
+        (("site",), ("eff_job",), "timed"),
+        (("variant_label", "site"), ("retries",), None),
+        (("site", "kind"), ("eff_job",), None),
+        (("kind", "dataset"), ("eff_job",), ""),
+        (("site",), (), "timed"),
+        (("site",), METRICS, "timed"),
+        (("day", "site"), ("eff_job",), None),
+        (("failure_class", "site"), ("eff_job",), None),
+        ((), ("eff_job",), "timed"),
+    ],
+)
+def test_figure_with_its_work(
+    filled: Store, by: tuple[str, ...], metrics: tuple[str, ...], kind: str | None
+) -> None:
+    figure = FigureQuery(metrics, by, kind=kind)
+    columns = (*WORK_COLUMNS, "kind") if "kind" in by else WORK_COLUMNS
+    with filled.connection() as connection:
+        found, work = fetch_figure_and_work(connection, figure, columns)
+    check_equal(found, filled.fetch_figure(figure), ends=True)
+    parts = compute_in_python(replace(figure, by=columns)).groups
+    assert {*work} == {
+        tuple(part.by.values())
+        for part in parts
+        if part.good and all(one.value_count for one in part.metrics.values())
+    }
+
+
+def test_figure_with_its_work_has_limit(filled: Store) -> None:
+    figure = FigureQuery(("eff_job",), ("site",), kind=None)
+    with filled.connection() as connection:
+        count = len(fetch_figure_and_work(connection, figure, WORK_COLUMNS)[0].groups)
+        assert (
+            len(fetch_figure_and_work(connection, figure, WORK_COLUMNS, count)[0].groups) == count
+        )
+        with pytest.raises(ConfigError, match="more than 2 groups"):
+            fetch_figure_and_work(connection, figure, WORK_COLUMNS, 2)
+
+
+def test_figure_without_measurements_has_no_work(store: Store) -> None:
+    with store.connection() as connection:
+        found, work = fetch_figure_and_work(
+            connection, FigureQuery(("eff_job",), ("site",)), WORK_COLUMNS
+        )
+    assert (found.groups, [*work]) == ((), [])
 
 
 def test_fallback_to_measurements(filled: Store) -> None:

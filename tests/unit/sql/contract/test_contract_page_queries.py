@@ -10,7 +10,7 @@ from measurement_factory import build_verdict, make_campaign_row, make_job_row, 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
-from treehammer.sql.read import campaign_queries, overview_queries
+from treehammer.sql.read import campaign_queries, overview_queries, site_history
 from treehammer.sql.read.campaign_queries import FailedAttemptCount
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal
@@ -285,6 +285,13 @@ def test_first_day_by_site(filled: Store) -> None:
         FirstMeasurement("A", "near", "6.40.00", 20260227),
         FirstMeasurement("B", "x", "x", 20260302),
     ]
+
+
+def test_measurements_before_a_day(filled: Store) -> None:
+    assert not site_history.has_measured_before(filled, "A", 20250101)
+    assert site_history.has_measured_before(filled, "A", 20250102)
+    assert not site_history.has_measured_before(filled, "B", 20260302)
+    assert not site_history.has_measured_before(filled, "unknown", 20260302)
 
 
 def test_filter_choices(filled: Store) -> None:
