@@ -92,6 +92,17 @@ def test_quiet_site_is_listed_once(service: ServiceThread) -> None:
     assert load_changes(service) == [f"A: no measurements since {format_day(2)}."]
 
 
+def test_quiet_sites_share_a_sentence(service: ServiceThread) -> None:
+    sites = [f"S{number}" for number in range(changes_since.MAX_QUIET_SITES + 3)]
+    add(service, *(on(site, 2, 1) for site in sites), on("GONE", 3, 1))
+    start = f"No measurements since {format_day(2)}: "
+    assert load_changes(service) == [f"{start}{', '.join(sites)}."]
+    listed = service.client.get("/").text.split('class="changes"', 1)[1].split("</ul>", 1)[0]
+    (item,) = re.findall(r"<li>(.*?)</li>", listed)
+    assert re.sub(r"<[^>]+>", "", item) == f"{start}S0, S1, S2, S3, S4, S5 and 3 more."
+    assert re.findall(r"site=(\w+)", item) == sites[:6]
+
+
 def test_first_measurements_are_listed(service: ServiceThread) -> None:
     other: dict[str, Any] = {"axis_root": "6.40.00"}
     add(service, on("A", 200, 1), on("A", 0, 1, **other), on("B", 100, 1, door="file"))

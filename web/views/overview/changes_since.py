@@ -34,6 +34,8 @@ from treehammer.web.views.shared.site_day_matrix import DayCell, SiteRow
 LOOKBACK_DAYS = 14
 #: Changes shown before the rest is folded.
 MAX_CHANGES = 10
+#: Sites named of those that stopped reporting; without any data, all sites did.
+MAX_QUIET_SITES = 6
 _NO_SITE = "(no site)"
 
 
@@ -98,6 +100,8 @@ def changes_since_yesterday(
     yesterday = today - timedelta(days=1)
     since_us = calendar_days.midnight_us(yesterday)
     changes = [*_arrival_change(sites, yesterday)]
+    max_quiet = None if max_named is None else MAX_QUIET_SITES
+    changes += _quiet_change(sites, yesterday - timedelta(days=1), request, max_quiet)
     for site in sites:
         changes += _status_change(site, yesterday, request)
     changes += _first_measurement_changes(
@@ -122,19 +126,36 @@ def _arrival_change(
         yield ChangeSentence(ChangeSeverity.SUMMARY, (TextPart(text),))
 
 
+def _quiet_change(
+    sites: Iterable[SiteRow[DayOutcomes]], day: date, request: Request, max_named: int | None
+) -> Iterator[ChangeSentence]:
+    """Name the sites whose last measurements are of a day."""
+    last_days = [(site, _list_measured_days(site)[-1:]) for site in sites]
+    names = [
+        _link_to_day(request, site, last)
+        for site, days in last_days
+        for last in days
+        if last.day == day
+    ]
+    since = calendar_days.format_day(day)
+    if len(names) == 1:
+        text = f": no measurements since {since}."
+        yield ChangeSentence(ChangeSeverity.QUIET, (*names, TextPart(text)))
+    elif names:
+        text = f"No measurements since {since}: "
+        parts = (TextPart(text), *_join_parts(names, max_named))
+        yield ChangeSentence(ChangeSeverity.QUIET, parts)
+
+
+def _list_measured_days(site: SiteRow[DayOutcomes]) -> list[DayCell[DayOutcomes]]:
+    return [cell for cell in site.cells if cell.judged.status is not SiteState.UNKNOWN]
+
+
 def _status_change(
     site: SiteRow[DayOutcomes], yesterday: date, request: Request
 ) -> Iterator[ChangeSentence]:
     """Find the latest change of a site's status since the previous measured day."""
-    measured = [cell for cell in site.cells if cell.judged.status is not SiteState.UNKNOWN]
-    if not measured:
-        return
-    last = measured[-1]
-    if last.day == yesterday - timedelta(days=1):
-        text = f": no measurements since {calendar_days.format_day(last.day)}."
-        yield ChangeSentence(
-            ChangeSeverity.QUIET, (_link_to_day(request, site, last), TextPart(text))
-        )
+    measured = _list_measured_days(site)
     transitions = [
         (before, now)
         for before, now in pairwise(measured)
@@ -142,6 +163,7 @@ def _status_change(
     ]
     if transitions:
         before, now = transitions[-1]
+        last = measured[-1]
         judged = last.judged
         since = f" since {calendar_days.format_day(now.day)}" if now is not last else ""
         text = (
