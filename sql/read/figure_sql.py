@@ -54,7 +54,7 @@ from treehammer.sql.read.measurement_selection import (
     compile_condition,
     compile_selection,
 )
-from treehammer.sql.read.subject_table import load_subjects
+from treehammer.sql.read.subject_table import SubjectTable, load_subjects
 
 #: Rows that are fetched at once where many are read.
 FIGURE_FETCH_ROWS = 5000
@@ -286,7 +286,8 @@ def _fetch_by_subject(
     query = _rollup_query(figure, shape, connection.dialect.name).query
     rows = connection.execute(query).all()
     keys = [row[: len(shape.keys)] for row in rows]
-    names = _list_texts(connection, shape.keys, keys, figure.by)
+    subjects = load_subjects(connection)
+    names = _list_texts(subjects, shape.keys, keys, figure.by)
     groups: dict[GroupKey, _GroupSums] = {}
     good = []
     for key, name, row in zip(keys, names, rows, strict=True):
@@ -296,11 +297,11 @@ def _fetch_by_subject(
             good.append(key)
     if most is not None:
         require_max_groups(len(groups), most)
-    return _build_result(figure, groups), _list_texts(connection, shape.keys, good, columns)
+    return _build_result(figure, groups), _list_texts(subjects, shape.keys, good, columns)
 
 
 def _list_texts(
-    connection: Connection,
+    subjects: SubjectTable,
     names: Sequence[str],
     keys: Sequence[Sequence[Any]],
     columns: Sequence[str],
@@ -308,12 +309,11 @@ def _list_texts(
     """List the values of columns of subjects.
 
     Args:
-        connection: of a reader.
+        subjects: of the database.
         names: columns of ``keys``: the subject's number, and others.
         keys: one for each row.
         columns: of subjects, or in ``names``.
     """
-    subjects = load_subjects(connection)
     found = dict(zip(names, zip(*keys, strict=True), strict=True)) if keys else {}
     if not found:
         return []
@@ -339,7 +339,8 @@ def _fetch_work(
         *(number > 0 for number in numbers),
     )
     query = sa.select(*(_rollup_column(table, name) for name in names)).where(*met).distinct()
-    return _list_texts(connection, names, connection.execute(query).all(), columns)
+    rows = connection.execute(query).all()
+    return _list_texts(load_subjects(connection), names, rows, columns)
 
 
 def _rollup_latency_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> sa.Select[Any]:

@@ -6,7 +6,7 @@ Single measurements are read of one site and day alone, and not many, so that it
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeVar
@@ -155,8 +155,16 @@ def list_first_measurements(store: ResultsReader) -> list[FirstMeasurement]:
 
 def list_subject_values(store: ResultsReader, name: str, limit: int | None = None) -> list[str]:
     """List the distinct values of a column of measured subjects, sorted."""
+    return list_values_by_column(store, [name], limit)[name]
+
+
+def list_values_by_column(
+    store: ResultsReader, names: Iterable[str], limit: int | None = None
+) -> dict[str, list[str]]:
+    """List the distinct values of several columns of measured subjects, each sorted."""
     with store.connection() as connection:
-        return [str(value) for value in load_subjects(connection).list_values(name)[:limit]]
+        subjects = load_subjects(connection)
+    return {name: [str(value) for value in subjects.list_values(name)[:limit]] for name in names}
 
 
 def list_active_campaigns(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -377,6 +377,7 @@ def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
     rollup_metrics, other_metrics = _partition(METRICS, lambda m: m.name in ROLLUP_METRICS)
     rollup_columns, other_columns = _partition(DIMENSIONS, lambda name: name in ROLLUP_GROUPINGS)
     listed = {metric.name for metric in METRICS}
+    stored = overview_queries.list_values_by_column(store, FILTERS, MAX_FILTER_CHOICES + 1)
     return {
         "metrics": (("aggregated by day", rollup_metrics), ("read individually", other_metrics)),
         "own_metric": query.metric if query.metric not in listed else "",
@@ -385,7 +386,7 @@ def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
         "bars": BARS,
         "scales": SCALES,
         "kinds": EXECUTION_KINDS,
-        "filters": [(name, *_filter_choices(store, query, name)) for name in FILTERS],
+        "filters": [(name, *_filter_choices(query, name, stored[name])) for name in FILTERS],
         "campaigns": campaign_queries.list_campaign_choices(
             store, MAX_CAMPAIGN_CHOICES, query.campaigns
         ),
@@ -404,10 +405,9 @@ def _partition(
 
 
 def _filter_choices(
-    store: Store, query: ExploreQuery, name: str
+    query: ExploreQuery, name: str, stored: Sequence[str]
 ) -> tuple[list[tuple[str, str, bool]], int]:
     """List values of a column with label and whether chosen, and the limit if the list is truncated."""
-    stored = overview_queries.list_subject_values(store, name, MAX_FILTER_CHOICES + 1)
     chosen = query.chosen_values(name)
     values = {*stored[:MAX_FILTER_CHOICES], *chosen} - {""}
     limit = MAX_FILTER_CHOICES if len(stored) > MAX_FILTER_CHOICES else 0
