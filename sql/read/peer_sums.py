@@ -226,17 +226,19 @@ class _SharedWork:
 
     def collect(self, rows: Iterable[Sequence[Any]]) -> WorkSums:
         """Collect rows of day, subject, count, total and squares; others' work is left out."""
-        shared = [row for row in rows if row[1] in self.places]
-        days, ids, *sums = zip(*shared, strict=True) if shared else ((),) * 5
-        places = [self.places[id_] for id_ in ids]
+        # By columns, because a month of some sites has ten thousand rows.
+        days, ids, *sums = zip(*rows, strict=True) if (rows := [*rows]) else ((),) * 5
+        places = [self.places.get(id_) for id_ in ids]
+        is_shared = np.array([one is not None for one in places], bool)
+        shared = [one for one in places if one is not None]
+        sites, works = zip(*shared, strict=True) if shared else ((), ())
         return WorkSums(
             self.sites,
             self.works,
-            np.array(days, np.int64),
-            # Single numbers are converted faster than pairs.
-            np.array([site for site, _ in places], np.int64),
-            np.array([work for _, work in places], np.int64),
-            *(np.array(column, float) for column in sums),
+            np.array(days, np.int64)[is_shared],
+            np.array(sites, np.int64),
+            np.array(works, np.int64),
+            *(np.array(column, float)[is_shared] for column in sums),
         )
 
 
