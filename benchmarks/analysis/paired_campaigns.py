@@ -1,6 +1,6 @@
 """Paired mode: scatter of A/A launches, and planted slowdowns found by six jobs.
 
-Each job measures two slowdowns against one base, with two A/A launches as their controls.  Tables in ``data/`` grow with each campaign, so that a benchmark that was stopped goes on later.
+Each job measures one or two slowdowns against one base, with an A/A launch for each as control.  Tables in ``data/`` grow with each campaign, so that a benchmark that was stopped goes on later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LAUNCHES_FILE = DATA_FOLDER / "paired-launches.csv"
 CAMPAIGNS_FILE = DATA_FOLDER / "paired-campaigns.csv"
 #: Blocks decompressed for each event: about 2 % of the CPU time, and 1 % on the side with half.
 DEFAULT_BLOCKS = 0.026
-#: Campaigns of six jobs, each with both slowdowns.
+#: Campaigns of six jobs for each slowdown.
 TARGET_CAMPAIGNS = 60
 #: One-minute load below which a machine is called quiet before the first job.
 QUIET_LOAD = 0.5
@@ -59,6 +59,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=DEFAULT_BLOCKS,
         help="planted slowdown, in blocks an event; half of it is planted as well (%(default)s)",
+    )
+    group.add_argument(
+        "--sides",
+        nargs="+",
+        choices=tuple(BLOCK_SHARES),
+        default=tuple(BLOCK_SHARES),
+        help="sides beside the base: b has the planted slowdown, c half of it (default: both; "
+        "with one, a job takes half as long)",
     )
     group.add_argument(
         "--campaigns",
@@ -93,7 +101,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
         while time.monotonic() < deadline and is_incomplete(
             read_rows(CAMPAIGNS_FILE, CampaignResult), options, label
         ):
-            recording.run_campaign(options.blocks, deadline)
+            recording.run_campaign(options.blocks, options.sides, deadline)
             _store_new_campaigns(recording)
     except TimeLimitError:
         pass
@@ -110,7 +118,9 @@ def is_incomplete(
 ) -> bool:
     """Whether a planted slowdown has fewer campaigns than wanted."""
     done = Counter(one.blocks for one in results if one.label == label)
-    return any(done[options.blocks * share] < options.campaigns for share in BLOCK_SHARES.values())
+    return any(
+        done[options.blocks * BLOCK_SHARES[side]] < options.campaigns for side in options.sides
+    )
 
 
 def _store_new_campaigns(recording: PairedRecording) -> None:

@@ -126,15 +126,15 @@ class PairedRecording:
     settings: Settings
     label: str
 
-    def run_campaign(self, blocks: float, deadline: float) -> None:
-        """Run one campaign.
+    def run_campaign(self, blocks: float, sides: Sequence[str], deadline: float) -> None:
+        """Run one campaign of the base and ``sides``.
 
         Raises:
             TimeLimitError: the monotonic clock passed ``deadline``; complete launches are kept.
         """
         request = campaign_request.CampaignRequest(
             str(TEST_FOLDER),
-            {"blocks": (str(blocks),), AXIS: (BASE, *BLOCK_SHARES)},
+            {"blocks": (str(blocks),), AXIS: (BASE, *sides)},
             {"repeats": str(CAMPAIGN_JOBS)},
             name=f"{self.label} {blocks:g}",
         )

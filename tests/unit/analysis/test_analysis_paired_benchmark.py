@@ -57,7 +57,7 @@ def test_tables_grow_until_both_slowdowns_have_enough_campaigns(
     paired: ModuleType, tmp_path: Path
 ) -> None:
     table = tmp_path / "data" / "campaigns.csv"
-    options = argparse.Namespace(blocks=0.026, campaigns=1)
+    options = argparse.Namespace(blocks=0.026, campaigns=1, sides=("b", "c"))
     assert paired.read_rows(table, paired.CampaignResult) == []
     assert paired.is_incomplete([], options, "busy")
     rows = [
@@ -68,6 +68,8 @@ def test_tables_grow_until_both_slowdowns_have_enough_campaigns(
         paired.append_rows(table, [row])
     assert paired.read_rows(table, paired.CampaignResult) == rows
     assert paired.is_incomplete(rows[:1], options, "busy")
+    options_b = argparse.Namespace(blocks=0.026, campaigns=1, sides=("b",))
+    assert not paired.is_incomplete(rows[:1], options_b, "busy")
     assert not paired.is_incomplete(rows, options, "busy")
     assert paired.is_incomplete(rows, options, "quiet")
 
