@@ -61,7 +61,7 @@ _CONNECT_TIMEOUT_S = 2.0
 _SCRIPTS = (
     "run_server.py",
     "run_daemons.py",
-    "server_settings.py",
+    "gunicorn_settings.py",
     "verified_users.py",
     "testbed_policy/__init__.py",
     "testbed_policy/permission.py",

@@ -5,7 +5,7 @@ Run by the Python that has Rucio::
     python run_server.py SETUP.json PREPARED PORT
 
 ``SETUP.json`` lists accounts and storages; ``PREPARED`` is written once the database is filled.
-The modules ``server_settings`` and ``verified_users`` are in the current folder.
+The modules ``gunicorn_settings`` and ``verified_users`` are in the current folder.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main() -> None:
         Path(prepared).touch()
     gunicorn = ["-m", "gunicorn", "--workers", "1", "--threads", str(THREADS)]
     gunicorn += ["--bind", f"127.0.0.1:{port}", "--no-control-socket", "--timeout", "120"]
-    gunicorn += ["--config", "server_settings.py"]
+    gunicorn += ["--config", "gunicorn_settings.py"]
     gunicorn += ["--worker-tmp-dir", str(Path(prepared).parent), "verified_users:application"]
     os.execv(sys.executable, [sys.executable, *gunicorn])  # noqa: S606 - no shell is wanted
 
