@@ -19,6 +19,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
 )
 from treehammer.collectors.worker.probes.proxy_details import read_proxy
 from treehammer.errors import ConfigError
+from treehammer.submit.sites.credential_probes import find_site_credentials
 
 #: Names of the files in a job's sandbox.
 SANDBOX_NAMES: Mapping[str, str] = {
@@ -119,6 +120,5 @@ def _find_end(name: str, path: Path) -> tuple[float | None, str]:
 
 def site_credentials(commands: Mapping[str, str]) -> JobCredentials:
     """Return the credentials in a site's submit commands, which HTCondor forwards itself."""
-    plain = {name.lower(): value for name, value in commands.items()}
-    proxy, token = plain.get("x509userproxy"), plain.get("scitokens_file")
-    return JobCredentials(*(Path(value) if value else None for value in (proxy, token)))
+    files = find_site_credentials(commands)
+    return JobCredentials(files.get(PROXY_VARIABLE), files.get(TOKEN_FILE_VARIABLE))

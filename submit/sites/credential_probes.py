@@ -38,11 +38,22 @@ def probe_credentials(
         if environment.get(name):
             yield _probe_credential(USER, f"{label} ({name})", name, Path(environment[name]))
     for site in sites:
-        commands = {key.lower(): value for key, value in site.submit.items()}
-        for name, command in _SUBMIT_COMMANDS.items():
-            if commands.get(command):
-                label = CREDENTIAL_NAMES[name]
-                yield _probe_credential(site.name, label, name, Path(commands[command]))
+        for name, path in find_site_credentials(site.submit).items():
+            yield _probe_credential(site.name, CREDENTIAL_NAMES[name], name, path)
+
+
+def find_site_credentials(commands: Mapping[str, str]) -> dict[str, Path]:
+    """Find the credentials that HTCondor forwards: environment variable -> file.
+
+    Args:
+        commands: submit commands of a site.
+    """
+    plain = {key.lower(): value for key, value in commands.items()}
+    return {
+        name: Path(plain[command])
+        for name, command in _SUBMIT_COMMANDS.items()
+        if plain.get(command)
+    }
 
 
 def _probe_credential(subject: str, check: str, name: str, path: Path) -> SiteProbeResult:
