@@ -173,9 +173,7 @@ class GroupNames:
         self._variants = data.variants if column == VARIANT_COLUMN else VariantLabels()
         write_value = group_value_writers(data, column)
         self._texts: dict[tuple[Scalar, ...], str] = {}
-        # A figure has thousands of points, each of which is looked up.
-        self._keys = {id(point): self._key_of(point) for point in points}
-        for key in _sort_keys({*self._keys.values()}, _value_names(data, column)):
+        for key in _sort_keys({*map(self._key_of, points)}, _value_names(data, column)):
             texts = [*map(format_value, apart, key[:-1])]
             texts += [write_value(key[-1])] if column else []
             self._texts[key] = " · ".join(filter(None, texts))
@@ -184,7 +182,7 @@ class GroupNames:
         return tuple(map(point.key.get, self.columns))
 
     def __getitem__(self, point: FigurePoint) -> str:
-        return self._texts[self._keys.get(id(point)) or self._key_of(point)]
+        return self._texts[self._key_of(point)]
 
     @property
     def title(self) -> str:
