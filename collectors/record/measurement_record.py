@@ -142,9 +142,13 @@ def _find_field_problems(
             reason = check(value)
             if reason:
                 problems.append(f"{name} {reason}")
-    missing = [name for name in _REQUIRED if name not in checked and values.get(name) is None]
-    problems += [f"{name} is missing" for name in missing]
+    problems += _find_missing(values, checked)
     return problems + _find_extra_problems(extras)
+
+
+def _find_missing(values: Mapping[str, Any], checked: AbstractSet[str]) -> List[str]:
+    missing = [name for name in _REQUIRED if name not in checked and values.get(name) is None]
+    return [f"{name} is missing" for name in missing]
 
 
 def _find_extra_problems(extras: Mapping[str, Any]) -> List[str]:

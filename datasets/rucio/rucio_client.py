@@ -463,7 +463,7 @@ class _ClientMessages(logging.Handler):
         self.last = ""
 
     def make_logger(self) -> logging.Logger:
-        """Make a logger whose messages nobody else receives."""
+        """Make a logger of which this is the only handler."""
         logger = logging.Logger("treehammer.rucio")  # one for each client
         logger.addHandler(self)
         return logger

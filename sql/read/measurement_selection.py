@@ -157,14 +157,7 @@ def compile_condition(
     """Build a condition as SQL for a dialect, on ``column``."""
     value = where.value
     if isinstance(value, tuple):
-        is_long_text = where.column in LONG_TEXT_METRICS
-        if where.operator == "=" and None not in value and not is_long_text and len(value) > 1:
-            starts = range(0, len(value), CHUNK_ROWS)
-            return sa.or_(*(column.in_(value[start : start + CHUNK_ROWS]) for start in starts))
-        each = [compile_condition(replace(where, value=one), column, dialect) for one in value]
-        if where.operator == "!=":
-            return sa.and_(sa.true(), *each)
-        return sa.or_(sa.false(), *each)
+        return _compile_alternatives(where, value, column, dialect)
     if where.operator == "~":
         return match_pattern(column, str(value), dialect)
     if value is None:
@@ -176,6 +169,20 @@ def compile_condition(
     if where.operator == "!=":
         return sa.or_(column != value, column.is_(None))
     return column.op(where.operator, is_comparison=True)(value)
+
+
+def _compile_alternatives(
+    where: Condition, values: tuple[Scalar, ...], column: sa.ColumnElement[Any], dialect: str
+) -> sa.ColumnElement[bool]:
+    """Build a condition with several values, as lists where databases can compare with them."""
+    is_long_text = where.column in LONG_TEXT_METRICS
+    if where.operator == "=" and None not in values and not is_long_text and len(values) > 1:
+        starts = range(0, len(values), CHUNK_ROWS)
+        return sa.or_(*(column.in_(values[start : start + CHUNK_ROWS]) for start in starts))
+    each = [compile_condition(replace(where, value=one), column, dialect) for one in values]
+    if where.operator == "!=":
+        return sa.and_(sa.true(), *each)
+    return sa.or_(sa.false(), *each)
 
 
 def match_pattern(

@@ -54,8 +54,8 @@ _TABLES: WeakKeyDictionary[Engine, SubjectTable] = WeakKeyDictionary()
 def load_subjects(connection: Connection) -> SubjectTable:
     """Load all subjects, from memory unless there are new ones.
 
-    Treehammer never changes or deletes a row of a dimension: as many rows are the same rows,
-    whatever other processes write.
+    No process of Treehammer changes or deletes a row of a dimension, so an equal number of rows
+    means the same rows.
     """
     known = _TABLES.get(connection.engine)
     count = connection.scalar(sa.select(sa.func.count()).select_from(_TABLE))

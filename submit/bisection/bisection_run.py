@@ -269,15 +269,7 @@ def _check_one_series(plan: Plan) -> None:
     Raises:
         ConfigError: there are several; the message has the values in which they differ.
     """
-    found: list[dict[str, object]] = []
-    for job, _ in plan.jobs.iterate_kinds():
-        place = {"site": job.site.name, "storage": job.access.storage.name}
-        place["doors"] = job.access.door_label
-        for execution in job.spec.executions:
-            series: dict[str, object] = {**place, **execution.variant}
-            series.pop(AXIS, None)
-            if execution.kind == TIMED and series not in found:
-                found.append(series)
+    found = _list_series(plan)
     if len(found) > 1:
         differing = [key for key in found[0] if len({one.get(key) for one in found}) > 1]
         words = [", ".join(f"{key}={one.get(key)}" for key in differing) for one in found]
@@ -288,3 +280,20 @@ def _check_one_series(plan: Plan) -> None:
             where="bisect",
             hint="Choose one value of each axis with -P, and one site.",
         )
+
+
+def _list_series(plan: Plan) -> list[dict[str, object]]:
+    """List place and variant of each series that a plan measures, without the build."""
+    found: list[dict[str, object]] = []
+    for job, _ in plan.jobs.iterate_kinds():
+        place = {
+            "site": job.site.name,
+            "storage": job.access.storage.name,
+            "doors": job.access.door_label,
+        }
+        for execution in job.spec.executions:
+            series: dict[str, object] = {**place, **execution.variant}
+            series.pop(AXIS, None)
+            if execution.kind == TIMED and series not in found:
+                found.append(series)
+    return found
