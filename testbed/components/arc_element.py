@@ -17,6 +17,7 @@ import jinja2
 from treehammer.errors import TestbedError
 from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.core.component import (
+    Component,
     DaemonSpec,
     ProgressCallback,
     VisibleFolder,
@@ -61,7 +62,7 @@ def token_file(box: Workspace) -> Path:
     return box.folder / "client/arc-token"
 
 
-class ArcElement:
+class ArcElement(Component):
     """Component for an ARC computing element; it needs root, for chroot and other users' jobs.
 
     Args:
@@ -109,10 +110,6 @@ class ArcElement:
 
     def _unpack(self, say: ProgressCallback) -> Path:
         return system_root.unpack_system("arc", PACKAGES, SUITE, self.box.cache, say)
-
-    def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Return nothing: its jobs have a root folder of their own."""
-        return ()
 
     @cached_property
     def _port(self) -> int:
@@ -198,12 +195,6 @@ class ArcElement:
             return f"REST interface: {error}"
         except OSError:
             return "REST interface"
-
-    def finish_setup(self) -> None:
-        """Do nothing: its address is known from the start."""
-
-    def clean_up(self) -> None:
-        """Do nothing: all files are in the testbed's folder, and mounts end with its processes."""
 
 
 def _add_authority(folder: Path, certificate: Path) -> None:

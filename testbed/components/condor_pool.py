@@ -18,6 +18,7 @@ from treehammer.testbed.components import arc_element
 from treehammer.testbed.core import mount_namespace
 from treehammer.testbed.core.component import (
     ENVIRONMENT_MARK,
+    Component,
     DaemonSpec,
     ProgressCallback,
     VisibleFolder,
@@ -245,7 +246,7 @@ def grid_resource_of(box: Workspace) -> str:
     return f"condor {pool.schedd_name} 127.0.0.1:{pool.collector_port}"
 
 
-class CondorPool:
+class CondorPool(Component):
     """Component for one HTCondor pool."""
 
     def __init__(self, pool: PoolLayout, sends_to: PoolLayout | None = None) -> None:
@@ -263,10 +264,6 @@ class CondorPool:
             return
         cache = self.pool.workspace.cache
         debian_packages.unpack_packages("condor", LIBRARIES, SUITE, cache, say, alone=["condor"])
-
-    def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Return nothing: jobs see only their own site."""
-        return ()
 
     def configure(self) -> None:
         """Write keys, tokens, configuration and the startds' mount namespaces."""
@@ -445,6 +442,3 @@ class CondorPool:
             token = (self.sends_to.client_folder / "tokens.d/user").read_text(encoding="utf-8")
             path = self.pool.token_folder / self.sends_to.name
             self.pool.workspace.write_file(path, token, mode=0o600)
-
-    def clean_up(self) -> None:
-        """Do nothing: all files are in the testbed's folder."""

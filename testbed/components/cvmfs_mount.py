@@ -22,7 +22,13 @@ from treehammer.collectors.shared_files import hold_lock
 from treehammer.collectors.software import providers, wheel_environments
 from treehammer.errors import TestbedError
 from treehammer.testbed.components import xrootd_storage
-from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
+from treehammer.testbed.core.component import (
+    Component,
+    DaemonSpec,
+    ProgressCallback,
+    VisibleFolder,
+    Workspace,
+)
 
 REPOSITORY = "sft.cern.ch"
 VIEW = "LCG_106"
@@ -275,7 +281,7 @@ def _link_or_copy(source: str, target: str, *, follow_symlinks: bool = True) -> 
 # --- The component --------------------------------------------------------------------------
 
 
-class CvmfsMount:
+class CvmfsMount(Component):
     """Software for a testbed's jobs, on a mount shared by all sites.
 
     Args:
@@ -355,16 +361,6 @@ class CvmfsMount:
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return nothing: a mount has no daemon."""
         return []
-
-    def describe_missing(self) -> str:
-        """Return '': a configured mount is complete."""
-        return ""
-
-    def finish_setup(self) -> None:
-        """Do nothing: a configured mount is complete."""
-
-    def clean_up(self) -> None:
-        """Do nothing: all files are in the testbed's folder."""
 
 
 def cvmfs_folder(box: Workspace) -> Path:

@@ -16,9 +16,9 @@ from urllib.parse import urlencode
 from treehammer.testbed.core import mount_namespace
 from treehammer.testbed.core.component import (
     ENVIRONMENT_MARK,
+    Component,
     DaemonSpec,
     ProgressCallback,
-    VisibleFolder,
     Workspace,
     write_secret,
 )
@@ -44,7 +44,7 @@ def database_url_file(box: Workspace) -> Path:
     return box.folder / "client-database" / "url"
 
 
-class DatabaseServer:
+class DatabaseServer(Component):
     """Component for the PostgreSQL server.
 
     Args:
@@ -70,10 +70,6 @@ class DatabaseServer:
             TestbedError: it cannot be fetched.
         """
         self._programs = postgres_server.install_postgres(self.box.cache, say)
-
-    def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Return nothing: jobs do not see the server."""
-        return ()
 
     def configure(self) -> None:
         """Create the databases, their certificates and passwords.
@@ -190,12 +186,6 @@ class DatabaseServer:
             except psycopg.OperationalError as error:
                 return " ".join(str(error).split())
         return ""
-
-    def finish_setup(self) -> None:
-        """Do nothing: the server is complete."""
-
-    def clean_up(self) -> None:
-        """Do nothing: all files are in the testbed's folder."""
 
 
 def _create_database_statement(database: str, owner: str) -> str:

@@ -30,9 +30,9 @@ from treehammer.testbed.components.secure_storage import add_authority
 from treehammer.testbed.components.xrootd_storage import RUCIO_FOLDER, XrootdStorage, rse_name
 from treehammer.testbed.core.component import (
     NODE_PYTHON,
+    Component,
     DaemonSpec,
     ProgressCallback,
-    VisibleFolder,
     Workspace,
     write_secret,
 )
@@ -129,7 +129,7 @@ def _issuer_folder(box: Workspace) -> Path:
     return box.folder / "rucio-issuer"
 
 
-class RucioServer:
+class RucioServer(Component):
     """Component for Rucio's server, daemons and transfers.
 
     Args:
@@ -176,10 +176,6 @@ class RucioServer:
             TestbedError: a package cannot be fetched.
         """
         self._python = rucio_environment.install_rucio(self.box.cache, say)
-
-    def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Return nothing: jobs do not see Rucio."""
-        return ()
 
     def configure(self) -> None:
         """Write the configuration and the initial content of the database."""
@@ -401,12 +397,6 @@ class RucioServer:
                     return "" if "version" in json.load(answer) else "the server"
             return "the server"
         return "the transfer service"
-
-    def finish_setup(self) -> None:
-        """Do nothing: Rucio is complete."""
-
-    def clean_up(self) -> None:
-        """Do nothing: all files are in the testbed's folder."""
 
 
 def write_rucio_token(

@@ -21,6 +21,7 @@ from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.core import mount_namespace
 from treehammer.testbed.core.component import (
     NODE_PYTHON,
+    Component,
     DaemonSpec,
     ProgressCallback,
     VisibleFolder,
@@ -56,7 +57,7 @@ _AUTHORITY_NAME = "Treehammer testbed"
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-class SecureStorage:
+class SecureStorage(Component):
     """Component for the secure doors of sites.
 
     Args:
@@ -257,12 +258,6 @@ class SecureStorage:
             https = f"https://{HOST}:{ports['voms-https']}{export}"
             found.append(Door("voms-https", "https", https, "XrdHttp"))
         return tuple(replace(door, load=xrootd_storage.PERMITTED_LOAD) for door in found)
-
-    def finish_setup(self) -> None:
-        """Do nothing."""
-
-    def clean_up(self) -> None:
-        """Do nothing: all files are in the testbed's folder."""
 
 
 def secure_folder(box: Workspace) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +17,8 @@ from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core.component import (
     NODE_PYTHON,
-    DaemonSpec,
+    Component,
     ProgressCallback,
-    VisibleFolder,
     Workspace,
 )
 
@@ -33,7 +31,7 @@ def sites_file_path(box: Workspace) -> Path:
     return box.folder / "sites.toml"
 
 
-class SitesFileWriter:
+class SitesFileWriter(Component):
     """Component that writes the sites file when all addresses are known.
 
     Args:
@@ -69,29 +67,11 @@ class SitesFileWriter:
                 hint="Install it (Debian: apt install python3).",
             )
 
-    def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Return nothing: jobs do not see the file."""
-        return ()
-
-    def configure(self) -> None:
-        """Do nothing: addresses are not known yet."""
-
-    def daemons(self) -> Sequence[DaemonSpec]:
-        """Return nothing: a file has no daemon."""
-        return ()
-
-    def describe_missing(self) -> str:
-        """Return ''."""
-        return ""
-
     def finish_setup(self) -> None:
         """Write the file."""
         sites_file.write_sites_file(
             self._site_tables(), [self._pool_table()], sites_file_path(self.box)
         )
-
-    def clean_up(self) -> None:
-        """Do nothing: all files are in the testbed's folder."""
 
     def _pool_table(self) -> HTCondorPool:
         pool = condor_pool.first_pool_layout(self.box)

@@ -19,7 +19,13 @@ import jinja2
 
 from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door, LoadPermission
-from treehammer.testbed.core.component import DaemonSpec, ProgressCallback, VisibleFolder, Workspace
+from treehammer.testbed.core.component import (
+    Component,
+    DaemonSpec,
+    ProgressCallback,
+    VisibleFolder,
+    Workspace,
+)
 from treehammer.testbed.install import debian_packages, native_programs
 from treehammer.testbed.network import distance_links
 from treehammer.testbed.network.distance_links import DistanceLinks, NetworkLocation
@@ -68,7 +74,7 @@ class _SitePorts:
         ]
 
 
-class XrootdStorage:
+class XrootdStorage(Component):
     """Component for all storages, the redirector and the caches.
 
     Args:
@@ -346,9 +352,6 @@ class XrootdStorage:
     def finish_setup(self) -> None:
         """Forget which sites the redirector knows, so that later checks ask it again."""
         self._known_sites.clear()
-
-    def clean_up(self) -> None:
-        """Do nothing: networks and devices end with their processes."""
 
 
 def install_servers(suite: str, cache: Path, say: ProgressCallback) -> Path:

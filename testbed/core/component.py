@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 #: Receives one short sentence at a time about slow steps.
 ProgressCallback = Callable[[str], None]
@@ -114,8 +114,8 @@ class DaemonSpec:
     stop_signal: int = 15
 
 
-class Component(Protocol):
-    """One service of a testbed.
+class Component(ABC):
+    """One service of a testbed; a method without an effect for most components does nothing here.
 
     The lifecycle calls ``install`` (all components at once), ``configure``, ``daemons``,
     ``describe_missing`` until it is '', ``finish_setup``, and ``clean_up`` after all daemons ended.
@@ -123,37 +123,34 @@ class Component(Protocol):
 
     name: str
 
+    @abstractmethod
     def install(self, say: ProgressCallback) -> None:
         """Install its programs into the cache; fast if they exist.
 
         Raises:
             treehammer.errors.TestbedError: they cannot be fetched; with a remedy.
         """
-        ...
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
         """Return its folders that jobs see; called before any configuration."""
-        ...
+        return ()
 
-    def configure(self) -> None:
+    def configure(self) -> None:  # noqa: B027
         """Write its configuration below the testbed's folder."""
-        ...
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return the daemons to start, in order."""
-        ...
+        return ()
 
     def describe_missing(self) -> str:
         """Describe parts that are not ready, '' if all are; fast, called repeatedly."""
-        ...
+        return ""
 
-    def finish_setup(self) -> None:
+    def finish_setup(self) -> None:  # noqa: B027
         """Write values that are known only when all components are ready, such as ports."""
-        ...
 
-    def clean_up(self) -> None:
+    def clean_up(self) -> None:  # noqa: B027
         """Undo changes outside the testbed's folder (namespaces, devices); idempotent."""
-        ...
 
 
 def write_secret(path: Path, text: str) -> None:
