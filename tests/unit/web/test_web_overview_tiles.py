@@ -8,7 +8,12 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from measurement_factory import build_verdict, make_measurement
+from measurement_factory import (
+    build_verdict,
+    make_campaign_row,
+    make_job_row,
+    make_measurement,
+)
 from service_thread import run_service
 
 from treehammer.sql.write.store import Store
@@ -57,6 +62,20 @@ def test_tiles_count_latest_days_and_lead_to_evidence(tmp_path: Path) -> None:
         ("#running", "", "0"),
     ]
     assert tiles[2][3].startswith("variants slower: ROOT 6.40.00 against 6.38.00")
+
+
+def test_tile_of_running_campaigns_shows_progress(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        for name, planned in (("first", 3), ("second", 1)):
+            job = make_job_row(f"job-{name}", campaign_id=name, state="running")
+            store.add_campaign(make_campaign_row(name, planned_measurements=planned), [job])
+        # Those beyond the plan, such as of a repeated job, do not count for other campaigns.
+        recorded = [("first", 1), ("second", 1), ("second", 2)]
+        store.add([make_measurement(f"job-{name}", n, campaign_id=name) for name, n in recorded])
+    with run_service(tmp_path, reading_open=True) as service:
+        tiles = service.load_page("/").split('<ul class="tiles">')[1].split("</ul>")[0]
+    assert "<strong>2</strong> campaigns running: 2 of 4 measurements" in tiles
+    assert '<progress max="1" value="0.5"' in tiles
 
 
 def test_worst_sites_come_first_in_the_matrix_only(tmp_path: Path) -> None:

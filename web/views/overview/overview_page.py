@@ -98,7 +98,7 @@ def overview_view(store: Store, request: Request) -> PageView:
     storage_days = _storage_day_table(storages)
     values = {
         "now": time.time_ns() // 1000,
-        "tiles": build_tiles(lines, current, len(running.rows), latest_tile),
+        "tiles": build_tiles(lines, current, active, latest_tile),
         "running": running,
         "changes": changes_since.changes_since_yesterday(
             store, request, recent, calendar_days.today(), MAX_NAMED_SITES if is_page else None

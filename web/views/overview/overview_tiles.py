@@ -9,19 +9,23 @@ from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
 from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.sql.core.rows import StatusChangeRow
-from treehammer.sql.read.overview_queries import ComparisonSummary
+from treehammer.sql.read.overview_queries import CampaignState, ComparisonSummary
 from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.shared.site_day_matrix import SiteRow
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A number with its meaning; ``css_class`` is the status that colors it, '' for none."""
+    """A number with its meaning.
+
+    ``css_class`` is the status that colors it, '' for none; ``share_done`` draws a bar, None for none.
+    """
 
     number: str
     text: str
     address: str
     css_class: str = ""
+    share_done: float | None = None
 
 
 def find_latest_day(line: SiteRow[DayOutcomes]) -> DayOutcomes:
@@ -54,7 +58,7 @@ def sort_by_state(states: Iterable[StatusChangeRow]) -> list[StatusChangeRow]:
 def build_tiles(
     lines: Sequence[SiteRow[DayOutcomes]],
     states: Mapping[str, StatusChangeRow],
-    running: int,
+    running: Sequence[CampaignState],
     latest: Tile | None,
 ) -> list[Tile]:
     """Build the tiles of critical and warned sites, slower variants and running campaigns.
@@ -78,7 +82,7 @@ def build_tiles(
     return [
         *(of_sites if found else []),
         *([latest] if latest else []),
-        Tile(str(running), f"campaign{'s' * (running != 1)} running", "#running"),
+        _tile_of_running(running),
     ]
 
 
@@ -86,6 +90,16 @@ def _tile_of_sites(states: Sequence[SiteState], state: SiteState, words: str) ->
     found = states.count(state)
     css_class = state.value if found else ""
     return Tile(f"{found} of {len(states)}", f"sites {words}", "#days", css_class)
+
+
+def _tile_of_running(running: Sequence[CampaignState]) -> Tile:
+    text = f"campaign{'s' * (len(running) != 1)} running"
+    planned = sum(one.campaign.planned_measurements for one in running)
+    if not planned:
+        return Tile(str(len(running)), text, "#running")
+    recorded = sum(min(one.recorded, one.campaign.planned_measurements) for one in running)
+    text += f": {recorded:,} of {planned:,} measurements"
+    return Tile(str(len(running)), text, "#running", share_done=recorded / planned)
 
 
 def tile_of_comparison(latest: ComparisonSummary, title: str, address: str) -> Tile:
