@@ -1,17 +1,18 @@
-"""False verdicts of ``compare`` on A/A launches of paired mode, by scope.
+"""False verdicts and power of ``compare`` on A/A launches of paired mode, by scope.
 
 Campaigns are drawn from the recorded launches, or made of consecutive ones, and passed to
-``compare``; sites and hosts are only names.  Tables of earlier estimates of a launch's ratio are judged apart.
+``compare``; sites and hosts are only names.  For the power, a slowdown is added to each drawn ratio.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from benchmarks.analysis.verdict_shares import (
 )
 from benchmarks.harness.ratio_figures import SEED
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES
 from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
@@ -45,14 +47,9 @@ from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
 from treehammer.hctests.matrix.definition import Variant
 
-#: Estimate of a launch's ratio -> its tables of launches and campaigns.
-TABLES = {
-    "estimate": (paired_campaigns.LAUNCHES_FILE, paired_campaigns.CAMPAIGNS_FILE),
-    "former estimate": tuple(
-        paired_campaigns.DATA_FOLDER / f"paired-{name}-before.csv"
-        for name in ("launches", "campaigns")
-    ),
-}
+#: Metric -> verdicts of its rows.
+VerdictsByMetric = dict[str, list[str]]
+
 #: Launches of a job, and the variants of a campaign, which share one correction.
 JOB_LAUNCHES, VARIANTS = 2, 2
 #: Recorded launches that resampling needs: a series holds no launch twice.
@@ -77,12 +74,14 @@ class JudgedDraw:
     """A way to draw and judge campaigns.
 
     ``swapped`` swaps the sides of each launch at random.  Otherwise the chance mean of the recorded
-    launches is part of every campaign, which many launches together find.
+    launches is part of every campaign, which many launches together find.  ``slowdown`` of side B is
+    relative, 0 for A/A campaigns.
     """
 
     name: str
     swapped: bool
     delta: float = DEFAULT_DELTA
+    slowdown: float = 0.0
 
 
 #: The scatter is so far below the default limit that nearly all rows are the same.  The smallest
@@ -93,23 +92,23 @@ DRAWS = (
     JudgedDraw("sides swapped at random", swapped=True),
     JudgedDraw("sides swapped at random, delta 0.01 %", swapped=True, delta=SMALLEST_DELTA),
 )
+#: Slowdowns whose power is drawn; half of each counts as the same, as in the recorded campaigns.
+SLOWDOWNS = (0.02, 0.01, 0.005)
 SHAPES = (ScopeShape(HOST_SCOPE, 1, 1), ScopeShape(SITE_SCOPE, 1, 3), ScopeShape(SITES_SCOPE, 6, 3))
 
 
-def false_verdict_shares(pool: Executor) -> Iterator[VerdictShare]:
-    """Return the shares of false verdicts by estimate, label and scope, counters included."""
-    for estimate, (launches_file, campaigns_file) in TABLES.items():
-        launches = paired_campaigns.read_rows(launches_file, PairedLaunch)
-        campaigns = paired_campaigns.read_rows(campaigns_file, CampaignResult)
-        for label in sorted({one.label for one in launches}):
-            name = f"paired, {estimate}, {label}"
-            recorded = paired_campaigns.select_equal(
-                [one for one in launches if one.label == label]
-            )
-            if len(recorded) >= MIN_RECORDED:
-                yield from _resampled_shares(recorded, name, pool)
-                yield from _consecutive_shares(recorded, name)
-            yield from _counter_share([one for one in campaigns if one.label == label], name)
+def verdict_shares(pool: Executor) -> Iterator[VerdictShare]:
+    """Return the shares of false verdicts by label and scope, counters included, and the power."""
+    launches = paired_campaigns.read_rows(paired_campaigns.LAUNCHES_FILE, PairedLaunch)
+    campaigns = paired_campaigns.read_rows(paired_campaigns.CAMPAIGNS_FILE, CampaignResult)
+    for label in sorted({one.label for one in launches}):
+        name = f"paired, {label}"
+        recorded = paired_campaigns.select_equal([one for one in launches if one.label == label])
+        if len(recorded) >= MIN_RECORDED:
+            yield from _false_verdict_shares(recorded, name, pool)
+            yield from _power_shares(recorded, name, pool)
+            yield from _consecutive_shares(recorded, name)
+        yield from _counter_share([one for one in campaigns if one.label == label], name)
 
 
 def _counter_share(campaigns: Sequence[CampaignResult], name: str) -> Iterator[VerdictShare]:
@@ -121,18 +120,13 @@ def _counter_share(campaigns: Sequence[CampaignResult], name: str) -> Iterator[V
         )
 
 
-def _resampled_shares(
+def _false_verdict_shares(
     recorded: Sequence[PairedLaunch], name: str, pool: Executor
 ) -> Iterator[VerdictShare]:
     for shape, draw in product(SHAPES, DRAWS):
-        rows: Counter[str] = Counter()
-        wrong = 0
-        trials = pool.map(
-            partial(judge_campaign, recorded, shape, draw), range(TRIAL_COUNT), chunksize=10
-        )
-        for verdicts in trials:
-            rows.update(verdicts)
-            wrong += any(verdict in WRONG_VERDICTS for verdict in verdicts)
+        trials = [[*one.values()] for one in _judge_trials(recorded, shape, draw, pool)]
+        rows = Counter(chain.from_iterable(chain.from_iterable(trials)))
+        wrong = sum(_is_wrong(chain.from_iterable(one)) for one in trials)
         title = f"{name}, {shape.scope}, {draw.name}"
         yield VerdictShare(
             f"comparisons with a false verdict, {title}", wrong, TRIAL_COUNT, FALSE_VERDICT_RATE
@@ -142,29 +136,58 @@ def _resampled_shares(
         yield VerdictShare(f"rows called same, {title}", rows[Verdict.SAME], rows.total())
 
 
+def _power_shares(
+    recorded: Sequence[PairedLaunch], name: str, pool: Executor
+) -> Iterator[VerdictShare]:
+    """Return the shares of slowdowns found on one host, and of those called slower."""
+    for slowdown in SLOWDOWNS:
+        draw = JudgedDraw("", swapped=True, delta=slowdown / 2, slowdown=slowdown)
+        rows: dict[str, Counter[str]] = defaultdict(Counter)
+        for one in _judge_trials(recorded, SHAPES[0], draw, pool):
+            for metric, verdicts in one.items():
+                rows[metric].update(verdicts)
+        for metric, counts in rows.items():
+            title = f"planted {100 * slowdown:g} %, {METRIC_TITLES[metric]}, {name}"
+            found = counts[Verdict.SLOWER] + counts[Verdict.DIFFERENT]
+            yield VerdictShare(f"{title}: found", found, counts.total())
+            yield VerdictShare(f"{title}: slower", counts[Verdict.SLOWER], counts.total())
+
+
+def _judge_trials(
+    recorded: Sequence[PairedLaunch], shape: ScopeShape, draw: JudgedDraw, pool: Executor
+) -> Iterator[VerdictsByMetric]:
+    judge = partial(judge_campaign, recorded, shape, draw)
+    return pool.map(judge, range(TRIAL_COUNT), chunksize=10)
+
+
+def _is_wrong(verdicts: Iterable[str]) -> bool:
+    return any(verdict in WRONG_VERDICTS for verdict in verdicts)
+
+
 def _consecutive_shares(recorded: Sequence[PairedLaunch], name: str) -> Iterator[VerdictShare]:
     """Shares over campaigns of consecutive launches, which share drifts of the machine."""
     for delta in (DEFAULT_DELTA, SMALLEST_DELTA):
         found = list(judge_consecutive(recorded, delta))
-        wrong = sum(any(verdict in WRONG_VERDICTS for verdict in one) for one in found)
+        wrong = sum(_is_wrong(chain.from_iterable(one.values())) for one in found)
         title = f"consecutive launches with a false verdict, {name}, delta {100 * delta:g} %"
         yield VerdictShare(title, wrong, len(found), FALSE_VERDICT_RATE)
 
 
 def judge_consecutive(
     recorded: Sequence[PairedLaunch], delta: float = DEFAULT_DELTA
-) -> Iterator[list[str]]:
+) -> Iterator[VerdictsByMetric]:
     """Compare campaigns of one variant on one host, made of the launches in order of time."""
     in_order = sorted(recorded, key=lambda launch: launch.started)
     count = CAMPAIGN_JOBS * JOB_LAUNCHES
     for first in range(0, len(in_order) - count + 1, count):
         some = [(launch, 1) for launch in in_order[first : first + count]]
-        yield _judge_samples(_build_series(some, SHAPES[0], "0-0"), HOST_SCOPE, delta)
+        samples = _build_series(some, 0.0, SHAPES[0], "0-0")
+        yield _judge_samples(samples, HOST_SCOPE, delta)
 
 
 def judge_campaign(
     recorded: Sequence[PairedLaunch], shape: ScopeShape, draw: JudgedDraw, trial: int
-) -> list[str]:
+) -> VerdictsByMetric:
     """Draw and compare one campaign; return the verdicts of its rows of the scope.
 
     Args:
@@ -177,46 +200,56 @@ def judge_campaign(
     samples = [
         sample
         for site, variant in product(range(shape.sites), range(VARIANTS))
-        for sample in _draw_series(recorded, shape, draw.swapped, dice, f"{site}-{variant}")
+        for sample in _draw_series(recorded, shape, draw, dice, f"{site}-{variant}")
     ]
     return _judge_samples(samples, shape.scope, draw.delta)
 
 
-def _judge_samples(samples: Iterable[Sample], scope: str, delta: float) -> list[str]:
+def _judge_samples(samples: Iterable[Sample], scope: str, delta: float) -> VerdictsByMetric:
     query = ComparisonQuery(AXIS, BASE, OTHER, delta=delta)
-    found = compare_samples(samples, query, now_us=0)
-    return [row.verdict for row in found.verdicts if row.scope == scope]
+    verdicts: VerdictsByMetric = defaultdict(list)
+    for row in compare_samples(samples, query, now_us=0).verdicts:
+        if row.scope == scope:
+            verdicts[row.metric].append(row.verdict)
+    return verdicts
 
 
 def _draw_series(
     recorded: Sequence[PairedLaunch],
     shape: ScopeShape,
-    swapped: bool,
+    draw: JudgedDraw,
     dice: np.random.Generator,
     series: str,
 ) -> Iterator[Sample]:
     count = CAMPAIGN_JOBS * JOB_LAUNCHES
     places = dice.choice(len(recorded), count, replace=False)
-    drawn = [(recorded[place], -1 if swapped and dice.integers(2) else 1) for place in places]
-    return _build_series(drawn, shape, series)
+    drawn = [(recorded[place], -1 if draw.swapped and dice.integers(2) else 1) for place in places]
+    return _build_series(drawn, draw.slowdown, shape, series)
 
 
 def _build_series(
-    launches: Sequence[tuple[PairedLaunch, int]], shape: ScopeShape, series: str
+    launches: Sequence[tuple[PairedLaunch, int]], slowdown: float, shape: ScopeShape, series: str
 ) -> Iterator[Sample]:
     """Build the samples of one series from its launches, each with the sign of its ratio."""
     for number, (launch, sign) in enumerate(launches):
         job, round_ = divmod(number, JOB_LAUNCHES)
-        yield from _build_halves(launch, sign, series, job, round_, f"host{job % shape.hosts}")
+        cpu, wall = (sign * d + math.log1p(slowdown) for d in (launch.cpu_d, launch.wall_d))
+        ratios = {CPU: cpu, WALL: wall}
+        yield from _build_halves(launch, ratios, series, job, round_, f"host{job % shape.hosts}")
 
 
 def _build_halves(
-    launch: PairedLaunch, sign: int, series: str, job: int, round_: int, host: str
+    launch: PairedLaunch,
+    ratios: Mapping[str, float],
+    series: str,
+    job: int,
+    round_: int,
+    host: str,
 ) -> Iterator[Sample]:
+    """Build both sides of a launch; verdicts come from ``ratios``, its ln(B/A) by metric."""
     site, variant = series.split("-")
     a = {CPU: launch.cpu_a, WALL: launch.wall_a}
     b = {CPU: launch.cpu_b, WALL: launch.wall_b}
-    ratios = {CPU: sign * launch.cpu_d, WALL: sign * launch.wall_d}
     for side, times, of_launch in ((BASE, a, {}), (OTHER, b, ratios)):
         yield Sample(
             measurement_id=f"{series}-{job}-{round_}-{side}",

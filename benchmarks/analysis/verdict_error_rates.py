@@ -50,7 +50,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
         )
     with ProcessPoolExecutor() as pool:
         shares = list(false_verdict_shares(recorded, pool))
-        paired = list(paired_resampling.false_verdict_shares(pool))
+        paired = list(paired_resampling.verdict_shares(pool))
     write_rows("verdicts", [asdict(share) for share in shares])
     write_rows("verdicts-paired", [asdict(share) for share in paired])
     aa_plots.plot_error_rates(
