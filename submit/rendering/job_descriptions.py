@@ -85,7 +85,7 @@ def render_jobs(
         ConfigError: a template is invalid.
         SourceError: the test's files changed since they were pinned.
     """
-    worker = worker_zipapp.build_worker(folder / WORKER_NAME)
+    worker = worker_zipapp.build_worker(folder / WORKER_NAME, bytecode=True)
     payload = copy_payload(plan.pinned_test, folder / PAYLOAD_FOLDER)
     shared = {WORKER_NAME: worker, PAYLOAD_FOLDER: payload}
     for watch in plan.jobs.watches:

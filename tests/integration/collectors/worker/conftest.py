@@ -168,7 +168,8 @@ class WorkerBench:
 @pytest.fixture(scope="session")
 def packed_worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The worker as jobs run it."""
-    return worker_zipapp.build_worker(tmp_path_factory.mktemp("packed") / "worker.pyz")
+    target = tmp_path_factory.mktemp("packed") / "worker.pyz"
+    return worker_zipapp.build_worker(target, bytecode=True)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -24,6 +25,32 @@ def test_build_is_reproducible(tmp_path: Path) -> None:
     first, second = (build_worker(tmp_path / "a.pyz"), build_worker(tmp_path / "b.pyz"))
     assert first.read_bytes() == second.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.pyz", "b.pyz"]
+
+
+@pytest.mark.parametrize("kept", ["bytecode", "source"])
+def test_worker_runs_from_its_bytecode_or_its_source(tmp_path: Path, kept: str) -> None:
+    """Without sources only the bytecode can be loaded, and that of another Python is ignored."""
+    changed = tmp_path / "changed.pyz"
+    with (
+        zipfile.ZipFile(build_worker(tmp_path / "worker.pyz", bytecode=True)) as archive,
+        zipfile.ZipFile(changed, "w") as target,
+    ):
+        names = archive.namelist()
+        for name in names:
+            content = archive.read(name)
+            if name.endswith(".pyc") and kept == "source":
+                content = b"\0\0\r\n" + content[4:]
+            if f"{name}c" not in names or kept == "source":
+                target.writestr(name, content)
+    command = [sys.executable, str(changed), "run", "no-job.json"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, "no-job.json" in ran.stderr) == (2, True), ran.stderr
+
+
+def test_bytecode_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+    folder = str(Path(worker_zipapp.__file__).parent).encode()
+    content = build_worker(tmp_path / "worker.pyz", bytecode=True).read_bytes()
+    assert folder not in content
 
 
 def test_unwritable_target_is_refused(tmp_path: Path) -> None:
