@@ -28,7 +28,7 @@ def describe_daily_rule() -> str:
         "the good ones. "
         f"OK: fewer. Darker warnings: from {format_share(first)} and from {format_share(second)} not good. "
         "Unknown: nothing was measured. "
-        "What a release does not support at all counts for neither side."
+        "Features that a release does not support are not counted."
     )
 
 

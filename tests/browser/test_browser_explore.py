@@ -127,7 +127,7 @@ def test_figure_can_be_filtered_and_downloaded(full_service: str, open_tab: Visi
     drawn(tab)
     tab.page.locator("[name=metric]").select_option("cpu_per_event_s")
     tab.page.locator("[name=by]").select_option("day")
-    tab.page.get_by_text("Filters", exact=True).click()
+    tab.page.get_by_text("More choices and filters").click()
     tab.page.locator("[name=site]").select_option("SITE_A")
     tab.page.get_by_role("button", name="Show").click()
     tab.page.wait_for_url("**metric=cpu_per_event_s**site=SITE_A**")

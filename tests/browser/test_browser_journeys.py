@@ -157,7 +157,7 @@ def test_figure_is_selected_linked_and_downloaded(
     tab.page.locator("[name=metric]").select_option("cpu_per_event_s")
     tab.page.locator("[name=by]").select_option("site")
     tab.page.locator("[name=color]").select_option("axis_root")
-    tab.page.get_by_text("Filters", exact=True).click()
+    tab.page.get_by_text("More choices and filters").click()
     tab.page.locator("[name=test_name]").select_option("ttree-read")
     tab.page.get_by_role("button", name="Show").click()
     tab.page.wait_for_url("**metric=cpu_per_event_s**")

@@ -268,7 +268,8 @@ class LineChart:
         base = {
             "x": self._across.encode("x", grid=False),
             "color": encode_color(series, _WIDTH, names),
-            **({"opacity": FADE_SERIES} if interactive else {}),
+            # Vega's own opacity of points, 0.7, leaves too little contrast on near-black.
+            "opacity": FADE_SERIES if interactive else {"value": 1},
         }
         values = {**base, "y": self._up.encode("y", grid=True)}
         bars = {**base, "y": self._up.encode("l", grid=True), "y2": {"field": "h"}}

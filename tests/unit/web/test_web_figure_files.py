@@ -19,6 +19,7 @@ from treehammer.web.figures.figure_layout import (
     FigureSeries,
     style_series,
 )
+from treehammer.web.figures.line_chart import ChartDot, ChartLine, LineChart, NumberAxis
 from treehammer.web.figures.plot_style import choose_release_colors
 
 BLUE = "#0072b2"
@@ -50,6 +51,14 @@ def draw(marks: Sequence[Sequence[FigureMark]], names: Sequence[str] = ("n",), *
 
 def mark(y: float, low: float | None = None, high: float | None = None) -> FigureMark:
     return FigureMark(0, 0, y, low, high)
+
+
+def test_points_of_line_charts_are_opaque() -> None:
+    """Translucent blue has too little contrast on the dark theme's background."""
+    line = ChartLine("SITE_A", "own", (ChartDot(0.0, 1.0), ChartDot(1.0, 2.0)))
+    chart = LineChart("speed", [line], NumberAxis((0.0, 1.0)))
+    drawn = draw_chart(json.loads(json.dumps(chart.draw_still({}))), "svg").decode()
+    assert set(re.findall(r'opacity="([\d.]+)"', drawn)) <= {"1"}
 
 
 def test_shared_axis_includes_all_points() -> None:
