@@ -223,6 +223,8 @@ sa.Index(
 )
 # History of a series across addresses and labels of its door.
 sa.Index("ix_subject_series", dimension_tables["subject"].c.series)
+# Subjects of a site, for its page.
+sa.Index("ix_subject_site", dimension_tables["subject"].c.site, dimension_tables["subject"].c.id)
 
 #: Metrics that roll-ups sum by day.
 ROLLUP_METRICS = (
@@ -254,6 +256,10 @@ ROLLUP_METRICS = (
     "door_rtt_s",
     "load1_start",
 )
+
+
+#: Columns of a roll-up's last good measurement: its start, and its rows of dimensions.
+LAST_COLUMNS = ("last_us", "software_id", "node_id", "storage_id")
 
 
 class RollupColumnNames(NamedTuple):
@@ -307,6 +313,8 @@ rollup_day = sa.Table(
     sa.Column("kind", StoredText(MAX_WORD), primary_key=True),
     sa.Column("outcome", StoredText(MAX_WORD), primary_key=True),
     sa.Column("measurements", sa.BigInteger, nullable=False),
+    # For the history of sites, whose measurements lie scattered; NULL for other outcomes.
+    *(sa.Column(name, sa.BigInteger) for name in LAST_COLUMNS),
     *(column for name in ROLLUP_METRICS for column in _rollup_columns(name)),
     # Histograms merge by adding their bins, which gives percentiles of any selection.
     sa.Column("read_latency_hist", NumberList, nullable=False),

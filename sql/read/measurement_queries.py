@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,19 @@ MEASUREMENT_ORDER = (
     measurement.c.position,
     measurement.c.measurement_id,
 )
+
+
+def name_values(
+    rows: Iterable[Sequence[Any]], columns: Sequence[str]
+) -> Iterator[dict[str, Value]]:
+    """Convert rows of :func:`.measurement_view.select_columns` to values by catalogue name."""
+    names = stored_columns(columns)
+    packed = any(name in PACKED_COLUMNS for name in columns)
+    for row in rows:
+        values = dict(zip(names, row, strict=True))
+        if packed:
+            values.update(unpack_lists(values.pop(names[-1])))
+        yield {name: values[name] for name in columns} if packed else values
 
 
 @dataclass(frozen=True)
@@ -102,13 +115,8 @@ class DatabaseSnapshot:
         Raises:
             KeyError: a column is not in the catalogue.
         """
-        names = stored_columns(columns)
-        packed = any(name in PACKED_COLUMNS for name in columns)
-        for row in self._stream(self._build_queries(selection).measurements(columns)):
-            values = dict(zip(names, row, strict=True))
-            if packed:
-                values.update(unpack_lists(values.pop(names[-1])))
-            yield {name: values[name] for name in columns} if packed else values
+        rows = self._stream(self._build_queries(selection).measurements(columns))
+        yield from name_values(rows, columns)
 
     def extras(self, selection: Selection) -> Iterator[ExtraRow]:
         """Fetch metrics that tests define for the selected measurements."""

@@ -1,34 +1,37 @@
 """History of one site: its workloads, and the software of its doors and nodes by day.
 
-Queries read only a site's entries in one index, and one row per variant and day.
+Roll-ups keep the last measurement of each variant and day, so that single ones are read for the
+diagnosis of a site's newest work alone.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from treehammer.collectors.job_spec import PAIRED, TIMED
+from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
+from treehammer.sql.core import measurement_view
+from treehammer.sql.core.outcomes import has_outcome
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
     rollup_day,
 )
 from treehammer.sql.read.figure_query import FigureGroup
+from treehammer.sql.read.measurement_queries import name_values
 from treehammer.sql.read.reader import ResultsReader
 
 _SUBJECT = dimension_tables["subject"].c
 _STORAGE = dimension_tables["storage"].c
 _SOFTWARE = dimension_tables["software"].c
 _NODE = dimension_tables["node"].c
-#: Second use of the measurements in a query; its hundred columns take a millisecond to copy.
-_OTHER = measurement.alias("other")
 
 
 @dataclass(frozen=True)
@@ -122,40 +125,34 @@ def has_measured_before(store: ResultsReader, site: str, day: int) -> bool:
         return connection.scalar(query) is not None
 
 
-def list_newest_solo(
-    store: ResultsReader, site: str, first: int, last: int, limit: int
-) -> list[str]:
-    """List the newest good timed measurements of a site outside of paired mode, by identity.
+def fetch_newest_solo(
+    store: ResultsReader, site: str, days: tuple[int, int], limit: int, columns: Sequence[str]
+) -> list[dict[str, Value]]:
+    """Fetch the newest good timed measurements of a site outside of paired mode.
 
     Args:
         store: the database.
         site: the site.
-        first: the first day (YYYYMMDD).
-        last: the last one.
+        days: the first and the last day (YYYYMMDD).
         limit: how many at most.
+        columns: names of the catalogue.
     """
     table = measurement.c
     solo = sa.or_(_SUBJECT.run_mode.is_(None), _SUBJECT.run_mode != PAIRED)
     good = (
         table.subject_id.in_(sa.select(_SUBJECT.id).where(_is_site(site), solo)),
-        table.day.between(first, last),
+        table.day.between(*days),
         table.kind == TIMED,
-        table.plausible == sa.true(),
-        table.failure_class.is_(None),
+        has_outcome(Outcome.GOOD),
     )
     # Read from the index alone; only rows from the oldest of these times on are looked up.
     times = sa.select(table.started_us).where(*good).order_by(table.started_us.desc())
     newest = times.limit(limit).subquery("newest")
-    query = (
-        sa.select(table.measurement_id)
-        .where(
-            *good, table.started_us >= sa.select(sa.func.min(newest.c.started_us)).scalar_subquery()
-        )
-        .order_by(table.started_us.desc(), table.measurement_id)
-        .limit(limit)
-    )
+    since_us = sa.select(sa.func.min(newest.c.started_us)).scalar_subquery()
+    query = measurement_view.select_columns(columns).where(*good, table.started_us >= since_us)
+    newest_first = query.order_by(table.started_us.desc(), table.measurement_id)
     with store.connection() as connection:
-        return list(connection.scalars(query))
+        return [*name_values(connection.execute(newest_first.limit(limit)), columns)]
 
 
 def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:
@@ -223,20 +220,22 @@ def fetch_conditions(
 
 
 def _conditions_query(sites: Collection[str], first: int, last: int) -> sa.Select[Any]:
+    table = rollup_day.c
     theirs = sa.select(_SUBJECT.id).where(sa.or_(*map(_is_site, sites)))
-    day = rollup_day.c.day
-    last_day = _select_measured(theirs, first, last).add_columns(sa.func.max(day).label("day"))
-    latest = last_day.group_by(rollup_day.c.subject_id).subquery("latest")
-    return _join_latest(sa.select(_SUBJECT.site, *CONDITIONS.values()), latest)
+    last_day = sa.select(table.subject_id, sa.func.max(table.day).label("day"))
+    last_day = last_day.where(*_is_measured(theirs, first, last)).group_by(table.subject_id)
+    latest = last_day.subquery("latest")
+    is_latest = sa.and_(
+        table.subject_id == latest.c.subject_id, table.day == latest.c.day, *_IS_GOOD
+    )
+    query = sa.select(_SUBJECT.site, *CONDITIONS.values()).select_from(latest)
+    return _join_dimensions(query.join(rollup_day, is_latest))
 
 
 def _history_query(site: str, first: int, last: int) -> sa.Select[Any]:
     mine = sa.select(_SUBJECT.id).where(_is_site(site))
-    by = (rollup_day.c.subject_id, rollup_day.c.day)
-    days = _select_measured(mine, first, last).add_columns(rollup_day.c.day)
-    latest = days.group_by(*by).subquery("latest")
     columns = (
-        latest.c.day,
+        rollup_day.c.day,
         _SUBJECT.door,
         _SUBJECT.door_protocol,
         _SUBJECT.axis_root,
@@ -247,48 +246,30 @@ def _history_query(site: str, first: int, last: int) -> sa.Select[Any]:
         _SOFTWARE.root_provider,
         _NODE.os_name,
     )
-    return _join_latest(sa.select(*columns), latest).join(
-        dimension_tables["software"], _SOFTWARE.id == measurement.c.software_id
+    query = sa.select(*columns).select_from(rollup_day).where(*_is_measured(mine, first, last))
+    return _join_dimensions(query).join(
+        dimension_tables["software"], _SOFTWARE.id == rollup_day.c.software_id
     )
 
 
-def _select_measured(subjects: sa.Select[Any], first: int, last: int) -> sa.Select[Any]:
-    """Select subjects with good timed measurements in some days."""
+#: Roll-ups of good timed measurements.
+_IS_GOOD = (rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.value)
+
+
+def _is_measured(
+    subjects: sa.Select[Any], first: int, last: int
+) -> tuple[sa.ColumnElement[bool], ...]:
+    """Conditions on roll-ups of good timed measurements of subjects in some days."""
     table = rollup_day.c
-    return sa.select(table.subject_id).where(
-        table.subject_id.in_(subjects),
-        table.day.between(first, last),
-        table.kind == TIMED,
-        table.outcome == Outcome.GOOD.value,
-    )
+    return table.subject_id.in_(subjects), table.day.between(first, last), *_IS_GOOD
 
 
-def _join_latest(query: sa.Select[Any], latest: sa.Subquery) -> sa.Select[Any]:
-    """Read columns of dimensions of the last good timed measurement of subjects and days."""
-    last_us = sa.select(sa.func.max(_OTHER.c.started_us)).where(_is_good(_OTHER, latest))
+def _join_dimensions(query: sa.Select[Any]) -> sa.Select[Any]:
+    """Join roll-ups to the dimensions of their last measurements."""
     return (
-        query.select_from(latest)
-        .join(
-            measurement,
-            sa.and_(
-                _is_good(measurement, latest),
-                measurement.c.started_us == last_us.scalar_subquery(),
-            ),
-        )
-        .join(dimension_tables["subject"], _SUBJECT.id == measurement.c.subject_id)
-        .join(dimension_tables["storage"], _STORAGE.id == measurement.c.storage_id)
-        .join(dimension_tables["node"], _NODE.id == measurement.c.node_id)
-    )
-
-
-def _is_good(table: sa.FromClause, latest: sa.Subquery) -> sa.ColumnElement[bool]:
-    """Condition that a measurement is good, timed, and of a subject and day."""
-    return sa.and_(
-        table.c.subject_id == latest.c.subject_id,
-        table.c.day == latest.c.day,
-        table.c.kind == TIMED,
-        table.c.plausible == sa.true(),
-        table.c.failure_class.is_(None),
+        query.join(dimension_tables["subject"], _SUBJECT.id == rollup_day.c.subject_id)
+        .join(dimension_tables["storage"], _STORAGE.id == rollup_day.c.storage_id)
+        .join(dimension_tables["node"], _NODE.id == rollup_day.c.node_id)
     )
 
 

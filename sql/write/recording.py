@@ -237,12 +237,12 @@ def _insert_measurements(
     rows: list[dict[str, Any]] = [{**one, PASSES_COLUMN: pack_lists(one)} for one in contents]
     dimensions.set_keys(connection, rows, contents)
     backend_of(connection.engine).insert_rows(connection, measurement, rows)
-    subjects = [row[SUBJECT.key] for row in rows]
-    rollups.add_to_rollups(connection, zip(subjects, contents, strict=True))
+    rollups.add_to_rollups(connection, rows)
     _insert_extras(connection, new)
     operations = {id_: content.operations for id_, content in new.items() if content.operations}
     if operations:
         operation_recording.insert_operations(connection, operations)
+        subjects = (row[SUBJECT.key] for row in rows)
         owners = zip(subjects, new.values(), strict=True)
         operation_rollups.add_to_rollups(
             connection,

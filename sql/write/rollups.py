@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
-from treehammer.collectors.record.outcome import label_outcome
+from treehammer.collectors.record.outcome import Outcome, label_outcome
 from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.metric_sums import (
     HISTOGRAM_COLUMN,
@@ -26,9 +26,15 @@ from treehammer.sql.core.metric_sums import (
     moment_sums,
     parse_bins,
 )
-from treehammer.sql.core.outcomes import UNKNOWN_KIND, literal_text, outcome_column
+from treehammer.sql.core.outcomes import (
+    UNKNOWN_KIND,
+    has_outcome,
+    literal_text,
+    outcome_column,
+)
 from treehammer.sql.core.packing import decode_numbers, encode_numbers
 from treehammer.sql.core.schema import (
+    LAST_COLUMNS,
     ROLLUP_METRICS,
     measurement,
     rollup_column_names,
@@ -64,12 +70,17 @@ class RollupKey(NamedTuple):
         return self.day, self.subject_id
 
 
+#: Values of :data:`LAST_COLUMNS`; of several measurements that start together, the largest.
+LastValues = tuple[int, ...]
+
+
 class _RollupSums:
-    """Sums over many measurements of one key."""
+    """Sums over many measurements of one key, and the last one if they are good."""
 
     def __init__(self) -> None:
         self.sums: list[float] = [0] * len(_ADDED_COLUMNS)
         self.reads = [0] * LATENCY_BINS
+        self.last: LastValues = ()
 
     def add(self, values: Mapping[str, Any]) -> None:
         mine = self.sums
@@ -85,10 +96,21 @@ class _RollupSums:
             for place, reads in filled_bins(histogram):
                 self.reads[place] += reads
 
-    def add_histogram(self, histogram: Sequence[int]) -> None:
-        """Add the histogram of an existing row."""
+    def add_last(self, values: Mapping[str, Any]) -> None:
+        """Keep the last one of good measurements."""
+        last = values["started_us"], *(values[name] for name in LAST_COLUMNS[1:])
+        self.last = max(self.last, last)
+
+    def merge_row(self, last: LastValues, histogram: Sequence[int]) -> None:
+        """Add last measurement and histogram of an existing row."""
+        self.last = max(self.last, last)
         for place, reads in enumerate(histogram):
             self.reads[place] += reads
+
+    @property
+    def last_parameters(self) -> dict[str, int | None]:
+        """Parameters of an update that sets :data:`LAST_COLUMNS`."""
+        return dict(zip(_NEW_LAST_NAMES, self.last or _NO_LAST, strict=True))
 
     @property
     def histogram(self) -> list[int]:
@@ -102,50 +124,56 @@ _ADDED_COLUMNS = ("measurements", *(name for *three, _ in _METRIC_COLUMNS for na
 #: Place of a metric's first column among the added ones, and its name.
 _METRIC_PLACES = tuple((1 + 3 * number, name) for number, name in enumerate(ROLLUP_METRICS))
 _MORE_NAMES = tuple(f"more_{name}" for name in _ADDED_COLUMNS)
-
+_NEW_LAST_NAMES = tuple(f"new_{name}" for name in LAST_COLUMNS)
+_NO_LAST = (None,) * len(LAST_COLUMNS)
 
 _KEY_COLUMNS = tuple(rollup_day.c[name] for name in RollupKey._fields)
-_SELECT_HISTOGRAMS = select_of_day(
-    rollup_day, *_KEY_COLUMNS, sa.type_coerce(rollup_day.c[HISTOGRAM_COLUMN], sa.Text)
+_LAST_COLUMNS = tuple(rollup_day.c[name] for name in LAST_COLUMNS)
+_SELECT_KNOWN = select_of_day(
+    rollup_day,
+    *_KEY_COLUMNS,
+    *_LAST_COLUMNS,
+    sa.type_coerce(rollup_day.c[HISTOGRAM_COLUMN], sa.Text),
 )
+_NEW_VALUES: dict[str, Any] = {HISTOGRAM_COLUMN: sa.bindparam("reads")} | {
+    name: sa.bindparam(new) for name, new in zip(LAST_COLUMNS, _NEW_LAST_NAMES, strict=True)
+}
 _ADD_SUMS = (
     sa.update(rollup_day)
     .where(*has_key(_KEY_COLUMNS))
     .values(
         {name: rollup_day.c[name] + sa.bindparam(f"more_{name}") for name in _ADDED_COLUMNS}
-        | {HISTOGRAM_COLUMN: sa.bindparam("reads")}
+        | _NEW_VALUES
     )
 )
-_ADD_SUMS_AND_READS = (
-    sa.update(rollup_day)
-    .where(*has_key(_KEY_COLUMNS))
-    .values({HISTOGRAM_COLUMN: sa.bindparam("reads")})
-)
+_SET_VALUES = sa.update(rollup_day).where(*has_key(_KEY_COLUMNS)).values(_NEW_VALUES)
 
 
-def rollup_key(values: Mapping[str, Any], subject_id: int) -> RollupKey:
+def rollup_key(row: Mapping[str, Any]) -> RollupKey:
     """Return the key of the row that a measurement belongs to."""
-    kind = values["kind"] or UNKNOWN_KIND
-    return RollupKey(values["day"], subject_id, kind, label_outcome(values))
+    kind = row["kind"] or UNKNOWN_KIND
+    return RollupKey(row["day"], row["subject_id"], kind, label_outcome(row))
 
 
-def add_to_rollups(
-    connection: Connection, measured: Iterable[tuple[int, Mapping[str, Any]]]
-) -> None:
-    """Add new measurements, each with its subject's number, inside the write transaction."""
+def add_to_rollups(connection: Connection, measured: Iterable[Mapping[str, Any]]) -> None:
+    """Add new measurements with the numbers of their dimensions, inside the write transaction."""
     sums: defaultdict[RollupKey, _RollupSums] = defaultdict(_RollupSums)
-    for subject_id, values in measured:
-        sums[rollup_key(values, subject_id)].add(values)
-    known = dict(_fetch_histograms(connection, sums))
+    for row in measured:
+        key = rollup_key(row)
+        sums[key].add(row)
+        if key.outcome == Outcome.GOOD:
+            sums[key].add_last(row)
+    known = dict(_fetch_known(connection, sums))
     old, new = [], []
     for key, one in sums.items():
         if key in known:
-            one.add_histogram(known[key])
-            more = dict(zip(_MORE_NAMES, one.sums, strict=True))
+            one.merge_row(*known[key])
+            more = dict(zip(_MORE_NAMES, one.sums, strict=True)) | one.last_parameters
             old.append({**key_parameters(key._asdict()), **more, "reads": one.histogram})
         else:
             first = dict(zip(_ADDED_COLUMNS, one.sums, strict=True))
-            new.append({**key._asdict(), **first, HISTOGRAM_COLUMN: one.histogram})
+            last = dict(zip(LAST_COLUMNS, one.last or _NO_LAST, strict=True))
+            new.append({**key._asdict(), **first, **last, HISTOGRAM_COLUMN: one.histogram})
     backend = backend_of(connection.engine)
     if old:
         backend.execute_rows(connection, _ADD_SUMS, old)
@@ -153,16 +181,22 @@ def add_to_rollups(
         backend.insert_rows(connection, rollup_day, new)
 
 
-def _fetch_histograms(
+def _fetch_known(
     connection: Connection, wanted: Collection[RollupKey]
-) -> Iterator[tuple[RollupKey, Sequence[int]]]:
-    """Fetch the histograms of the existing rows."""
+) -> Iterator[tuple[RollupKey, tuple[LastValues, Sequence[int]]]]:
+    """Fetch last measurements and histograms of the existing rows."""
     backend = backend_of(connection.engine)
     for day, subjects in group_subjects(key.owner for key in wanted):
         parameters = {"day": day, "subjects": subjects}
-        for *parts, text in backend.fetch_rows(connection, _SELECT_HISTOGRAMS, parameters):
-            if (key := RollupKey(*parts)) in wanted:
-                yield key, decode_numbers(text)
+        for row in backend.fetch_rows(connection, _SELECT_KNOWN, parameters):
+            *values, text = row
+            if (key := RollupKey(*values[: len(_KEY_COLUMNS)])) in wanted:
+                yield key, (_known_last(values[len(_KEY_COLUMNS) :]), decode_numbers(text))
+
+
+def _known_last(values: Sequence[int | None]) -> LastValues:
+    """Return the values of the last measurement; () if there is none."""
+    return tuple(value for value in values if value is not None)
 
 
 # Aggregation over measurements: source of every row, and its verification.
@@ -205,12 +239,41 @@ def _rebuild_rows(connection: Connection, owner: Owner | None) -> None:
     names = [*RollupKey._fields, *_ADDED_COLUMNS, HISTOGRAM_COLUMN]
     connection.execute(sa.insert(rollup_day).from_select(names, sums, include_defaults=False))
     # Databases cannot add lists.
+    found = _sum_histograms(connection, measured)
+    for key, last in _find_last(connection, measured).items():
+        found.setdefault(key, _RollupSums()).last = last
     waiting = (
-        {**key_parameters(key._asdict()), "reads": one.histogram}
-        for key, one in _sum_histograms(connection, measured).items()
+        {**key_parameters(key._asdict()), "reads": one.histogram, **one.last_parameters}
+        for key, one in found.items()
     )
     while some := list(islice(waiting, CHUNK)):
-        connection.execute(_ADD_SUMS_AND_READS, some)
+        connection.execute(_SET_VALUES, some)
+
+
+def _find_last(
+    connection: Connection, measured: sa.ColumnElement[bool]
+) -> dict[RollupKey, LastValues]:
+    """Find the last good measurement of each row."""
+    table = measurement.c
+    by = (table.day, table.subject_id, table.kind)
+    is_good = has_outcome(Outcome.GOOD)
+    last_us = sa.func.max(table.started_us).label("last_us")
+    latest = sa.select(*by, last_us).where(measured, is_good).group_by(*by).subquery("latest")
+    unknown = sa.and_(table.kind.is_(None), latest.c.kind.is_(None))
+    is_latest = sa.and_(
+        is_good,
+        table.day == latest.c.day,
+        table.subject_id == latest.c.subject_id,
+        sa.or_(table.kind == latest.c.kind, unknown),
+        table.started_us == latest.c.last_us,
+    )
+    columns = (table.started_us, *(table[name] for name in LAST_COLUMNS[1:]))
+    query = sa.select(*by, *columns).select_from(latest).join(measurement, is_latest)
+    found: dict[RollupKey, LastValues] = {}
+    for day, subject_id, kind, *last in connection.execute(query):
+        key = RollupKey(day, subject_id, kind or UNKNOWN_KIND, Outcome.GOOD.value)
+        found[key] = max(found.get(key, ()), tuple(last))
+    return found
 
 
 def _sum_histograms(
@@ -235,6 +298,7 @@ def find_difference(connection: Connection) -> str:
     """Describe the first row that differs from the measurements; '' if all agree."""
     # Compared as text, because a damaged list is a difference as well.
     columns = [column for column in rollup_day.c if column.name != HISTOGRAM_COLUMN]
+    last = _find_last(connection, sa.true())
     text = sa.type_coerce(rollup_day.c[HISTOGRAM_COLUMN], sa.Text).label(HISTOGRAM_COLUMN)
     rows = connection.execute(sa.select(*columns, text)).mappings()
     kept = {_row_key(row): row for row in rows}
@@ -246,6 +310,8 @@ def find_difference(connection: Connection) -> str:
             return describe_key(key)
         if mine[HISTOGRAM_COLUMN] != encode_numbers(reads[key].histogram if key in reads else []):
             return f"{HISTOGRAM_COLUMN} of {describe_key(key)}"
+        if tuple(mine[name] for name in LAST_COLUMNS) != last.get(key, _NO_LAST):
+            return f"last measurement of {describe_key(key)}"
     if kept:
         return describe_key(next(iter(kept)))
     return operation_rollups.find_difference(connection)

@@ -125,16 +125,12 @@ def test_cost_of_queries_is_independent_of_measurements(
             assert not re.search(r"\b(FROM|JOIN) measurement\b", text), text
 
 
-def test_site_history_uses_index_with_times(many: ServiceThread) -> None:
-    plans = [
-        plan
-        for text, plan in _queries_of(many, f"/sites/{SITES[0]}?days=180")
-        if "max(other.started_us)" in text
-    ]
-    assert len(plans) == 2  # of the site's history, and of conditions at better sites
+def test_site_page_reads_measurements_by_index(many: ServiceThread) -> None:
+    asked = _queries_of(many, f"/sites/{SITES[0]}?days=180")
+    plans = [plan for text, plan in asked if re.search(r"\b(FROM|JOIN) measurement\b", text)]
+    assert len(plans) == 2  # hosts, and the newest measurements
     for plan in plans:
-        looked_up = [step for step in plan if re.search(r"\b(measurement|other)\b", step)]
-        assert len(looked_up) == 2
+        looked_up = [step for step in plan if re.search(r"\bmeasurement\b", step)]
         assert all("ix_measurement_subject" in step for step in looked_up), plan
 
 

@@ -162,10 +162,9 @@ def _state_tables(store: Store, site: str, request: Request) -> dict[str, DataTa
 
 def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
     """Explain the site's newest measurements of the last days shown."""
-    ids = site_history.list_newest_solo(store, query.site, *query.recent_day_numbers, MAX_EXPLAINED)
-    selection = Selection(conditions=(Condition("measurement_id", "=", tuple(ids)),))
-    with store.snapshot() as snapshot:
-        rows = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS)) if ids else []
+    rows = site_history.fetch_newest_solo(
+        store, query.site, query.recent_day_numbers, MAX_EXPLAINED, DIAGNOSIS_COLUMNS
+    )
     days = f"from {query.recent_first} to {query.last}"
     note = f"The newest {MAX_EXPLAINED} at most, {days}, whatever the filters."
     return explain_efficiency(query.site or "Work without a site", rows, note)

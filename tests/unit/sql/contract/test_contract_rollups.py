@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from treehammer.errors import StoreError
 from treehammer.sql.core import metric_sums
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.rows import ReplicaRow
-from treehammer.sql.core.schema import rollup_day
+from treehammer.sql.core.schema import dimension_tables, rollup_day
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.database_check import check_database
@@ -78,6 +80,30 @@ def test_unsupported_is_counted_separately(store: Store) -> None:
         assert group.measurements == 3
 
 
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+def test_row_holds_the_last_good_measurement(store: Store, order: Sequence[int]) -> None:
+    measurements = [
+        make_measurement(job="first", started_us=10, server_version="v1", cpu_model="old"),
+        make_measurement(job="last", started_us=20, server_version="v2", cpu_model="new"),
+        make_measurement(job="bad", started_us=30, server_version="v3", plausible=False),
+    ]
+    for place in order:
+        store.add([measurements[place]])
+    table, storage, node = rollup_day.c, dimension_tables["storage"], dimension_tables["node"]
+    query = (
+        sa.select(table.outcome, table.last_us, storage.c.server_version, node.c.cpu_model)
+        .outerjoin_from(rollup_day, storage, storage.c.id == table.storage_id)
+        .outerjoin(node, node.c.id == table.node_id)
+        .order_by(table.outcome)
+    )
+    for _ in range(2):
+        with read_transaction(store._engine) as connection:
+            rows = connection.execute(query).all()
+        assert [*map(tuple, rows)] == [("good", 20, "v2", "new"), ("implausible", None, None, None)]
+        assert find_rollup_differences(store) == ""
+        store.rebuild_rollups()
+
+
 def test_read_sums_do_not_overflow(store: Store) -> None:
     most = metric_sums.MAX_BIN_READS
     store.add([make_measurement(job="a", read_latency_hist=[most, most + 1])])
@@ -140,6 +166,8 @@ def test_differences_are_reported_and_repaired(store: Store, url: str) -> None:
         "UPDATE rollup_day SET day = 20270101 WHERE day = 20260101",
         "UPDATE rollup_day SET read_latency_hist = '[7]' WHERE day = 20260101",
         "UPDATE rollup_day SET read_latency_hist = '[7' WHERE day = 20260101",
+        "UPDATE rollup_day SET last_us = last_us + 1 WHERE outcome = 'good'",
+        "UPDATE rollup_day SET storage_id = NULL WHERE outcome = 'good'",
     ):
         with write_transaction(store._engine) as connection:
             assert connection.execute(sa.text(change)).rowcount

@@ -274,15 +274,15 @@ INSERT INTO replica (id, found_us, dataset, dataset_hash, site, door, file_name,
     :message, :owner)
 ;
 
-INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, n_eff_job, s_eff_job,
-    q_eff_job, n_eff_payload, s_eff_payload, q_eff_payload, n_eff_loop, s_eff_loop, q_eff_loop,
-    n_eff_access, s_eff_access, q_eff_access, n_cpu_per_event_s, s_cpu_per_event_s,
-    q_cpu_per_event_s, n_wall_per_event_s, s_wall_per_event_s, q_wall_per_event_s, n_event_rate_hz,
-    s_event_rate_hz, q_event_rate_hz, n_access_rate_hz, s_access_rate_hz, q_access_rate_hz,
-    n_setup_wall_s, s_setup_wall_s, q_setup_wall_s, n_stagein_wall_s, s_stagein_wall_s,
-    q_stagein_wall_s, n_payload_wall_s, s_payload_wall_s, q_payload_wall_s, n_payload_run_queue_s,
-    s_payload_run_queue_s, q_payload_run_queue_s, n_loop_wall_s, s_loop_wall_s, q_loop_wall_s,
-    n_loop_cpu_s, s_loop_cpu_s, q_loop_cpu_s, n_first_byte_s, s_first_byte_s, q_first_ ...
+INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, last_us, software_id, node_id,
+    storage_id, n_eff_job, s_eff_job, q_eff_job, n_eff_payload, s_eff_payload, q_eff_payload,
+    n_eff_loop, s_eff_loop, q_eff_loop, n_eff_access, s_eff_access, q_eff_access, n_cpu_per_event_s,
+    s_cpu_per_event_s, q_cpu_per_event_s, n_wall_per_event_s, s_wall_per_event_s,
+    q_wall_per_event_s, n_event_rate_hz, s_event_rate_hz, q_event_rate_hz, n_access_rate_hz,
+    s_access_rate_hz, q_access_rate_hz, n_setup_wall_s, s_setup_wall_s, q_setup_wall_s,
+    n_stagein_wall_s, s_stagein_wall_s, q_stagein_wall_s, n_payload_wall_s, s_payload_wall_s,
+    q_payload_wall_s, n_payload_run_queue_s, s_payload_run_queue_s, q_payload_run_queue_s,
+    n_loop_wall_s, s_loop_wall_s, q_loop_wall_s, n_loop_cpu_s, s_loop_cpu_s, q_loop_cpu_ ...
 ; -- many rows
 
 INSERT INTO rollup_operation (day, subject_id, outcome, side, operation, steps, limited_steps,
@@ -553,7 +553,8 @@ UPDATE measurement SET passes=:passes WHERE measurement.day = :day_1 AND measure
     NULL
 ;
 
-UPDATE rollup_day SET read_latency_hist=:reads WHERE rollup_day.day = :key_day AND
+UPDATE rollup_day SET last_us=:new_last_us, software_id=:new_software_id, node_id=:new_node_id,
+    storage_id=:new_storage_id, read_latency_hist=:reads WHERE rollup_day.day = :key_day AND
     rollup_day.subject_id = :key_subject_id AND rollup_day.kind = :key_kind AND rollup_day.outcome =
     :key_outcome
 ;
