@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.worker.payload.crash_report import describe_crash
 from treehammer.datasets.model.manifest import TTREE, Distribution, TreeLayout
 from treehammer.datasets.production import root_process
 from treehammer.progress import ProgressFactory, no_progress
+
+if TYPE_CHECKING:  # every submission imports this module, and none measures
+    import numpy as np
 
 #: Release that measures files by default.
 DEFAULT_ROOT = "6.40.00"
@@ -95,6 +96,8 @@ def _describe_unreadable(item: Mapping[str, str]) -> str:
 
 
 def _build_layout(item: dict[str, Any]) -> TreeLayout:
+    import numpy as np
+
     unzipped = np.asarray(item["unzipped"], dtype=np.int64)
     zipped = np.asarray(item["zipped"], dtype=np.int64)
     embedded = np.asarray(item["embedded"], dtype=np.int64)
@@ -124,12 +127,16 @@ def _format_basket_order(item: dict[str, Any]) -> str:
 
 
 def _share_of_largest(sizes: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    import numpy as np
+
     count = max(1, round(TOP_BRANCH_SHARE * len(sizes)))
     return float(np.sort(sizes)[-count:].sum() / sizes.sum())
 
 
 def summarize_values(values: Sequence[float]) -> Distribution:
     """Minimum, quartiles (linearly interpolated) and maximum."""
+    import numpy as np
+
     if not values:
         return Distribution(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     return Distribution(
