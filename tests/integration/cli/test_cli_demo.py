@@ -91,6 +91,12 @@ def test_both_releases_read_equal_values(demo_run: DemoRun) -> None:
     )
     assert sums[0][:2] == (4, 1)
     assert sums[0][2] == 400
+    sizes = query(
+        demo_run,
+        "select axis_branches, count(distinct loop_unzipped_bytes) from results"
+        " where kind = 'timed' and run_mode = 'solo' group by 1",
+    )
+    assert sizes == [("0.02", 1), ("1.0", 1)]
 
 
 def test_demo_ends_with_verdict_control_counts_and_conclusion(demo_run: DemoRun) -> None:

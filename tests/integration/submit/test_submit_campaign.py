@@ -9,18 +9,13 @@ import signal
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from local_user import TEST_TOML, LocalUser
 from spool_harness import SpoolHarness
 
-from treehammer import config
 from treehammer.errors import BatchError, ConfigError, DatasetError, NothingToDoError
-from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local import job_processes
-from treehammer.submit.lifecycle import campaign_request, submission
 
 
 def test_submit_and_wait(local_user: LocalUser) -> None:
@@ -188,24 +183,3 @@ def test_invalid_requests_are_rejected(local_user: LocalUser) -> None:
     missing = local_user.invoke_command("submit", str(local_user.test), "--dry-run").exception
     assert isinstance(missing, DatasetError)
     assert "treehammer datasets make reference-small" in str(missing)
-
-
-@pytest.mark.root
-def test_two_releases_read_the_shipped_test(tmp_path: Path) -> None:
-    settings = config.load_settings({"data_dir": tmp_path / "data"})
-    axes = {"branches": ("0.02",), "cache_mb": ("30",)}
-    smaller = {"repeats": "1", "rounds": "1", "passes": "2"}
-    request = campaign_request.CampaignRequest("ttree-read", axes, smaller)
-    campaign, progress = submission.run_campaign(request, settings)
-    assert progress.is_finished
-    assert not any(progress.failures.values())
-    with Store.open(settings.database) as store:
-        columns = ("kind", "root_version", "value_checksum", "loop_unzipped_bytes", "plausible")
-        rows = list(store.measurements(Selection((campaign.id,)), columns))
-    timed = [row for row in rows if row["kind"] == "timed"]
-    checksums = [row for row in rows if row["kind"] == "checksum"]
-    assert {row["root_version"] for row in timed} == {"6.38.00", "6.40.00"}
-    assert len({row["loop_unzipped_bytes"] for row in timed}) == 1
-    assert len(checksums) == 2
-    assert len({row["value_checksum"] for row in checksums}) == 1
-    assert all(row["plausible"] for row in rows)
