@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -35,6 +34,7 @@ from treehammer.web.core.client_limits import ClientLimits, UploadQuota
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.service.app import create_app
 from treehammer.web.service.connection_guard import KEEP_ALIVE_S, ConnectionGuard
+from treehammer.web.service.garbage_collection import GarbageCollection
 from treehammer.web.service.page_routes import PageRoutes
 from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
 from treehammer.web.service.security_headers import security_headers
@@ -47,8 +47,6 @@ _LOG = logging.getLogger("treehammer.service")
 SHUTDOWN_TIMEOUT_S, EXIT_TIMEOUT_S = 20, 27
 #: Maximum bytes of a request line with headers, and of the trailers of a body.
 MAX_HEADER_BYTES = 65_536
-#: Thresholds of the garbage collector's three generations.
-GC_THRESHOLDS = (50_000, 20, 20)
 
 
 @dataclass(frozen=True)
@@ -193,12 +191,14 @@ def serve(settings: Settings) -> None:
     with open_service_app(settings, limits) as app, address.open_socket() as listening:
         trusting = TrustedProxyMiddleware.from_settings(app, settings)
         guard = ConnectionGuard(limits, trusting.is_proxy)
-        _tune_garbage_collector()
         headers = security_headers(
             over_tls=bool(address.certificate) or settings.serve_behind_proxy
         )
         config = configure_uvicorn(
-            trusting, guard, headers, behind_proxy=settings.serve_behind_proxy
+            GarbageCollection(trusting),
+            guard,
+            headers,
+            behind_proxy=settings.serve_behind_proxy,
         )
         if address.certificate:
             config.ssl = address.certificate.context
@@ -326,17 +326,6 @@ def configure_uvicorn(
     config.load()
     config.http_protocol_class = guard.wrap_protocol(config.http_protocol_class)  # type: ignore[assignment]
     return config
-
-
-def _tune_garbage_collector() -> None:
-    """Collect garbage less often, and exclude the loaded modules.
-
-    A page creates hundreds of thousands of objects with few reference cycles, so that frequent
-    collections would only delay it.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _raise_open_file_limit() -> int:
