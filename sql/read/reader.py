@@ -15,7 +15,7 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import schema
 from treehammer.sql.core.column_names import ALL_COLUMNS
 from treehammer.sql.core.database_engine import read_transaction
-from treehammer.sql.core.database_errors import display_url
+from treehammer.sql.core.database_errors import display_url, translate_errors
 from treehammer.sql.core.row_mapping import Row, fetch_rows, select_comparison_rows
 from treehammer.sql.core.rows import (
     AttemptRow,
@@ -46,6 +46,7 @@ class ResultsReader:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._shared: Connection | None = None
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -79,14 +80,31 @@ class ResultsReader:
     @contextmanager
     def snapshot(self) -> Iterator[DatabaseSnapshot]:
         """Run several queries on one state of the database."""
-        with read_transaction(self._engine) as connection:
+        with self.connection() as connection:
             yield DatabaseSnapshot(connection)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """Connect to one state of the database, for queries of this package."""
+        if self._shared is not None:
+            with translate_errors(self._engine.url):
+                yield self._shared
+            return
         with read_transaction(self._engine) as connection:
             yield connection
+
+    @contextmanager
+    def one_state(self) -> Iterator[None]:
+        """Run all queries within on one state of the database, in one transaction.
+
+        They must run in one thread.
+        """
+        with self.connection() as connection:
+            self._shared = connection
+            try:
+                yield
+            finally:
+                self._shared = None
 
     # Measurements
 
@@ -134,7 +152,7 @@ class ResultsReader:
         """
         table = schema.campaign
         wanted = sa.select(table).where(table.c.id == sa.bindparam("wanted"))
-        with read_transaction(self._engine) as connection:
+        with self.connection() as connection:
             if is_storable(reference) and (
                 exact := fetch_rows(connection, CampaignRow, wanted.params(wanted=reference))
             ):
@@ -196,7 +214,7 @@ class ResultsReader:
         return rows
 
     def _fetch_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
-        with read_transaction(self._engine) as connection:
+        with self.connection() as connection:
             return fetch_rows(connection, kind, query)
 
 

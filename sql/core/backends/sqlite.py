@@ -15,6 +15,9 @@ from treehammer.sql.core import database_errors
 from treehammer.sql.core.backends.generic import ACCESS_OPTION, AccessMode, Backend
 from treehammer.sql.core.database_errors import display_url, sqlite_path
 
+#: Memory for pages of the file, by connection.
+_CACHE_KIBIBYTES = 16_384
+
 
 class SQLiteBackend(Backend):
     """Backend for an SQLite file, or for a database in memory."""
@@ -78,5 +81,7 @@ def _configure_connection(connection: sqlite3.Connection, _record: Any) -> None:
         "foreign_keys=ON",
         # With FULL, an acknowledged commit survives a power cut, also in WAL mode.
         "synchronous=FULL",
+        # Roll-ups of a month stay in memory until the next write.
+        f"cache_size={-_CACHE_KIBIBYTES}",
     ):
         connection.execute(f"PRAGMA {pragma}")

@@ -175,7 +175,7 @@ class PageContext:
     def _respond(self, query_page: PageQuery, request: Request) -> Response:
         try:
             output_format = requested_format(request)
-            with self.database.open_store() as store:
+            with self.database.open_store() as store, store.one_state():
                 view = query_page(store, request)
             if isinstance(view, Response):
                 return view

@@ -564,3 +564,15 @@ def test_storage_site_defaults_to_site(store: Store) -> None:
             )
             == 2
         )
+
+
+def test_queries_of_a_page_see_one_state(url: str, store: Store) -> None:
+    store.add_campaign(make_campaign_row("before"), [])
+    with Store.open(url) as other:
+        with other.one_state():
+            assert [one.id for one in other.campaigns()] == ["before"]
+            store.add_campaign(make_campaign_row("after"), [])
+            assert [one.id for one in other.campaigns()] == ["before"]
+            with pytest.raises(StoreError), other.connection() as connection:
+                connection.execute(sa.text("SELECT * FROM no_such_table"))
+        assert {one.id for one in other.campaigns()} == {"before", "after"}
