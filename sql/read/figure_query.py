@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from treehammer.collectors.record import day_numbers
 from treehammer.collectors.record.measurement_record import EXTRA_NAME
@@ -84,8 +84,7 @@ class FigureQuery:
         )
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """A metric in a group, of the good measurements that have it.
 
     Attributes:
@@ -118,7 +117,7 @@ class Moments:
         mean = self.total / self.value_count
         return math.sqrt(max(0.0, self.squares / self.value_count - mean * mean))
 
-    def __add__(self, other: Moments) -> Moments:
+    def __add__(self, other: Moments) -> Moments:  # type: ignore[override]
         """Both together."""
         return Moments(
             self.value_count + other.value_count,
@@ -137,8 +136,7 @@ def _merge_known(
     return choose(one, other)
 
 
-@dataclass(frozen=True)
-class FigureGroup:
+class FigureGroup(NamedTuple):
     """One line of a table, one cell of a matrix, one point of a plot.
 
     Attributes:

@@ -292,7 +292,9 @@ def _fetch_by_subject(
     good = []
     for key, name, row in zip(keys, names, rows, strict=True):
         outcome, *numbers = row[len(shape.keys) :]
-        _add_sums(groups.setdefault(name, _GroupSums(figure)), figure, outcome, numbers)
+        if (found := groups.get(name)) is None:
+            found = groups[name] = _GroupSums(figure)
+        _add_sums(found, figure, outcome, numbers)
         if outcome == Outcome.GOOD and numbers[1] > 0:
             good.append(key)
     if most is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -191,53 +191,57 @@ def _select_subjects(site: str) -> sa.Select[Any]:
 
 @dataclass(frozen=True)
 class _SharedWork:
-    """Subjects with work that a site has done, too.
+    """Subjects with work that a site has done, too, by columns.
 
     Attributes:
         sites: all sites.
         works: all works.
-        places: identity of a subject -> places of its site and work.
+        subject: numbers of the subjects, ascending.
+        site: place of the site of each.
+        work: place of the work of each.
     """
 
     sites: Sequence[str]
     works: Sequence[WorkKey]
-    places: Mapping[int, tuple[int, int]]
+    subject: Integers
+    site: Integers
+    work: Integers
 
     @classmethod
     def select(cls, table: SubjectTable, site: str, only: Mapping[str, str]) -> _SharedWork:
-        everything = _index_work(table)
+        every = _index_work(table)
         wanted = [(WORKLOAD_COLUMNS.index(name), value) for name, value in only.items()]
-        own = {
+        place_of_site = every.sites.index(site) if site in every.sites else -1
+        own = [
             work
-            for of_site, work in everything.places.values()
-            if everything.sites[of_site] == site
-            and all(everything.works[work][place] == value for place, value in wanted)
-        }
-        places = {id_: one for id_, one in everything.places.items() if one[1] in own}
-        return cls(everything.sites, everything.works, places)
+            for work in np.unique(every.work[every.site == place_of_site])
+            if all(every.works[work][place] == value for place, value in wanted)
+        ]
+        chosen = np.isin(every.work, own)
+        columns = (every.subject[chosen], every.site[chosen], every.work[chosen])
+        return cls(every.sites, every.works, *columns)
 
     def find_work(self, subject: int) -> WorkKey:
         """Return the work of a subject by its number."""
-        return self.works[self.places[subject][1]]
+        return self.works[int(self.work[np.searchsorted(self.subject, subject)])]
 
     def count_sites(self) -> int:
         """Count the sites that did any of the works."""
-        return len({site for site, _ in self.places.values()})
+        return len(np.unique(self.site))
 
     def collect(self, rows: Iterable[Sequence[Any]]) -> WorkSums:
         """Collect rows of day, subject, count, total and squares; others' work is left out."""
         # By columns, because a month of some sites has ten thousand rows.
         days, ids, *sums = zip(*rows, strict=True) if (rows := [*rows]) else ((),) * 5
-        places = [self.places.get(id_) for id_ in ids]
-        is_shared = np.array([one is not None for one in places], bool)
-        shared = [one for one in places if one is not None]
-        sites, works = zip(*shared, strict=True) if shared else ((), ())
+        subjects = np.array(ids, np.int64)
+        is_shared = np.isin(subjects, self.subject)
+        places = np.searchsorted(self.subject, subjects[is_shared])
         return WorkSums(
             self.sites,
             self.works,
             np.array(days, np.int64)[is_shared],
-            np.array(sites, np.int64),
-            np.array(works, np.int64),
+            self.site[places],
+            self.work[places],
             *(np.array(column, float)[is_shared] for column in sums),
         )
 
@@ -247,18 +251,25 @@ def _index_work(table: SubjectTable) -> _SharedWork:
     """Number the sites and works of all subjects."""
     sites: dict[str, int] = {}
     works: dict[WorkKey, int] = {}
-    places = {
-        id_: (
+    places = [
+        (
+            id_,
             sites.setdefault(site or "", len(sites)),
             works.setdefault(workload_key(texts), len(works)),
         )
         for id_, site, *texts in table.select("id", "site", *WORKLOAD_COLUMNS)
-    }
-    return _SharedWork([*sites], [*works], places)
+    ]
+    columns = np.array(sorted(places), np.int64).reshape(-1, 3).T
+    return _SharedWork([*sites], [*works], *columns)
 
 
-def _select_sums(metric: str, days: tuple[int, int]) -> tuple[sa.Select[Any], list[sa.Column[Any]]]:
-    """Return the selection of good timed measurements, and the columns of the sums."""
+def _select_sums(metric: str, days: tuple[Any, ...]) -> tuple[sa.Select[Any], list[sa.Column[Any]]]:
+    """Return the selection of good timed measurements, and the columns of the sums.
+
+    Args:
+        metric: of the roll-ups.
+        days: the first and the last day (YYYYMMDD), or parameters for them.
+    """
     table = rollup_day.c
     query = sa.select().where(
         table.day.between(*days), table.kind == TIMED, table.outcome == Outcome.GOOD.value
@@ -284,14 +295,23 @@ def _fetch_dailies(
     sites: Sequence[str] | None,
 ) -> WorkSums:
     """Fetch the sums by day, of some sites or of all."""
-    chosen, sums = _select_sums(metric, days)
-    query = chosen.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
+    query = _select_dailies(metric)
     if sites is not None:
         without_site = _SUBJECT.site.is_(None) if "" in sites else sa.false()
         is_chosen = sa.or_(_SUBJECT.site.in_(sites), without_site)
         of_sites = sa.select(_SUBJECT.id).where(is_chosen)
         query = query.where(rollup_day.c.subject_id.in_(of_sites))
-    return subjects.collect(connection.execute(query).all())
+    return subjects.collect(connection.execute(query, dict(zip(_DAYS, days, strict=True))).all())
+
+
+#: Parameters for the first and the last day (YYYYMMDD).
+_DAYS = ("first", "last")
+
+
+@cache
+def _select_dailies(metric: str) -> sa.Select[Any]:
+    chosen, sums = _select_sums(metric, tuple(sa.bindparam(n, type_=sa.BigInteger) for n in _DAYS))
+    return chosen.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
 
 
 def _space_evenly(names: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -137,11 +138,18 @@ def fetch_newest_solo(
         limit: how many at most.
         columns: names of the catalogue.
     """
+    query = _select_newest_solo(tuple(columns), limit, is_named=bool(site))
+    with store.connection() as connection:
+        return [*name_values(connection.execute(query, _site_parameters(site, days)), columns)]
+
+
+@cache
+def _select_newest_solo(columns: tuple[str, ...], limit: int, *, is_named: bool) -> sa.Select[Any]:
     table = measurement.c
     solo = sa.or_(_SUBJECT.run_mode.is_(None), _SUBJECT.run_mode != PAIRED)
     good = (
-        table.subject_id.in_(sa.select(_SUBJECT.id).where(_is_site(site), solo)),
-        table.day.between(*days),
+        table.subject_id.in_(_select_site(is_named=is_named).where(solo)),
+        table.day.between(*_DAYS),
         table.kind == TIMED,
         has_outcome(Outcome.GOOD),
     )
@@ -150,9 +158,25 @@ def fetch_newest_solo(
     newest = times.limit(limit).subquery("newest")
     since_us = sa.select(sa.func.min(newest.c.started_us)).scalar_subquery()
     query = measurement_view.select_columns(columns).where(*good, table.started_us >= since_us)
-    newest_first = query.order_by(table.started_us.desc(), table.measurement_id)
-    with store.connection() as connection:
-        return [*name_values(connection.execute(newest_first.limit(limit)), columns)]
+    return query.order_by(table.started_us.desc(), table.measurement_id).limit(limit)
+
+
+# Statements are built once: SQLAlchemy needs longer for that than SQLite for the rows of a site.
+
+#: Parameters for the first and the last day (YYYYMMDD).
+_DAYS = (sa.bindparam("first", type_=sa.BigInteger), sa.bindparam("last", type_=sa.BigInteger))
+
+
+def _site_parameters(site: str, days: tuple[int, int]) -> dict[str, Any]:
+    """Return the parameters of a statement on the days of a site."""
+    named = {"site": site} if site else {}
+    return {**named, "first": days[0], "last": days[1]}
+
+
+def _select_site(*, is_named: bool) -> sa.Select[Any]:
+    """Select the subjects of the site that is a parameter, or those without a site."""
+    is_site = _SUBJECT.site == sa.bindparam("site") if is_named else _SUBJECT.site.is_(None)
+    return sa.select(_SUBJECT.id).where(is_site)
 
 
 def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:
@@ -162,8 +186,9 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
     """
     found: dict[ContextAspect, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     with store.connection() as connection:
+        query = _select_history(is_named=bool(site))
         for number, door, protocol, root, server, family, *software, system in connection.execute(
-            _history_query(site, first, last)
+            query, _site_parameters(site, (first, last))
         ):
             thing = f"door {door or ''} ({protocol or 'unknown'})"
             build = ", ".join(text for text in _shorten_commit(*software) if text)
@@ -207,7 +232,9 @@ def fetch_conditions(
     """
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     with store.connection() as connection:
-        for site, *values in connection.execute(_conditions_query(sites, first, last)):
+        query = _select_conditions(has_unnamed="" in sites)
+        named = {"sites": [site for site in sites if site], "first": first, "last": last}
+        for site, *values in connection.execute(query, named):
             for title, value in zip(CONDITIONS, values, strict=True):
                 if value not in (None, ""):
                     found[site or ""][title].add(
@@ -219,21 +246,25 @@ def fetch_conditions(
     }
 
 
-def _conditions_query(sites: Collection[str], first: int, last: int) -> sa.Select[Any]:
+@cache
+def _select_conditions(*, has_unnamed: bool) -> sa.Select[Any]:
     table = rollup_day.c
-    theirs = sa.select(_SUBJECT.id).where(sa.or_(*map(_is_site, sites)))
+    is_theirs = _SUBJECT.site.in_(sa.bindparam("sites", expanding=True))
+    unnamed = _SUBJECT.site.is_(None) if has_unnamed else sa.false()
+    theirs = sa.select(_SUBJECT.id).where(sa.or_(is_theirs, unnamed))
     last_day = sa.select(table.subject_id, sa.func.max(table.day).label("day"))
-    last_day = last_day.where(*_is_measured(theirs, first, last)).group_by(table.subject_id)
+    last_day = last_day.where(*_is_measured(theirs)).group_by(table.subject_id)
     latest = last_day.subquery("latest")
     is_latest = sa.and_(
         table.subject_id == latest.c.subject_id, table.day == latest.c.day, *_IS_GOOD
     )
-    query = sa.select(_SUBJECT.site, *CONDITIONS.values()).select_from(latest)
+    # Many series were measured on the same nodes.
+    query = sa.select(_SUBJECT.site, *CONDITIONS.values()).distinct().select_from(latest)
     return _join_dimensions(query.join(rollup_day, is_latest))
 
 
-def _history_query(site: str, first: int, last: int) -> sa.Select[Any]:
-    mine = sa.select(_SUBJECT.id).where(_is_site(site))
+@cache
+def _select_history(*, is_named: bool) -> sa.Select[Any]:
     columns = (
         rollup_day.c.day,
         _SUBJECT.door,
@@ -246,7 +277,8 @@ def _history_query(site: str, first: int, last: int) -> sa.Select[Any]:
         _SOFTWARE.root_provider,
         _NODE.os_name,
     )
-    query = sa.select(*columns).select_from(rollup_day).where(*_is_measured(mine, first, last))
+    mine = _is_measured(_select_site(is_named=is_named))
+    query = sa.select(*columns).select_from(rollup_day).where(*mine)
     return _join_dimensions(query).join(
         dimension_tables["software"], _SOFTWARE.id == rollup_day.c.software_id
     )
@@ -256,12 +288,10 @@ def _history_query(site: str, first: int, last: int) -> sa.Select[Any]:
 _IS_GOOD = (rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.value)
 
 
-def _is_measured(
-    subjects: sa.Select[Any], first: int, last: int
-) -> tuple[sa.ColumnElement[bool], ...]:
-    """Conditions on roll-ups of good timed measurements of subjects in some days."""
+def _is_measured(subjects: sa.Select[Any]) -> tuple[sa.ColumnElement[bool], ...]:
+    """Conditions on roll-ups of good timed measurements of subjects in the days of parameters."""
     table = rollup_day.c
-    return table.subject_id.in_(subjects), table.day.between(first, last), *_IS_GOOD
+    return table.subject_id.in_(subjects), table.day.between(*_DAYS), *_IS_GOOD
 
 
 def _join_dimensions(query: sa.Select[Any]) -> sa.Select[Any]:

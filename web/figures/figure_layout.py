@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, NamedTuple
@@ -164,7 +164,7 @@ class GroupNames:
     def __init__(
         self,
         data: FigurePoints,
-        points: Iterable[FigurePoint],
+        points: Sequence[FigurePoint],
         column: str,
         apart: Sequence[str] = (),
     ) -> None:
@@ -173,16 +173,21 @@ class GroupNames:
         self._variants = data.variants if column == VARIANT_COLUMN else VariantLabels()
         write_value = group_value_writers(data, column)
         self._texts: dict[tuple[Scalar, ...], str] = {}
-        for key in _sort_keys({*map(self._key_of, points)}, _value_names(data, column)):
+        for key in _sort_keys({*self._list_keys(points)}, _value_names(data, column)):
             texts = [*map(format_value, apart, key[:-1])]
             texts += [write_value(key[-1])] if column else []
             self._texts[key] = " · ".join(filter(None, texts))
 
-    def _key_of(self, point: FigurePoint) -> tuple[Scalar, ...]:
-        return tuple(map(point.key.get, self.columns))
+    def _list_keys(self, points: Sequence[FigurePoint]) -> Iterator[tuple[Scalar, ...]]:
+        # By columns, because a figure has thousands of points.
+        return zip(*([one.key.get(name) for one in points] for name in self.columns), strict=True)
+
+    def label_points(self, points: Sequence[FigurePoint]) -> list[str]:
+        """Label points."""
+        return [*map(self._texts.__getitem__, self._list_keys(points))]
 
     def __getitem__(self, point: FigurePoint) -> str:
-        return self._texts[self._key_of(point)]
+        return self.label_points([point])[0]
 
     @property
     def title(self) -> str:

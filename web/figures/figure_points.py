@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -58,8 +58,7 @@ _WORK_CONDITIONS = (*WORKLOAD_COLUMNS, "dataset", "variant_label")
 Key = tuple[Scalar, ...]
 
 
-@dataclass(frozen=True)
-class FigurePoint:
+class FigurePoint(NamedTuple):
     """One group of a figure.
 
     Attributes:
@@ -392,17 +391,30 @@ def _sort_points(
     columns = []
     places: dict[Scalar, int] = {one: place for place, one in enumerate(variants.names)}
     for name in names:
-        # Values are distinguished by type as well: 1 equals true.
-        typed_values = [(type(value), value) for value in (point.key[name] for point in points)]
         labeled = places if name == VARIANT_COLUMN else {}
-        ordered = sorted(
-            set(typed_values),
-            key=lambda typed: (labeled.get(typed[1], len(labeled)), rank_value(typed[1])),
-        )
-        ranks = {typed: rank for rank, typed in enumerate(ordered)}
-        columns.append([ranks[typed] for typed in typed_values])
+        columns.append(_rank_values([point.key[name] for point in points], labeled))
     keys = [*zip(*columns, strict=True)]
     return [points[place] for place in sorted(range(len(keys)), key=keys.__getitem__)]
+
+
+def _rank_values(values: Sequence[Any], labeled: Mapping[Scalar, int]) -> list[int]:
+    """Rank values by their labels, others in natural order behind them."""
+    if len({*map(type, values)} - {type(None)}) > 1:
+        # Values are distinguished by type as well: 1 equals true.
+        values = [_TypedValue(type(value), value) for value in values]
+    plain = {one: one.value if isinstance(one, _TypedValue) else one for one in {*values}}
+    ordered = sorted(
+        plain, key=lambda one: (labeled.get(plain[one], len(labeled)), rank_value(plain[one]))
+    )
+    ranks = {one: rank for rank, one in enumerate(ordered)}
+    return [*map(ranks.__getitem__, values)]
+
+
+class _TypedValue(NamedTuple):
+    """A value that equals those of its type only."""
+
+    kind: type
+    value: Scalar
 
 
 def rank_value(value: Scalar) -> tuple[Any, ...]:

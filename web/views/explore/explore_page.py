@@ -222,10 +222,11 @@ def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreRes
 
 def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
     """Whether single points would be hard to distinguish."""
-    places = {point.key[query.by] for point in points.points}
+    if len({point.key[query.by] for point in points.points}) > MAX_POINT_SITES:
+        return True
     columns = (*query.separated_columns, query.color)
-    series = {tuple(point.key.get(name) for name in columns) for point in points.points}
-    return len(places) > MAX_POINT_SITES or len(series) > MAX_POINT_SERIES
+    series = {tuple(map(point.key.get, columns)) for point in points.points}
+    return len(series) > MAX_POINT_SERIES
 
 
 def _figure_view(name: str, store: Store, request: Request) -> PageView:

@@ -90,12 +90,10 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
         ),
         **figure_captions.describe_figure(query, data, title),
     )
+    labels = (one.label_points(drawn) for one in (panels, places, names))
     marks = [
-        (
-            MarkPosition(panels[point], places[point], names[point]),
-            partial(_point_mark, query, point, unit),
-        )
-        for point in drawn
+        (MarkPosition(*position), partial(_point_mark, query, point, unit))
+        for point, *position in zip(drawn, *labels, strict=True)
     ]
     return lay_out_figure(empty, marks, short)
 
@@ -219,12 +217,11 @@ def aggregation_column(query: ExploreQuery, data: FigurePoints) -> list[TableCol
     """Column of the values aggregated in each group; none along a time axis, where only lines have it."""
     if set(query.group_columns) & set(TIME_UNITS):
         return []
-    described = any(data.aggregation.describe_point(point.key) for point in data.points)
-    return [TableColumn("aggregates", "aggregates", hidden=not described)]
+    return [TableColumn("aggregates", "aggregates", hidden=not data.aggregation.largest_counts)]
 
 
 def _point_row(point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:
-    values = vars(point)
+    values = point._asdict()
     quantiles = point.quantiles or (None,) * len(QUANTILE_SHARES)
     return {
         **point.key,
