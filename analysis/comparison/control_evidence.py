@@ -22,10 +22,7 @@ def attach_controls(
     return (replace(first, evidence=evidence.to_json()), *others)
 
 
-def stored_controls(rows: Iterable[VerdictRow]) -> list[ControlCheck]:
-    """Collect the controls that :func:`attach_controls` added to a comparison's rows."""
-    return [
-        ControlCheck(**document)
-        for row in rows
-        for document in VerdictEvidence.from_json(row.evidence).controls
-    ]
+def stored_controls(rows: Sequence[VerdictRow]) -> list[ControlCheck]:
+    """Return the controls that :func:`attach_controls` added to a comparison's first row."""
+    documents = VerdictEvidence.from_json(rows[0].evidence).controls if rows else ()
+    return [ControlCheck(**document) for document in documents]

@@ -184,7 +184,9 @@ def load_counted_work(store: ResultsReader, verdicts: Sequence[VerdictRow]) -> l
 
 def _list_compared_tests(verdicts: Iterable[VerdictRow]) -> set[str]:
     """List the hashes of the tests that a comparison's verdicts are about."""
-    evidence = (VerdictEvidence.from_json(row.evidence).of_a for row in verdicts)
+    # The key is made of the test among others.
+    one_of_each = {row.comparison_key: row for row in verdicts}.values()
+    evidence = (VerdictEvidence.from_json(row.evidence).of_a for row in one_of_each)
     return {str(of_a["test_hash"]) for of_a in evidence if "test_hash" in of_a}
 
 

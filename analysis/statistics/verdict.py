@@ -167,15 +167,17 @@ class VerdictEvidence:
     controls: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> str:
-        """Return the text kept in the verdict's row."""
-        return json.dumps(asdict(self), sort_keys=True, allow_nan=False)
+        """Return the text kept in the verdict's row; without fields that have their defaults."""
+        defaults = asdict(VerdictEvidence())
+        document = {name: one for name, one in asdict(self).items() if one != defaults[name]}
+        return json.dumps(document, sort_keys=True, allow_nan=False, separators=(",", ":"))
 
-    @classmethod
+    @staticmethod
     @lru_cache(maxsize=4096)
-    def from_json(cls, text: str) -> VerdictEvidence:
+    def from_json(text: str) -> VerdictEvidence:
         """Parse the output of :meth:`to_json`; equal texts share one result."""
         document: dict[str, Any] = json.loads(text)
         for name, value in document.items():
             if isinstance(value, list):
                 document[name] = tuple(value)
-        return cls(**document)
+        return VerdictEvidence(**document)

@@ -61,8 +61,11 @@ def format_share(share: float, decimals: int = 0) -> str:
 
 def format_signed(number: float, decimals: int = 1) -> str:
     """Format a number with its sign: ``+3.1``, ``−0.4``; zero is positive."""
-    # Rounded first: −0.04 is +0.0, not −0.0.
-    return f"{round(number, decimals) + 0.0:+.{decimals}f}".replace("-", "−")
+    text = f"{number:+.{decimals}f}"
+    if text[0] == "+":
+        return text
+    # −0.04 is +0.0, not −0.0.
+    return f"−{text[1:]}" if text.strip("-0.") else f"+{text[1:]}"
 
 
 def format_size(size: float) -> str:

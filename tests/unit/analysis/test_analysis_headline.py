@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def test_values_have_their_unit(metric: str, value: float, unit: str, text: str)
 
 
 def test_stored_evidence_without_unit_is_of_seconds() -> None:
-    old: dict[str, Any] = json.loads(VerdictEvidence().to_json())
+    old: dict[str, Any] = asdict(VerdictEvidence())
     del old["unit"], old["better"]
     evidence = VerdictEvidence.from_json(json.dumps(old))
     assert (evidence.unit, evidence.better) == ("s", "lower")

@@ -160,6 +160,7 @@ def _page_values(one: ShownComparison) -> dict[str, Any]:
     reach = find_axis_reach(one.rows)
     return {
         "conclusion": describe_conclusion(one.rows, one.names),
+        "is_pooled": any(row.effect is not None for row in one.split.pooled),
         "matrix": _build_matrix(one),
         "matrix_legend": MATRIX_LEGEND,
         "render_cells": render_matrix_cells,

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -42,8 +43,7 @@ MATRIX_LEGEND: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class MatrixCell:
+class MatrixCell(NamedTuple):
     """One variant at one site.
 
     Attributes:
@@ -96,8 +96,7 @@ class EffectMatrix:
 LinkFilter = Callable[[str, str], str]
 
 
-@dataclass(frozen=True)
-class _CellEffect:
+class _CellEffect(NamedTuple):
     """Change of a metric of one variant at one site; the site is '' over all sites.
 
     ``tone`` is worse, better, equal, open (undecided) or missing (not compared).

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 
@@ -179,9 +180,11 @@ def _effect_columns() -> tuple[TableColumn, ...]:
 
 
 def _site_column(request: Request) -> TableColumn:
+    start = link_to(request, "site", site="-").removesuffix("-")
+
     def link(row: Row) -> str:
         named = row["site"] and row["axis"] != "site"
-        return link_to(request, "site", site=row["site"]) if named else ""
+        return start + quote(row["site"], safe="") if named else ""
 
     return TableColumn("site", "site", link=link)
 
@@ -212,30 +215,41 @@ def _side_column(
         f"{value}, {unit}" if unit else str(value),
         format_row=write,
         is_number=True,
-        link=lambda row: _link_to_measurements(request, row, side),
+        link=_link_to_measurements(request, side),
     )
 
 
-def _link_to_measurements(request: Request, row: Row, side: str) -> str:
-    """Link to Explore with the measurements of one side of a row, by job or by site; '' for none."""
-    conditions = side_conditions(row, side)
-    if not conditions:
-        return ""
-    by_job = bool(row["site"])
-    parameters = [
-        ("metric", row["metric"]),
-        ("by", "job_id" if by_job else "site"),
-        ("color", "host" if by_job else ""),
-        ("kind", TIMED),
-        # All days: measurements of a series may be older than the default window.
-        ("from", ""),
-        ("to", ""),
-        *(("campaign", one) for one in _side_campaigns(row, side)),
-    ]
-    address = f"{link_to(request, 'explore')}?{urlencode(parameters)}"
-    return "&".join([address, *map(encode_condition, conditions)])
+def _link_to_measurements(request: Request, side: str) -> Callable[[Row], str]:
+    """Build a function that links a row to the measurements of one side, by job or by site.
+
+    They are shown in Explore; '' for none.
+    """
+    explore = link_to(request, "explore")
+
+    @cache
+    def start(metric: str, by_job: bool, campaigns: Sequence[str]) -> str:
+        parameters = [
+            ("metric", metric),
+            ("by", "job_id" if by_job else "site"),
+            ("color", "host" if by_job else ""),
+            ("kind", TIMED),
+            # All days: measurements of a series may be older than the default window.
+            ("from", ""),
+            ("to", ""),
+            *(("campaign", one) for one in campaigns),
+        ]
+        return f"{explore}?{urlencode(parameters)}"
+
+    def link(row: Row) -> str:
+        conditions = side_conditions(row, side)
+        if not conditions:
+            return ""
+        address = start(row["metric"], bool(row["site"]), _side_campaigns(row, side))
+        return "&".join([address, *map(encode_condition, conditions)])
+
+    return link
 
 
-def _side_campaigns(row: Row, side: str) -> Sequence[str]:
+def _side_campaigns(row: Row, side: str) -> tuple[str, ...]:
     """Campaigns of a side; the compared one if campaigns are compared."""
-    return [row[side]] if row["axis"] == "campaign" else row["campaigns"]
+    return (row[side],) if row["axis"] == "campaign" else tuple(row["campaigns"])

@@ -63,6 +63,8 @@ class VerdictFilter:
         columns = {"metric": metric, "verdict": self.verdict}
         columns |= {"site": self.site, "label": self.variant}
         wanted = {name: value for name, value in columns.items() if value}
+        if not wanted:
+            return list(rows)
         return [
             row
             for row in rows
