@@ -1,4 +1,4 @@
-"""Limits of requests: number per address, time for the body, pieces of the response."""
+"""Limits of requests: number per address, length of and time for the body, response in pieces."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class RequestGuard:
             return
         pieces = _PiecewiseSender(send)
         try:
+            _require_one_length(scope)
             with self._quota.open_request(client_group((scope.get("client") or ("-", 0))[0])):
                 await self._app(scope, _BodyReceiver(receive), pieces)
         except RequestRefusedError as refusal:
@@ -60,6 +61,22 @@ class RequestGuard:
             if not pieces.started:
                 stopping = service_unavailable("the service is stopping; repeat the request")
                 await self._render(Request(scope), stopping)(scope, receive, send)
+
+
+def _require_one_length(scope: Scope) -> None:
+    """Refuse a body whose end a proxy in front may see elsewhere, to smuggle in a second request.
+
+    Raises:
+        RequestRefusedError: both headers about the length of the body are given.
+    """
+    names = {name for name, _ in scope["headers"]}
+    if b"content-length" in names and b"transfer-encoding" in names:
+        # RFC 9112, section 6.3: whatever follows on this connection cannot be trusted.
+        raise RequestRefusedError(
+            400,
+            "Content-Length and Transfer-Encoding must not be given together",
+            headers={"Connection": "close"},
+        )
 
 
 class _BodyReceiver:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 from machine_requirements import skip_or_fail
+from plan_factory import READING_TEST, make_grid_plan
 
 from treehammer.collectors.tls_context import make_tls_context
 from treehammer.collectors.worker.probes.authority_folder import unpack_authorities
 from treehammer.errors import ConfigError
 from treehammer.submit.planning.job_credentials import BUNDLE_NAME, JobCredentials
+from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.rendering.authority_bundle import write_bundle
+from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 
 
@@ -49,6 +52,17 @@ def test_folder_arrives_as_folder(tmp_path: Path, authority: CertificateAuthorit
     assert [path.name for path in (tmp_path / "unpacked").iterdir()] == [name]
     certificates = make_tls_context(env).get_ca_certs()
     assert any("Treehammer" in str(one["subject"]) for one in certificates)
+
+
+def test_authorities_travel_with_every_job(tmp_path: Path, authority: CertificateAuthority) -> None:
+    options = SubmissionOptions(credentials=JobCredentials(authorities=authority.ca))
+    plan = make_grid_plan(tmp_path / "test", READING_TEST, options=options)
+    (tmp_path / "out").mkdir()
+    jobs = list(render_jobs(plan, tmp_path / "out", environ={}))
+    for job in jobs:
+        assert "BEGIN CERTIFICATE" in job.inputs[BUNDLE_NAME].read_text()
+        assert f"X509_CERT_FILE={BUNDLE_NAME}" in job.text
+    assert len(jobs) == len(plan.jobs)
 
 
 def test_bundle_stays_a_bundle(tmp_path: Path, authority: CertificateAuthority) -> None:

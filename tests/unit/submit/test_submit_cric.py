@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from treehammer.collectors.storage_schemes import find_scheme
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.submit.cli.sites.sites_commands import sites as verbs
 from treehammer.submit.sites import cric, sites_file
@@ -108,6 +109,25 @@ def test_services_provide_doors() -> None:
             "https", "https", "https://dcache.example.org:2880/pnfs/example.org", "dCache", "9.2.30"
         ),
     )
+
+
+def test_secure_doors_are_imported_as_jobs_read_them(tmp_path: Path) -> None:
+    entry = json.loads((DATA / "ddmendpoint.json").read_text())["EXAMPLE-T2_DATADISK"]
+    entry["arprotocols"]["read_wan"] = [
+        {"endpoint": f"{scheme}://eos.example.net:1094/", "path": "/eos/"}
+        for scheme in ("roots", "davs")
+    ]
+    file = tmp_path / "ddmendpoint.json"
+    file.write_text(json.dumps({"EXAMPLE-T2_DATADISK": entry}))
+    (site,) = cric.import_sites([file], GRID).sites
+    assert [(door.protocol, door.prefix) for door in site.doors] == [
+        ("root", "roots://eos.example.net:1094//eos"),
+        ("https", "https://eos.example.net:1094/eos"),
+    ]
+    for door in site.doors:
+        scheme = find_scheme(door.file_url("set", "a.root"))
+        assert scheme is not None
+        assert scheme.protocol == door.protocol
 
 
 def test_agis_list_is_supported(tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -73,6 +77,41 @@ def test_pipe_gets_a_line_per_change(
         monkeypatch.setattr(live_progress, "QUIET_S", 0.0)
         show(PROGRESS)
         assert len(capsys.readouterr().out.splitlines()) == 1, "a sign of life"
+
+
+#: Seconds for the lines to arrive.
+PATIENCE_S = 30.0
+
+FOLLOW = """
+import sys
+from treehammer.submit.cli.live_progress import live_display
+from treehammer.submit.tracking.tracker import TrackingProgress
+with live_display("nightly", 20) as show:
+    show(TrackingProgress({"A": {"queued": 5}}, 0, 20, {}, None))
+    sys.stdin.read()
+"""
+
+
+def test_lines_reach_a_pipe_while_the_campaign_runs() -> None:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, "-c", FOLLOW],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=buffered,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        patience = threading.Timer(PATIENCE_S, process.kill)
+        patience.start()
+        lines = [process.stdout.readline() for _ in range(2)]
+        running = process.poll() is None
+        patience.cancel()
+        process.stdin.close()
+    assert running
+    assert lines[0] == "nightly\n"
+    assert "0 of 20 measured" in lines[1]
 
 
 def test_result_for_programs_stays_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,9 @@ from starlette.routing import Route
 
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 from treehammer.web.core.client_limits import ClientLimits
+from treehammer.web.core.responses import AsciiJSONResponse, RequestRefusedError
 from treehammer.web.service import connection_guard, service_process, tls_listener
+from treehammer.web.service.request_guard import RequestGuard
 
 #: Shortened timeouts of the service, and the patience of the tests.
 HEADER_TIMEOUT_S, KEEP_ALIVE_S, READ_TIMEOUT_S, CHECK_INTERVAL_S = 0.4, 0.4, 0.8, 0.1
@@ -42,15 +44,20 @@ async def _answer(request: Request) -> Response:
     return PlainTextResponse(str(len(await request.body())))
 
 
+def _refuse(_request: Request, refusal: RequestRefusedError) -> Response:
+    return AsciiJSONResponse(refusal.body, refusal.status, refusal.headers)
+
+
 class TlsServer:
     """A TLS server with its clients."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, behind_proxy: bool = False) -> None:
         authority = CertificateAuthority(folder)
         self._context = ssl.create_default_context(cafile=str(authority.ca))
         routes = [Route("/{path:path}", _answer, methods=["GET", "POST"])]
         self.guard = connection_guard.ConnectionGuard(ClientLimits(), lambda _address: False)
-        config = service_process.configure_uvicorn(Starlette(routes=routes), self.guard)
+        app = RequestGuard(Starlette(routes=routes), ClientLimits(), _refuse)
+        config = service_process.configure_uvicorn(app, self.guard, behind_proxy=behind_proxy)
         config.ssl = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         config.ssl.load_cert_chain(*authority.issue_server_certificate())
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -96,10 +103,13 @@ class TlsServer:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TlsServer]:
+def server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[TlsServer]:
+    """A server with short timeouts; the parameter is whether it is behind a proxy."""
     for name in ("HEADER_TIMEOUT_S", "KEEP_ALIVE_S", "READ_TIMEOUT_S", "CHECK_INTERVAL_S"):
         monkeypatch.setattr(connection_guard, name, globals()[name])
-    server = TlsServer(tmp_path)
+    server = TlsServer(tmp_path, behind_proxy=getattr(request, "param", False))
     yield server
     server.close()
 
@@ -160,6 +170,34 @@ def test_endless_headers_are_cut_off(server: TlsServer) -> None:
     client = server.connect()
     client.sendall(HEAD)
     assert is_cut_off(client, b"X: y\r\n" * 10_000)
+
+
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+#: Bodies that end elsewhere for a proxy in front that reads the headers differently.
+AMBIGUOUS = {
+    "length and chunks": b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    % (5 + len(SMUGGLED)),
+    "chunks and length": b"Transfer-Encoding: chunked\r\nContent-Length: %d\r\n\r\n0\r\n\r\n"
+    % (5 + len(SMUGGLED)),
+    "two lengths": b"Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED),
+    "unknown coding": b"Transfer-Encoding: xchunked\r\n\r\n",
+    "coding behind a space": b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    "signed length": b"Content-Length: +0\r\n\r\n",
+    "signed chunk": b"Transfer-Encoding: chunked\r\n\r\n+0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("server", [False, True], ids=["h11", "httptools"], indirect=True)
+@pytest.mark.parametrize("headers", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_ambiguous_body_smuggles_no_request(server: TlsServer, headers: bytes) -> None:
+    client = server.connect()
+    client.sendall(HEAD + headers + SMUGGLED)
+    received = b""
+    with suppress(OSError):
+        while part := client.recv(10_000):
+            received += part
+    assert received.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 ")), received
+    assert received.count(b"HTTP/1.1 ") == 1, "the connection ends"
 
 
 def test_too_large_headers_get_400(server: TlsServer) -> None:

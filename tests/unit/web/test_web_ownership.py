@@ -121,14 +121,17 @@ def test_other_groups_cannot_change_a_campaign(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
     assert upload(service, alice, JOB).status_code == 200
-    answer = upload(service, mallory, replace(JOB, state="cancelled"))
-    assert answer.status_code == 403
-    assert "belongs to another group" in answer.json()["error"]
+    cancelled, renamed = replace(JOB, state="cancelled"), replace(CAMPAIGN, name="mine")
+    for jobs, campaign in (([cancelled], CAMPAIGN), ([], renamed)):
+        answer = upload(service, mallory, *jobs, campaign=campaign)
+        assert answer.status_code == 403
+        assert "belongs to another group" in answer.json()["error"]
     stolen = upload(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1"))
     assert stolen.status_code == 422
     assert "job j1 is one of another campaign" in stolen.json()["error"]
     with Store.open(service.url) as store:
         assert [job.state for job in store.jobs("c1")] == ["running"]
+        assert [campaign.name for campaign in store.campaigns()] == ["nightly"]
 
 
 @pytest.mark.parametrize("has_key", [True, False])

@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,34 @@ def fetch_serial_number(certificate: ServerCertificate, ca: Path) -> int:
             shown = speaking.getpeercert() or {}
         thread.join()
         return int(str(shown["serialNumber"]), 16)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    certificate = ServerCertificate(*authority.issue_server_certificate())
+    # Otherwise the security level of this OpenSSL would refuse them as well.
+    certificate.context.set_ciphers("ALL:@SECLEVEL=0")
+    for version, name in ((ssl.TLSVersion.TLSv1_2, "TLSv1.2"), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")):
+        assert shake_hands(certificate, authority.ca, version) == name
+    for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
+        with pytest.raises(ssl.SSLError, match="UNSUPPORTED_PROTOCOL"):
+            shake_hands(certificate, authority.ca, version)
+
+
+def shake_hands(certificate: ServerCertificate, ca: Path, version: ssl.TLSVersion) -> str | None:
+    """Shake hands in memory with a client that speaks one version; return the agreed one."""
+    context = ssl.create_default_context(cafile=str(ca))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(down, up, server_hostname="127.0.0.1")
+    server = certificate.context.wrap_bio(up, down, server_side=True)
+    for _ in range(3):
+        for side in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return client.version()
 
 
 def advance_modification_time(*files: Path) -> None:

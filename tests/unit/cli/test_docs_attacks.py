@@ -1,0 +1,44 @@
+"""Tests that the documentation names exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+from demo_checkout import REPOSITORY
+
+#: ``tests/FOLDER/test_FILE.py::test_NAME`` in a page.
+_TEST_REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def test_documented_tests_exist() -> None:
+    found = {
+        page.name: _TEST_REFERENCE.findall(page.read_text(encoding="utf-8"))
+        for page in (REPOSITORY / "docs").rglob("*.md")
+    }
+    missing = [
+        f"{page}: {path}::{name}"
+        for page, references in found.items()
+        for path, name in references
+        if name not in _list_tests(path)
+    ]
+    assert not missing
+    assert len(found["attacks.md"]) > 50
+
+
+def test_every_attack_names_a_test() -> None:
+    page = (REPOSITORY / "docs" / "attacks.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    lacking = [row for row in rows if not _TEST_REFERENCE.search(row) and "| before |" not in row]
+    assert not lacking
+
+
+@cache
+def _list_tests(path: str) -> frozenset[str]:
+    file = REPOSITORY / path
+    if not file.is_file():
+        return frozenset()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in tree.body if isinstance(node, functions))
