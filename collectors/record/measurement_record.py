@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from dataclasses import InitVar, dataclass, field
-from typing import AbstractSet, Any, Dict, List, Mapping, Sequence
+from typing import AbstractSet, Any, Dict, Iterable, List, Mapping, Sequence
 
 from .day_numbers import DAY_US, epoch_day_to_number
 from .metric_catalogue import CATALOGUE, Metric, Value
@@ -132,7 +132,10 @@ def _find_field_problems(
     values: Mapping[str, Any], extras: Mapping[str, Any], checked: AbstractSet[str] = frozenset()
 ) -> List[str]:
     problems = []
-    left = [name for name in values if name not in checked] if checked else values
+    left: Iterable[str] = values
+    if checked:
+        # Rows of a checked batch usually have nothing else.
+        left = () if values.keys() <= checked else [one for one in values if one not in checked]
     for name in left:
         value = values[name]
         check = _CHECKS.get(name)

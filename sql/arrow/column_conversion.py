@@ -69,9 +69,12 @@ def _convert_int(column: pa.Array) -> _Converted:
 
 def _convert_float(column: pa.Array) -> _Converted:
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        column = _replace_nan(column.cast(pa.float64(), safe=False))
+        column = column.cast(pa.float64(), safe=False)
     else:
         raise ColumnTypeError(str(column.type))
+    if pc.all(pc.is_finite(column)).as_py() is not False:  # nearly always
+        return column, np.zeros(len(column), bool), ""
+    column = _replace_nan(column)
     wrong = to_mask(pc.invert(pc.is_finite(column)))
     return _set_null(column, wrong), wrong, "must be a finite number"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
 
@@ -105,25 +107,53 @@ def _restore_texts(step: Any) -> Any:
 def _list_rows(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
     """Yield the catalogue's values and the known extras of each row."""
     columns = {
-        name: _list_values(column, _EMPTY_TEXTS.get(name))
+        name: list_values(column, _EMPTY_TEXTS.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
         if name != OPERATIONS_COLUMN
-        if column.null_count < len(column) or name in _EMPTY_TEXTS
     }
     all_extras = {
         name.removeprefix(EXTRA_PREFIX): columns.pop(name)
         for name in batch.schema.names
         if name in columns and name not in METRICS_BY_NAME
     }
+    names = tuple(columns)
     for row, cells in enumerate(zip(*columns.values(), strict=True)):
         extras = {n: column[row] for n, column in all_extras.items() if column[row] is not None}
-        yield dict(zip(columns, cells, strict=True)), extras
+        yield dict(zip(names, cells)), extras  # noqa: B905 - it takes longer with strict
 
 
-def _list_values(column: pa.Array, unknown: str | None) -> list[Any]:
+def list_values(column: pa.Array, unknown: str | None) -> list[Any]:
     """List the values of a column; equal texts are one object, hashed and compared only once."""
-    if not pa.types.is_string(column.type):
-        return cast("list[Any]", column.to_pylist())
-    encoded = column.dictionary_encode()
-    texts = encoded.dictionary.to_pylist()
-    return [unknown if index is None else texts[index] for index in encoded.indices.to_pylist()]
+    if column.null_count == len(column):
+        return [unknown] * len(column)
+    if pa.types.is_string(column.type):
+        encoded = column.dictionary_encode()
+        texts = [*encoded.dictionary.to_pylist(), unknown]
+        places = encoded.indices.fill_null(len(texts) - 1).to_numpy().tolist()
+        return list(map(texts.__getitem__, places))
+    if pa.types.is_list(column.type):
+        return _list_lists(column)
+    return _list_numbers(column)
+
+
+def _list_lists(column: pa.ListArray) -> list[list[Any] | None]:
+    numbers = _list_numbers(column.flatten())
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    ends = [0, *np.cumsum(lengths).tolist()]
+    return _set_unknown([numbers[start:end] for start, end in pairwise(ends)], column)
+
+
+def _list_numbers(column: pa.Array) -> list[Any]:
+    """List numbers or bools by NumPy, which takes a tenth of the time of Arrow's own list."""
+    if not column.null_count:
+        return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
+    filled = column.fill_null(pa.scalar(0).cast(column.type))
+    return _set_unknown(filled.to_numpy(zero_copy_only=False).tolist(), column)
+
+
+def _set_unknown(values: list[Any], column: pa.Array) -> list[Any]:
+    """Replace the values of a column that are unknown by None."""
+    if column.null_count:
+        for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            values[row] = None
+    return values

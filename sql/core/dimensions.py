@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import Any
 
 
@@ -33,12 +34,21 @@ class Dimension:
 
     def find_id(self, values: Mapping[str, Any]) -> int:
         """Return the number of this dimension's row for a measurement's values."""
-        return _hash_row(self.columns, tuple(map(values.__getitem__, self.columns)))
+        return self._find_hash(values)
 
+    @cached_property
+    def _find_hash(self) -> Callable[[Mapping[str, Any]], int]:
+        """Return the function that hashes this dimension's row and keeps the latest numbers."""
+        names = self.columns
 
-@lru_cache(maxsize=1 << 12)
-def _hash_row(names: tuple[str, ...], values: tuple[Any, ...]) -> int:
-    return hash_dimension_row(dict(zip(names, values, strict=True)))
+        @lru_cache(maxsize=1 << 12)
+        def hash_row(*row: Any) -> int:
+            return hash_dimension_row(dict(zip(names, row, strict=True)))
+
+        if len(names) == 1:
+            return lambda values: hash_row(values[names[0]])
+        pick = itemgetter(*names)
+        return lambda values: hash_row(*pick(values))
 
 
 def hash_dimension_row(row: Mapping[str, Any]) -> int:

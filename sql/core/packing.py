@@ -61,7 +61,7 @@ class DamagedValueError(ValueError):
 
 def pack_lists(lists: Mapping[str, Any]) -> bytes | None:
     """Pack the lists among these values; None if there are none."""
-    found = [lists.get(name) for name in PACKED_COLUMNS]
+    found = list(map(lists.get, PACKED_COLUMNS))
     lengths = [_UNKNOWN_LENGTH if one is None else len(one) for one in found]
     if max(lengths) == _UNKNOWN_LENGTH:
         return None

@@ -70,32 +70,27 @@ class DimensionWriter:
         #: Rows that this transaction has found or inserted.
         self.found: set[RowKey] = set()
 
-    def set_keys(
-        self,
-        connection: Connection,
-        rows: Sequence[dict[str, Any]],
-        contents: Sequence[Mapping[str, Value]],
-    ) -> None:
+    def set_keys(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
         """Insert missing rows, and set their ids in the measurements' rows.
 
         Args:
             connection: connection of a write transaction.
-            rows: of at most :data:`~.recording.BATCH_MEASUREMENTS` measurements, to complete.
-            contents: values of these measurements, as a database returns them.
+            rows: values of at most :data:`~.recording.BATCH_MEASUREMENTS` measurements, as a
+                database returns them; to complete.
         """
         needed: dict[RowKey, Mapping[str, Value]] = {}
         for dimension in DIMENSIONS:
-            name, key = dimension.name, dimension.key
-            for row, values in zip(rows, contents, strict=True):
-                row[key] = id_ = dimension.find_id(values)
-                needed[name, id_] = values
+            name, key, find_id = dimension.name, dimension.key, dimension.find_id
+            for row in rows:
+                row[key] = id_ = find_id(row)
+                needed[name, id_] = row
         self.insert_missing(connection, needed)
 
     def insert_missing(
         self, connection: Connection, needed: Mapping[RowKey, Mapping[str, Value]]
     ) -> None:
         """Insert the rows that are missing; each comes with the values of a measurement."""
-        unknown = [key for key in needed if key not in self._known]
+        unknown = [key for key in needed if key not in self._known and key not in self.found]
         if not unknown:
             return
         stored = _fetch_stored(connection, unknown)

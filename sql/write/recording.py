@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,12 +31,19 @@ from treehammer.sql.write import (
 )
 from treehammer.sql.write.dimension_rows import DimensionWriter
 
-#: Measurements per transaction; an IN list may hold 1000 on Oracle.
+#: Measurements that are looked up and inserted together; an IN list may hold 1000 on Oracle.
 BATCH_MEASUREMENTS = 500
+#: Measurements per transaction. The more share one, the fewer times a row of the roll-ups changes.
+TRANSACTION_MEASUREMENTS = 4 * BATCH_MEASUREMENTS
 
 _UNKNOWN_VALUES: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE), None)
-_FLOAT_COLUMNS = frozenset(metric.name for metric in CATALOGUE if metric.type == "float")
-_FLOAT_LIST_COLUMNS = frozenset(metric.name for metric in CATALOGUE if metric.type == "floats")
+_TEXT_COLUMNS, _FLOAT_COLUMNS, _FLOAT_LIST_COLUMNS = (
+    tuple(metric.name for metric in CATALOGUE if metric.type == kind)
+    for kind in ("text", "float", "floats")
+)
+_pick_texts, _pick_floats, _pick_float_lists = (
+    itemgetter(*names) for names in (_TEXT_COLUMNS, _FLOAT_COLUMNS, _FLOAT_LIST_COLUMNS)
+)
 
 _SELECT_IDS = sa.select(measurement.c.measurement_id).where(
     measurement.c.measurement_id.in_(sa.bindparam("ids", expanding=True))
@@ -76,39 +85,83 @@ def sum_results(parts: Iterable[AddResult]) -> AddResult:
 class _MeasurementContent:
     """Measurement in the database's representation, for comparing two of one identity."""
 
-    values: Mapping[str, Value]
+    values: dict[str, Any]
     extras: Mapping[str, float]
     operations: Sequence[OperationRow] = ()
 
 
-def add_batch(
-    connection: Connection, batch: Sequence[Measurement], dimensions: DimensionWriter | None
+def add_measurements(
+    connection: Connection,
+    measurements: Iterable[Measurement],
+    dimensions: DimensionWriter | None,
 ) -> AddResult:
-    """Write one batch of measurements inside the transaction of ``connection``.
+    """Write measurements inside the transaction of ``connection``.
 
     Without ``dimensions`` the result is only predicted.
     """
-    seen = _fetch_recorded(connection, [item.id for item in batch])
-    new: dict[str, _MeasurementContent] = {}
-    known: list[str] = []
-    conflicting: list[str] = []
-    marked: dict[str, str] = {}
-    for item in batch:
-        content = _normalize_content(item)
-        handed_in = _without_later_flags(content)
-        before = seen.setdefault(item.id, handed_in)
-        if before is handed_in:
-            new[item.id] = content
-        elif _is_same_content(before, handed_in):
-            known.append(item.id)
-            if handed_in is not content:  # copied from another store, with a later flag
-                marked[item.id] = str(content.values["implausible_reasons"])
-        else:
-            conflicting.append(item.id)
-    if dimensions is not None:
-        _insert_measurements(connection, new, dimensions)
-        quality_flags.copy_flags(connection, marked)
-    return AddResult(len(new), len(known), tuple(conflicting), tuple(known))
+    writer = _TransactionWriter(connection, dimensions)
+    added = sum_results(
+        writer.add_batch(batch) for batch in split_batches(measurements, BATCH_MEASUREMENTS)
+    )
+    writer.finish()
+    return added
+
+
+def split_batches(measurements: Iterable[Measurement], size: int) -> Iterator[list[Measurement]]:
+    """Split measurements into lists of at most ``size``."""
+    waiting = iter(measurements)
+    while batch := list(islice(waiting, size)):
+        yield batch
+
+
+class _TransactionWriter:
+    """Writes batches of measurements, and at the end all that their roll-ups add up to.
+
+    Args:
+        connection: connection of the transaction.
+        dimensions: of the transaction; None to predict the results only.
+    """
+
+    def __init__(self, connection: Connection, dimensions: DimensionWriter | None) -> None:
+        self._connection, self._dimensions = connection, dimensions
+        self._sums = rollups.RollupSums()
+        # Identity -> reasons with a flag, of known measurements copied from another store.
+        self._marked: dict[str, str] = {}
+
+    def add_batch(self, batch: Sequence[Measurement]) -> AddResult:
+        """Write one batch, except for its roll-ups."""
+        new: dict[str, _MeasurementContent] = {}
+        added = self._sort_batch(batch, new)
+        if self._dimensions is not None and new:
+            _insert_measurements(self._connection, new, self._dimensions, self._sums)
+        return added
+
+    def finish(self) -> None:
+        """Write the roll-ups, and then the flags, which change them."""
+        if self._dimensions is not None:
+            self._sums.write(self._connection)
+            quality_flags.copy_flags(self._connection, self._marked)
+
+    def _sort_batch(
+        self, batch: Sequence[Measurement], new: dict[str, _MeasurementContent]
+    ) -> AddResult:
+        """Find the new ones among measurements, and compare the others with what is stored."""
+        seen = _fetch_recorded(self._connection, [item.id for item in batch])
+        known: list[str] = []
+        conflicting: list[str] = []
+        for item in batch:
+            content = _normalize_content(item)
+            handed_in = _without_later_flags(content)
+            before = seen.setdefault(item.id, handed_in)
+            if before is handed_in:
+                new[item.id] = content
+            elif _is_same_content(before, handed_in):
+                known.append(item.id)
+                if handed_in is not content:  # copied from another store, with a later flag
+                    self._marked[item.id] = str(content.values["implausible_reasons"])
+            else:
+                conflicting.append(item.id)
+        return AddResult(len(new), len(known), tuple(conflicting), tuple(known))
 
 
 def _is_same_content(one: _MeasurementContent, other: _MeasurementContent) -> bool:
@@ -160,19 +213,17 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
 
     Records from before the storage site was recorded read that of their own site.
     """
-    kept: dict[str, Any] = {**_UNKNOWN_VALUES, **item.values}
-    for name, value in item.values.items():
-        kind = type(value)
-        if kind is float:
-            continue  # as most values
-        if kind is str:
-            if not value:
-                kept[name] = None
-        elif kind is int:
-            if name in _FLOAT_COLUMNS:
-                kept[name] = float(kept[name])
-        elif kind is list and name in _FLOAT_LIST_COLUMNS:
-            kept[name] = list(map(float, kept[name]))
+    # Imported measurements have every name, so that they can be copied as a whole.
+    is_complete = len(item.values) == len(_UNKNOWN_VALUES)
+    kept: dict[str, Any] = {**item.values} if is_complete else {**_UNKNOWN_VALUES, **item.values}
+    # Few values change: to look at those of one kind together is faster than at each by its name.
+    if "" in _pick_texts(kept):
+        kept |= {name: kept[name] or None for name in _TEXT_COLUMNS}
+    if int in map(type, _pick_floats(kept)):
+        kept |= {name: float(kept[name]) for name in _FLOAT_COLUMNS if kept[name] is not None}
+    if int in map(type, chain.from_iterable(filter(None, _pick_float_lists(kept)))):
+        lists = ((name, kept[name]) for name in _FLOAT_LIST_COLUMNS)
+        kept |= {name: list(map(float, one)) for name, one in lists if one}
     kept["storage_site"] = kept["storage_site"] or kept["site"]
     extras = {name: float(value) for name, value in item.extras.items()}
     operations = [operation_recording.normalize_operation(row) for row in item.operations]
@@ -229,24 +280,30 @@ def _without_later_flags(content: _MeasurementContent) -> _MeasurementContent:
 
 
 def _insert_measurements(
-    connection: Connection, new: Mapping[str, _MeasurementContent], dimensions: DimensionWriter
+    connection: Connection,
+    new: Mapping[str, _MeasurementContent],
+    dimensions: DimensionWriter,
+    sums: rollups.RollupSums,
 ) -> None:
-    if not new:
-        return
-    contents = [content.values for content in new.values()]
-    rows: list[dict[str, Any]] = [{**one, PASSES_COLUMN: pack_lists(one)} for one in contents]
-    dimensions.set_keys(connection, rows, contents)
+    # The values themselves become the rows: to copy them takes longer than anything else here.
+    rows = [content.values for content in new.values()]
+    for row in rows:
+        row[PASSES_COLUMN] = pack_lists(row)
+    dimensions.set_keys(connection, rows)
     backend_of(connection.engine).insert_rows(connection, measurement, rows)
-    rollups.add_to_rollups(connection, rows)
+    for row in rows:
+        sums.add(row)
     _insert_extras(connection, new)
     operations = {id_: content.operations for id_, content in new.items() if content.operations}
     if operations:
         operation_recording.insert_operations(connection, operations)
-        subjects = (row[SUBJECT.key] for row in rows)
-        owners = zip(subjects, new.values(), strict=True)
         operation_rollups.add_to_rollups(
             connection,
-            ((subject, one.values, one.operations) for subject, one in owners if one.operations),
+            (
+                (one.values[SUBJECT.key], one.values, one.operations)
+                for one in new.values()
+                if one.operations
+            ),
         )
 
 

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -74,7 +75,7 @@ class RollupKey(NamedTuple):
 LastValues = tuple[int, ...]
 
 
-class _RollupSums:
+class _KeySums:
     """Sums over many measurements of one key, and the last one if they are good."""
 
     def __init__(self) -> None:
@@ -85,8 +86,7 @@ class _RollupSums:
     def add(self, values: Mapping[str, Any]) -> None:
         mine = self.sums
         mine[0] += 1
-        for place, name in _METRIC_PLACES:
-            value = values[name]
+        for place, value in zip(_METRIC_PLACES, _pick_metrics(values), strict=True):
             if value is not None and -MAX_CREDIBLE <= value <= MAX_CREDIBLE:
                 real = float(value)
                 mine[place] += 1
@@ -121,8 +121,9 @@ class _RollupSums:
 
 _METRIC_COLUMNS = tuple((*rollup_column_names(name), name) for name in ROLLUP_METRICS)
 _ADDED_COLUMNS = ("measurements", *(name for *three, _ in _METRIC_COLUMNS for name in three))
-#: Place of a metric's first column among the added ones, and its name.
-_METRIC_PLACES = tuple((1 + 3 * number, name) for number, name in enumerate(ROLLUP_METRICS))
+#: Place of each metric's first column among the added ones.
+_METRIC_PLACES = tuple(range(1, len(_ADDED_COLUMNS), 3))
+_pick_metrics = itemgetter(*ROLLUP_METRICS)
 _MORE_NAMES = tuple(f"more_{name}" for name in _ADDED_COLUMNS)
 _NEW_LAST_NAMES = tuple(f"new_{name}" for name in LAST_COLUMNS)
 _NO_LAST = (None,) * len(LAST_COLUMNS)
@@ -155,30 +156,38 @@ def rollup_key(row: Mapping[str, Any]) -> RollupKey:
     return RollupKey(row["day"], row["subject_id"], kind, label_outcome(row))
 
 
-def add_to_rollups(connection: Connection, measured: Iterable[Mapping[str, Any]]) -> None:
-    """Add new measurements with the numbers of their dimensions, inside the write transaction."""
-    sums: defaultdict[RollupKey, _RollupSums] = defaultdict(_RollupSums)
-    for row in measured:
+class RollupSums:
+    """Sums over the new measurements of a transaction, by the key of their row."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[RollupKey, _KeySums] = defaultdict(_KeySums)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a measurement with the numbers of its dimensions."""
         key = rollup_key(row)
-        sums[key].add(row)
+        mine = self._sums[key]
+        mine.add(row)
         if key.outcome == Outcome.GOOD:
-            sums[key].add_last(row)
-    known = dict(_fetch_known(connection, sums))
-    old, new = [], []
-    for key, one in sums.items():
-        if key in known:
-            one.merge_row(*known[key])
-            more = dict(zip(_MORE_NAMES, one.sums, strict=True)) | one.last_parameters
-            old.append({**key_parameters(key._asdict()), **more, "reads": one.histogram})
-        else:
-            first = dict(zip(_ADDED_COLUMNS, one.sums, strict=True))
-            last = dict(zip(LAST_COLUMNS, one.last or _NO_LAST, strict=True))
-            new.append({**key._asdict(), **first, **last, HISTOGRAM_COLUMN: one.histogram})
-    backend = backend_of(connection.engine)
-    if old:
-        backend.execute_rows(connection, _ADD_SUMS, old)
-    if new:
-        backend.insert_rows(connection, rollup_day, new)
+            mine.add_last(row)
+
+    def write(self, connection: Connection) -> None:
+        """Add the sums to the rows, inside the write transaction."""
+        known = dict(_fetch_known(connection, self._sums))
+        old, new = [], []
+        for key, one in self._sums.items():
+            if key in known:
+                one.merge_row(*known[key])
+                more = dict(zip(_MORE_NAMES, one.sums, strict=True)) | one.last_parameters
+                old.append({**key_parameters(key._asdict()), **more, "reads": one.histogram})
+            else:
+                first = dict(zip(_ADDED_COLUMNS, one.sums, strict=True))
+                last = dict(zip(LAST_COLUMNS, one.last or _NO_LAST, strict=True))
+                new.append({**key._asdict(), **first, **last, HISTOGRAM_COLUMN: one.histogram})
+        backend = backend_of(connection.engine)
+        if old:
+            backend.execute_rows(connection, _ADD_SUMS, old)
+        if new:
+            backend.insert_rows(connection, rollup_day, new)
 
 
 def _fetch_known(
@@ -241,7 +250,7 @@ def _rebuild_rows(connection: Connection, owner: Owner | None) -> None:
     # Databases cannot add lists.
     found = _sum_histograms(connection, measured)
     for key, last in _find_last(connection, measured).items():
-        found.setdefault(key, _RollupSums()).last = last
+        found.setdefault(key, _KeySums()).last = last
     waiting = (
         {**key_parameters(key._asdict()), "reads": one.histogram, **one.last_parameters}
         for key, one in found.items()
@@ -278,17 +287,17 @@ def _find_last(
 
 def _sum_histograms(
     connection: Connection, measured: sa.ColumnElement[bool]
-) -> dict[RollupKey, _RollupSums]:
+) -> dict[RollupKey, _KeySums]:
     """Sum the latency histograms."""
     # Decoded here, because a database may return many equal histograms.
     text = sa.type_coerce(measurement.c[HISTOGRAM_COLUMN], sa.Text)
     query = sa.select(*_key_expressions(), text).where(
         measured, measurement.c[HISTOGRAM_COLUMN].is_not(None)
     )
-    found: dict[RollupKey, _RollupSums] = {}
+    found: dict[RollupKey, _KeySums] = {}
     with connection.execute(query.execution_options(yield_per=CHUNK)) as rows:
         for *key, packed in rows:
-            mine = found.setdefault(RollupKey(*key), _RollupSums())
+            mine = found.setdefault(RollupKey(*key), _KeySums())
             for place, reads in parse_bins(packed):
                 mine.reads[place] += reads
     return found

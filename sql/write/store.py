@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
-from itertools import islice
 from typing import Self
 
 import sqlalchemy as sa
@@ -51,7 +50,13 @@ from treehammer.sql.write.quarantine import (
     apply_change,
     count_scope,
 )
-from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult, add_batch, sum_results
+from treehammer.sql.write.recording import (
+    TRANSACTION_MEASUREMENTS,
+    AddResult,
+    add_measurements,
+    split_batches,
+    sum_results,
+)
 from treehammer.sql.write.retention import PruneResult
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult, apply_upload
 
@@ -91,8 +96,8 @@ class Store(ResultsReader):
     ) -> AddResult:
         """Write measurements, each exactly once however often it arrives.
 
-        They are written in transactions of :data:`~.recording.BATCH_MEASUREMENTS`. After an error
-        all earlier batches are kept, and adding everything again is harmless.
+        They are written in transactions of :data:`~.recording.TRANSACTION_MEASUREMENTS`. After an
+        error all earlier ones are kept, and adding everything again is harmless.
 
         Args:
             measurements: to write.
@@ -103,7 +108,7 @@ class Store(ResultsReader):
         """
         left = tuple(deliveries)
         results: list[AddResult] = []
-        for batch in _split_batches(measurements):
+        for batch in split_batches(measurements, TRANSACTION_MEASUREMENTS):
             results.append(self._add_batch(batch, left))
             left = ()
         return sum_results(results)
@@ -126,7 +131,7 @@ class Store(ResultsReader):
         with write_transaction(self._engine) as connection:
             if deliveries:
                 record_deliveries(connection, deliveries)
-            added = add_batch(connection, batch, dimensions)
+            added = add_measurements(connection, batch, dimensions)
         cache.update(dimensions.found)
         return added
 
@@ -137,9 +142,7 @@ class Store(ResultsReader):
         was not written.
         """
         with read_transaction(self._engine) as connection:
-            return sum_results(
-                add_batch(connection, batch, None) for batch in _split_batches(measurements)
-            )
+            return add_measurements(connection, measurements, None)
 
     # Campaigns, jobs, attempts
 
@@ -286,9 +289,3 @@ class Store(ResultsReader):
         """Insert rows of counts; existing rows stay unchanged."""
         with write_transaction(self._engine) as connection:
             insert_missing_rows(connection, schema.instruction_count, rows)
-
-
-def _split_batches(measurements: Iterable[Measurement]) -> Iterator[list[Measurement]]:
-    waiting = iter(measurements)
-    while batch := list(islice(waiting, BATCH_MEASUREMENTS)):
-        yield batch

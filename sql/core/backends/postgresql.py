@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.core import database_errors
 from treehammer.sql.core.backends.generic import CONNECT_TIMEOUT_S, AccessMode, Backend
+from treehammer.sql.core.column_types import REAL, NumberList, StoredText
 from treehammer.sql.core.compiled_statements import Row, compile_statement, insert_into
 from treehammer.sql.core.database_errors import display_url
 
@@ -26,6 +28,16 @@ _WRITER_LOCK_ID = int.from_bytes(b"treehamm", "big")
 _REQUIRE_DURABLE_COMMIT = (
     "SELECT set_config('synchronous_commit', 'on', true) "
     "WHERE current_setting('synchronous_commit') = 'off'"
+)
+
+#: Type of a column -> that of the server.
+_COPY_TYPES: tuple[tuple[type[Any], str], ...] = (
+    (sa.BigInteger, "int8"),
+    (type(REAL), "float8"),
+    (sa.Boolean, "bool"),
+    (sa.LargeBinary, "bytea"),
+    (StoredText, "text"),
+    (NumberList, "text"),
 )
 
 _IDENTITY_QUERY = (
@@ -75,11 +87,13 @@ class PostgreSQLBackend(Backend):
         compiled = compile_statement(insert_into(table), dialect, "format")
         preparer = connection.dialect.identifier_preparer
         columns = ", ".join(preparer.format_column(column) for column in table.c)
-        statement = f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN"
+        # As text, numbers would be written here digit by digit, and read again by the server.
+        statement = f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN (FORMAT BINARY)"
         driver: Any = connection.connection.driver_connection
         errors: Any = connection.dialect.loaded_dbapi
         try:
             with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                copy.set_types(_list_copy_types(table))
                 for row in compiled.bind(rows):
                     copy.write_row(row)
         except errors.Error as error:
@@ -112,6 +126,15 @@ class PostgreSQLBackend(Backend):
                 where=display_url(connection.engine.url),
                 hint="Make another: CREATE DATABASE NAME ENCODING 'UTF8' TEMPLATE template0.",
             )
+
+
+@lru_cache
+def _list_copy_types(table: sa.Table) -> list[str]:
+    """List the server's types of a table's columns, which binary values must have exactly."""
+    return [
+        next(name for kind, name in _COPY_TYPES if isinstance(column.type, kind))
+        for column in table.c
+    ]
 
 
 def libpq_options(url: URL) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Validation of whole columns: it finds none valid that holds an invalid value."""
+"""Validation and conversion of whole columns, as if each value were taken alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treehammer.collectors.record.measurement_record import (
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
 from treehammer.sql.arrow.arrow_schema import ARROW_TYPES
-from treehammer.sql.arrow.measurement_parsing import find_valid_columns
+from treehammer.sql.arrow.measurement_parsing import find_valid_columns, list_values
 
 #: Values of each kind that fit its type, valid for some metrics and invalid for others.
 CANDIDATES: dict[str, list[Any]] = {
@@ -61,3 +61,15 @@ def test_checked_values_are_not_checked_again() -> None:
     del values["job_id"]
     with pytest.raises(RecordError, match="job_id is missing"):
         Measurement(values, checked={"events", "cpu_per_event_s"})
+
+
+@pytest.mark.parametrize("kind", ARROW_TYPES)
+def test_listed_values_equal_those_of_arrow(kind: str) -> None:
+    some = [one for one in CANDIDATES[kind] if "nan" not in str(one)]
+    for values in (some, [None, *some, None], [None, None], []):
+        column = pa.array(values, ARROW_TYPES[kind])
+        for part in (column, column.slice(1), column.slice(1, 2)):
+            listed = list_values(part, None)
+            assert listed == part.to_pylist()
+            assert list(map(type, listed)) == list(map(type, part.to_pylist()))
+    assert list_values(pa.array(["a", None, "a"]), "") == ["a", "", "a"]

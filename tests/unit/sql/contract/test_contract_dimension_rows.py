@@ -73,7 +73,7 @@ def test_rolled_back_rows_are_not_known(
         raise RuntimeError("no power")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rollups, "add_to_rollups", fail)
+        patch.setattr(rollups.RollupSums, "write", fail)
         with pytest.raises(RuntimeError, match="no power"):
             store.add([make_measurement()])
     assert not dimension_rows.cache_of(engine)

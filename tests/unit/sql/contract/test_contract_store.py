@@ -24,7 +24,7 @@ from measurement_factory import (
     make_job_row,
     make_measurement,
 )
-from store_helpers import read_rows, run_script
+from store_helpers import find_rollup_differences, read_rows, run_script
 
 import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TEXT, MAX_TEXT
@@ -192,6 +192,22 @@ def test_several_batches(store: Store) -> None:
     some = [make_measurement(job=f"job {n}") for n in range(2 * BATCH_MEASUREMENTS + 3)]
     assert store.add(iter(some)) == AddResult(len(some), 0)
     assert store.add(iter(some)) == AddResult(0, len(some))
+
+
+def test_batches_of_one_transaction_see_each_other(store: Store) -> None:
+    some = [make_measurement(job=f"job {n}", plausible=True) for n in range(BATCH_MEASUREMENTS)]
+    flag = "bad replica: torn"
+    flagged = make_measurement(job="job 0", plausible=False, implausible_reasons=flag)
+    other = make_measurement(job="job 2", plausible=True, host="elsewhere")
+    added = store.add([*some, some[1], flagged, other])
+    assert added == AddResult(BATCH_MEASUREMENTS, 2, (other.id,))
+    marked = {
+        row["job_id"]: row["implausible_reasons"]
+        for row in store.measurements(EVERYTHING, ["job_id", "plausible", "implausible_reasons"])
+        if not row["plausible"]
+    }
+    assert marked == {"job 0": flag}
+    assert not find_rollup_differences(store)
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
