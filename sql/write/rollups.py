@@ -98,8 +98,7 @@ class _KeySums:
 
     def add_last(self, values: Mapping[str, Any]) -> None:
         """Keep the last one of good measurements."""
-        last = values["started_us"], *(values[name] for name in LAST_COLUMNS[1:])
-        self.last = max(self.last, last)
+        self.last = max(self.last, _pick_last(values))
 
     def merge_row(self, last: LastValues, histogram: Sequence[int]) -> None:
         """Add last measurement and histogram of an existing row."""
@@ -127,6 +126,7 @@ _pick_metrics = itemgetter(*ROLLUP_METRICS)
 _MORE_NAMES = tuple(f"more_{name}" for name in _ADDED_COLUMNS)
 _NEW_LAST_NAMES = tuple(f"new_{name}" for name in LAST_COLUMNS)
 _NO_LAST = (None,) * len(LAST_COLUMNS)
+_pick_last = itemgetter("started_us", *LAST_COLUMNS[1:])
 
 _KEY_COLUMNS = tuple(rollup_day.c[name] for name in RollupKey._fields)
 _LAST_COLUMNS = tuple(rollup_day.c[name] for name in LAST_COLUMNS)
@@ -200,12 +200,8 @@ def _fetch_known(
         for row in backend.fetch_rows(connection, _SELECT_KNOWN, parameters):
             *values, text = row
             if (key := RollupKey(*values[: len(_KEY_COLUMNS)])) in wanted:
-                yield key, (_known_last(values[len(_KEY_COLUMNS) :]), decode_numbers(text))
-
-
-def _known_last(values: Sequence[int | None]) -> LastValues:
-    """Return the values of the last measurement; () if there is none."""
-    return tuple(value for value in values if value is not None)
+                last = values[len(_KEY_COLUMNS) :]
+                yield key, (() if last[0] is None else tuple(last), decode_numbers(text))
 
 
 # Aggregation over measurements: source of every row, and its verification.
