@@ -15,23 +15,44 @@
 namespace treehammer {
 
 class TreeChecksum : public ValueHashes {
+   using Feeding = void (*)(uint64_t &hash, const void *holder, std::size_t);
+
+   template <typename T>
+   static void FeedLeaf(uint64_t &hash, const void *holder, std::size_t)
+   {
+      const auto *leaf = static_cast<const TLeaf *>(holder);
+      FeedNumbers(hash, static_cast<const T *>(leaf->GetValuePointer()), leaf->GetLen());
+   }
+
+   static void FeedText(uint64_t &hash, const void *holder, std::size_t)
+   {
+      FeedValue(hash, std::string(static_cast<char *>(static_cast<const TLeaf *>(holder)->GetValuePointer())));
+   }
+
+   template <typename T>
+   static void FeedObject(uint64_t &hash, const void *holder, std::size_t)
+   {
+      FeedValue(hash, *reinterpret_cast<const T *>(static_cast<const TBranchElement *>(holder)->GetObject()));
+   }
+
+   void Add(const std::string &name, const char *kind, const void *holder, Feeding feed)
+   {
+      fLeaves.push_back({name, kind, [holder] { return holder; }, feed});
+   }
+
    template <typename T>
    bool CoverNumbers(TLeaf *leaf, const std::string &name, const char *type)
    {
       if (std::strcmp(leaf->GetTypeName(), type) != 0)
          return false;
-      fLeaves.push_back({name, KindOf<T>(), 0, [leaf](uint64_t &hash) {
-                            FeedNumbers(hash, static_cast<const T *>(leaf->GetValuePointer()), leaf->GetLen());
-                         }});
+      Add(name, KindOf<T>(), leaf, FeedLeaf<T>);
       return true;
    }
 
    bool CoverPlain(TLeaf *leaf, const std::string &name)
    {
       if (std::strcmp(leaf->ClassName(), "TLeafC") == 0) {
-         fLeaves.push_back({name, KindOf<std::string>(), 0, [leaf](uint64_t &hash) {
-                               FeedValue(hash, std::string(static_cast<char *>(leaf->GetValuePointer())));
-                            }});
+         Add(name, KindOf<std::string>(), leaf, FeedText);
          return true;
       }
       return CoverNumbers<Bool_t>(leaf, name, "Bool_t") || CoverNumbers<Char_t>(leaf, name, "Char_t") ||
@@ -49,9 +70,7 @@ class TreeChecksum : public ValueHashes {
    {
       if (!type->GetTypeInfo() || *type->GetTypeInfo() != typeid(T))
          return false;
-      fLeaves.push_back({branch->GetName(), KindOf<T>(), 0, [branch](uint64_t &hash) {
-                            FeedValue(hash, *reinterpret_cast<const T *>(branch->GetObject()));
-                         }});
+      Add(branch->GetName(), KindOf<T>(), branch, FeedObject<T>);
       return true;
    }
 

@@ -15,19 +15,27 @@ class NTupleChecksum : public ValueHashes {
    static bool Is(const std::string &text, const char *start) { return text.rfind(start, 0) == 0; }
 
    template <typename T>
+   static void FeedFixed(uint64_t &hash, const void *holder, std::size_t length)
+   {
+      FeedNumbers(hash, static_cast<const T *>(holder), length);
+   }
+
+   template <typename T>
+   static void FeedCollection(uint64_t &hash, const void *holder, std::size_t)
+   {
+      FeedValue(hash, *static_cast<const T *>(holder));
+   }
+
+   template <typename T>
    void CoverFixed(const std::string &name, const Locate &where, std::size_t length)
    {
-      fLeaves.push_back({name, KindOf<T>(), 0, [where, length](uint64_t &hash) {
-                            FeedNumbers(hash, static_cast<const T *>(where()), length);
-                         }});
+      fLeaves.push_back({name, KindOf<T>(), where, FeedFixed<T>, length});
    }
 
    template <typename T>
    void Cover(const std::string &name, const Locate &where)
    {
-      fLeaves.push_back({name, KindOf<T>(), 0, [where](uint64_t &hash) {
-                            FeedValue(hash, *static_cast<const T *>(where()));
-                         }});
+      fLeaves.push_back({name, KindOf<T>(), where, FeedCollection<T>});
    }
 
    /// Cover one number, an array of numbers, or collections of numbers in memory.
