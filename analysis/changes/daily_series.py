@@ -8,8 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
-from scipy.sparse import linalg
 
 Values = npt.NDArray[np.float64]
 
@@ -102,6 +100,9 @@ def adjust_for_items(
     if whole and len(np.unique(items * len(known) + columns)) == len(values):
         totals = np.bincount(columns, weights=values)
         return known, totals / count - values.mean()
+    from scipy import sparse  # takes 0.2 s to load, and whole tables do not need it
+    from scipy.sparse import linalg
+
     rows = np.arange(len(values))
     design = sparse.coo_array(
         (

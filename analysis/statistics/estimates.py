@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from statistics import fmean
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special  # scipy.stats takes 0.5 s more to load
 
 from treehammer.analysis.statistics.verdict import (
     ALPHA,
@@ -62,11 +63,22 @@ class Estimate:
 
     def interval(self, level: float = ALPHA) -> tuple[float, float]:
         """Compute the interval that misses the true mean with probability ``level``."""
-        half_width = -float(special.stdtrit(self.df, level / 2)) * self.se
+        half_width = -float(_load_special().stdtrit(self.df, level / 2)) * self.se
         return self.mean - half_width, self.mean + half_width
 
     def _tail(self, distance: float) -> float:
-        return float(special.stdtr(self.df, -distance / self.se))
+        return float(_load_special().stdtr(self.df, -distance / self.se))
+
+
+@cache
+def _load_special() -> ModuleType:
+    """Load SciPy's distributions, for which a service's start need not wait.
+
+    ``scipy.stats`` would take 0.5 s more.
+    """
+    from scipy import special
+
+    return special
 
 
 def estimate_mean(values: Collection[float]) -> Estimate | None:
@@ -277,7 +289,10 @@ def _power(
     units: npt.NDArray[np.int64], level: float, reach: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Compute the probability that a t test at a level finds an effect of ``reach`` errors."""
-    missed = special.nctdtr(units - 1, reach, -special.stdtrit(units - 1, level))
+    special = _load_special()
+    missed: npt.NDArray[np.float64] = special.nctdtr(
+        units - 1, reach, -special.stdtrit(units - 1, level)
+    )
     return np.subtract(1.0, np.nan_to_num(missed), dtype=np.float64)  # NaN is almost 0
 
 
@@ -299,7 +314,7 @@ def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | 
         Units that reach :data:`TARGET_POWER`; None beyond :data:`MAX_JOBS_NAMED`.
     """
     sum_of_squares = estimate.se**2 * n * estimate.df
-    spread = math.sqrt(sum_of_squares / float(special.chdtri(estimate.df, TARGET_POWER)))
+    spread = math.sqrt(sum_of_squares / float(_load_special().chdtri(estimate.df, TARGET_POWER)))
     # 'Same' must hold at both edges, and each may take half of the remaining risk.
     power = (1 + TARGET_POWER) / 2
 

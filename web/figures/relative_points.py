@@ -10,8 +10,6 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from treehammer.analysis.changes.daily_series import adjust_for_items
 from treehammer.sql.read.figure_query import FigureGroup
@@ -138,6 +136,9 @@ def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool
 
     Places that share no work, directly or through others, are fitted apart.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     works = {work: number for number, work in enumerate(dict.fromkeys(one.work for one in means))}
     keys = {key: number for number, key in enumerate(dict.fromkeys(one.key for one in means))}
     items = np.array([works[one.work] for one in means])
