@@ -47,7 +47,7 @@ def write_atomically(path: PathLike, text: str) -> None:
 
 
 def is_locked(path: PathLike) -> bool:
-    """Whether a process holds the lock of this file; False for a missing file."""
+    """Return whether a process holds the lock of this file; False for a missing file."""
     try:
         with open(path, encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -82,7 +82,7 @@ def normalize(text: str) -> str:
 
 
 def agrees(expected: str, printed: str) -> bool:
-    """Whether the output matches the page, except for numbers."""
+    """Return whether the output matches the page, except for numbers."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     return doctest.OutputChecker().check_output(normalize(expected), normalize(printed), flags)
 

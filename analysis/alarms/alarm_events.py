@@ -63,7 +63,7 @@ def find_change_points(changes: Iterable[ChangePointRow], now_us: int) -> Iterat
 
 
 def reaches_severity(event: AlarmEvent, minimum: str) -> bool:
-    """Whether an event is as severe as the minimum."""
+    """Return whether an event is as severe as the minimum."""
     return SEVERITIES.index(event.severity) >= SEVERITIES.index(minimum)
 
 

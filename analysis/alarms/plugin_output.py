@@ -57,7 +57,7 @@ def _run_check(subject: SubjectState) -> Check:
 
 
 def _title(subject: SubjectState) -> str:
-    """Kind in capitals, name as it is: names of sites differ in case."""
+    """Format a subject, with its name unchanged, as names of sites differ in case."""
     kind, _, name = subject.title.partition(" ")
     return f"{kind.upper()} {name}".strip()
 

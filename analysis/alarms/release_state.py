@@ -112,7 +112,7 @@ def link_check(check: ReleaseCheck) -> str:
 
 
 def _is_compared(check: ReleaseCheck) -> bool:
-    """Whether a check decides the state; a known regression has the state of the earlier check."""
+    """Return whether a check decides the state; a known regression keeps the earlier check's."""
     return check.state not in (CheckState.NOT_COMPARABLE, CheckState.KNOWN)
 
 

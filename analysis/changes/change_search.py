@@ -85,7 +85,7 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
 
 
 def _is_same_step(one: Change, other: Change) -> bool:
-    """Whether two findings are one step, whose sides have :data:`MIN_DAYS` days at least."""
+    """Return whether two findings are one step, whose sides have :data:`MIN_DAYS` days at least."""
     return one.group.members == other.group.members and abs(one.day - other.day) < MIN_DAYS
 
 

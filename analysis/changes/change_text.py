@@ -65,7 +65,7 @@ def _describe_places(places: Iterable[Mapping[str, Any]]) -> str:
 
 
 def is_regression(change: ChangePointRow) -> bool:
-    """Whether a change made reading slower."""
+    """Return whether a change made reading slower."""
     return change.effect > 0
 
 

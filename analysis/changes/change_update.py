@@ -116,7 +116,7 @@ def _find_rows(
 
 
 def _is_same(one: ChangePointRow, other: ChangePointRow) -> bool:
-    """Whether two findings are one change; its day and its attribution may become clearer."""
+    """Return whether two findings are one change, whose day and attribution may become clearer."""
     days = [number_to_day(row.day) for row in (one, other)]
     return (
         (one.kind, one.metric, one.test_name, one.control)

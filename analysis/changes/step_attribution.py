@@ -173,7 +173,7 @@ def _average(sizes: np.ndarray, variances: np.ndarray) -> float:
 
 
 def _take_part(steps: Sequence[MemberStep], members: frozenset[str]) -> bool:
-    """Whether most members with a decided step made it in the same direction."""
+    """Return whether most members with a decided step made it in the same direction."""
     inside = [step for step in steps if step.identity in members]
     variances = np.array([step.error**2 + SIZE_SPREAD**2 for step in inside])
     size = _average(np.array([step.size for step in inside]), variances)

@@ -73,7 +73,7 @@ def find_steps(days: npt.NDArray[np.int64], values: Values, level: float) -> lis
 
 
 def is_seconded(days: npt.NDArray[np.int64], values: Values, day: int) -> bool:
-    """Whether a detector with a Gaussian kernel finds a step near the same day as well.
+    """Return whether a detector with a Gaussian kernel finds a step near the same day as well.
 
     It compares distributions rather than means, and a single wild day hardly matters to it.
     """
@@ -151,7 +151,7 @@ def _estimate_steps(
 
 
 def _correlation_factor(residuals: Values) -> float:
-    """Factor on the variance of a mean of days whose neighbors are correlated."""
+    """Return the factor on the variance of a mean of days whose neighbors are correlated."""
     total = float(residuals @ residuals)
     # The fitted means make the estimate too small by about one part in the number of days.
     found = float(residuals[1:] @ residuals[:-1]) / total + 2 / len(residuals)

@@ -44,7 +44,7 @@ class ComparisonResult:
     instructions: Sequence[CountPair] = ()
 
     def has_regressed(self, delta: float) -> bool:
-        """Whether a time or a counter got worse by more than ``delta`` in ln.
+        """Return whether a time or a counter got worse by more than ``delta`` in ln.
 
         Datasets of different content differ in their counters.
         """

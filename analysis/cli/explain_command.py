@@ -185,7 +185,7 @@ def _list_jobs(rows: Iterable[Row]) -> list[str]:
 
 
 def _find_other_shares(rows: Sequence[Row], own: set[str]) -> dict[TimePart, float]:
-    """Median over the other sites of each part's share; empty without any."""
+    """Return the median over the other sites of each part's share; empty without any."""
     by_site: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["site"] not in own:

@@ -13,7 +13,7 @@ DIFFERENCE_COLUMN = OutputColumn(
 
 
 def change_columns(a: str, b: str) -> tuple[OutputColumn, ...]:
-    """Columns of counts per event on both sides and their change."""
+    """Return the columns of counts per event on both sides and their change."""
     return (
         OutputColumn("a_per_event", a, format_count, True),
         OutputColumn("b_per_event", b, format_count, True),

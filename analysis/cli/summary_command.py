@@ -324,7 +324,7 @@ class _SummaryTable:
         return line
 
     def columns(self, lines: Sequence[Mapping[str, Any]]) -> list[OutputColumn]:
-        """Columns of the table; counts of excluded measurements only where there are any."""
+        """Build the columns of the table; counts of excluded measurements only if there are any."""
         found = [OutputColumn(name, name) for name in self.by]
         found += [
             OutputColumn("jobs", "jobs", align_right=True),

@@ -88,7 +88,7 @@ def _fact_values(samples: Sequence[Sample], fact: str) -> frozenset[str]:
 
 
 def _strip_package(compilers: Iterable[str]) -> frozenset[str]:
-    """GCC's own name, version and snapshot, without the distributor's package behind it."""
+    """Return GCC's name, version and snapshot, without the distributor's package."""
     return frozenset(_DISTRIBUTOR_PACKAGE.sub("", compiler) for compiler in compilers)
 
 
@@ -149,7 +149,7 @@ def collect_checksums(samples: Iterable[Sample]) -> ChecksumsBySlot:
 def compare_data(
     a: Iterable[Sample], b: Iterable[Sample], known: ChecksumsBySlot, axis: str = ""
 ) -> DataComparison:
-    """Whether both sides are proven to have read the same values.
+    """Return whether both sides are proven to have read the same values.
 
     ``OTHER_CONTENT`` when datasets are compared and their values differ.
 
@@ -177,7 +177,7 @@ def _differ_by_axis(axis: str) -> DataComparison:
 
 
 def _checksum_coverage(sample: Sample) -> tuple[int, frozenset[str]]:
-    """Version and names of the leaves that are left out; a TTree and an RNTuple name types, and
+    """Return version and names of omitted leaves; a TTree and an RNTuple name types, and
     where a branch has a dot its field has an underscore, each in its own way."""
     try:
         leaves = [str(leaf) for leaf in json.loads(sample.checksum_skipped_leaves or "[]")]

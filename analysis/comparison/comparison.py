@@ -138,7 +138,7 @@ def compare_together(
 
     Args:
         samples: timed and checksum executions; others than the questions' are ignored.
-        questions: what is asked, with one delta; at least one.
+        questions: the comparisons, with one delta; at least one.
         now_us: time that the verdicts carry, microseconds since 1970 UTC.
 
     Returns:

@@ -77,7 +77,7 @@ class CounterChange:
     better: str = ""
 
     def is_regression(self, delta: float) -> bool:
-        """Whether B counts more than A, beyond ``delta`` in ln, of a counter of which less is better."""
+        """Return whether B exceeds A by more than ``delta`` in ln, where less is better."""
         if (self.verdict, self.better) not in ((MORE, "lower"), (FEWER, "higher")):
             return False
         return self.effect is None or abs(self.effect) > delta

@@ -53,7 +53,7 @@ class InstructionCount:
         return self.total / self.facts.events
 
     def per_event_in(self, library: str, function: str = "") -> float:
-        """Instructions per event in a library or a function; 0 where it is not listed."""
+        """Return the instructions per event in a library or function; 0 if it is not listed."""
         return self.instructions.get((library, function), 0) / self.facts.events
 
     def list_parts(self, *, functions: bool) -> Iterator[tuple[str, str]]:
@@ -101,7 +101,7 @@ class CountPair:
         return self._change("", "", self.a.per_event, self.b.per_event)
 
     def libraries(self) -> list[InstructionChange]:
-        """Changes of the libraries, the largest library first; negligible ones are omitted."""
+        """List the libraries' changes, the largest library first, without negligible ones."""
         least = SHOWN_SHARE * self.a.per_event
         parts = (self._part(*part) for part in self._parts(functions=False))
         changes = [one for one in parts if max(one.a_per_event, one.b_per_event) >= least]

@@ -177,7 +177,7 @@ def group_by_host(
 
 
 def _count_per_host(jobs: Iterable[JobPair | JobValue]) -> Counter[str]:
-    """Independent units of each known host: its launches or jobs."""
+    """Return the independent units of each known host: its launches or jobs."""
     counts: Counter[str] = Counter()
     for job in jobs:
         counts[job.host] += max(len(job.launches), 1) if isinstance(job, JobPair) else 1

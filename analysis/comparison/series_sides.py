@@ -122,7 +122,7 @@ _IDENTIFYING_COLUMNS = (
 
 
 def common_values(side: Iterable[Sample]) -> dict[str, str | int]:
-    """Columns in which all these executions agree, with the value to select them by."""
+    """Return the columns in which all these executions agree, with the value to select them by."""
     found: dict[str, set[str | int]] = defaultdict(set)
     for sample in side:
         found["variant"].add(sample.variant.canonical_json)

@@ -159,7 +159,7 @@ def _find_center(release: str, others: Iterable[Mapping[str, float]]) -> float |
 def _pool_errors(
     groups: Mapping[str, Sequence[float]], inflation: float
 ) -> dict[str, tuple[float, float]]:
-    """Standard error of each group's mean, and degrees of freedom; groups of one value have none.
+    """Return standard errors and degrees of freedom of groups; those of one value have none.
 
     Args:
         groups: values by site.

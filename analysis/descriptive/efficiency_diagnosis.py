@@ -172,14 +172,14 @@ _WAITING_CAUSES = {
 
 
 def _is_cold(rows: Sequence[Row]) -> bool:
-    """Whether local files came from a device instead of the page cache."""
+    """Return whether local files came from a device instead of the page cache."""
     cached = _median(rows, "client_cached_fraction")
     local = {row["address_family"] for row in rows} <= {"local", None, ""}
     return local and cached is not None and cached < 1 - COLD_SHARE
 
 
 def _sum_round_trips(rows: Sequence[Row]) -> float | None:
-    """Seconds that read calls take if each waits for one round trip; None where unknown."""
+    """Return the seconds of read calls if each waits for one round trip; None if unknown."""
     trips = [
         row["read_calls"] * row["door_rtt_s"] * row["passes_done"]
         for row in rows

@@ -80,12 +80,12 @@ class ExecutionGroup:
         return len(select_known_hosts(row["host"] for row in self.rows))
 
     def mean_and_rms(self, metric: str) -> MeanAndRms | None:
-        """Over executions; None where none recorded the metric."""
+        """Summarize over executions; None where none recorded the metric."""
         values = [row[metric] for row in self.rows if row[metric] is not None]
         return MeanAndRms.from_values(values) if values else None
 
     def mean_over_jobs(self, metric: str) -> MeanWithInterval | None:
-        """Over jobs; None where none recorded the metric."""
+        """Summarize over jobs; None where none recorded the metric."""
         values = self.job_values(metric)
         if not values:
             return None
@@ -117,7 +117,7 @@ class ExecutionGroup:
 
 
 def is_usable(row: Row) -> bool:
-    """Whether a row may be averaged: timed, not failed and plausible."""
+    """Return whether a row may be averaged: timed, not failed and plausible."""
     return row["kind"] == TIMED and classify_outcome(row) is Outcome.GOOD
 
 

@@ -91,7 +91,7 @@ class TimeBreakdown:
         return self.cpu_s / self.wall_s if self.wall_s else 0.0
 
     def share(self, part: TimePart) -> float:
-        """Share of the wall time that a part took."""
+        """Return the share of the wall time that a part took."""
         return self.seconds.get(part, 0.0) / self.wall_s if self.wall_s else 0.0
 
     def list_parts(self) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ class TimeBreakdown:
         ]
 
     def waited(self, part: TimePart) -> float:
-        """Seconds of a part in which the execution used no CPU."""
+        """Return the seconds of a part in which the execution used no CPU."""
         return max(self.seconds.get(part, 0.0) - self.cpu_seconds.get(part, 0.0), 0.0)
 
 

@@ -188,7 +188,7 @@ def collect_job_values(
 def select_last_attempts(
     executions: Iterable[T], of: Callable[[T], tuple[str, int]]
 ) -> dict[str, list[T]]:
-    """Job, in order, -> its executions in the last attempt that has any.
+    """Map each job, in order, to its executions in the last attempt that has any.
 
     Args:
         executions: those that count.
@@ -254,7 +254,7 @@ def _round_medians(rounds: Sequence[_Round], metric: str) -> tuple[list[float], 
 
 
 def _sum_smaller_cpu(rounds: Sequence[_Round]) -> float | None:
-    """CPU seconds of the loops on the side with less; None where a side's are not known."""
+    """Return the loops' CPU seconds on the side with less; None if a side's are not known."""
     a = _sum_loop_cpu([sample for one in rounds for sample in one.a])
     b = _sum_loop_cpu([sample for one in rounds for sample in one.b])
     return None if a is None or b is None else min(a, b)
@@ -275,7 +275,7 @@ def _first_host(samples: Sequence[Sample]) -> str:
 
 
 def _sum_loop_cpu(samples: Sequence[Sample]) -> float | None:
-    """CPU seconds of all loops; None where one of them is missing or impossible."""
+    """Return the CPU seconds of all loops; None where one of them is missing or impossible."""
     found = [sample.loop_cpu_s for sample in samples]
     times = [seconds for seconds in found if seconds is not None and is_possible_time(seconds)]
     return math.fsum(times) if len(times) == len(found) else None

@@ -185,7 +185,7 @@ class Sample:
         return getattr(self, field) if field else None
 
     def reason_unusable(self, metric: str) -> str:
-        """Reason for excluding this execution from ``metric``; '' where it is usable."""
+        """Return the reason for excluding this execution from ``metric``; '' where it is usable."""
         if self.failure_class:
             return f"failed: {self.failure_class}"
         if not self.plausible:
@@ -203,7 +203,7 @@ def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict
 
 
 def _sum_pass_cpu(row: Mapping[str, Any]) -> float | None:
-    """CPU seconds of the loop over all counted passes; the record holds the median of one pass."""
+    """Return the CPU seconds of all counted passes; the record holds the median of one pass."""
     one_pass: float | None = row.get("loop_cpu_s")
     return None if one_pass is None else one_pass * (row.get("passes_counted") or 1)
 
@@ -216,7 +216,7 @@ def _is_possible_value(metric: str, value: float | None) -> bool:
 
 
 def is_possible_time(seconds: float | None) -> bool:
-    """Whether this is a possible measured time; NaN and infinity are not."""
+    """Return whether this is a possible measured time; NaN and infinity are not."""
     low, high = POSSIBLE_RANGE_S
     return seconds is not None and low <= seconds <= high
 
@@ -331,7 +331,7 @@ def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
 
 
 def matches_value(text: str, value: Scalar) -> bool:
-    """Whether a user wrote this value: numbers compare as numbers, text as text."""
+    """Return whether a user wrote this value: numbers compare as numbers, text as text."""
     if isinstance(value, bool):
         return text.lower() == str(value).lower()
     if isinstance(value, str):

@@ -123,7 +123,7 @@ def estimate_unpaired(a: Sequence[float], b: Sequence[float]) -> Estimate | None
 
 
 def has_enough_jobs(jobs_per_host: Collection[int]) -> bool:
-    """Whether :func:`estimate_over_hosts` can answer.
+    """Return whether :func:`estimate_over_hosts` can answer.
 
     Three jobs on one host, two on each of two hosts, or one on each of three hosts: fewer leave
     less than two degrees of freedom, where an interval is six times as wide as the spread.
@@ -319,7 +319,7 @@ def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | 
     power = (1 + TARGET_POWER) / 2
 
     def first(units: npt.NDArray[np.int64]) -> int | None:
-        """Index of the first number of units, in rising order, at which a decision is likely."""
+        """Find the first number of units, in rising order, at which a decision is likely."""
         reach = delta / spread * np.sqrt(units)
         relevant = _power(units, level / 2, reach)
         within = _power(units, level, reach)

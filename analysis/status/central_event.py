@@ -83,7 +83,7 @@ class CentralEvent:
         self.grace_end_us = None
 
     def covers(self, site: str, time_us: int) -> bool:
-        """Whether the event excuses a site at a time."""
+        """Return whether the event excuses a site at a time."""
         if site not in self.members:
             return False
         return self.active or (self.grace_end_us is not None and time_us < self.grace_end_us)

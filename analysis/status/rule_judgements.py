@@ -259,7 +259,7 @@ def _judge_recovery(
 
 
 def _have_same_end(runs: Sequence[ChargedRun], count: int, *, succeeded: bool) -> bool:
-    """Whether the last ``count`` runs of a test all succeeded, or all failed; False for fewer runs."""
+    """Return whether the last ``count`` runs all succeeded or all failed; False for fewer runs."""
     last = runs[-count:]
     return len(last) == count and all(run.succeeded == succeeded for run in last)
 

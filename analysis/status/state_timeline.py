@@ -87,7 +87,7 @@ def override_end(override: OverrideRow) -> int:
 
 
 def applies_to(row: DowntimeRow | OverrideRow, subject: Subject) -> bool:
-    """Whether a downtime or override is one of a subject."""
+    """Return whether a downtime or override is one of a subject."""
     return row.site == subject.site and row.subject_kind in ("", subject.kind)
 
 

@@ -119,7 +119,7 @@ class StorageDay:
         return _STUDY_LETTERS.get(self.status, self.status.letter)
 
     def as_dict(self) -> dict[str, Any]:
-        """Status, reason and figures, for tables and programs."""
+        """Return status, reason and figures for tables and programs."""
         return {
             "letter": self.letter,
             "status": self.status.value,

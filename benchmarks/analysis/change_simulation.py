@@ -70,7 +70,7 @@ class PlantedStep:
     only_releases: bool = False
 
     def slows(self, place: SeriesPlace) -> bool:
-        """Whether the times of a place and release change."""
+        """Return whether the times of a place and release change."""
         if self.only_releases and place.release == CONTROL:
             return False
         return {
@@ -208,12 +208,12 @@ def count_alerts(
 
 
 def is_near(alert: Alert, step: PlantedStep) -> bool:
-    """Whether an alert is at the time of the step."""
+    """Return whether an alert is at the time of the step."""
     return bool(step.size) and abs(alert.day - step.day) <= DAY_TOLERANCE
 
 
 def is_right(alert: Alert, step: PlantedStep) -> bool:
-    """Whether an alert points at what changed, or at any changed series if it points at nothing."""
+    """Return whether an alert points at the change, or at any changed series without a cause."""
     if alert.attribution:
         return (alert.attribution, alert.subject) == (step.attribution.value, step.subject)
     return any(step.slows(place) for place in alert.places)

@@ -116,7 +116,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
 def is_incomplete(
     results: Iterable[CampaignResult], options: argparse.Namespace, label: str
 ) -> bool:
-    """Whether a planted slowdown has fewer campaigns than wanted."""
+    """Return whether a planted slowdown has fewer campaigns than wanted."""
     done = Counter(one.blocks for one in results if one.label == label)
     return any(
         done[options.blocks * BLOCK_SHARES[side]] < options.campaigns for side in options.sides
@@ -206,7 +206,7 @@ def _campaign_figures(label: str, results: Sequence[CampaignResult]) -> Iterator
 
 
 def _scatter_figures(title: str, groups: Sequence[Sequence[PairedLaunch]]) -> Iterator[RatioFigure]:
-    """Root mean square and mean of ln(B/A), each averaged over the launches of a group."""
+    """Yield root mean square and mean of ln(B/A), each averaged over the launches of a group."""
     if len(groups) < 3:
         return
     for metric in METRICS:
@@ -238,7 +238,7 @@ def _root_mean_square(values: Any, axis: int = -1) -> Any:
 
 
 def _share_figures(label: str, results: Sequence[CampaignResult]) -> Iterator[RatioFigure]:
-    """Size of a planted slowdown, its measured size, and the share of campaigns that find it."""
+    """Yield planted and measured size of a slowdown, and the share of campaigns that find it."""
     planted = np.array([one.planted for one in results])
     title = f"{label}, planted {100 * planted.mean():.2f} %"
     for metric in METRICS:

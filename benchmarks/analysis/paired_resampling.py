@@ -165,7 +165,7 @@ def _is_wrong(verdicts: Iterable[str]) -> bool:
 
 
 def _consecutive_shares(recorded: Sequence[PairedLaunch], name: str) -> Iterator[VerdictShare]:
-    """Shares over campaigns of consecutive launches, which share drifts of the machine."""
+    """Yield shares over campaigns of consecutive launches, which share drifts of the machine."""
     for delta in (DEFAULT_DELTA, SMALLEST_DELTA):
         found = list(judge_consecutive(recorded, delta))
         wrong = sum(_is_wrong(chain.from_iterable(one.values())) for one in found)

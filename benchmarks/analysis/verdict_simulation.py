@@ -205,7 +205,7 @@ def false_verdict_trial(scenario: Scenario, trial: int) -> Counter[str]:
 
 
 def _host_truths(scenario: Scenario, dice: np.random.Generator) -> list[float]:
-    """True mean effects of the first site's hosts, by release; the first draw of a campaign."""
+    """Draw the true mean effects of the first site's hosts by release, as campaigns do first."""
     hosts = dice.normal(0, scenario.host_spread, (scenario.releases, scenario.hosts))
     return [fmean(effects) for effects in hosts.tolist()]
 
@@ -228,7 +228,7 @@ def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[f
 
 
 def _is_general(row: VerdictRow) -> bool:
-    """Whether a verdict over sites speaks of sites in general."""
+    """Return whether a verdict over sites speaks of sites in general."""
     return VerdictEvidence.from_json(row.evidence).tau is not None
 
 
@@ -267,7 +267,7 @@ def _points_at_change(row: VerdictRow) -> bool:
 
 
 def _true_effect(effect: Effect, row: VerdictRow) -> float:
-    """True effect of a row; over sites that of a site like the others."""
+    """Return the true effect of a row; over sites that of a site like the others."""
     variant = 0 if "cache_mb=0" in row.label.split() else 1
     return effect(0, int(row.site[1:]) if row.site else 1, variant)
 

@@ -179,7 +179,7 @@ def _share_figure(title: str, scenario: PeerScenario, rows: Sequence[PeerVerdict
 
 
 def _effect_errors(rows: Iterable[PeerVerdict]) -> list[float]:
-    """Differences of the measured and the planted ln(B/A)."""
+    """Return the differences of the measured and the planted ln(B/A)."""
     return [
         row.effect - math.log1p(row.planted)
         for row in rows

@@ -61,7 +61,7 @@ def _run_in_root(release: str, *arguments: str) -> str:
 
 
 def find_stalls(times: Sequence[Sequence[float]]) -> bool:
-    """Whether no file beyond the first two began before the first, large one had ended."""
+    """Return whether no file beyond the first two began before the first, large one had ended."""
     return all(began >= times[0][1] for began, _ in times[2:])
 
 

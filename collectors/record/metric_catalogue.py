@@ -63,7 +63,7 @@ class Metric:
         unit: SI unit, ``1`` for counts and ratios, empty for text.
         better: ``lower``, ``higher`` or empty when neither is better.
         meaning: one sentence for people.
-        source: where the number comes from.
+        source: origin of the number.
         owner: one of :data:`METRIC_OWNERS`.
         required: True if a record without it is invalid.
         is_identity: True if it identifies rows: short and never empty.

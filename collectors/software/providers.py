@@ -110,7 +110,7 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
 
 
 def _is_wheel_version(text: str) -> bool:
-    """Whether a text is the version of a wheel, not a release of ROOT such as 6.40.00."""
+    """Return whether a text is the version of a wheel, not a release of ROOT such as 6.40.00."""
     is_release = re.fullmatch(r"\d+\.\d+\.\d\d", text)
     return bool(_WHEEL_VERSION.fullmatch(text)) and not is_release
 
@@ -259,7 +259,7 @@ def list_prepared_releases(software_dir: PathLike) -> Dict[str, str]:
 
 
 def is_installed_release(request: SoftwareRequest) -> bool:
-    """Whether a request names a release that :func:`prepare_software` installs if it is missing."""
+    """Return whether :func:`prepare_software` can install the release that a request names."""
     return request.provider in _INSTALLED and bool(request.version)
 
 

@@ -37,7 +37,7 @@ def write_marker(folder: str, release: Release) -> None:
 
 
 def is_installed(folder: str, release: Release) -> bool:
-    """Whether the environment was completed and its interpreter still exists."""
+    """Return whether the environment was completed and its interpreter still exists."""
     try:
         with open(os.path.join(folder, MARKER_NAME), encoding="utf-8") as stream:
             document = json.load(stream)
@@ -97,7 +97,7 @@ def _find_record_file(folder: str, release: Release) -> str:
 
 
 def is_usable(folder: str, release: Release) -> bool:
-    """Whether a job can use the environment."""
+    """Return whether a job can use the environment."""
     return is_installed(folder, release) and not find_damage(folder, release)
 
 

@@ -101,7 +101,7 @@ def estimate_disk_space(source: Manifest, options: RewriteOptions) -> int:
 
 
 def _needs_sorting_pass(file: ManifestFile, options: RewriteOptions) -> bool:
-    """Whether baskets must be sorted in a second pass after writing the events."""
+    """Return whether baskets must be sorted in a second pass after writing the events."""
     # Baskets embedded in the tree's record cannot be sorted.
     is_written = options.rewrites_events or bool(file.layout.embedded_bytes)
     return is_written and options.order in ("entry", "branch")

@@ -98,7 +98,7 @@ class FolderCatalogue:
         return tuple(sorted(path.parent.name for path in self.root.glob(f"[!.]*/{MANIFEST_NAME}")))
 
     def has(self, name: str) -> bool:
-        """Whether a dataset of that name exists."""
+        """Return whether a dataset of that name exists."""
         return bool(spec_schema.DATASET_NAME.fullmatch(name)) and self.folder(name).exists()
 
     def manifest(self, name: str) -> Manifest:

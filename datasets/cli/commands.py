@@ -216,7 +216,7 @@ def _print_facts(
 def _layouts_to_compare(
     manifest: Manifest, compared: Path | None, settings: Settings
 ) -> dict[str, TreeLayout]:
-    """Layouts to compare with a dataset: a merged one's source, and the file given.
+    """Return the layouts to compare with a dataset: a merged one's source, and the file given.
 
     Raises:
         DatasetError: the dataset holds no tree.

@@ -32,5 +32,5 @@ class Replica:
     path: str = ""
 
     def url_at_prefix(self, prefix: str) -> str:
-        """URL for ROOT to read it through a door that leads to the storage's prefix."""
+        """Return the URL for ROOT to read it through a door that leads to the storage's prefix."""
         return f"{prefix.rstrip('/')}/{self.path}"

@@ -134,7 +134,7 @@ def _share_of_largest(sizes: np.ndarray[Any, np.dtype[np.float64]]) -> float:
 
 
 def summarize_values(values: Sequence[float]) -> Distribution:
-    """Minimum, quartiles (linearly interpolated) and maximum."""
+    """Return minimum, quartiles (linearly interpolated) and maximum."""
     import numpy as np
 
     if not values:

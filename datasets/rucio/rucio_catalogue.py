@@ -46,7 +46,7 @@ class RucioCatalogue:
         self._rse = cache(self.rucio.fetch_rse)
 
     def has(self, name: str) -> bool:
-        """Whether the scope has a dataset of that name."""
+        """Return whether the scope has a dataset of that name."""
         try:
             self.rucio.list_files(name)
         except RucioNotFoundError:

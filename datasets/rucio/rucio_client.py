@@ -47,7 +47,7 @@ _SIGN_IN_PATH = "/auth/oidc"
 
 
 def is_configured(settings: Settings) -> bool:
-    """Whether a Rucio server is configured."""
+    """Return whether a Rucio server is configured."""
     return settings.rucio_config is not None or "RUCIO_CONFIG" in os.environ
 
 

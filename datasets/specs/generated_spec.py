@@ -224,7 +224,7 @@ def _require_collection(name: str | None, known: Collection[str]) -> None:
 
 
 def _expand_names(pattern: str) -> Iterator[str]:
-    """``HLT_{08..10}`` -> HLT_08, HLT_09, HLT_10; any other name stands for itself."""
+    """Expand ``HLT_{08..10}`` to HLT_08, HLT_09, HLT_10; any other name stands for itself."""
     match = re.fullmatch(r"([^{}]*)\{(\d+)\.\.(\d+)\}([^{}]*)", pattern)
     if not match:
         yield check_identifier(pattern)

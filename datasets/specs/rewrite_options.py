@@ -134,7 +134,7 @@ class RewriteOptions:
         return _parse_size("--basket-memory", self.basket_memory)
 
     def to_mapping(self) -> dict[str, str]:
-        """Requested options by name."""
+        """Return the requested options by name."""
         return {
             name.replace("_", "-"): value if isinstance(value, str) else "yes"
             for name, value in vars(self).items()

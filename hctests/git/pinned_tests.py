@@ -155,7 +155,7 @@ def _pin_working_tree(folder: Path) -> PinnedTest:
 def _differs_from_commit(
     repository: Repository, commit: str, path: str, folder: Path, contents: Mapping[str, bytes]
 ) -> bool:
-    """Whether any file of the test differs from the commit; other files are ignored."""
+    """Return whether any file of the test differs from the commit; other files are ignored."""
     if not commit:
         return True
     try:
@@ -312,7 +312,7 @@ def _write_files(
 
 
 def _is_intact(folder: Path, entries: Sequence[GitFile]) -> bool:
-    """Whether the copy contains exactly the commit's files."""
+    """Return whether the copy contains exactly the commit's files."""
     names = {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")

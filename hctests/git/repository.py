@@ -208,7 +208,7 @@ class Repository:
         return content
 
     def ignores(self, path: Path) -> bool:
-        """Whether the working tree ignores the path, by .gitignore and not committed."""
+        """Return whether the working tree ignores the path, by .gitignore and not committed."""
         try:
             self._run_git("check-ignore", "--quiet", str(path), GIT_WORK_TREE=self.shown)
         except GitCommandError:

@@ -231,7 +231,7 @@ def find_axis(name: str) -> Axis:
 
 
 def have_same_kind(values: Sequence[Scalar]) -> bool:
-    """Whether all values of a custom axis are text, all numbers, or all booleans."""
+    """Return whether all values of a custom axis are text, all numbers, or all booleans."""
     return len({_value_kind(value) for value in values}) <= 1
 
 

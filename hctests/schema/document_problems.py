@@ -106,7 +106,7 @@ def format_key_path(keys: KeyPath) -> str:
 
 
 def problems_overlap(one: DocumentProblem, other: DocumentProblem) -> bool:
-    """Whether both problems have the same path, or one path contains the other."""
+    """Return whether both problems have the same path, or one path contains the other."""
     shared = min(len(one.path), len(other.path))
     return one.path[:shared] == other.path[:shared]
 

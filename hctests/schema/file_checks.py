@@ -72,7 +72,7 @@ def _is_lfs_pointer(file: Path) -> bool:
 
 
 def _is_test_file(target: Path, folder: Path) -> bool:
-    """Whether a file belongs to this test, or through a link to a test beside it."""
+    """Return whether a file belongs to this test, or through a link to a test beside it."""
     if target.is_relative_to(folder):
         return True
     if not target.is_relative_to(folder.parent):

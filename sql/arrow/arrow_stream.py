@@ -61,7 +61,7 @@ def open_stream(
 
     Args:
         url: of the database.
-        selection: which measurements.
+        selection: the measurements.
         about: metadata of the schema.
         columns: nothing else is read: names of the catalogue and ``extra_NAME``, in this order; by
             default the catalogue, and all metrics of tests that the measurements have.

@@ -42,7 +42,7 @@ class StreamRequest:
 
     Attributes:
         backend: the kind of database, as SQLAlchemy calls it.
-        address: where it is; see :func:`treehammer.sql.arrow.adbc_drivers.open_driver`.
+        address: its address; see :func:`treehammer.sql.arrow.adbc_drivers.open_driver`.
         batch_rows: the most rows of one record batch.
         columns: of the stream; None for every column.
         fetched: columns that ``measurements`` gives, as :func:`treehammer.sql.core.column_names.stored_columns` says; the
@@ -151,7 +151,7 @@ def _unpack_passes(packed: pa.BinaryArray, *, as_text: bool) -> dict[str, pa.Arr
 
 
 def _parse_lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
-    """Lists of numbers from JSON as :class:`treehammer.sql.core.schema.NumberList` writes it."""
+    """Parse lists of numbers from JSON in the form of :class:`.schema.NumberList`."""
     if pc.any(pc.invert(pc.match_substring_regex(texts, _NUMBER_LIST_PATTERN))).as_py():
         raise packing.DamagedValueError("no list of numbers")
     parts = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1, -1), ",")
@@ -168,7 +168,7 @@ def _parse_lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
 def _build_list_array(
     lengths: np.ndarray, numbers: pa.Array, *, unknown: pa.BooleanArray
 ) -> pa.ListArray:
-    """Lists of these lengths, filled with the numbers one after the other; null where unknown.
+    """Build lists of these lengths from consecutive numbers; null where unknown.
 
     Arrow up to 25 takes no mask beside offsets that have a validity bitmap, and arrays
     that it computes have one; NumPy's have none.

@@ -47,7 +47,7 @@ def outcome_column(*, indexed_only: bool = False) -> sa.ColumnElement[str]:
 
 
 def failure_class_column(outcome: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
-    """Failure class behind an outcome label; NULL if the execution completed."""
+    """Return the failure class behind an outcome label; NULL if the execution completed."""
     completed = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
     return sa.case(
         *(
@@ -59,7 +59,7 @@ def failure_class_column(outcome: sa.ColumnElement[str]) -> sa.ColumnElement[Any
 
 
 def has_outcome(label: str) -> sa.ColumnElement[bool]:
-    """Condition that a measurement has an outcome, in terms of indexed columns."""
+    """Return the condition that a measurement has an outcome, in terms of indexed columns."""
     failure_class, kind = measurement.c.failure_class, measurement.c.failure_kind
     if label == Outcome.GOOD:
         return sa.and_(measurement.c.plausible == sa.true(), failure_class.is_(None))
@@ -74,5 +74,5 @@ def has_outcome(label: str) -> sa.ColumnElement[bool]:
 
 
 def is_bad() -> sa.ColumnElement[bool]:
-    """Condition that a measurement has any outcome but good."""
+    """Return the condition that a measurement has any outcome but good."""
     return sa.or_(measurement.c.failure_class.is_not(None), measurement.c.plausible == sa.false())

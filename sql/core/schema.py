@@ -382,7 +382,7 @@ replica = _row_table("replica", ReplicaRow, column_names={"file": "file_name"})
 
 
 def _line_column() -> sa.Column[Any]:
-    """Order of a comparison's rows."""
+    """Return the sort key of a comparison's row."""
     return sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False)
 
 

@@ -89,7 +89,7 @@ def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, str]]:
 
 
 def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[CampaignState], int]:
-    """``count`` campaigns from the ``first`` on, the newest first, and how many there are."""
+    """List campaigns, the newest first; also return the number of all."""
     order = (campaign.c.created_us.desc(), campaign.c.id)
     with store.connection() as connection:
         all_ = connection.scalar(sa.select(sa.func.count()).select_from(campaign)) or 0
@@ -101,7 +101,7 @@ def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[C
 def list_campaign_choices(
     store: ResultsReader, count: int, chosen: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Identity and name of campaigns to choose from: the newest, and those that are chosen, however old."""
+    """List campaigns to choose from: the newest, and chosen ones of any age."""
     found = {id_: name for id_, name, _ in list_newest_campaigns(store, count)}
     older = [one for one in chosen if one not in found]
     named = fetch_campaign_names(store, older)
@@ -125,7 +125,7 @@ def list_newest_campaigns(store: ResultsReader, count: int) -> list[CampaignTitl
 
 
 def fetch_campaign_names(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
-    """Campaigns of these identities that have a name: identity -> name."""
+    """Fetch the names of campaigns by identity; those without a name are left out."""
     if not ids:
         return {}
     wanted = sorted(ids)
@@ -199,7 +199,7 @@ def _fetch_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: st
 
 
 def count_job_states(store: ResultsReader, campaign_id: str) -> dict[str, dict[str, int]]:
-    """Site -> state -> jobs of a campaign."""
+    """Count a campaign's jobs by site and state."""
     by = (job.c.site, job.c.state)
     query = sa.select(*by, sa.func.count()).where(job.c.campaign_id == campaign_id)
     found: dict[str, dict[str, int]] = {}
@@ -210,7 +210,7 @@ def count_job_states(store: ResultsReader, campaign_id: str) -> dict[str, dict[s
 
 
 def fetch_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int] | None:
-    """When its first job started and the last known start or end of one; None before.
+    """Fetch the first start and the last known start or end of its jobs; None before.
 
     Both are microseconds since 1970 UTC, as last reported by the batch systems.
     """
@@ -298,16 +298,16 @@ def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[Failed
 def list_job_summaries(
     store: ResultsReader, campaign_id: str, only: Mapping[str, str], first: int, count: int
 ) -> tuple[list[JobSummary], int]:
-    """``count`` jobs from the ``first`` on by site, label and repeat, and how many there are.
+    """List jobs by site, label and repeat; also return the number of all that match.
 
     Args:
-        store: to ask.
-        campaign_id: whose.
+        store: the database.
+        campaign_id: campaign of the jobs.
         only: ``site``, ``state`` or ``failure`` (class of an attempt or a measurement,
             ``implausible``, or an unsupported feature, a value of :data:`.outcome.UNSUPPORTED_LABELS`) ->
-            the value they must have.
-        first: that is wanted, from 0.
-        count: how many.
+            required value.
+        first: first job listed, from 0.
+        count: largest number of jobs listed.
     """
     conditions = _job_conditions(campaign_id, only)
     order = (job.c.site, job.c.label, job.c.repeat, job.c.id)
@@ -359,7 +359,7 @@ class _JobOutcome(NamedTuple):
 def _fetch_job_outcomes(
     connection: sa.Connection, campaign_id: str, jobs: Sequence[str]
 ) -> dict[str, list[_JobOutcome]]:
-    """Job -> outcomes of its measurements, the most frequent first."""
+    """Map each job to the outcomes of its measurements, the most frequent first."""
     by = (measurement.c.job_id, outcome_column())
     query = sa.select(*by, sa.func.count(), sa.func.min(measurement.c.measurement_id))
     query = query.where(measurement.c.campaign_id == campaign_id, measurement.c.job_id.in_(jobs))
@@ -383,7 +383,7 @@ def _fetch_messages(
 
 
 def _jobs_with_failure(campaign_id: str, failure: str) -> sa.ColumnElement[bool]:
-    """Jobs of which an attempt or a measurement failed in that way."""
+    """Return the jobs of which an attempt or a measurement failed in that way."""
     measured = sa.select(measurement.c.job_id).where(measurement.c.campaign_id == campaign_id)
     attempted = sa.select(attempt.c.job_id).where(attempt.c.failure_class == failure)
     return sa.or_(

@@ -46,7 +46,7 @@ class FigureQuery:
         metrics: catalogue names of numbers, and ``extra_NAME`` for those that tests define.
         by: grouping columns: catalogue columns that are neither lists nor long texts, ``month``
             (YYYYMM) and ``week`` (its Monday, YYYYMMDD).
-        selection: which measurements.
+        selection: the measurements.
         first_day: the first day (UTC, YYYYMMDD), if any.
         last_day: the last day, which still counts, if any.
         kind: the kind of execution; None for all kinds.
@@ -118,7 +118,7 @@ class Moments(NamedTuple):
         return math.sqrt(max(0.0, self.squares / self.value_count - mean * mean))
 
     def __add__(self, other: Moments) -> Moments:  # type: ignore[override]
-        """Both together."""
+        """Add two histograms."""
         return Moments(
             self.value_count + other.value_count,
             self.total + other.total,
@@ -163,7 +163,7 @@ class FigureGroup(NamedTuple):
         return self.outcomes.get(Outcome.GOOD.value, 0)
 
     def latency_quantile_s(self, share: float) -> float | None:
-        """Seconds below which ``share`` (0.5: the median) of the reads took; None without reads.
+        """Return the seconds below which ``share`` of the reads took; None without reads.
 
         The bin is exact; inside it reads are taken as evenly spread, so that the answer is wrong by
         less than a factor of 2.

@@ -66,7 +66,7 @@ class MeasurementQueries:
         return self._apply_selection(sa.select(sa.func.count()).select_from(measurement))
 
     def measurements(self, columns: Sequence[str] = ALL_COLUMNS) -> sa.Select[Any]:
-        """These columns of the selected measurements, as :func:`treehammer.sql.core.column_names.stored_columns` says.
+        """Yield columns of the selected measurements, as named by :func:`.stored_columns`.
 
         Raises:
             KeyError: a column is not in the catalogue.
@@ -174,7 +174,7 @@ class DatabaseSnapshot:
         return is_storable(name) and self._connection.scalar(query) is not None
 
     def count_measurements(self, campaign_id: str) -> list[CountRow]:
-        """Measurements of a campaign by site, kind, class of failure and plausibility."""
+        """Count the measurements of a campaign by site, kind, class of failure and plausibility."""
         names = ("site", "kind", "failure_class", "plausible")
         by = [measurement_view.catalogue_column(name) for name in names]
         query = (
@@ -190,11 +190,11 @@ class DatabaseSnapshot:
         ]
 
     def fetch_figure(self, figure: FigureQuery, most: int | None = None) -> FigureResult:
-        """Counts, means and spreads of metrics, in groups; refused when there are more than ``most``."""
+        """Compute counts, means and spreads of metrics in groups, of which ``most`` are allowed."""
         return fetch_figure(self._connection, figure, most)
 
     def count_by_attempt(self, campaign_id: str) -> dict[tuple[str, int], int]:
-        """Job id and number of the attempt -> how many measurements of it are here."""
+        """Count the measurements of each job and attempt."""
         by = (measurement.c.job_id, measurement.c.attempt)
         query = (
             sa.select(*by, sa.func.count())

@@ -81,7 +81,7 @@ class Condition:
 
 
 def parse_alternatives(texts: Iterable[str]) -> tuple[Condition, ...]:
-    """Conditions as pages take them: of several ``=`` on one column any one will do.
+    """Combine conditions as pages do: several ``=`` on one column are alternatives.
 
     Raises:
         ConfigError: one is wrong.

@@ -120,7 +120,7 @@ def list_sites(store: ResultsReader, by: str = JOB_SITE) -> list[str]:
 
 
 def build_unknown_site_error(store: ResultsReader, site: str) -> NothingToDoError:
-    """That this site has never measured anything, and which may be meant."""
+    """Build the error for a site without measurements, with similar names."""
     near = suggest_word(site, list_sites(store))
     return NothingToDoError(
         f"there is no site {site[:100]!r} that has measured anything", hint=near
@@ -259,7 +259,7 @@ class ComparisonSummary:
 def list_latest_comparisons(
     store: ResultsReader, count: int, first: int = 0, *, since_us: int | None = None
 ) -> list[ComparisonSummary]:
-    """``count`` stored comparisons from the ``first`` on, the newest first; no more than 1000.
+    """List ``count`` comparisons from the ``first`` on, the newest first; at most 1000.
 
     Of those made since a time (microseconds since 1970 UTC), where one is given.
     """
@@ -387,7 +387,7 @@ class BadMeasurement:
 
 
 def list_bad_measurements(store: ResultsReader, site: str, day: int) -> list[BadMeasurement]:
-    """Measurements of a site and day (YYYYMMDD) that are not good, :data:`MAX_BAD_MEASUREMENTS` at most."""
+    """List up to :data:`MAX_BAD_MEASUREMENTS` measurements of a site and day that are not good."""
     names = tuple(field.name for field in fields(BadMeasurement))
     query = measurement_view.select_columns(names).where(
         measurement.c.day == day, _is_at_site(site), is_bad()
@@ -409,7 +409,7 @@ class MeasuredJob:
 
 
 def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[MeasuredJob]:
-    """Jobs that measured something at a site on a day (YYYYMMDD), :data:`MAX_MEASURED_JOBS` at most."""
+    """List up to :data:`MAX_MEASURED_JOBS` jobs that measured at a site on a day (YYYYMMDD)."""
     one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
     by = (measurement.c.campaign_id, measurement.c.job_id)
     counts = sa.func.count(), sa.func.sum(sa.case((has_outcome(Outcome.GOOD), one), else_=none))
@@ -424,13 +424,13 @@ def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[Measur
 
 
 def _fetch_campaign_names(connection: Connection, ids: Collection[str]) -> dict[str, str]:
-    """Identity -> name of campaigns."""
+    """Fetch the names of campaigns by identity."""
     query = sa.select(campaign.c.id, campaign.c.name).where(campaign.c.id.in_(ids))
     return {id_: name or "" for id_, name in connection.execute(query)}
 
 
 def _is_at_site(site: str) -> sa.ColumnElement[bool]:
-    """Measurements of a site."""
+    """Count the measurements of a site."""
     column = measurement_view.catalogue_column("site")
     return measurement_view.measurements_where("site", column == site if site else column.is_(None))
 
@@ -446,7 +446,7 @@ class SiteTotal:
 
 
 def count_site_outcomes(store: ResultsReader) -> list[SiteTotal]:
-    """By site and outcome, in order."""
+    """Sort by site and outcome."""
     table = rollup_day.c
     # A column that no index is sorted by: SQLite would read the table in an index's order.
     subject = (table.subject_id + sa.literal_column("0")).label("subject_id")

@@ -289,7 +289,7 @@ _IS_GOOD = (rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.val
 
 
 def _is_measured(subjects: sa.Select[Any]) -> tuple[sa.ColumnElement[bool], ...]:
-    """Conditions on roll-ups of good timed measurements of subjects in the days of parameters."""
+    """Return conditions of roll-ups: good timed measurements of subjects in some days."""
     table = rollup_day.c
     return table.subject_id.in_(subjects), table.day.between(*_DAYS), *_IS_GOOD
 

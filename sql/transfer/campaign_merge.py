@@ -119,7 +119,7 @@ def _is_updatable(here: JobRow | None) -> bool:
 
 
 def _has_ended(job: JobRow, here: JobRow) -> bool:
-    """Whether a finished job of the file is the one that is unfinished here."""
+    """Return whether a finished job of the file is the one that is unfinished here."""
     return here.state not in FINAL_JOB_STATES and here.batch_id in ("", job.batch_id)
 
 

@@ -86,7 +86,7 @@ def iter_companion_tables(
     """Yield the companion tables; each must be read before the next.
 
     Args:
-        store: where it is.
+        store: its database.
         campaigns: identities; None for all.
         datasets: hashes of those whose replicas and instruction counts are meant; None for all.
     """

@@ -203,7 +203,7 @@ class _OperationTree:
 
 
 def _batch_rows(columns: Sequence[str]) -> int:
-    """Number of measurements that are read at once; those with operations are large."""
+    """Return the number of measurements that are read at once; those with operations are large."""
     return READ_ROWS if OPERATIONS_COLUMN not in columns else max(READ_ROWS // 20, 1)
 
 
@@ -249,7 +249,7 @@ def _to_arrow(values: Any) -> pa.Array:
 
 
 def _find_known_rows(lists: pa.Array) -> dict[str, list[int]]:
-    """Column -> rows in which its value is known although it looks unknown."""
+    """Map columns to the rows whose value is known although it looks unknown."""
     found: dict[str, list[int]] = {}
     for row in np.flatnonzero(pc.not_equal(lists, "").to_numpy(zero_copy_only=False)):
         for name in lists[int(row)].as_py().split(","):

@@ -219,7 +219,7 @@ def _select_columns(
 
 
 def _column_types(names: Iterable[str]) -> dict[str, str]:
-    """Type of each known column: those of the catalogue and of metrics that tests define."""
+    """Return the types of known columns, of the catalogue and of metrics that tests define."""
     types = {name: metric.type for name in names if (metric := METRICS_BY_NAME.get(name))}
     types |= {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
     return types | {name: OPERATIONS_COLUMN for name in names if name == OPERATIONS_COLUMN}

@@ -83,7 +83,7 @@ def _fill_tree(tree: Any, stream: pa.RecordBatchReader, looks_unknown: str) -> i
 
 
 def _buffer_addresses(column: pa.Array) -> tuple[int, int, int, int, int]:
-    """Addresses of validity, offsets and data; rows and items to skip (Arrow's columnar layout)."""
+    """Return addresses of validity, offsets and data; rows and items to skip (Arrow's layout)."""
     buffers = [0 if buffer is None else buffer.address for buffer in column.buffers()]
     if pa.types.is_list(column.type):
         items = column.values

@@ -56,7 +56,7 @@ class ReleaseCheckTable:
             return [str(id_) for (id_,) in connection.execute(query)]
 
     def is_finished(self, campaign_id: str) -> bool:
-        """Whether all jobs of a campaign ended; False for one without jobs."""
+        """Return whether all jobs of a campaign ended; False for one without jobs."""
         query = (
             sa.select(job.c.state, sa.func.count())
             .where(job.c.campaign_id == campaign_id)

@@ -177,7 +177,7 @@ def _parse_public_url(raw: _RawValue) -> str:
 
 
 def is_allowed_address(address: Any) -> bool:
-    """Whether secrets may be sent to a URL: over TLS, or on this machine."""
+    """Return whether secrets may be sent to a URL: over TLS, or on this machine."""
     parts = _split_server_url(address)
     return parts is not None and (parts.scheme == "https" or is_loopback(str(parts.hostname)))
 
@@ -491,7 +491,7 @@ def _read_config_file(path: Path) -> dict[str, Any]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name belongs to this machine only."""
+    """Return whether an address or name belongs to this machine only."""
     if host == "localhost":
         return True
     try:

@@ -29,7 +29,7 @@ def create_private_file(path: Path) -> int:
 
 
 def is_private(path: Path) -> bool:
-    """Whether only the owner of a file can read it."""
+    """Return whether only the owner of a file can read it."""
     return not path.stat().st_mode & 0o077
 
 

@@ -93,7 +93,7 @@ def complete_names(
 
 
 def make_console() -> Console:
-    """Standard output; 120 columns wide where it is not a terminal."""
+    """Return standard output, 120 columns wide if it is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False, soft_wrap=False)
 
 
@@ -185,7 +185,7 @@ class _NoteColumn(ProgressColumn):
 
 
 def make_bar_columns() -> tuple[ProgressColumn, ...]:
-    """Columns of a progress bar; on a narrow terminal the note is dropped first."""
+    """Return the columns of a progress bar; on a narrow terminal the note is dropped first."""
     return (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),

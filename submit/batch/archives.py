@@ -75,7 +75,7 @@ def unpack_output(archive: Path, folder: str) -> None:
 
 
 def _has_end_mark(archive: Path) -> bool:
-    """Whether an archive ends as tar ends it, so that its transfer is complete."""
+    """Return whether an archive ends as tar ends it, so that its transfer is complete."""
     with archive.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - _END_BYTES))

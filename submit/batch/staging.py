@@ -80,7 +80,7 @@ def describe_os_error(error: OSError) -> str:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether a disk or quota was full; shutil reports the reason as text only."""
+    """Return whether a disk or quota was full; shutil reports the reason as text only."""
     copy_failed = isinstance(error, shutil.Error) and any(
         os.strerror(no) in str(error) for no in DISK_FULL_ERRNOS
     )

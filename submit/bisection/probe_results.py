@@ -65,7 +65,7 @@ def find_metric(name: str, definition: TestDefinition) -> HeadlineMetric:
 
 
 def is_exact_counter(name: str, definition: TestDefinition) -> bool:
-    """Whether one job decides: the test declares the metric exact, or the catalogue does."""
+    """Return whether one job decides: the test declares the metric exact, or the catalogue does."""
     own = definition.metrics.get(name)
     return own.exact if own else name in COUNTER_NAMES
 

@@ -93,7 +93,7 @@ class BreakerThreshold:
         return min(self.minimum, max(MIN_JUDGED_JOBS, math.ceil(jobs / 2)))
 
     def is_exceeded(self, ended: int, failed: int, jobs: int) -> bool:
-        """Whether these numbers of ended and failed jobs exceed the threshold.
+        """Return whether these numbers of ended and failed jobs exceed the threshold.
 
         Args:
             ended: jobs of the site that ended.

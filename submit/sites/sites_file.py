@@ -256,5 +256,5 @@ def _nondefault_values(values: Mapping[str, Any], table: type[StrictModel]) -> d
 
 
 def is_valid_name(text: str) -> bool:
-    """Whether a text can be the name of a site or label."""
+    """Return whether a text can be the name of a site or label."""
     return re.fullmatch(NAME_PATTERN, text) is not None and text not in RESERVED_NAMES

@@ -97,7 +97,7 @@ def build_attempt_rows(
 
 
 def _is_unchanged(attempt: AttemptStatus, row: AttemptRow | None) -> bool:
-    """Whether the stored row still agrees with the batch system."""
+    """Return whether the stored row still agrees with the batch system."""
     return row is not None and (row.state, row.started_us, row.ended_us, row.exit_code) == (
         attempt.state.value,
         attempt.started_us,

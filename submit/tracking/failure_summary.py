@@ -88,7 +88,7 @@ def _measurement_failures(
 
 
 def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -> bool:
-    """Whether a measurement belongs to the last attempt of its job."""
+    """Return whether a measurement belongs to the last attempt of its job."""
     attempt = last.get(str(row["job_id"]))
     return attempt is None or attempt.number == row["attempt"]
 

@@ -66,7 +66,7 @@ class SubmissionLocks:
             ) from error
 
     def is_under_way(self, campaign_id: str) -> bool | None:
-        """Whether the campaign is being submitted; None if this machine knows nothing of it."""
+        """Return whether the campaign is being submitted; None if this machine does not know it."""
         mine = self.folder / campaign_id
         return is_locked(mine / "lock") if mine.is_dir() else None
 

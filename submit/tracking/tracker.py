@@ -175,7 +175,7 @@ class CampaignTracker:
         return [(job, statuses.get(job.batch_id), batch) for job in queued]
 
     def _is_being_submitted(self, campaign: CampaignRow) -> bool:
-        """Whether jobs unknown to the batch systems may still be submitted."""
+        """Return whether jobs unknown to the batch systems may still be submitted."""
         known = self.under_way(campaign.id)
         if known is not None:
             return known
@@ -399,7 +399,7 @@ class CampaignTracker:
 
 
 def _may_change(job: JobRow) -> bool:
-    """Whether the batch system may know a newer state of a job than the store."""
+    """Return whether the batch system may know a newer state of a job than the store."""
     return not (job.is_external or (job.batch_id and JobState(job.state).is_final))
 
 

@@ -43,22 +43,22 @@ _TIMEOUT_S = 2.0
 
 
 def arc_folder(box: Workspace) -> Path:
-    """Folder of the computing element's files."""
+    """Return the folder of the computing element's files."""
     return box.folder / "arc"
 
 
 def authorities_folder(box: Workspace) -> Path:
-    """Folder of the authorities that the computing element and its clients trust."""
+    """Return the folder of the authorities that the computing element and its clients trust."""
     return arc_folder(box) / "etc/grid-security/certificates"
 
 
 def proxy_file(box: Workspace) -> Path:
-    """Proxy of a user who may submit; belongs to the testbed's user, as HTCondor requires."""
+    """Return the proxy of a user who may submit, owned by the testbed's user for HTCondor."""
     return box.folder / "client/x509-proxy.pem"
 
 
 def token_file(box: Workspace) -> Path:
-    """Token of a user who may submit, like :func:`proxy_file`."""
+    """Return the token of a user who may submit, like :func:`proxy_file`."""
     return box.folder / "client/arc-token"
 
 

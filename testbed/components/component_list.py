@@ -47,7 +47,7 @@ def build_pools(box: Workspace, views: Sequence[VisibleFolder] = ()) -> list[Com
 
 
 def sites_file_path(box: Workspace) -> Path:
-    """Path of the sites file of a running testbed."""
+    """Return the path of the sites file of a running testbed."""
     return sites_file_writer.sites_file_path(box)
 
 

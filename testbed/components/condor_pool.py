@@ -218,7 +218,7 @@ class PoolLayout:
         return int(found[1]) if found else 0
 
     def site_folder(self, site: str) -> Path:
-        """Folder of a site's startd: ``log``, ``execute`` and the jobs' ``/tmp``.
+        """Return the folder of a site's startd: ``log``, ``execute`` and the jobs' ``/tmp``.
 
         If ``execute_mb`` exists at the start, it limits ``execute`` to that many MiB.
         """
@@ -226,7 +226,7 @@ class PoolLayout:
 
 
 def submit_folder(box: Workspace) -> Path:
-    """Folder of job inputs and outputs, writable by their owner."""
+    """Return the folder of job inputs and outputs, writable by their owner."""
     return box.folder / "submit"
 
 

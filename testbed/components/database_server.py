@@ -40,7 +40,7 @@ _ENV = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8", "TZ": "UTC"}
 
 
 def database_url_file(box: Workspace) -> Path:
-    """Path of the file with the URL of the results database."""
+    """Return the path of the file with the URL of the results database."""
     return box.folder / "client-database" / "url"
 
 
@@ -154,7 +154,7 @@ class DatabaseServer(Component):
         )
 
     def _shared_memory_wrapper(self) -> list[str]:
-        """Command prefix that gives a process its own shared memory, freed at its end."""
+        """Build the command prefix that gives a process shared memory of its own until its end."""
         uid, gid = self.box.user or (os.getuid(), os.getgid())
         again = shlex.join(["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}"])
         then = f'mount -t tmpfs none /dev/shm && exec {again} -- "$@"'

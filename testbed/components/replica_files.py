@@ -74,7 +74,7 @@ def replica_path(box: Workspace, site: str, dataset: str, file: str) -> Path:
 
 
 def _matches_manifest(path: Path, file: ManifestFile) -> bool:
-    """Whether a replica has the manifest's size and adler32."""
+    """Return whether a replica has the manifest's size and adler32."""
     try:
         if path.stat().st_size != file.size:
             return False

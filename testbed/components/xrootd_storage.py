@@ -418,7 +418,7 @@ def rse_name(site: str) -> str:
 
 
 def is_listening(prefix: str) -> bool:
-    """Whether something listens at the address of a door."""
+    """Return whether something listens at the address of a door."""
     host, _, port = prefix.split("/")[2].rpartition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S):
         return True

@@ -76,7 +76,7 @@ def take_down(box: Workspace, parts: Sequence[Component], say: ProgressCallback)
 
 
 def is_running(box: Workspace, say: ProgressCallback) -> bool:
-    """Whether the whole testbed runs; removes nothing.
+    """Return whether the whole testbed runs; removes nothing.
 
     Raises:
         TestbedError: it runs with other options.

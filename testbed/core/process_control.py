@@ -22,7 +22,7 @@ KILL_ROUNDS = 20
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether the process with this pid and start (clock ticks since boot) still runs."""
+    """Return whether the process with this pid and start (clock ticks since boot) still runs."""
     return bool(started) and start_time(pid) == started
 
 

@@ -113,7 +113,7 @@ def fetch_archives(
 
 
 def is_complete(tree: Path, asked: Mapping[str, Any]) -> bool:
-    """Whether a tree holds the requested packages."""
+    """Return whether a tree holds the requested packages."""
     with suppress(OSError, ValueError):
         found = json.loads((tree / COMPLETION_FILE).read_text(encoding="utf-8"))
         return isinstance(found, dict) and found.items() >= asked.items()
@@ -303,7 +303,7 @@ def _patch_library_paths(root: Path, final: Path, names: Mapping[str, Path]) -> 
 
 
 def _is_patchable(path: Path) -> bool:
-    """Whether a path is a program or shared library that may be changed."""
+    """Return whether a path is a program or shared library that may be changed."""
     if path.is_symlink() or not path.is_file() or _UNPATCHED_FILES.search(str(path)):
         return False
     with path.open("rb") as stream:

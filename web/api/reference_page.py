@@ -22,7 +22,7 @@ _MAX_PARAMETERS = 40
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     return [context.page_route(API_PREFIX, reference_view, "api")]
 
 

@@ -25,7 +25,7 @@ def requested_address(request: Request) -> str:
 
 
 def is_local_address(address: str) -> bool:
-    """Whether a browser would stay on this service."""
+    """Return whether a browser would stay on this service."""
     return (
         address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
     )

@@ -15,7 +15,7 @@ _ONE_DAY = timedelta(days=1)
 
 
 def today() -> date:
-    """Current day (UTC)."""
+    """Return the current day (UTC)."""
     return datetime.now(UTC).date()
 
 

@@ -54,11 +54,11 @@ class TableColumn:
     hidden: bool = False
 
     def cell_text(self, row: Row) -> str:
-        """Text of a row's cell."""
+        """Return the text of a row's cell."""
         return self.format_row(row) if self.format_row else self.format_value(row[self.key])
 
     def cell_class(self, row: Row) -> str:
-        """CSS classes of a row's cell."""
+        """Return the CSS classes of a row's cell."""
         zero = "zero" if self.is_number and row[self.key] == 0 else ""
         return " ".join(filter(None, (self.column_class, zero, self.css_class(row))))
 

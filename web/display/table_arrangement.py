@@ -105,7 +105,7 @@ class TableArrangement:
 
 
 def is_arrangement(parameter: str) -> bool:
-    """Whether a parameter of a page arranges one of its tables."""
+    """Return whether a parameter of a page arranges one of its tables."""
     return parameter.startswith((_SORT, _FIND))
 
 
@@ -118,7 +118,7 @@ def _sort_rows(rows: Sequence[Row], column: TableColumn, *, descending: bool) ->
 
 
 def _sort_value(row: Row, column: TableColumn) -> tuple[int, Any] | None:
-    """Comparable value of a cell: numbers before text; None for an empty cell."""
+    """Return the comparable value of a cell: numbers before text; None for an empty cell."""
     value = row[column.sort_key or column.key]
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return None

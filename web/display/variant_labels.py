@@ -21,12 +21,12 @@ WorkKey = frozenset[tuple[str, str]] | str
 
 @lru_cache(maxsize=4096)
 def _parse_axes(variant: str) -> Mapping[str, Scalar]:
-    """Axes and values of a variant; empty if it is not a JSON object."""
+    """Return the axes and values of a variant; empty if it is not a JSON object."""
     return dict(sorted(identity.parse_axes(variant).items())) if is_variant(variant) else {}
 
 
 def release_of_variant(variant: str) -> str:
-    """ROOT release named by a variant, '' for none."""
+    """Return the ROOT release named by a variant, '' for none."""
     return str(_parse_axes(variant).get(identity.RELEASE_AXIS, ""))
 
 
@@ -91,7 +91,7 @@ def _axes_without(variant: str, left_out: Collection[str]) -> tuple[str, ...]:
 
 
 def _work_key(variant: str, hidden: Collection[str]) -> WorkKey:
-    """Axes with their values and types: 1, 1.0 and true are equal, but different values."""
+    """Return axes with values and types, because 1, 1.0 and true are equal in Python."""
     axes = _parse_axes(variant)
     if not axes:
         return variant
@@ -99,7 +99,7 @@ def _work_key(variant: str, hidden: Collection[str]) -> WorkKey:
 
 
 def _shared_axes(keys: Collection[WorkKey]) -> set[str]:
-    """Axes that have the same value in all of several variants."""
+    """Return the axes that have the same value in all of several variants."""
     parsed = [key for key in keys if isinstance(key, frozenset)]
     if len(keys) < 2 or len(parsed) < len(keys):
         return set()

@@ -59,7 +59,7 @@ class Aggregation:
         return {column: largest[column] for column in AGGREGATED_COLUMNS if column in largest}
 
     def describe_point(self, values: Mapping[str, Scalar]) -> str:
-        """Values aggregated in a point, e.g. ``4 variants, 2 datasets``; '' for one of each."""
+        """Describe the values in a point, e.g. ``4 variants, 2 datasets``; '' for one of each."""
         if not self.largest_counts:
             return ""
         counts = self.counts_by_point.get(tuple(values[name] for name in self.group_columns), {})
@@ -71,7 +71,7 @@ class Aggregation:
         return " ".join(filter(None, sentences))
 
     def _describe_points(self, groups: Sequence[str]) -> str:
-        """Sentence on the values in each point or line; '' if no point has several."""
+        """Describe the values in each point or line; '' if no point has several."""
         largest = self.largest_counts
         if not largest:
             return ""
@@ -87,7 +87,7 @@ class Aggregation:
         return f"{subject} {_join_words([*_format_counts(largest)])}."
 
     def _describe_work(self, groups: Sequence[str]) -> str:
-        """Sentence on the work that differs between points; '' if it is meant to or does not."""
+        """Describe the work that differs between points; '' if it is meant to or does not."""
         different = [
             AGGREGATED_COLUMNS[column]
             for column in _WORK_COLUMNS
@@ -145,7 +145,7 @@ def _count_by_point(
 
 
 def _is_grouped_by(column: str, groups: Sequence[str]) -> bool:
-    """Whether groups are meant to differ in a column."""
+    """Return whether groups are meant to differ in a column."""
     axes = any(name.startswith("axis_") and name != "axis_root" for name in groups)
     variants = axes or {"test_name", _LABEL} & {*groups}
     return column in groups or (column == VARIANT_COLUMN and bool(variants))

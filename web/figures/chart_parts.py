@@ -135,7 +135,7 @@ def encode_color(
 def encode_marker(
     series: Sequence[FigureSeries], width: float, names: str = "series"
 ) -> Specification:
-    """Marker by series, in the same legend."""
+    """Return the marker by series, in the same legend."""
     markers = [MARKER_SHAPES.get(one.marker, one.marker) for one in series]
     return encode_series(series, markers, width, names)
 
@@ -149,7 +149,7 @@ def encode_series(
 
 
 def _make_legend(series: Sequence[FigureSeries], width: float, names: str) -> Specification | None:
-    """Legend of series below a chart; None for a single series without a name."""
+    """Return the legend of series below a chart; None for a single series without a name."""
     if len(series) == 1 and not series[0].name:
         return None
     entry = 40 + max(len(one.name) for one in series) * _LETTER_WIDTH
@@ -164,7 +164,7 @@ def _make_legend(series: Sequence[FigureSeries], width: float, names: str) -> Sp
 
 
 def encode_values(layout: FigureLayout, field: str = "y") -> Specification:
-    """Axis of values: fitted to the data, from zero, or logarithmic."""
+    """Return the axis of values: fitted to the data, from zero, or logarithmic."""
     scale = {
         "type": "log" if layout.scale == LOG else "linear",
         "domain": list(_value_domain(layout)),
@@ -184,12 +184,12 @@ _ZERO_STANDS_OUT: Specification = {
 
 
 def without_zero(log: bool) -> dict[str, Any]:
-    """Option that lets an axis begin elsewhere than at zero, which logarithmic ones never do."""
+    """Return the option of axes that need not begin at zero; logarithmic ones never do."""
     return {} if log else {"zero": False}
 
 
 def _value_domain(layout: FigureLayout) -> tuple[float, float]:
-    """Range of all panels, with some room."""
+    """Return the range of all panels, with some room."""
     high = max(mark.highest for mark in layout.marks)
     if layout.scale == LOG:
         low = min(mark.lowest if mark.lowest > 0 else mark.y for mark in layout.marks)
@@ -211,7 +211,7 @@ def _add_room(low: float, high: float) -> tuple[float, float]:
 def encode_places(
     layout: FigureLayout, field: str, *, several: bool, upright: bool = False
 ) -> Specification:
-    """Axis of places: days, or numbers labeled by the names of places.
+    """Return the axis of places: days, or numbers labeled by the names of places.
 
     Args:
         layout: of the figure.
@@ -251,7 +251,7 @@ def _date_format(layout: FigureLayout) -> str:
 
 
 def _label_angle(layout: FigureLayout, *, several: bool) -> Any:
-    """Rotation of labels that depends on the width of the chart."""
+    """Return the rotation of labels that depends on the width of the chart."""
     width = _LETTER_WIDTH * max(map(len, layout.places)) * len(layout.places)
     if several:
         return -90 if width > PANEL_WIDTH else 0
@@ -261,7 +261,7 @@ def _label_angle(layout: FigureLayout, *, several: bool) -> Any:
 
 
 def list_tooltips(layout: FigureLayout, *numbers: tuple[str, str]) -> list[Specification]:
-    """Tooltip of a mark: its groups, then numbers by field and title."""
+    """Return the tooltip of a mark: its groups, then numbers by field and title."""
     groups = [
         encode_field(field, NOMINAL, title=title)
         for field, title in zip(("panel", "place", "name"), layout.groups, strict=True)
@@ -274,7 +274,7 @@ def list_tooltips(layout: FigureLayout, *numbers: tuple[str, str]) -> list[Speci
 
 
 def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:
-    """Marks as rows of numbers."""
+    """Return the marks as rows of numbers."""
     rows = []
     for panel, of_panel in enumerate(layout.panels):
         for mark in of_panel.marks:

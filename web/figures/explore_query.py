@@ -169,7 +169,7 @@ class ExploreQuery:
         ]
 
     def chosen_values(self, column: str) -> set[str]:
-        """Values of a column that the conditions require."""
+        """Return the values of a column that the conditions require."""
         return {
             "" if value is None else str(value)
             for where in self.conditions

@@ -28,7 +28,7 @@ _EXCLUDED_NOTE = (
 
 
 def figure_heading(query: ExploreQuery) -> str:
-    """Short heading of a figure."""
+    """Return the short heading of a figure."""
     subject = "Read latency" if query.view == LATENCY else head_column(query.metric)
     if query.view == RELATIVE:
         subject += " against the same work"
@@ -38,7 +38,7 @@ def figure_heading(query: ExploreQuery) -> str:
 
 
 def describe_metric(query: ExploreQuery) -> str:
-    """Meaning of the metric, as a sentence."""
+    """Return the meaning of the metric, as a sentence."""
     if query.view == LATENCY:
         return "Durations of single reads in all good executions that recorded them."
     metric = METRICS_BY_NAME.get(query.metric)
@@ -49,7 +49,7 @@ def describe_metric(query: ExploreQuery) -> str:
 
 
 def describe_selection(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
-    """Selected days, conditions, campaigns and kind, and the number of executions."""
+    """Describe the selected days, conditions, campaigns and kind, and the number of executions."""
     number = sum(point.number for point in points)
     parts = [
         describe_window(query),
@@ -69,7 +69,7 @@ def _describe_condition(where: Condition) -> str:
 
 
 def describe_window(query: ExploreQuery) -> str:
-    """Days of a figure."""
+    """Return the days of a figure."""
     if query.first and query.last:
         return f"{query.first} to {query.last}"
     if query.first or query.last:
@@ -78,7 +78,7 @@ def describe_window(query: ExploreQuery) -> str:
 
 
 def y_axis_title(query: ExploreQuery, unit: DisplayUnit) -> str:
-    """Title of the vertical axis."""
+    """Return the title of the vertical axis."""
     if query.view == RELATIVE:
         return f"{head_column(query.metric)} against the same work, %"
     title = head_column(query.metric)
@@ -126,7 +126,7 @@ def describe_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
 
 
 def describe_bars(query: ExploreQuery) -> str:
-    """Short description of points and error bars."""
+    """Return the short description of points and error bars."""
     return _BAR_CAPTIONS[query.view if query.view in _BAR_CAPTIONS else query.bars]
 
 

@@ -95,7 +95,7 @@ def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -
 
 
 def _chart_size(layout: FigureLayout) -> tuple[float, float]:
-    """Size of a panel in a file, in pixels."""
+    """Return the size of a panel in a file, in pixels."""
     places, series = len(layout.places), len(layout.series)
     several = len(layout.panels) > 1
     dodged = max(1.0, series / 2) if series <= _MAX_DODGED else 1.0

@@ -215,7 +215,7 @@ class GroupNames:
         return self.all[-most:] if self.are_time else self.all[:most]
 
     def axis_names(self) -> tuple[Mapping[str, str], str]:
-        """Shorter labels for places along an axis, if any, and the axis' title."""
+        """Return the shorter labels for places along an axis, if any, and the axis' title."""
         if not self._variants.axes:
             return {}, title_column(self.column) if self.column else ""
         axes = [title_column(f"axis_{axis}") for axis in self._variants.axes]
@@ -312,13 +312,13 @@ def _place_marks(
 
 
 def group_value_writers(data: FigurePoints, name: str) -> Callable[[Scalar], str]:
-    """Formatter of the values of a group's column."""
+    """Return the formatter of the values of a group's column."""
     names = _value_names(data, name)
     return lambda value: names.get(str(value)) or format_value(name, value)
 
 
 def _value_names(data: FigurePoints, column: str) -> Mapping[str, str]:
-    """Value -> label in order, for columns whose labels differ from their values."""
+    """Map values to labels in order, for columns whose labels differ from their values."""
     return {VARIANT_COLUMN: data.variants.names, CAMPAIGN_COLUMN: data.campaigns}.get(column, {})
 
 
@@ -351,7 +351,7 @@ _TIME_FORMATS: Mapping[str, Callable[[int], str]] = {
 
 
 def is_time_axis(column: str, places: Sequence[str]) -> bool:
-    """Whether places are valid days, weeks or months."""
+    """Return whether places are valid days, weeks or months."""
     return column in (DAY, WEEK, MONTH) and all(map(_is_day, places))
 
 

@@ -97,7 +97,7 @@ class FigurePoint(NamedTuple):
     not_supported: int = 0
 
     def latency_quantile_s(self, share: float) -> float | None:
-        """Quantile of read latency in seconds, None without reads."""
+        """Return the quantile of read latency in seconds, None without reads."""
         return FigureGroup({}, {}, {}, self.reads).latency_quantile_s(share)
 
 
@@ -267,7 +267,7 @@ def _merge_groups(parts: Iterable[FigureGroup], names: Sequence[str]) -> list[Fi
 
 
 def _is_drawn(group: FigureGroup, query: ExploreQuery) -> bool:
-    """Whether a group contributes to the drawing."""
+    """Return whether a group contributes to the drawing."""
     return (
         any(group.reads) if query.view == LATENCY else group.metrics[query.metric].value_count > 0
     )
@@ -335,7 +335,7 @@ def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
 
 
 def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[FigurePoint]:
-    """Means over the jobs' means, with t intervals."""
+    """Return the means over the jobs' means, with t intervals."""
     # scipy takes time to load and is needed for intervals only.
     from treehammer.analysis.statistics.estimates import estimate_mean
 

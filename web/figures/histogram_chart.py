@@ -80,5 +80,5 @@ def format_edge(bin_: int) -> str:
 
 
 def _lower_edge_s(bin_: int) -> float:
-    """Lower edge of a bin in seconds; the first one starts at 0."""
+    """Return the lower edge of a bin in seconds; the first one starts at 0."""
     return 1e-6 * 2.0**bin_ if bin_ else 0.0

@@ -216,7 +216,7 @@ def _count_rows(rows: Sequence[Row], names: Sequence[str]) -> tuple[CountedRow, 
 
 
 def _count_nodes(rows: Sequence[Row]) -> tuple[CountedRow, ...]:
-    """Nodes with the median time of their calibration loop, a measure of their speed."""
+    """Return the nodes with the median time of their calibration loop, a measure of their speed."""
     nodes = []
     names = ("site", *NODE_COLUMNS)
     times: dict[tuple[Any, ...], list[float]] = defaultdict(list)

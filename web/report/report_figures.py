@@ -135,7 +135,7 @@ def _make_mark(spread: MeanAndRms, series: int, place: int, scale: float = 1.0) 
 def _alt_text(
     cells: Sequence[ExecutionCell], value: Callable[[Mapping[str, MeanAndRms]], str]
 ) -> str:
-    """Points of a figure as text for screen readers."""
+    """Return the points of a figure as text for screen readers."""
     return "; ".join(
         f"{shorten_label(cell.place)}, {shorten_label(cell.variant)}, {shorten_label(cell.release)}: "
         f"{value(cell.spreads)}"

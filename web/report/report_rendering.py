@@ -41,7 +41,7 @@ def _column_title(name: str) -> str:
 
 
 def _format_spread(cell: ExecutionCell, name: str, scale: float = 1.0) -> str:
-    """Mean ± RMS of a metric; a dash without values."""
+    """Format mean ± RMS of a metric; a dash without values."""
     spread = cell.spreads.get(name)
     if spread is None:
         return "–"

@@ -104,7 +104,7 @@ class ConnectionGuard:
         self._handshakes.pop(handshake, None)
 
     def _has_room(self, address: str, handshakes: Collection[str]) -> bool:
-        """Whether a client may open one more connection; ``handshakes`` are groups that also count."""
+        """Return whether a client may open a further connection; ``handshakes`` count as well."""
         group = client_group(address)
         allowed = self._limits.connections_per_address
         mine = self._by_group[group] + sum(one == group for one in handshakes)

@@ -26,7 +26,7 @@ MAX_EVENTS = 100
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     return [context.page_route("/alarms", alarms_view, "alarms")]
 
 

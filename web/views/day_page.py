@@ -39,7 +39,7 @@ _METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page; the site is a query parameter, as it may be any text."""
+    """Return the route of the page; the site is a query parameter, as it may be any text."""
     return [context.page_route("/days/{day}", day_view, "day")]
 
 
@@ -106,7 +106,7 @@ def _neighbor_links(day: date, site: str, request: Request) -> Iterator[tuple[st
 
 
 def _related_links(site: str, day: date, request: Request) -> Iterator[tuple[str, str]]:
-    """Links to Explore for the same site and day, each with a title."""
+    """Link to Explore for the same site and day, each with a title."""
     selection = {"site": site, "from": day, "to": day}
     for title, parameters in (
         ("CPU efficiency by variant", {"metric": "eff_job", "by": VARIANT_COLUMN}),
@@ -122,7 +122,7 @@ def _related_links(site: str, day: date, request: Request) -> Iterator[tuple[str
 def _load_groups(
     store: Store, site: str, day: int, metrics: tuple[str, ...] = _METRICS, *more_columns: str
 ) -> Sequence[FigureGroup]:
-    """Outcomes and means of good measurements by test, variant, release, door and kind."""
+    """Build the table of outcomes and means by test, variant, release, door and kind."""
     selection = Selection(conditions=(Condition("site", "=", site or None),))
     figure = FigureQuery(
         metrics, (*_GROUP_COLUMNS, *more_columns), selection, first_day=day, last_day=day, kind=None
@@ -131,7 +131,7 @@ def _load_groups(
 
 
 def _load_labels(store: Store, site: str, day: int) -> Mapping[tuple[Scalar, ...], str]:
-    """Common label of the measurements of each group, '' if they differ."""
+    """Return the common label of the measurements of each group, '' if they differ."""
     labels_by_group: dict[tuple[Scalar, ...], set[str]] = defaultdict(set)
     for group in _load_groups(store, site, day, (), "variant_label"):
         labels_by_group[_group_key(group)].add(str(group.by["variant_label"] or ""))
@@ -195,7 +195,7 @@ def _group_row(by: Any, outcomes: Any, metrics: Any) -> dict[str, Any]:
 
 
 def _metric_columns(name: str, title: str, scale: float) -> tuple[TableColumn, TableColumn]:
-    """Columns of a metric's mean and RMS, shown together."""
+    """Build the columns of a metric's mean and RMS, shown together."""
     mean, rms = f"{name}_mean", f"{name}_rms"
 
     def write(row: Row) -> str:

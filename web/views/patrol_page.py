@@ -23,7 +23,7 @@ from treehammer.web.views.shared.page_context import PageContext, PageView, link
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     return [context.page_route("/patrol", patrol_view, "patrol")]
 
 

@@ -32,7 +32,7 @@ MAX_CAMPAIGN_CHOICES = 200
 
 
 def routes(context: PageContext, exports: RootExports) -> list[BaseRoute]:
-    """Routes of the page and of its files."""
+    """Return the routes of the page and of its files."""
 
     def page(store: Store, request: Request) -> PageView:
         return root_file_view(store, request, exports)
@@ -107,7 +107,7 @@ def root_file_view(store: Store, request: Request, exports: RootExports) -> Page
 def _file_values(
     store: Store, selection: Selection, request: Request, exports: RootExports
 ) -> dict[str, Any]:
-    """Number of selected measurements, and the URL of their file if it can be written."""
+    """Count the selected measurements; also return their file's URL if it can be written."""
     content = fingerprint_selection(store, selection)
     if not (0 < content.rows <= MAX_MEASUREMENTS and exports.can_write):
         return {"rows": content.rows}

@@ -17,7 +17,7 @@ _EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     return [context.page_route("/search", search_view, "search")]
 
 

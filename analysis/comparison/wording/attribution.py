@@ -104,7 +104,7 @@ def _describe_unexplained(
 def summarize_attribution(
     rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """Findings of :func:`attribute_rows`, or one sentence that explains why there are none."""
+    """Return the findings of :func:`attribute_rows`, or a sentence that explains their absence."""
     if said := attribute_rows(rows, names):
         return said
     if not any(Verdict(row.verdict).is_statistical for row in rows):

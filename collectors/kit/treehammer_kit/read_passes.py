@@ -194,7 +194,7 @@ def open_file(root: Any, url: str) -> Any:
 
 
 def is_ntuple(reader: Any, name: str) -> bool:
-    """Whether the object of this name in the file is an RNTuple."""
+    """Return whether the object of this name in the file is an RNTuple."""
     folder, _, own = name.rpartition("/")
     directory = reader.current.file.GetDirectory(folder)
     key: Any = directory.GetKey(own) if directory else None

@@ -32,7 +32,7 @@ class LoadTimer:
         return cls(time.monotonic() + start_us / 1e6 - time.time(), stop)
 
     def now(self) -> float:
-        """Seconds since step 0 began."""
+        """Return the seconds since step 0 began."""
         return time.monotonic() - self._origin
 
     def wait(self, seconds: float) -> bool:
@@ -53,7 +53,7 @@ class LoadTimer:
         time.sleep(seconds)
 
     def cpu_s(self) -> float:
-        """CPU seconds that this process has used."""
+        """Return the CPU seconds that this process has used."""
         return time.process_time()
 
 

@@ -114,7 +114,7 @@ class Flight:
         self.done_s = self._clock()
 
     def has_lasted(self, seconds: float) -> bool:
-        """Whether it was sent longer ago."""
+        """Return whether it was sent longer ago."""
         return self.sent_s is not None and self._clock() > self.sent_s + seconds
 
     def succeed(self, server: str) -> None:
@@ -159,7 +159,7 @@ class StorageClient:
         raise NotImplementedError
 
     def has_copy(self, url: str) -> bool:
-        """Whether a redirector still finds a removed path at another server."""
+        """Return whether a redirector still finds a removed path at another server."""
         return False
 
     def child_cpu_s(self) -> float:
@@ -190,7 +190,7 @@ class WrappingClient(StorageClient):
         self.inner.start(flight)
 
     def has_copy(self, url: str) -> bool:
-        """Whether a redirector still finds a removed path at another server."""
+        """Return whether a redirector still finds a removed path at another server."""
         return self.inner.has_copy(url)
 
     def child_cpu_s(self) -> float:

@@ -158,7 +158,7 @@ class Recorder:
         self._counts = merged
 
     def is_limited(self, step: int) -> bool:
-        """Whether the generator was the limit in a step; preparation before the step is not judged."""
+        """Return whether the generator was the limit in a step, preparation before it excluded."""
         scheduled, late = self._punctuality.get(step, (0, 0))
         return late > MAX_LATE_SHARE * scheduled or self._cpu.get(step, 0.0) >= self._max_cpu
 

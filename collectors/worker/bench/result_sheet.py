@@ -80,7 +80,7 @@ def build_sheet(
 
 
 def _relative_spread(values: Sequence[float]) -> Optional[float]:
-    """Standard deviation over the mean; None for a single value."""
+    """Return the standard deviation over the mean; None for a single value."""
     if len(values) < 2:
         return None
     return statistics.stdev(values) / statistics.fmean(values)

@@ -99,7 +99,7 @@ def _evict_file(path: str) -> None:
 
 
 def _refetches_evicted_page(path: str) -> bool:
-    """Whether reading an evicted page makes the kernel count a fetch from a device.
+    """Return whether reading an evicted page makes the kernel count a fetch from a device.
 
     File systems with a cache of their own, or without counters (many in user space), do not:
     nothing proves there that an execution was cold.
@@ -123,7 +123,7 @@ def _read_through(path: str) -> None:
 
 
 def cached_fraction(paths: Sequence[str]) -> Optional[float]:
-    """Fraction of the files' pages that are in the page cache; None when unknown."""
+    """Return the fraction of the files' pages that are in the page cache; None when unknown."""
     counts = [_count_cached_pages(path) for path in paths]
     known = [count for count in counts if count is not None]
     total = sum(pages for _, pages in known)

@@ -141,7 +141,7 @@ class DoorLocks:
 
 
 def _is_held(path: str) -> bool:
-    """Whether a process holds the lock; an unlocked file is removed."""
+    """Return whether a process holds the lock; an unlocked file is removed."""
     try:
         fd = os.open(path, os.O_RDWR)
     except OSError:

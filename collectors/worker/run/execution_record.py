@@ -97,7 +97,7 @@ def _derive_access_metrics(
 
 
 def _has_value(name: str, value: Any) -> bool:
-    """Whether a value enters the record: empty text is omitted unless required."""
+    """Return whether a value enters the record: empty text is omitted unless required."""
     return value is not None and (value != "" or METRICS_BY_NAME[name].required)
 
 

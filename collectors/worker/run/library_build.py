@@ -28,7 +28,7 @@ def locate_build(context: JobContext, software: SoftwareRequest) -> str:
 
 
 def is_built(context: JobContext, folder: str) -> bool:
-    """Whether this job built in a folder before, also without success."""
+    """Return whether this job built in a folder before, also without success."""
     return folder in context.builds
 
 

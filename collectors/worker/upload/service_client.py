@@ -259,7 +259,7 @@ def _parse_object(body: bytes) -> Dict[str, Any]:
 
 
 def _covers_all_items(document: Dict[str, Any], sent: int) -> bool:
-    """Whether a response accounts for all items sent."""
+    """Return whether a response accounts for all items sent."""
     counts = [document.get("new"), document.get("known"), document.get("changed", 0)]
     conflicting = document.get("conflicting", [])
     if not all(isinstance(count, int) for count in counts) or not isinstance(conflicting, list):

@@ -317,7 +317,7 @@ class CampaignStarter:
         return judge
 
     def is_stored(self, start: PatrolStartRow) -> bool:
-        """Whether the campaign of a start is in the database."""
+        """Return whether the campaign of a start is in the database."""
         try:
             return self._store.campaign(start.campaign_id).id == start.campaign_id
         except (ConfigError, NothingToDoError):

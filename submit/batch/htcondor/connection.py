@@ -164,7 +164,7 @@ class PoolConnection:
         )
 
     def _is_collector_listening(self) -> bool:
-        """Whether the collector accepts connections, so that it denied access rather than being down."""
+        """Return whether the collector accepts connections, so that it denied access."""
         with configured_bindings(self.pool) as htcondor:
             address = self.pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
         return measure_reachability(daemon_url(address.partition(",")[0])).rtt_s is not None
@@ -187,7 +187,7 @@ def daemon_url(address: str) -> str:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a retry cannot help."""
+    """Return whether a retry cannot help."""
     return any(word in str(error).upper() for word in _REFUSAL_WORDS)
 
 

@@ -450,10 +450,10 @@ def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int
 
 
 def _has_left_queue(ad: ClassAdValues | None) -> bool:
-    """Whether a job left the queue, except possibly for its output."""
+    """Return whether a job left the queue, except possibly for its output."""
     return ad is None or ad.get("JobStatus") == COMPLETED
 
 
 def _has_output_waiting(ad: ClassAdValues | None) -> bool:
-    """Whether the schedd holds a job's output."""
+    """Return whether the schedd holds a job's output."""
     return ad is not None and ad.get("JobStatus") == COMPLETED and not ad.get("StageOutFinish")

@@ -255,7 +255,7 @@ def _removed_job_status(
 
 
 def _is_eviction_by_removal(start: ExecutionStart, removal: JobRemoval) -> bool:
-    """Whether a start was evicted because its job was removed."""
+    """Return whether a start was evicted because its job was removed."""
     near = abs(start.ended_us - removal.time_us) < 60_000_000
     return start.failure_class == "evicted" and near
 

@@ -125,7 +125,7 @@ def parse_previous_attempts(text: str) -> int:
 
 
 def uses_archives(text: str) -> bool:
-    """Whether the jobs of a template receive and return plain files only."""
+    """Return whether the jobs of a template receive and return plain files only."""
     return START_VARIABLE in text
 
 

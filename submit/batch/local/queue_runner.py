@@ -324,7 +324,7 @@ def count_cpus(job: SpooledJob) -> int:
 
 
 def has_disk_space(spool: Spool) -> bool:
-    """Whether at least :data:`MIN_FREE_BYTES` bytes are free, so that jobs may start."""
+    """Return whether at least :data:`MIN_FREE_BYTES` bytes are free, so that jobs may start."""
     return shutil.disk_usage(spool.root).free >= MIN_FREE_BYTES
 
 
@@ -341,7 +341,7 @@ def _describe_exit_code(code: int | None) -> str:
 
 
 def _is_attempt_complete(sandbox: Path) -> bool:
-    """Whether the worker completed its attempt.json, which it creates at its start."""
+    """Return whether the worker completed its attempt.json, which it creates at its start."""
     try:
         account = json.loads((sandbox / "attempt.json").read_text(encoding="utf-8"))
         return account["ended_us"] is not None

@@ -88,15 +88,15 @@ class SpooledJob:
         return {entry.name: entry for entry in sorted(self.inputs_folder.iterdir())}
 
     def sandbox_folder(self, attempt: int) -> Path:
-        """Working folder of an attempt."""
+        """Return the working folder of an attempt."""
         return self.path / f"attempt-{attempt}"
 
     def lock_file(self, attempt: int) -> Path:
-        """File that the attempt's worker locks for its lifetime."""
+        """Return the file that the attempt's worker locks for its lifetime."""
         return self.path / f"attempt-{attempt}.lock"
 
     def pid_file(self, attempt: int) -> Path:
-        """File with process id and start time of the attempt's worker."""
+        """Return the file with process id and start time of the attempt's worker."""
         return self.path / f"attempt-{attempt}.pid"
 
     def read_status(self) -> JobStatus:

@@ -52,7 +52,7 @@ def _test_origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:
 def _plan_facts(
     plan: Mapping[str, Any], datasets: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Parameters of the plan; datasets with their hashes as soon as measurements report them."""
+    """List the plan's parameters; datasets with their hashes once measurements report them."""
     definition = plan.get("definition", {})
     named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
     if dataset := named or definition.get("dataset"):

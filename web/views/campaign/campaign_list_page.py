@@ -22,7 +22,7 @@ CAMPAIGNS_PER_PAGE = 20
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     return [context.page_route("/campaigns", campaign_list_view, "campaigns")]
 
 

@@ -43,7 +43,7 @@ REFRESH_INTERVAL_S = 5
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page; ``?part=progress`` returns only the part that changes while jobs run."""
+    """Return the page's route; ``?part=progress`` selects the part that changes during jobs."""
     return [context.page_route(require_text("/campaigns/{campaign_id}"), campaign_view, "campaign")]
 
 
@@ -113,7 +113,7 @@ def campaign_view(store: Store, request: Request) -> PageView:
 
 
 def _parse_choice(request: Request, name: str, known: Collection[str]) -> str:
-    """Value of a filter of jobs, '' for none."""
+    """Return the value of a filter of jobs, '' for none."""
     value = request.query_params.get(name, "")
     if value and value not in known:
         hint = f"{suggest_word(value, known)}Known: {', '.join(sorted(known)[:_MAX_SUGGESTED])}."

@@ -153,7 +153,7 @@ def _failure_order(row: Row) -> tuple[Any, ...]:
 
 
 def _failure_column(title: str, campaign: CampaignRow, request: Request) -> TableColumn:
-    """Column of failures, linked to the jobs of a site that had them."""
+    """Build the column of failures, linked to the jobs of a site that had them."""
     return TableColumn(
         "failure",
         title,

@@ -182,7 +182,7 @@ class JobAttempt:
 
 
 def routes(context: PageContext, find_folders: FindFolders) -> list[BaseRoute]:
-    """Route of the page, and of the whole logs on this machine."""
+    """Return the route of the page, and of the whole logs on this machine."""
     query = partial(_query_job, find_folders)
     return [context.page_route(require_text("/jobs/{job_id}"), query, "job")]
 
@@ -266,7 +266,7 @@ def _explain_job(store: Store, job: JobRow) -> EfficiencyExplanation:
 def _related_links(
     store: Store, job: JobRow, rows: Sequence[Row], request: Request
 ) -> Iterator[tuple[str, str]]:
-    """Links to the job's site, days and comparable measurements, each with a title."""
+    """Link to the job's site, days and comparable measurements, each with a title."""
     yield job.site, link_to(request, "site", site=job.site)
     for number in sorted({row["day"] for row in rows}):
         day = calendar_days.day_from_number(number)
@@ -338,7 +338,7 @@ def _measurement_title(row: Row, variants: VariantLabels) -> str:
 
 
 def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Known facts: the shared value, the range of numbers, or all texts."""
+    """Summarize known facts: the shared value, the range of numbers, or all texts."""
     for name in names:
         values = [row[name] for row in rows if row[name] not in (None, "")]
         if not values:
@@ -421,7 +421,7 @@ def _measurement_table(
 
 
 def _release_differs(row: Row) -> bool:
-    """Whether ROOT reported another version than the requested release."""
+    """Return whether ROOT reported another version than the requested release."""
     return row["root_version"] not in (None, "", row["axis_root"])
 
 
@@ -478,7 +478,7 @@ def _latency_table(reads_by_release: Mapping[str, Sequence[int]]) -> DataTable:
 def _provenance_facts(
     job: JobRow, campaign: CampaignRow, rows: Sequence[Row]
 ) -> Iterator[tuple[str, str]]:
-    """Origin of the job and provenance of its measurements."""
+    """Return the origin of the job and provenance of its measurements."""
     yield "job", job.id
     yield "batch system", f"{job.batch_system.removeprefix(EXTERNAL_PREFIX)} {job.batch_id}".strip()
     template = json.loads(campaign.plan).get("templates", {}).get(job.site)

@@ -52,7 +52,7 @@ _LEFT_OUT = ("log_excerpt", "read_latency_hist", "inventory")
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     path = require_text("/measurements/{measurement_id}")
     return [context.page_route(path, measurement_view, "measurement-page")]
 

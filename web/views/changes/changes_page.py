@@ -37,7 +37,7 @@ _ATOM = "http://www.w3.org/2005/Atom"
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Routes of the pages."""
+    """Return the routes of the pages."""
     return [
         context.page_route("/changes", changes_view, "changes"),
         context.page_route("/changes.atom", feed_view, "changes-feed"),

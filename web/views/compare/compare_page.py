@@ -60,7 +60,7 @@ MAX_CAMPAIGN_CHOICES = 100
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Routes of the form with the list of comparisons, and of a stored comparison."""
+    """Return the routes of the form with the list of comparisons, and of a stored comparison."""
     background = BackgroundComparisons(context.database)
 
     def query_page(store: Store, request: Request) -> PageView | Response:

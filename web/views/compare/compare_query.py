@@ -185,7 +185,7 @@ def _parse_delta(text: str) -> float:
 
 
 def load_stored_verdicts(store: Store, query: CompareQuery) -> list[VerdictRow]:
-    """Verdicts stored for the same comparison; empty if there are none."""
+    """Return the verdicts stored for the same comparison; empty if there are none."""
     if not query.compare_command:
         return []
     from treehammer.analysis.comparison.comparison import ComparisonQuery

@@ -56,7 +56,7 @@ def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, 
 
 
 def comparison_columns(request: Request) -> tuple[TableColumn, ...]:
-    """Columns for :func:`describe_comparison`: text for readers, hidden data for export."""
+    """Build the columns of :func:`describe_comparison`: text for readers, hidden data for files."""
     return (
         TableColumn(
             "compared",

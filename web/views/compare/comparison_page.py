@@ -264,7 +264,7 @@ def _build_counter_table(one: ShownComparison, *, is_page: bool) -> DataTable:
 
 
 def effect_weight(row: VerdictRow) -> float:
-    """|effect| ÷ width of its interval, the sort key for notability; −1 without an interval."""
+    """Return |effect| ÷ width of its interval to sort by notability; −1 without an interval."""
     if row.effect is None or row.low is None or row.high is None:
         return -1.0
     return abs(row.effect) / max(row.high - row.low, 1e-12)

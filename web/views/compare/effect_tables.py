@@ -70,7 +70,7 @@ def site_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) 
 
 
 def missing_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
-    """Series measured on one side only, with reason and remedy."""
+    """Build the table of series measured on one side only, with reason and remedy."""
     columns = (
         _VARIANT,
         _site_column(request),
@@ -85,7 +85,7 @@ def missing_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRo
 
 
 def instruction_table(pairs: Sequence[CountPair], first: VerdictRow) -> DataTable:
-    """Instructions per event of the compared work, and the library whose count changed most."""
+    """Build the table of instructions per event, with the library whose count changed most."""
     columns = (
         _VARIANT,
         TableColumn("a_per_event", first.a, format_count, is_number=True),
@@ -100,7 +100,7 @@ def instruction_table(pairs: Sequence[CountPair], first: VerdictRow) -> DataTabl
 def counter_table(
     request: Request, changes: Sequence[CounterChange], first: VerdictRow
 ) -> DataTable:
-    """Exact counters of each variant and site, with the change of each."""
+    """Build the table of exact counters of each variant and site, with the change of each."""
     columns = (
         _VARIANT,
         _site_column(request),
@@ -251,5 +251,5 @@ def _link_to_measurements(request: Request, side: str) -> Callable[[Row], str]:
 
 
 def _side_campaigns(row: Row, side: str) -> tuple[str, ...]:
-    """Campaigns of a side; the compared one if campaigns are compared."""
+    """Return the campaigns of a side; the compared one if campaigns are compared."""
     return (row[side],) if row["axis"] == "campaign" else tuple(row["campaigns"])

@@ -93,7 +93,7 @@ class _FigureKind:
     separated_columns: tuple[str, ...] = ()
 
     def figure_title(self, query: ExploreQuery) -> str:
-        """Title of a figure: the kind's own title only for its default parameters."""
+        """Return the title of a figure: the kind's own title only for its default parameters."""
         own = all(getattr(query, name) == getattr(self.default, name) for name in _TITLE_FIELDS)
         return self.title if self.title and own else figure_captions.figure_heading(query)
 
@@ -145,7 +145,7 @@ class _ExploreResult:
         return figure_captions.explain_empty_figure(self.query, self.points.points)
 
     def build_table(self, links: RowLinks) -> DataTable:
-        """Table of the figure's groups."""
+        """Build the table of the figure's groups."""
         table = (
             latency_figure.latency_table
             if self.query.view == LATENCY
@@ -181,7 +181,7 @@ class _ExploreResult:
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Routes of Explore, of study S0's figure, and of both as files."""
+    """Return the routes of Explore, of study S0's figure, and of both as files."""
     files = FigureFiles()
     # Drawing takes seconds; waiting requests must not block other pages.
     pool = QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
@@ -221,7 +221,7 @@ def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreRes
 
 
 def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
-    """Whether single points would be hard to distinguish."""
+    """Return whether single points would be hard to distinguish."""
     if len({point.key[query.by] for point in points.points}) > MAX_POINT_SITES:
         return True
     columns = (*query.separated_columns, query.color)
@@ -299,14 +299,14 @@ def _file_view(name: str, files: FigureFiles, store: Store, request: Request) ->
 
 
 def _tree_title(result: _ExploreResult) -> str:
-    """Title of a TTree with the figure's description."""
+    """Return the title of a TTree with the figure's description."""
     about = result.about
     parts = (result.title, about["bars"], about["selection"], about["aggregated"])
     return ". ".join(text.rstrip(".") for text in parts if text)
 
 
 def _column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:
-    """Columns with their types in a TTree."""
+    """Return the columns with their types in a TTree."""
     counts = (
         "good",
         "failed",
@@ -374,7 +374,7 @@ def _preset_links(request: Request, query: ExploreQuery, here: str) -> Iterator[
 
 
 def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
-    """Choices offered by the form."""
+    """Return the choices offered by the form."""
     rollup_metrics, other_metrics = _partition(METRICS, lambda m: m.name in ROLLUP_METRICS)
     rollup_columns, other_columns = _partition(DIMENSIONS, lambda name: name in ROLLUP_GROUPINGS)
     listed = {metric.name for metric in METRICS}

@@ -133,7 +133,7 @@ def _bin_mark(share: float, reads: int, series: int, place: int) -> FigureMark:
 
 
 def latency_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
-    """Reads of every group by bin."""
+    """Build the table of reads of every group by bin."""
     columns = (
         *group_columns(query, data, links),
         *BIN_COLUMNS,
@@ -150,7 +150,7 @@ def latency_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> D
 
 
 def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
-    """Quantiles of the read latency of every group."""
+    """Build the table of quantiles of the read latency of every group."""
     columns: tuple[TableColumn, ...] = (
         *group_columns(query, data, links),
         TableColumn("good", "executions", is_number=True, link=links.jobs_link),

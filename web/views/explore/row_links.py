@@ -104,7 +104,7 @@ def _encode_conditions(wheres: Iterable[Condition]) -> str:
 
 
 def _period_bounds(name: str, value: Scalar) -> tuple[int, int]:
-    """First and last database day number of a week or month."""
+    """Return the first and last database day number of a week or month."""
     number = value if isinstance(value, int) else 0
     if name == MONTH:
         return 100 * number, 100 * number + 99

@@ -99,7 +99,7 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
 
 
 def _is_drawable(point: FigurePoint, scale: str) -> bool:
-    """Whether a point has a mean with a place on the scale."""
+    """Return whether a point has a mean with a place on the scale."""
     return point.mean is not None and (scale != LOG or point.mean > 0)
 
 
@@ -115,7 +115,7 @@ def _select_places(kind: str, places: GroupNames, points: Iterable[FigurePoint])
 
 
 def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
-    """Unit in which the figure is shown."""
+    """Return the unit in which the figure is shown."""
     if query.view == RELATIVE:
         return _PER_CENT
     metric = METRICS_BY_NAME.get(query.metric)
@@ -123,7 +123,7 @@ def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUn
 
 
 def _exported_unit(query: ExploreQuery) -> str:
-    """Unit of the numbers in files, '' if unknown."""
+    """Return the unit of the numbers in files, '' if unknown."""
     if query.view == RELATIVE:
         return "shares: 0.05 is 5 %"
     metric = METRICS_BY_NAME.get(query.metric)
@@ -131,7 +131,7 @@ def _exported_unit(query: ExploreQuery) -> str:
 
 
 def _error_bar(query: ExploreQuery, point: FigurePoint) -> tuple[float, float] | None:
-    """Ends of a point's error bar; None if it has none."""
+    """Return the ends of a point's error bar; None if it has none."""
     if query.view == DISTRIBUTION or point.mean is None:
         return None
     if query.bars == INTERVAL and point.low is not None and point.high is not None:
@@ -153,7 +153,7 @@ def _point_mark(
 
 
 def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
-    """Table of all groups; numbers are exported in the metric's unit and shown in a readable one."""
+    """Build the table of all groups, exported in the metric's unit, shown in a readable one."""
     numbers = _statistic_names(query, data)
     rows = LazyRows(data.points, partial(_point_row, aggregation=data.aggregation))
     unit = figure_unit(query, data.points)
@@ -200,7 +200,7 @@ def _statistic_names(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]
 
 
 def group_columns(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> list[TableColumn]:
-    """Columns whose values define a group."""
+    """Build the columns whose values define a group."""
     return [
         TableColumn(
             name,
@@ -214,7 +214,7 @@ def group_columns(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> l
 
 
 def aggregation_column(query: ExploreQuery, data: FigurePoints) -> list[TableColumn]:
-    """Column of the values aggregated in each group; none along a time axis, where only lines have it."""
+    """Build the column of the values in each group; none along a time axis."""
     if set(query.group_columns) & set(TIME_UNITS):
         return []
     return [TableColumn("aggregates", "aggregates", hidden=not data.aggregation.largest_counts)]

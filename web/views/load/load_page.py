@@ -51,7 +51,7 @@ MAX_CONCURRENT = 2
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page; it comes before that of a campaign, whose identity may be any text."""
+    """Return the page's route, which precedes a campaign's, whose identity may be any text."""
     pool = QueryPool(anyio.CapacityLimiter(MAX_CONCURRENT))
     path = require_text("/campaigns/{campaign_id}/load")
     return [context.page_route(path, load_view, "campaign-load", pool=pool)]
@@ -260,7 +260,7 @@ def _start_table(spreads: Sequence[StartSpread]) -> DataTable:
 
 
 def _figure_columns(*shown: str) -> Iterator[TableColumn]:
-    """Columns of all figures but those shown already."""
+    """Build the columns of all figures but those shown already."""
     titles = {
         "active_clients": "clients",
         "attempted_hz": "attempted (1/s)",

@@ -193,7 +193,7 @@ def _link_to_day(
 def _first_measurement_changes(
     records: Sequence[FirstMeasurement], yesterday: int, request: Request, max_named: int | None
 ) -> Iterator[ChangeSentence]:
-    """New sites, and releases and doors that are new at known sites."""
+    """Return the new sites, and releases and doors that are new at known sites."""
     known = [record for record in records if record.first_day < yesterday]
     new_sites = {record.site for record in records} - {record.site for record in known}
     if new_sites:
@@ -207,7 +207,7 @@ def _first_measurement_changes(
 
 
 def _measured_features(records: Iterable[FirstMeasurement]) -> set[tuple[str, str]]:
-    """Releases and doors that were measured, each with the site."""
+    """Return the releases and doors that were measured, each with the site."""
     releases = {(f"ROOT {record.root}", record.site) for record in records if record.root}
     return releases | {(f"door {record.door}", record.site) for record in records if record.door}
 
@@ -243,7 +243,7 @@ def _count_verdicts(scopes: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[ChangeSentence]:
-    """Stored comparisons with their verdicts over all sites, or by site if there are none."""
+    """List stored comparisons with verdicts over all sites, or by site without these."""
     comparisons = overview_queries.list_latest_comparisons(store, MAX_IN_LIST, since_us=since_us)
     campaigns = comparison_columns.load_campaign_names(
         store, (comparison.first_verdict for comparison in comparisons)

@@ -77,7 +77,7 @@ _OPEN_STATES = [state.value for state in JobState if not state.is_final]
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     return [context.page_route("/", overview_view, "overview")]
 
 

@@ -32,7 +32,7 @@ def outcome_columns() -> tuple[TableColumn, ...]:
 
 
 def outcome_counts(outcomes: DayOutcomes) -> dict[str, Any]:
-    """Number of measurements by outcome, as values of a row."""
+    """Return the number of measurements by outcome, as values of a row."""
     return {
         "good": outcomes.good,
         "failed": outcomes.failed,

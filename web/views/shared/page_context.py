@@ -219,7 +219,7 @@ class PageContext:
         return Response(body, view.status, headers, kind)
 
     def _template_values(self, request: Request) -> dict[str, Any]:
-        """Variables available in every template."""
+        """Return the variables of every template."""
         root = request.scope.get("root_path", "")
 
         def link(name: str, /, **parts: Any) -> str:
@@ -262,7 +262,7 @@ async def _acquire_slot(pool: anyio.CapacityLimiter) -> AsyncIterator[None]:
 def link_to(
     request: Request, name: str, /, *, query: Mapping[str, Any] | None = None, **parts: Any
 ) -> str:
-    """URL of a route.
+    """Return the URL of a route.
 
     Args:
         request: provides the root path of the service.
@@ -279,7 +279,7 @@ def link_to(
 
 
 def requested_format(request: Request) -> str:
-    """Output format that a request names.
+    """Return the output format that a request names.
 
     Raises:
         ConfigError: the format is unknown.
@@ -291,7 +291,7 @@ def requested_format(request: Request) -> str:
 
 
 def wants_html(request: Request) -> bool:
-    """Whether a browser sent the request and errors should be pages."""
+    """Return whether a browser sent the request and errors should be pages."""
     output_format = request.query_params.get("format", HTML)
     return output_format not in (CSV, JSON) and "text/html" in request.headers.get("accept", "")
 

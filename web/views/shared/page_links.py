@@ -23,7 +23,7 @@ def encode_condition(where: Condition) -> str:
 
 
 def link_to_same_page(request: Request, **changes: Any) -> str:
-    """URL of the current page with changed parameters; None removes a parameter."""
+    """Return the URL of the current page with changed parameters; None removes a parameter."""
     removed = {*changes, *PARTIAL_PARAMETERS}
     kept = [
         (name, value) for name, value in request.query_params.multi_items() if name not in removed

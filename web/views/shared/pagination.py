@@ -22,7 +22,7 @@ def parse_page_number(request: Request) -> int:
 
 
 def count_pages(count: int, size: int) -> int:
-    """Number of pages for ``count`` items, at least one."""
+    """Return the number of pages for ``count`` items, at least one."""
     return max(-(-count // size), 1)
 
 

@@ -11,5 +11,5 @@ DEFAULT_METRIC = "eff_job"
 
 
 def status_class(row: Row) -> str:
-    """CSS class of a row's status."""
+    """Return the CSS class of a row's status."""
     return str(row["status"]).replace(" ", "-")

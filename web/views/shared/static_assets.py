@@ -53,7 +53,7 @@ class StaticAssets:
         }
 
     def versioned_path(self, name: str) -> str:
-        """Path of a file relative to the static route, with its version.
+        """Return the path of a file relative to the static route, with its version.
 
         Raises:
             KeyError: the file does not exist.

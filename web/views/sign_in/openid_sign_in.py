@@ -29,7 +29,7 @@ _TARGET = "next"
 
 
 def routes(context: PageContext, settings: OpenIdSettings | None) -> list[BaseRoute]:
-    """Routes for signing in at the provider; none without one."""
+    """Return the routes for signing in at the provider; none without one."""
     if settings is None:
         return []
     # Imported here, as it needs a package of the extra.

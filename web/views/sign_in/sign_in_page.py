@@ -23,7 +23,7 @@ KEY_SESSION_DAYS = 30
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Routes for signing in and out."""
+    """Return the routes for signing in and out."""
 
     async def sign_in(request: Request) -> Response:
         refuse_cross_site(request)

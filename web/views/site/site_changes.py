@@ -19,7 +19,7 @@ def history_texts(texts: Sequence[str]) -> str:
 
 
 def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
-    """Last known state of doors, middleware and releases, and since when it is unchanged.
+    """List the last known state of doors, middleware and releases, with its beginning.
 
     Args:
         history: states by day.
@@ -60,7 +60,7 @@ def _format_since(row: Row) -> str:
 
 
 def list_changes(history: ContextHistory) -> list[dict[str, Any]]:
-    """Changes between measured days, by day; changes of the same day share a mark."""
+    """Return the changes between measured days, by day; changes of the same day share a mark."""
     changes = [
         {
             "day": calendar_days.day_from_number(after).isoformat(),

@@ -75,7 +75,7 @@ def _link_to_measurements(point: PeerComparison, query: SiteQuery, request: Requ
 
 
 def _point_day(point: PeerComparison, query: SiteQuery) -> date:
-    """Day at which a point is drawn: for a week the middle of its shown days."""
+    """Return the day at which a point is drawn: for a week the middle of its shown days."""
     day = calendar_days.day_from_number(point.time)
     if query.time_column != WEEK:
         return day

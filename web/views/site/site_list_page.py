@@ -33,7 +33,7 @@ from treehammer.web.views.shared.site_states import index_by_site, load_current_
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     return [context.page_route("/sites", site_list_view, "sites")]
 
 

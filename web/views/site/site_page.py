@@ -78,7 +78,7 @@ MAX_EXPLAINED = 100
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     return [context.page_route(allow_any_text("/sites/{site}"), site_view, "site")]
 
 
@@ -178,7 +178,7 @@ def _compare_over_time(dailies: WorkSums, query: SiteQuery) -> list[PeerComparis
 
 
 def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterator[tuple[str, str]]:
-    """Links to Explore with the page's metric, filters and days."""
+    """Link to Explore with the page's metric, filters and days."""
     filters: dict[str, Any] = query.work_filters
     filters |= {"site": query.site, "from": str(query.first), "to": str(query.last)}
     if chosen := query.filters.get("variant"):
@@ -200,7 +200,7 @@ def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterat
 def _filter_options(
     works: Sequence[Workload], name: str, chosen: str | None
 ) -> list[tuple[str, str]]:
-    """Values to choose from, each with its label."""
+    """Return the values to choose from, each with its label."""
     values = {value for value in (chosen, *(getattr(work, name) for work in works)) if value}
     if name == "variant":
         return [*label_variants(map(drop_release_axis, values)).names.items()]
@@ -240,7 +240,7 @@ def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTab
 
 
 def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTable:
-    """Executions of all kinds by day and outcome."""
+    """Build the table of executions of all kinds by day and outcome."""
     selection = Selection(conditions=(Condition("site", "=", query.site or None),))
     figure = FigureQuery((), (DAY,), selection, *query.day_numbers, kind=None)
     groups = store.fetch_figure(figure).groups

@@ -29,7 +29,7 @@ _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Route of the page."""
+    """Return the route of the page."""
     path = require_text("/state-changes/{change}")
     return [context.page_route(path, state_change_view, "state-change")]
 

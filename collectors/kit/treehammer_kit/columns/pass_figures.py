@@ -69,7 +69,7 @@ def summarize_idle_time(
 
 
 def _idle_seconds(one: PassRead, threads: int) -> Optional[float]:
-    """Time in which threads neither used nor waited for a CPU; further threads may make it 0."""
+    """Return the time without use of or wait for a CPU; further threads may make it 0."""
     waited = one.run_queue_s
     if waited is None:
         return None

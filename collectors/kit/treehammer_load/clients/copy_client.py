@@ -267,7 +267,7 @@ class CopyClient(WrappingClient):
 
 
 def _is_right(path: str, flight: Flight) -> bool:
-    """Whether a copy has the file's length and, if it is known, its checksum."""
+    """Return whether a copy has the file's length and, if it is known, its checksum."""
     file, adler32, size = flight.operation.file, 1, 0
     try:
         with open(path, "rb") as stream:

@@ -173,7 +173,7 @@ class XrootdClient(StorageClient):
             self._use_reader(flight)
 
     def has_copy(self, url: str) -> bool:
-        """Whether a redirector, which asks its servers again, finds a removed path at another."""
+        """Return whether a redirector that asks its servers again finds a removed path."""
         door_url, path = split_url(url)
         door = self._new_door(door_url)
         status, _ = door.locate(path, self._refresh_flag, timeout=round(_REFRESH_S))
