@@ -30,6 +30,8 @@ _REQUIRE_DURABLE_COMMIT = (
     "WHERE current_setting('synchronous_commit') = 'off'"
 )
 
+#: Rows from which binary values save more than it takes to declare their types.
+_MIN_BINARY_ROWS = 10
 #: Type of a column -> that of the server.
 _COPY_TYPES: tuple[tuple[type[Any], str], ...] = (
     (sa.BigInteger, "int8"),
@@ -87,13 +89,17 @@ class PostgreSQLBackend(Backend):
         compiled = compile_statement(insert_into(table), dialect, "format")
         preparer = connection.dialect.identifier_preparer
         columns = ", ".join(preparer.format_column(column) for column in table.c)
+        statement = f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN"
         # As text, numbers would be written here digit by digit, and read again by the server.
-        statement = f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN (FORMAT BINARY)"
+        is_binary = len(rows) >= _MIN_BINARY_ROWS
+        if is_binary:
+            statement += " (FORMAT BINARY)"
         driver: Any = connection.connection.driver_connection
         errors: Any = connection.dialect.loaded_dbapi
         try:
             with driver.cursor() as cursor, cursor.copy(statement) as copy:
-                copy.set_types(_list_copy_types(table))
+                if is_binary:
+                    copy.set_types(_list_copy_types(table))
                 for row in compiled.bind(rows):
                     copy.write_row(row)
         except errors.Error as error:
