@@ -263,19 +263,28 @@ def _find_last(
     by = (table.day, table.subject_id, table.kind)
     is_good = has_outcome(Outcome.GOOD)
     last_us = sa.func.max(table.started_us).label("last_us")
-    latest = sa.select(*by, last_us).where(measured, is_good).group_by(*by).subquery("latest")
-    unknown = sa.and_(table.kind.is_(None), latest.c.kind.is_(None))
-    is_latest = sa.and_(
-        is_good,
-        table.day == latest.c.day,
-        table.subject_id == latest.c.subject_id,
-        sa.or_(table.kind == latest.c.kind, unknown),
-        table.started_us == latest.c.last_us,
-    )
     columns = (table.started_us, *(table[name] for name in LAST_COLUMNS[1:]))
-    query = sa.select(*by, *columns).select_from(latest).join(measurement, is_latest)
+    rows: list[Any] = []
+    # Apart, because NULL equals nothing, and an OR would keep SQLite from the index with times.
+    for is_known in (True, False):
+        has_kind = table.kind.is_not(None) if is_known else table.kind.is_(None)
+        latest = (
+            sa.select(*by, last_us)
+            .where(measured, is_good, has_kind)
+            .group_by(*by)
+            .subquery("latest")
+        )
+        is_latest = sa.and_(
+            is_good,
+            table.day == latest.c.day,
+            table.subject_id == latest.c.subject_id,
+            table.kind == latest.c.kind if is_known else has_kind,
+            table.started_us == latest.c.last_us,
+        )
+        query = sa.select(*by, *columns).select_from(latest).join(measurement, is_latest)
+        rows += connection.execute(query)
     found: dict[RollupKey, LastValues] = {}
-    for day, subject_id, kind, *last in connection.execute(query):
+    for day, subject_id, kind, *last in rows:
         key = RollupKey(day, subject_id, kind or UNKNOWN_KIND, Outcome.GOOD.value)
         found[key] = max(found.get(key, ()), tuple(last))
     return found

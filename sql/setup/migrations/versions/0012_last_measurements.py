@@ -53,18 +53,23 @@ def _find_last(connection: Connection) -> Iterator[dict[str, Any]]:
     by = (table.day, table.subject_id, table.kind)
     is_good = sa.and_(table.plausible == sa.true(), table.failure_class.is_(None))
     last_us = sa.func.max(table.started_us).label("last_us")
-    latest = sa.select(*by, last_us).where(is_good).group_by(*by).subquery("latest")
-    is_latest = sa.and_(
-        is_good,
-        table.day == latest.c.day,
-        table.subject_id == latest.c.subject_id,
-        sa.or_(table.kind == latest.c.kind, sa.and_(table.kind.is_(None), latest.c.kind.is_(None))),
-        table.started_us == latest.c.last_us,
-    )
     columns = (table.started_us, *(table[name] for name in _LAST[1:]))
-    query = sa.select(*by, *columns).select_from(latest).join(_measurement, is_latest)
+    rows: list[Any] = []
+    # Apart, because NULL equals nothing, and an OR would keep SQLite from the index with times.
+    for is_known in (True, False):
+        has_kind = table.kind.is_not(None) if is_known else table.kind.is_(None)
+        latest = sa.select(*by, last_us).where(is_good, has_kind).group_by(*by).subquery("latest")
+        is_latest = sa.and_(
+            is_good,
+            table.day == latest.c.day,
+            table.subject_id == latest.c.subject_id,
+            table.kind == latest.c.kind if is_known else has_kind,
+            table.started_us == latest.c.last_us,
+        )
+        query = sa.select(*by, *columns).select_from(latest).join(_measurement, is_latest)
+        rows += connection.execute(query)
     found: dict[tuple[Any, ...], tuple[int, ...]] = {}
-    for day, subject_id, kind, *last in connection.execute(query):
+    for day, subject_id, kind, *last in rows:
         key = (day, subject_id, kind or "unknown", "good")
         found[key] = max(found.get(key, ()), tuple(last))
     for key, values in found.items():
