@@ -1,9 +1,9 @@
 """Screenshots of pages for the documentation.
 
 ``make pictures`` fills a synthetic world of 40 sites, serves it and writes
-``docs/images/page-*.png``. ``make pictures DATA=folder`` takes those of the newest campaign in a
-data folder instead. With ``--looks FOLDER`` each page is taken in two widths, light and dark, whole
-and into that folder.
+``docs/images/page-*.webp``. ``make pictures DATA=folder`` takes those of the newest campaign in a
+data folder instead. With ``--looks FOLDER`` the first screen of each page is taken in two widths,
+light and dark, into that folder.
 """
 
 from __future__ import annotations
@@ -21,13 +21,10 @@ from PIL import Image
 from playwright.sync_api import Browser
 
 from benchmarks.harness import planted_world, synthetic_measurements
+from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
-#: Maximum bytes of a picture.
-MOST = 200_000
-#: Colors of a picture.
-COLORS = 128
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Shot:
     """One screenshot.
 
     Attributes:
-        path: of the page; ``{campaign}`` and ``{comparison}`` are replaced.
+        path: of the page; ``{campaign}``, ``{comparison}``, ``{site}`` and ``{job}`` are replaced.
         height: of the window in pixels.
         width: of the window in pixels.
         scheme: color scheme.
@@ -59,7 +56,7 @@ SHOTS: Mapping[str, Shot] = {
     "overview": Shot("/", 1230),
     "overview-phone": Shot("/", 844, width=390, scheme="dark"),
     "compare": Shot("/compare/{comparison}", 1150),
-    "site": Shot(f"/sites/{planted_world.INEFFICIENT_SITE}", 1150),
+    "site": Shot("/sites/{site}", 1150),
     "s0": Shot("/figures/s0", 1130),
     "explore": Shot(
         "/explore?metric=cpu_per_event_s&by=variant&color=axis_root&panels=site&campaign={campaign}"
@@ -72,6 +69,7 @@ SHOTS: Mapping[str, Shot] = {
         scheme="dark",
     ),
     "campaign": Shot("/campaigns/{campaign}", 800),
+    "job": Shot("/jobs/{job}", 1000),
     "load": Shot("/campaigns/{campaign}/load", 1000),
 }
 #: Taken by default: those of the synthetic world, and those of a real campaign of few sites. The
@@ -81,8 +79,10 @@ OF_WORLD = (
     *("campaign", "explore", "latency"),
 )
 OF_CAMPAIGN = ("campaign", "explore", "latency")
-#: Widths of windows and color schemes of ``--looks``.
-LOOKS = [(width, scheme) for width in (1400, 390) for scheme in ("light", "dark")]
+#: Pages of ``--looks``.
+LOOKED_AT = ("overview", "compare", "s0", "site", "campaign", "job")
+#: Sizes of windows and color schemes of ``--looks``.
+LOOKS = [(size, scheme) for size in ((1400, 900), (390, 844)) for scheme in ("light", "dark")]
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all that suit the data"
     )
-    parser.add_argument("--looks", type=Path, metavar="FOLDER", help="all widths and schemes")
+    parser.add_argument("--looks", type=Path, metavar="FOLDER", help="both widths and schemes")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="treehammer-") as temporary:
         data = Path(given.data or temporary)
@@ -100,45 +100,52 @@ def main() -> None:
         if not given.data:
             planted_world.fill_database(url)
         with Store.open(url) as store:
-            campaign = store.campaign("last").id
+            parts = _find_parts(store, is_world=not given.data)
         default = OF_CAMPAIGN if given.data else OF_WORLD
-        _take_pictures(data, given.names or default, campaign, given.looks)
+        names = given.names or (LOOKED_AT if given.looks else default)
+        _take_pictures(data, names, parts, given.looks)
 
 
-def _take_pictures(data: Path, names: Sequence[str], campaign: str, looks: Path | None) -> None:
+def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
+    """Find the newest campaign and comparison, a job, and the site to show."""
+    campaign = store.campaign("last").id
+    compared = overview_queries.list_latest_comparisons(store, 1)
+    (job,), _ = campaign_queries.list_job_summaries(store, campaign, {}, 0, 1)
+    site = planted_world.INEFFICIENT_SITE if is_world else overview_queries.list_sites(store)[-1]
+    return {
+        "campaign": campaign,
+        "comparison": compared[0].first_verdict.comparison_id if compared else "",
+        "site": site,
+        "job": job.job.id,
+    }
+
+
+def _take_pictures(
+    data: Path, names: Sequence[str], parts: Mapping[str, str], looks: Path | None
+) -> None:
     with (
         serve_folder(data, "--read-access", "public") as address,
         browsers.run_chromium() as chromium,
     ):
-        parts = {"campaign": campaign, "comparison": _newest_comparison(chromium, address)}
         for name in names:
             shot = SHOTS[name]
+            url = address + shot.path.format(**parts)
             if looks:
-                _take_looks(chromium, address + shot.path.format(**parts), looks / f"{name}.png")
+                _take_looks(chromium, url, looks / f"{name}.webp")
                 continue
-            png = _small(_taken(chromium, address + shot.path.format(**parts), shot))
-            if len(png) > MOST:
-                raise SystemExit(f"{name} has {len(png):,} bytes, and {MOST:,} is the limit")
-            (IMAGES / f"page-{name}.png").write_bytes(png)
-            print(f"page-{name}.png: {len(png) / 1e3:.0f} kB")
+            _take_picture(chromium, url, shot, IMAGES / f"page-{name}.webp")
 
 
 def _take_looks(chromium: Browser, address: str, file: Path) -> None:
-    """Take a page in each width and scheme, whole."""
+    """Take the first screen of a page in each size and scheme."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    for width, scheme in LOOKS:
-        png = _taken(chromium, address, Shot("", 900, width, scheme), whole=True)
-        file.with_stem(f"{file.stem}-{width}-{scheme}").write_bytes(_small(png))
+    for (width, height), scheme in LOOKS:
+        path = file.with_stem(f"{file.stem}-{width}-{scheme}")
+        _take_picture(chromium, address, Shot("", height, width, scheme), path)
 
 
-def _newest_comparison(chromium: Browser, address: str) -> str:
-    """Return the id of the newest stored comparison; '' if there is none."""
-    answer = chromium.new_context().request.get(f"{address}/compare?format=json")
-    listed = answer.json()["tables"]["comparisons"]
-    return str(listed[0]["comparison_id"]) if listed else ""
-
-
-def _taken(chromium: Browser, address: str, shot: Shot, *, whole: bool = False) -> bytes:
+def _take_picture(chromium: Browser, address: str, shot: Shot, file: Path) -> None:
+    """Take a picture and write it without loss."""
     context = chromium.new_context(
         viewport={"width": shot.width, "height": shot.height},
         color_scheme="dark" if shot.scheme == "dark" else "light",
@@ -150,18 +157,10 @@ def _taken(chromium: Browser, address: str, shot: Shot, *, whole: bool = False) 
     page.wait_for_load_state("networkidle")
     if shot.part:
         page.locator(shot.part).evaluate("part => part.scrollIntoView()")
-    png = page.screenshot(full_page=whole)
+    with Image.open(io.BytesIO(page.screenshot())) as picture:
+        picture.save(file, lossless=True)
     context.close()
-    return png
-
-
-def _small(png: bytes) -> bytes:
-    """Reduce the number of colors."""
-    stream = io.BytesIO()
-    with Image.open(io.BytesIO(png)) as picture:
-        few = picture.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
-        few.save(stream, "PNG", optimize=True)
-    return stream.getvalue()
+    print(f"{file.name}: {file.stat().st_size / 1e3:.0f} kB")
 
 
 if __name__ == "__main__":
