@@ -223,8 +223,6 @@ sa.Index(
 )
 # History of a series across addresses and labels of its door.
 sa.Index("ix_subject_series", dimension_tables["subject"].c.series)
-# Subjects of a site, for its page.
-sa.Index("ix_subject_site", dimension_tables["subject"].c.site, dimension_tables["subject"].c.id)
 
 #: Metrics that roll-ups sum by day.
 ROLLUP_METRICS = (

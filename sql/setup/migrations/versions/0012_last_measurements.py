@@ -34,8 +34,7 @@ _measurement = sa.table(
 
 
 def upgrade() -> None:
-    """Add the columns, and fill them from the measurements; index subjects by site."""
-    op.create_index("ix_subject_site", "subject", ["site", "id"])
+    """Add the columns, and fill them from the measurements."""
     for name in _LAST:
         op.add_column("rollup_day", sa.Column(name, sa.BigInteger()))
     connection = op.get_bind()
