@@ -32,7 +32,7 @@ def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -
     build: Callable[..., Row] = kind
     return [
         build(*["" if (value := row[index]) is None and text else value for index, text in plan])
-        for row in connection.execute(query)
+        for row in connection.execute(query).all()
     ]
 
 

@@ -53,7 +53,8 @@ def test_increase_of_each_loop_is_counted(release: providers.SoftwareSetup, tmp_
     if "task clock" in problems:
         pytest.skip(f"the kernel refuses software events: {problems}")
     clocks, faults, absent, unopened = zip(*found, strict=True)
-    assert 0 < clocks[0] < clocks[1] < clocks[2]
+    # A page fault takes twice as long at times, not a hundred times.
+    assert 0 < clocks[0] < min(clocks[1:])
     assert 8_000 < faults[2] - faults[1] < 12_000, found
     assert absent == unopened == (-1, -1, -1)
     assert problems.startswith("absent: ")
