@@ -176,7 +176,7 @@ class VerdictEvidence:
     @lru_cache(maxsize=4096)
     def from_json(text: str) -> VerdictEvidence:
         """Parse the output of :meth:`to_json`; equal texts share one result."""
-        document: dict[str, Any] = _parse_json(text)[0]
+        document: dict[str, Any] = json.loads(text)
         for name, value in document.items():
             if value.__class__ is list:
                 document[name] = tuple(value)
@@ -189,7 +189,5 @@ class VerdictEvidence:
         return evidence
 
 
-#: Without the search for blanks of ``json.loads``.
-_parse_json = json.JSONDecoder().raw_decode
 #: Default of each field. Nobody changes the mappings among them, which all evidence shares.
 _DEFAULTS: Mapping[str, Any] = vars(VerdictEvidence())

@@ -118,7 +118,7 @@ class Moments(NamedTuple):
         return math.sqrt(max(0.0, self.squares / self.value_count - mean * mean))
 
     def __add__(self, other: Moments) -> Moments:  # type: ignore[override]
-        """Add two histograms."""
+        """Return the moments of both groups together."""
         return Moments(
             self.value_count + other.value_count,
             self.total + other.total,

@@ -216,7 +216,18 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
     # Imported measurements have every name, so that they can be copied as a whole.
     is_complete = len(item.values) == len(_UNKNOWN_VALUES)
     kept: dict[str, Any] = {**item.values} if is_complete else {**_UNKNOWN_VALUES, **item.values}
-    # Few values change: to look at those of one kind together is faster than at each by its name.
+    _normalize_values(kept)
+    kept["storage_site"] = kept["storage_site"] or kept["site"]
+    extras = {name: float(value) for name, value in item.extras.items()}
+    operations = [operation_recording.normalize_operation(row) for row in item.operations]
+    return _MeasurementContent(kept, extras, operations)
+
+
+def _normalize_values(kept: dict[str, Any]) -> None:
+    """Normalize values in place.
+
+    Few change, so those of one kind are examined together, which is faster than each by its name.
+    """
     if "" in _pick_texts(kept):
         kept |= {name: kept[name] or None for name in _TEXT_COLUMNS}
     if int in map(type, _pick_floats(kept)):
@@ -224,10 +235,6 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
     if int in map(type, chain.from_iterable(filter(None, _pick_float_lists(kept)))):
         lists = ((name, kept[name]) for name in _FLOAT_LIST_COLUMNS)
         kept |= {name: list(map(float, one)) for name, one in lists if one}
-    kept["storage_site"] = kept["storage_site"] or kept["site"]
-    extras = {name: float(value) for name, value in item.extras.items()}
-    operations = [operation_recording.normalize_operation(row) for row in item.operations]
-    return _MeasurementContent(kept, extras, operations)
 
 
 def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
