@@ -9,6 +9,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+from pydantic_core import from_json
+
 #: Scopes of a verdict: the hosts that took part (one or two), a site (three hosts and more), or
 #: several sites.
 HOST_SCOPE, SITE_SCOPE, SITES_SCOPE = "host", "site", "sites"
@@ -167,19 +169,31 @@ class VerdictEvidence:
     controls: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> str:
-        """Return the text kept in the verdict's row; without fields that have their defaults."""
+        """Return the text kept in the verdict's row; without fields that have their defaults.
+
+        Values that both sides have, which are most of it, are kept once, as ``of_both``.
+        """
         defaults = asdict(VerdictEvidence())
         document = {name: one for name, one in asdict(self).items() if one != defaults[name]}
+        if both := dict(self.of_a.items() & self.of_b.items()):
+            document[_BOTH_SIDES] = both
+            for side in _SIDES:
+                document[side] = {
+                    name: value for name, value in document[side].items() if name not in both
+                }
         return json.dumps(document, sort_keys=True, allow_nan=False, separators=(",", ":"))
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def from_json(text: str) -> VerdictEvidence:
         """Parse the output of :meth:`to_json`; equal texts share one result."""
-        document: dict[str, Any] = json.loads(text)
+        document: dict[str, Any] = from_json(text)
         for name, value in document.items():
             if value.__class__ is list:
                 document[name] = tuple(value)
+        if both := document.pop(_BOTH_SIDES, None):
+            for side in _SIDES:
+                document[side] = {**both, **document[side]}
         values = {**_DEFAULTS, **document}
         if len(values) > len(_DEFAULTS):
             raise TypeError(f"unknown evidence: {sorted(values.keys() - _DEFAULTS.keys())}")
@@ -189,5 +203,7 @@ class VerdictEvidence:
         return evidence
 
 
+#: Fields of the values of either side, and the key in JSON of those that both have.
+_SIDES, _BOTH_SIDES = ("of_a", "of_b"), "of_both"
 #: Default of each field. Nobody changes the mappings among them, which all evidence shares.
 _DEFAULTS: Mapping[str, Any] = vars(VerdictEvidence())

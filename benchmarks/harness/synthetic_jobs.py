@@ -172,7 +172,7 @@ def _build_sample(
         site=asked["site"],
         door=asked["door"],
         door_protocol=asked["door_protocol"],
-        host=f"node{job:03}",
+        host=f"node{job:03}.{asked['site']}",
         variant=parse_variant(asked["variant"]),
         instrument_version=1,
         loop_cpu_s=60.0,

@@ -73,4 +73,6 @@ def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseC
 
 def _find_test(evidence: str) -> str:
     """Return the test of the first series; '' if it was not recorded."""
-    return str(json.loads(evidence).get("of_a", {}).get("test_name", ""))
+    document = json.loads(evidence)
+    sides = (document.get(name, {}) for name in ("of_both", "of_a"))
+    return str(next((side["test_name"] for side in sides if "test_name" in side), ""))

@@ -142,12 +142,11 @@ def _relevance_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
 
 
 def _remedy_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
-    found: dict[str, list[Verdict]] = {}
+    found: dict[str, list[str]] = {}
     for row, one in series:
-        verdict = Verdict(row.verdict)
-        if one.remedy and verdict not in _EXPLAINED:
+        if one.remedy and row.verdict not in _EXPLAINED:
             verdicts = found.setdefault(one.remedy, [])
-            verdicts += [verdict] if verdict not in verdicts else []
+            verdicts += [row.verdict] if row.verdict not in verdicts else []
     for remedy, verdicts in found.items():
         said = " or ".join(verdicts)
         yield f"{said[0].upper()}{said[1:]}: {remedy}."
@@ -229,5 +228,6 @@ def _data_note(found: Mapping[str, str]) -> str:
 def _count_left_out(series: Iterable[VerdictEvidence]) -> str:
     counts: Counter[str] = Counter()
     for one in series:
-        counts.update(one.left_out)
+        if one.left_out:
+            counts.update(one.left_out)
     return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items()))

@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import random
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -178,13 +177,6 @@ def test_quantiles_need_enough_operations(store: Store) -> None:
 )
 def test_values_have_their_unit(metric: str, value: float, unit: str, text: str) -> None:
     assert verdict_text.format_metric_value(metric, value, unit) == text
-
-
-def test_stored_evidence_without_unit_is_of_seconds() -> None:
-    old: dict[str, Any] = asdict(VerdictEvidence())
-    del old["unit"], old["better"]
-    evidence = VerdictEvidence.from_json(json.dumps(old))
-    assert (evidence.unit, evidence.better) == ("s", "lower")
 
 
 def test_exact_metrics_of_a_test_are_compared_as_counters(store: Store, tmp_path: Path) -> None:

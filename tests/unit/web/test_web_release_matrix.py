@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -12,6 +11,7 @@ import pytest
 from measurement_factory import build_verdict
 from service_thread import ServiceThread, run_service
 
+from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.write.store import Store
 
@@ -19,7 +19,8 @@ from treehammer.sql.write.store import Store
 def compare(
     a: str, b: str, *judged: tuple[str, float | None], scope: str = "sites", test: str = "read"
 ) -> list[VerdictRow]:
-    evidence = json.dumps({"of_a": {"test_name": test}})
+    sides = [{"test_name": test, "site": site} for site in "AB"]
+    evidence = VerdictEvidence(of_a=sides[0], of_b=sides[1]).to_json()
     return [
         build_verdict(
             "x",

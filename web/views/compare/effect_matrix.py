@@ -32,6 +32,8 @@ _LEAST_PALE = 0.01
 #: Largest effect written in a cell; the tooltip has all.
 _MAX_WRITTEN = math.log(2)
 _CERTAIN_TONES = ("worse", "better")
+#: Verdicts whose effects are tinted, if there are any.
+_TINTED_VERDICTS = (*OPEN_VERDICTS, Verdict.NOT_ENOUGH)
 #: Class -> meaning, as the legend explains it.
 MATRIX_LEGEND: Mapping[str, str] = {
     "worse-2": "slower or worse",
@@ -169,7 +171,7 @@ def _find_tone(row: VerdictRow) -> str:
         return "worse" if row.verdict == Verdict.SLOWER else "better"
     if row.verdict == Verdict.SAME:
         return "equal"
-    is_open = row.verdict in (*OPEN_VERDICTS, Verdict.NOT_ENOUGH)
+    is_open = row.verdict in _TINTED_VERDICTS
     return "open" if is_open and row.effect is not None else "missing"
 
 
