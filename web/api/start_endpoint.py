@@ -45,7 +45,6 @@ class CommonStartEndpoint:
 
     Args:
         access_control: authorizes tokens; only those of jobs are accepted.
-        limits: of requests, except for the size of a body.
         find_owner: reads the group that a campaign belongs to, None if it is unknown; called in a
             thread.
     """
@@ -53,7 +52,6 @@ class CommonStartEndpoint:
     def __init__(
         self,
         access_control: AccessControl,
-        limits: RequestLimits,
         find_owner: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._find_owner = find_owner

@@ -113,7 +113,7 @@ def create_app(
     metrics.observe_writer(writer)
     journal = AuditJournal(write_audit)
     ingest = MeasurementIngest(access_control, writer, limits)
-    starts = CommonStartEndpoint(access_control, limits, find_owner)
+    starts = CommonStartEndpoint(access_control, find_owner)
     endpoints = _ApiEndpoints(access_control, writer, find_measurement, limits)
     routes: list[BaseRoute] = [
         Route(MEASUREMENTS_PATH, ingest.post_measurements, methods=["POST"]),

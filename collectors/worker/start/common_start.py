@@ -166,7 +166,7 @@ class CommonStart:
             load = replace(load, wait_s=load.wait_s + load.duration_s)
         began = time.monotonic()
         meeting = self._open_meeting(load, f"{load.barrier}-{execution}")
-        with _Attendance(meeting, load) as attendance:
+        with _Attendance(meeting) as attendance:
             appointment = self._await_appointment(load, attendance, began)
             start = LoadStart(load, appointment=appointment, waited=True)
             if start.own_start_us is not None:
@@ -246,7 +246,7 @@ class CommonStart:
 class _Attendance:
     """Process that takes part in a meeting; its reports arrive on ``fd``, one JSON object a line."""
 
-    def __init__(self, meeting: Optional[Meeting], load: LoadSpec) -> None:
+    def __init__(self, meeting: Optional[Meeting]) -> None:
         self.problem = "" if meeting else "the job has no results service"
         self.fd, self._pid = -1, 0
         self._received = b""
@@ -259,7 +259,7 @@ class _Attendance:
         except OSError as error:
             self.problem = f"the node cannot start a process: {error.strerror}"
         if self._pid == 0 and not self.problem:
-            _attend_and_exit(meeting, load, write_end)
+            _attend_and_exit(meeting, write_end)
         os.close(write_end)
 
     def __enter__(self) -> _Attendance:
@@ -295,7 +295,7 @@ class _Attendance:
         return None
 
 
-def _attend_and_exit(meeting: Meeting, load: LoadSpec, write_end: int) -> NoReturn:
+def _attend_and_exit(meeting: Meeting, write_end: int) -> NoReturn:
     """Take part in a meeting until the worker kills this process."""
 
     def report(document: Dict[str, Any]) -> None:
@@ -303,7 +303,7 @@ def _attend_and_exit(meeting: Meeting, load: LoadSpec, write_end: int) -> NoRetu
 
     try:
         enter_helper_process()
-        _attend(meeting, load, report)
+        _attend(meeting, report)
     except RefusedError as error:
         report({"problem": str(error)})
     except Exception as error:  # no error may leave this process in the worker's code
@@ -312,7 +312,7 @@ def _attend_and_exit(meeting: Meeting, load: LoadSpec, write_end: int) -> NoRetu
         os._exit(0)
 
 
-def _attend(meeting: Meeting, load: LoadSpec, report: Any) -> None:
+def _attend(meeting: Meeting, report: Any) -> None:
     began, known, problem = time.monotonic(), None, ""
     while True:
         pause_s = _RETRY_PAUSE_S * random.uniform(0.5, 1.0)
