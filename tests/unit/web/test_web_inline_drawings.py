@@ -15,6 +15,7 @@ from treehammer.web.views.compare.effect_bars import (
     EffectBar,
     find_axis_reach,
     place_effect_bar,
+    render_effect,
 )
 from treehammer.web.views.shared.site_day_matrix import DayCell, SiteRow
 
@@ -85,3 +86,14 @@ def test_bar_is_placed_around_the_middle_and_clipped(
 ) -> None:
     row = dict(zip(("effect", "low", "high"), values, strict=True))
     assert place_effect_bar(row, 0.4) == bar
+
+
+@pytest.mark.parametrize(("delta", "band"), [(0.02, (47.5, 5.0)), (0.8, (0.0, 100.0))])
+def test_ignored_effects_are_a_band_around_the_middle(
+    delta: float, band: tuple[float, float]
+) -> None:
+    svg = render_effect({"effect": None, "low": None, "high": None}, 0.4, delta)
+    found = re.search('class="none" x="([^"]*)" y="0" width="([^"]*)"', svg)
+    assert found
+    assert (float(found[1]), float(found[2])) == band
+    assert "bar" not in svg

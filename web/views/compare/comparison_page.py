@@ -29,7 +29,7 @@ from treehammer.web.display.data_tables import DataTable
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.views.changes.change_table import list_recent_changes
 from treehammer.web.views.compare import cell_charts, comparison_columns, effect_tables
-from treehammer.web.views.compare.effect_bars import find_axis_reach, place_effect_bar
+from treehammer.web.views.compare.effect_bars import find_axis_reach, render_effect
 from treehammer.web.views.compare.effect_matrix import (
     MATRIX_LEGEND,
     EffectMatrix,
@@ -157,7 +157,7 @@ def _page_values(one: ShownComparison) -> dict[str, Any]:
     """Collect what is shown beside the tables."""
     first = one.rows[0]
     description = comparison_columns.describe_comparison(first, one.names)
-    reach = find_axis_reach(one.rows)
+    reach, delta = find_axis_reach(one.rows), description["delta"] or DEFAULT_DELTA
     return {
         "conclusion": describe_conclusion(one.rows, one.names),
         "is_pooled": any(row.effect is not None for row in one.split.pooled),
@@ -168,8 +168,8 @@ def _page_values(one: ShownComparison) -> dict[str, Any]:
         "cell_charts": _draw_cell(one) if one.shown.is_one_cell else [],
         "counter_summary": counter_changes.summarize_counters(one.counters),
         "not_time": instruction_changes.NOT_TIME,
-        "place_bar": lambda row: place_effect_bar(row, reach),
-        "delta": description["delta"] or DEFAULT_DELTA,
+        "render_effect": lambda row: render_effect(row, reach, delta),
+        "delta": delta,
         "reach": reach,
         "directions": verdict_text.name_directions(one.rows),
         "first": first,

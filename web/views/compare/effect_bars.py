@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.web.display.data_tables import Row
@@ -48,6 +50,19 @@ class EffectBar:
     starts_before_axis: bool
     ends_beyond_axis: bool
 
+    def render(self) -> str:
+        """Render the bar as parts of an SVG drawing."""
+        parts = [f'<line class="bar" x1="{self.low}" x2="{self.high}" y1="6" y2="6"/>']
+        if self.starts_before_axis:
+            parts.append('<path class="cut" d="M0 6l6-4v8z"/>')
+        if self.ends_beyond_axis:
+            parts.append('<path class="cut" d="M100 6l-6-4v8z"/>')
+        if self.effect is not None:
+            parts.append(
+                f'<line class="mean" x1="{self.effect}" x2="{self.effect}" y1="2" y2="10"/>'
+            )
+        return "".join(parts)
+
 
 def place_effect_bar(row: Row, reach: float) -> EffectBar | None:
     """Place the effect of a table's row on the axis; None without an interval."""
@@ -64,4 +79,19 @@ def place_effect_bar(row: Row, reach: float) -> EffectBar | None:
         place(effect) if abs(effect) <= reach else None,
         low < -reach,
         high > reach,
+    )
+
+
+def render_effect(row: Row, reach: float, delta: float) -> Markup:
+    """Draw the effect of a table's row on the axis, with a band of the effects that are ignored.
+
+    In Python, because a template takes twice the time.
+    """
+    bar = place_effect_bar(row, reach)
+    half = round(50 * min(delta / reach, 1), 2)
+    return Markup(  # noqa: S704
+        '<svg class="effect" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true" '
+        f'focusable="false"><rect class="none" x="{50 - half}" y="0" width="{2 * half}" height="12"/>'
+        '<line class="zero" x1="50" x2="50" y1="0" y2="12"/>'
+        f"{bar.render() if bar else ''}</svg>"
     )
