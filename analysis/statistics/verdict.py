@@ -193,7 +193,7 @@ class VerdictEvidence:
                 document[name] = tuple(value)
         if both := document.pop(_BOTH_SIDES, None):
             for side in _SIDES:
-                document[side] = {**both, **document[side]}
+                document[side] = {**both, **document.get(side, {})}
         values = {**_DEFAULTS, **document}
         if len(values) > len(_DEFAULTS):
             raise TypeError(f"unknown evidence: {sorted(values.keys() - _DEFAULTS.keys())}")
