@@ -10,7 +10,7 @@ import pytest
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 
-WORK = {"dataset": "events", "instrument_version": 1, "site": "A"}
+WORK: dict[str, str | int] = {"dataset": "events", "instrument_version": 1, "site": "A"}
 
 
 @pytest.mark.parametrize(
