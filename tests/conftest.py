@@ -53,7 +53,7 @@ EXPENSIVE_FIXTURES = (
 LONG_FOLDERS = ("integration", "browser", "unit/web", "unit/sql", "unit/collectors")
 
 pytest.register_assert_rewrite("store_helpers")
-pytest_plugins = ["grid_fixtures", "secure_fixtures"]
+pytest_plugins = ["grid_fixtures", "secure_fixtures", "tiny_dataset"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,21 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataset_specs import load_generated_spec
 from demo_checkout import REPOSITORY
 from grid_fixtures import Grid
 from local_service import serve_folder
 
-from treehammer import config
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.production.root_process import prepare_dataset_root
-from treehammer.progress import no_progress
 from treehammer.sql.core.dimensions import DIMENSIONS
 from treehammer.testbed.components import replica_files
 
 DATASET = "tiny"
-_SPEC = REPOSITORY / "tests" / "integration" / "datasets" / "tiny.toml"
-#: Two sites read both releases; one of them has a corrupt replica.
+#: Two sites read a few branches with both releases; one of them has a corrupt replica, which the
+#: checksum of all values finds.
 NIGHTLY_CAMPAIGN, GOOD_SITE, BROKEN_SITE = "nightly", "SITE_A", "SITE_B"
 #: The third site has a door with a protocol that the release does not support.
 DOORS_CAMPAIGN, DISTANT_SITE = "every way in", "SITE_C"
@@ -78,13 +74,17 @@ class GridCampaigns:
 
 
 @contextmanager
-def run_grid_campaigns(grid: Grid, folder: Path) -> Iterator[GridCampaigns]:
-    """Run :data:`NIGHTLY_CAMPAIGN` and :data:`DOORS_CAMPAIGN`, which report to the service."""
-    catalogue = FolderCatalogue(folder / "cache" / "datasets")
-    software = config.load_settings().software_dir
-    catalogue.make(
-        load_generated_spec(_SPEC), prepare_dataset_root(RELEASES[-1], software, no_progress)
-    )
+def run_grid_campaigns(
+    grid: Grid, catalogue: FolderCatalogue, folder: Path
+) -> Iterator[GridCampaigns]:
+    """Run :data:`NIGHTLY_CAMPAIGN` and :data:`DOORS_CAMPAIGN`, which report to the service.
+
+    Args:
+        catalogue: has :data:`DATASET`.
+        folder: becomes the user's data directory.
+    """
+    (folder / "cache").mkdir()
+    (folder / "cache" / "datasets").symlink_to(catalogue.root)
     replica_files.place_dataset(DATASET, catalogue, grid.box)
     broken = replica_files.replica_path(grid.box, BROKEN_SITE, DATASET, f"{DATASET}.root")
     content = broken.read_bytes()
@@ -114,7 +114,8 @@ def _run_both_campaigns(results: GridCampaigns) -> None:
     few = ("-S", f"dataset={DATASET}", "-S", "rounds=1", "-S", "passes=2", "-P", "cache_mb=30")
     nightly = results.start_command(
         *("submit", f"{REPOSITORY}@HEAD:hctests/ttree-read", "--name", NIGHTLY_CAMPAIGN, *few),
-        *("--sites", f"{GOOD_SITE},{BROKEN_SITE}", "-S", "repeats=1", "--in-flight", "2", "--wait"),
+        *("--sites", f"{GOOD_SITE},{BROKEN_SITE}", "-S", "repeats=1", "-P", "branches=0.02"),
+        *("--in-flight", "2", "--wait"),
     )
     doors = results.start_command(
         *("submit", f"{REPOSITORY}@HEAD:hctests/access-modes", "--name", DOORS_CAMPAIGN, *few),

@@ -6,6 +6,7 @@ import re
 import shlex
 import sqlite3
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,8 @@ from console import agrees, commands, normalize, run
 from demo_checkout import REPOSITORY, DemoRun
 
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
 from treehammer.testbed.network.free_ports import find_free_ports
 
 pytestmark = [
@@ -81,6 +84,32 @@ def test_launches_do_not_overlap_and_begin_with_either_release(demo_run: DemoRun
         if kind == "timed":
             orders.setdefault(job, []).append(order)
     assert all(sorted(found) == ["AB", "BA"] for found in orders.values())
+
+
+def test_both_sides_of_launches_read_by_turns(demo_run: DemoRun) -> None:
+    with Store.open(f"sqlite:///{demo_run.folder / 'demo-results' / 'results.db'}") as store:
+        selected = Selection.parse(wheres=["run_mode=paired", "kind!=checksum"])
+        found: list[Mapping[str, Any]] = list(store.measurements(selected))
+    launches: dict[tuple[Any, Any], dict[str, Mapping[str, Any]]] = {}
+    for row in found:
+        side = row["launch_order"][row["position"] - 1]
+        launches.setdefault((row["job_id"], row["round"]), {})[side] = row
+        assert row["events_read"] == row["events_total"] > 0
+        assert row["passes_counted"] == row["passes_done"] == len(row["pass_loop_wall_s"])
+        loop = sum(row["pass_loop_user_s"]) + sum(row["pass_loop_sys_s"])
+        assert loop == pytest.approx(sum(row["segment_cpu_ns"]) / 1e9, rel=0.01)
+        assert loop >= 2
+    assert len(launches) == 12
+    for launch in launches.values():
+        base, other = launch["A"], launch["B"]
+        for name in (
+            *("passes_done", "segments", "segment_entries"),
+            *("loop_unzipped_bytes", "bytes_read"),
+        ):
+            assert base[name] == other[name], name
+        assert base["segment_cpu_log_ratio"] is None
+        assert abs(other["segment_cpu_log_ratio"]) < 0.3
+        assert other["segment_wall_log_ratio_sd"] > 0
 
 
 def test_both_releases_read_equal_values(demo_run: DemoRun) -> None:

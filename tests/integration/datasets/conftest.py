@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 from dataset_specs import load_generated_spec
+from tiny_dataset import TINY_SPEC
 from warm_root import WarmDatasetRoots
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.production import root_process
 from treehammer.datasets.specs import generated_spec
 from treehammer.progress import no_progress
-
-TINY = Path(__file__).with_name("tiny.toml")
 
 
 @pytest.fixture(scope="session")
@@ -73,19 +71,7 @@ def warm_actions_of_test(warm_dataset_roots: WarmDatasetRoots) -> Iterator[None]
 @pytest.fixture(scope="session")
 def tiny() -> generated_spec.GeneratedSpec:
     """Return a spec with all types and shapes and three clusters, generated in about a second."""
-    return load_generated_spec(TINY)
-
-
-@pytest.fixture(scope="session")
-def tiny_catalogue(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny: generated_spec.GeneratedSpec,
-    software: Callable[[str], SoftwareRequest],
-) -> FolderCatalogue:
-    """Return a catalogue with ``tiny``, for tests that only read it."""
-    catalogue = FolderCatalogue(tmp_path_factory.mktemp("datasets"))
-    catalogue.make(tiny, software("6.40.00"))
-    return catalogue
+    return load_generated_spec(TINY_SPEC)
 
 
 @pytest.fixture

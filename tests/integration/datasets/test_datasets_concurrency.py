@@ -86,6 +86,7 @@ def test_concurrent_processes_make_dataset_once(
     assert FolderCatalogue(folder).verify("tiny").size > 0
 
 
+@pytest.mark.usefixtures("warm_actions_of_test")
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_interrupted_make_leaves_no_files(
     stop: signal.Signals,

@@ -11,39 +11,32 @@ from typing import Any
 import pytest
 from cli_verbs import find_command
 from click.testing import CliRunner
-from dataset_specs import load_generated_spec
 from grid_fixtures import Grid
 
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.production import root_process
-from treehammer.progress import no_progress
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.testbed.components import replica_files
 
 ROOT = Path(__file__).parents[3]
-TINY = ROOT / "tests" / "integration" / "datasets" / "tiny.toml"
 #: Site with doors of both protocols.
 DISTANT = "SITE_C"
 
 
 @pytest.fixture(scope="module")
-def settings(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def settings(
+    grid: Grid, tiny_catalogue: FolderCatalogue, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
     """Settings of a user with ``tiny`` in the folder catalogue and at every site."""
     folder = tmp_path_factory.mktemp("access")
     found = config.load_settings(
         {"cache_dir": folder / "cache", "data_dir": folder / "data"}, environ={}, folder=folder
     )
-    catalogue = FolderCatalogue(found.datasets_dir)
-    catalogue.make(
-        load_generated_spec(TINY),
-        root_process.prepare_dataset_root(
-            "6.40.00", config.load_settings().software_dir, no_progress
-        ),
-    )
-    replica_files.place_dataset("tiny", catalogue, grid.box)
+    found.datasets_dir.parent.mkdir()
+    found.datasets_dir.symlink_to(tiny_catalogue.root)
+    replica_files.place_dataset("tiny", tiny_catalogue, grid.box)
     return replace(found, sites_file=grid.sites_file)
 
 

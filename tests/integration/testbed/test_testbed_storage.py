@@ -25,6 +25,7 @@ import pytest
 from dataset_specs import load_generated_spec
 from grid_fixtures import Grid
 from storage_alone import run_storage
+from tiny_dataset import TINY_SPEC
 
 from treehammer import config
 from treehammer.collectors.worker.payload.client_log import ClientLog
@@ -43,7 +44,6 @@ from treehammer.testbed.network import distance_links
 from treehammer.testbed.network.distance_links import LOOPBACK
 from treehammer.testbed.network.site_profiles import LONG_DISTANCE
 
-TINY = Path(__file__).parents[1] / "datasets" / "tiny.toml"
 FILE = "tiny.root"
 #: ROOT's setting for LZMA on its lowest level.
 LZMA = 201
@@ -87,20 +87,9 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def catalogue(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalogue:
-    """A catalogue with ``tiny``, one file."""
-    software = root_process.prepare_dataset_root(
-        "6.40.00", config.load_settings().software_dir, no_progress
-    )
-    made = FolderCatalogue(tmp_path_factory.mktemp("datasets"))
-    made.make(load_generated_spec(TINY), software)
-    return made
-
-
-@pytest.fixture(scope="module")
-def placed(grid: Grid, catalogue: FolderCatalogue) -> Grid:
+def placed(grid: Grid, tiny_catalogue: FolderCatalogue) -> Grid:
     """A testbed whose sites all have ``tiny``."""
-    replica_files.place_dataset("tiny", catalogue, grid.box)
+    replica_files.place_dataset("tiny", tiny_catalogue, grid.box)
     return grid
 
 
@@ -189,8 +178,8 @@ def test_servers_listen_on_this_machine_only(grid: Grid) -> None:
     assert all(host.startswith(("127.", "198.18.")) for host in hosts)
 
 
-def test_http_delivers_same_bytes(placed: Grid, catalogue: FolderCatalogue) -> None:
-    whole = (catalogue.folder("tiny") / FILE).read_bytes()
+def test_http_delivers_same_bytes(placed: Grid, tiny_catalogue: FolderCatalogue) -> None:
+    whole = (tiny_catalogue.folder("tiny") / FILE).read_bytes()
     url = door(placed, "SITE_B", "http").file_url("tiny", FILE)
     request = urllib.request.Request(url, headers={"Range": "bytes=100-1099"})
     with urllib.request.urlopen(request, timeout=10) as answer:
@@ -199,7 +188,7 @@ def test_http_delivers_same_bytes(placed: Grid, catalogue: FolderCatalogue) -> N
 
 
 def test_storage_remembers_checksum_after_corruption(
-    placed: Grid, catalogue: FolderCatalogue
+    placed: Grid, tiny_catalogue: FolderCatalogue
 ) -> None:
     one = door(placed, "SITE_C", "root")
     replica = replica_files.replica_path(placed.box, "SITE_C", "tiny", FILE)
@@ -213,7 +202,7 @@ def test_storage_remembers_checksum_after_corruption(
     assert said() == right
     replica_files.corrupt_file(replica)
     assert said() == right  # XRootD remembers it as long as the time of change is the same
-    assert replica_files.place_dataset("tiny", catalogue, placed.box) == {
+    assert replica_files.place_dataset("tiny", tiny_catalogue, placed.box) == {
         "SITE_A": 0,
         "SITE_B": 0,
         "SITE_C": 1,
@@ -249,12 +238,12 @@ def test_suspended_door_times_out(placed: Grid) -> None:
     assert xrdfs(placed, one, "stat", DATASET_FOLDER)
 
 
-def test_full_cache_still_serves_file(placed: Grid, catalogue: FolderCatalogue) -> None:
+def test_full_cache_still_serves_file(placed: Grid, tiny_catalogue: FolderCatalogue) -> None:
     if placed.box.user is None:
         pytest.skip("only root gives a daemon a small disk")
     cached = placed.box.folder / "xrootd" / "SITE_A-cache" / "cached"
     one = door(placed, "SITE_A", "cache")
-    whole = (catalogue.folder("tiny") / FILE).read_bytes()
+    whole = (tiny_catalogue.folder("tiny") / FILE).read_bytes()
     with fault_injection.mount_small_disk(
         placed.box, placed.parts, "xrootd-SITE_A-cache", cached, 1
     ):
@@ -333,22 +322,19 @@ def test_jobs_read_through_all_doors_and_releases(placed: Grid) -> None:
 
 @pytest.mark.root
 @pytest.mark.slow
-def test_paired_campaign_reads_same_data_over_http_and_root(
-    placed: Grid, catalogue: FolderCatalogue, tmp_path: Path
-) -> None:
+def test_paired_campaign_reads_same_data_over_http_and_root(placed: Grid, tmp_path: Path) -> None:
     """Uses 6.38, the last release whose wheel reads HTTP.
 
     A launch lasts until each side has collected two seconds of CPU. Opening a file over HTTP takes
     long but little CPU, so the data are expensive to decompress.
     """
-    tiny = load_generated_spec(TINY)
+    tiny = load_generated_spec(TINY_SPEC)
+    catalogue = FolderCatalogue(tmp_path / "cache/datasets")
     software = root_process.prepare_dataset_root(
         "6.40.00", config.load_settings().software_dir, no_progress
     )
     catalogue.make(replace(tiny, name="slow", entries=6000, compression=LZMA), software)
     replica_files.place_dataset("slow", catalogue, placed.box, ["SITE_B"])
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache/datasets").symlink_to(catalogue.root)
     axes = ("root=6.38.00", "door=http,root", "bundle=door", "branches=1.0", "cache_mb=30")
     done = subprocess.run(
         [
@@ -417,7 +403,7 @@ def cut_first_connections(target: tuple[str, int], count: int, after: int) -> It
 @pytest.mark.root
 @pytest.mark.slow
 def test_reads_that_the_client_tries_again_are_counted(
-    catalogue: FolderCatalogue, tmp_path: Path
+    tiny_catalogue: FolderCatalogue, tmp_path: Path
 ) -> None:
     def read(release: str, port: int, log: ClientLog) -> int:
         python = config.load_settings().software_dir / f"root-{release}/bin/python"
@@ -433,7 +419,7 @@ def test_reads_that_the_client_tries_again_are_counted(
         return int(done.stdout)
 
     with run_storage("proxy", sites=1) as storage:
-        replica_files.place_dataset("tiny", catalogue, storage.box)
+        replica_files.place_dataset("tiny", tiny_catalogue, storage.box)
         server = "127.0.0.1", storage.ports["SITE_A"].root
         found = set()
         for release, cuts in product(("6.38.00", "6.40.00"), (0, 2)):

@@ -181,15 +181,17 @@ class PayloadOutcome:
 RunPayload = Callable[..., PayloadOutcome]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_payload(
-    tmp_path: Path, warm_root: Callable[[providers.SoftwareSetup], WarmRoot]
+    tmp_path_factory: pytest.TempPathFactory,
+    warm_root: Callable[[providers.SoftwareSetup], WarmRoot],
 ) -> RunPayload:
     """Function that runs a payload like the worker and checks the owner and type of its values.
 
     Only with ``fresh`` in a process of its own, which takes seconds to load ROOT and to compile.
     Without ``may_crash`` the payload must write a result.
     """
+    folder = tmp_path_factory.mktemp("payload")
 
     def run(
         setup: providers.SoftwareSetup,
@@ -204,7 +206,7 @@ def run_payload(
         may_crash: bool = False,
         **axes: Any,
     ) -> PayloadOutcome:
-        job, result = tmp_path / "job.json", tmp_path / "result.json"
+        job, result = folder / "job.json", folder / "result.json"
         result.unlink(missing_ok=True)
         variant = {"branches": 1.0, "cache_mb": 3, "events": 1.0, "cache": "warm", **axes}
         urls = [{"name": "f", "url": str(f), "size": 0, "adler32": adler32} for f in files]
@@ -225,7 +227,7 @@ def run_payload(
             done = subprocess.run(
                 command,
                 env=env,
-                cwd=tmp_path,
+                cwd=folder,
                 capture_output=True,
                 text=True,
                 timeout=600,
@@ -233,7 +235,7 @@ def run_payload(
             )
             code, log = done.returncode, done.stdout + done.stderr
         else:
-            code, log = warm_root(setup).run(*command[1:], env=env, folder=tmp_path)
+            code, log = warm_root(setup).run(*command[1:], env=env, folder=folder)
         if may_crash and not result.exists():
             return PayloadOutcome({}, {}, None, code, log)
         assert result.exists(), log

@@ -105,9 +105,9 @@ def prepare(release: str) -> Any:
     return providers.prepare_software(request, config.load_settings().software_dir)
 
 
-@pytest.mark.parametrize("extra", [0, 3_000])
-def test_releases_read_by_turns(tree_file: Path, tmp_path: Path, extra: int) -> None:
-    base, other = run_launch(tmp_path, tree_file, ("6.38.00", "6.40.00"), extra)
+def test_releases_read_by_turns(tree_file: Path, tmp_path: Path) -> None:
+    """Slow one release down; the demo's tests check launches without that."""
+    base, other = run_launch(tmp_path, tree_file, ("6.38.00", "6.40.00"), extra=3_000)
     assert (base["root_version"], other["root_version"]) == ("6.38.00", "6.40.00")
     for values in (base, other):
         assert "failure_class" not in values, values["failure_message"]
@@ -122,10 +122,7 @@ def test_releases_read_by_turns(tree_file: Path, tmp_path: Path, extra: int) -> 
         assert base[name] == other[name], name
     assert "segment_cpu_log_ratio" not in base
     assert other["segment_wall_log_ratio_sd"] > 0
-    if extra:
-        assert other["segment_cpu_log_ratio"] > 0.3
-    else:
-        assert abs(other["segment_cpu_log_ratio"]) < 0.3
+    assert other["segment_cpu_log_ratio"] > 0.3
 
 
 def test_loop_that_ignores_its_entries_is_refused(tree_file: Path, tmp_path: Path) -> None:
