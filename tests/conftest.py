@@ -43,14 +43,27 @@ EXPENSIVE_FIXTURES = (
     "rucio_grid",
     "grid",
     "secure",
+    "chromium",
     "exported",
     "warm_dataset_roots",
     "tiny_catalogue",
 )
 
+#: Expensive fixture of each file that uses one.
+GROUPS = pytest.StashKey[dict[Path, str]]()
+#: Expensive fixtures that were set up, with their requests.
+STARTED = pytest.StashKey[list[tuple[pytest.FixtureDef[Any], Any]]]()
+
 #: Folders with the longest files, in the order in which they begin: the last files are short, so
 #: that all workers end at about the same time.
-LONG_FOLDERS = ("integration", "browser", "unit/web", "unit/sql", "unit/collectors")
+LONG_FOLDERS = (
+    "integration",
+    "browser",
+    "unit/sql/contract",
+    "unit/web",
+    "unit/sql",
+    "unit/collectors",
+)
 
 pytest.register_assert_rewrite("store_helpers")
 pytest_plugins = ["grid_fixtures", "secure_fixtures", "tiny_dataset"]
@@ -88,25 +101,54 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Refuse names that differ between workers, group files by expensive fixtures, and sort them."""
     if named := [item.nodeid for item in items if re.search(r"\[.*\b1[789]\d{8}\b", item.nodeid)]:
         raise pytest.UsageError(f"the name of a test holds the time of its collection: {named}")
-    groups: dict[Path, int] = {}
+    ranks: dict[Path, int] = {}
     for item in items:
         for rank, fixture in enumerate(EXPENSIVE_FIXTURES):
             if fixture in getattr(item, "fixturenames", ()):
-                groups[item.path] = min(rank, groups.get(item.path, rank))
+                ranks[item.path] = min(rank, ranks.get(item.path, rank))
     items.sort(
         key=lambda item: (
-            groups.get(item.path, len(EXPENSIVE_FIXTURES)),
+            ranks.get(item.path, len(EXPENSIVE_FIXTURES)),
             rank_folder(item.path.relative_to(TESTS)),
         )
     )
+    groups = {path: EXPENSIVE_FIXTURES[rank] for path, rank in ranks.items()}
+    config.stash[GROUPS], config.stash[STARTED] = groups, []
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist
         for item in items:
             if item.path in groups:
-                assign_group(item, EXPENSIVE_FIXTURES[groups[item.path]])
+                assign_group(item, groups[item.path])
     if os.environ.get("CI"):
         for item in items:
             if item.path.relative_to(TESTS).parts[0] in SERVICE_FOLDERS:
                 item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Remember the expensive fixtures that were set up."""
+    result = yield
+    if fixturedef.argname in EXPENSIVE_FIXTURES:
+        request.config.stash[STARTED].append((fixturedef, request))
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """End the expensive fixtures of a group after its last test, as testbeds never idle."""
+    try:
+        return (yield)
+    finally:
+        groups, started = item.config.stash[GROUPS], item.config.stash[STARTED]
+        group = groups.get(item.path)
+        if group and (nextitem is None or groups.get(nextitem.path) != group):
+            while started:  # a later test would set them up anew
+                definition, request = started.pop()
+                definition.finish(request)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -37,8 +37,9 @@ def closed_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[s
         yield address, folder
 
 
-# For a file, as Playwright holds the event loop: tests elsewhere have loops of their own.
-@pytest.fixture(scope="module")
+# Playwright holds the event loop, and tests elsewhere have loops of their own: their files are not
+# in the group of this fixture, which ends with the group.
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """A browser."""
     with browsers.run_chromium() as browser:
