@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 from browser import LOOKS, WatchedTab
+from command_forker import run_command
 from page_database import CHANGE, HOSTILE_TEXTS, STATE_CHANGE
 
 Visit = Callable[..., WatchedTab]
@@ -143,9 +142,7 @@ def test_reader_signs_in_with_key(closed_service: tuple[str, Path], open_tab: Vi
     tab.page.get_by_role("alert").wait_for()
     tab.check_page()
     words = ["--data-dir", str(folder), "token", "create", "--role", "read", "--name", "reader"]
-    made = subprocess.run(
-        [sys.executable, "-m", "treehammer", *words], capture_output=True, text=True, check=True
-    )
+    made = run_command(words)
     key = next(word for word in made.stdout.split() if word.startswith("th1."))
     tab.page.get_by_label("Key").fill(key)
     tab.page.get_by_role("button", name="Show results").click()

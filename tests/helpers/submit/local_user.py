@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 from cli_verbs import find_command
 from click.testing import CliRunner, Result
+from command_forker import run_command
 
 from treehammer import config
 from treehammer.config import Settings
@@ -69,15 +69,10 @@ class LocalUser:
 
     def run_in_new_process(self, verb: str, *arguments: str) -> str:
         """Run a command in another process and return its output."""
-        code = (
-            "import sys; from pathlib import Path; from treehammer import config;"
-            "from treehammer.cli import cli;"
-            f"s = config.load_settings({{'data_dir': {str(self.settings.data_dir)!r}}}, environ={{}});"
-            f"cli.get_command(None, {verb!r}).main({list(arguments)!r}, obj=s)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
+        words = ["--data-dir", str(self.settings.data_dir), verb, *arguments]
+        done = run_command(words, env=clean)
+        done.check_returncode()
         return done.stdout
 
     def read_measurements(self, *more: str) -> list[dict[str, object]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import command_forker
 from demo_checkout import REPOSITORY
 from grid_fixtures import Grid
 from local_service import serve_folder
@@ -42,22 +43,16 @@ class GridCampaigns:
     address: str
     cli_flags: tuple[str, ...]
 
-    def command_line(self, *words: str) -> list[str]:
-        """Return a command line with the user's global options."""
-        return [sys.executable, "-m", "treehammer", *self.cli_flags, *words]
-
     def run_command(self, *words: str, codes: tuple[int, ...] = (0,)) -> str:
         """Run a command and return its output."""
-        done = subprocess.run(
-            self.command_line(*words), capture_output=True, text=True, check=False, cwd=self.folder
-        )
+        done = command_forker.run_command([*self.cli_flags, *words], folder=self.folder)
         assert done.returncode in codes, done.stdout + done.stderr
         return done.stdout
 
     def start_command(self, *words: str) -> subprocess.Popen[str]:
         """Start a long command."""
         return subprocess.Popen(
-            self.command_line(*words),
+            [sys.executable, "-m", "treehammer", *self.cli_flags, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import command_forker
 from condor_jobs import pool_from_sites_file
 from grid_fixtures import Grid
 from local_user import TEST_TOML, LocalUser
@@ -87,16 +86,11 @@ class GridUser(LocalUser):
 
     def run_in_shell(self, *arguments: str) -> str:
         """Run a command in another process and return its output, including errors."""
-        done = subprocess.run(
+        done = command_forker.run_command(
             [
-                *(sys.executable, "-m", "treehammer"),
                 *("--data-dir", str(self.settings.data_dir)),
                 *("--sites-file", str(self.settings.sites_file)),
                 *arguments,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
+            ]
         )
-        return done.stdout
+        return done.stdout + done.stderr

@@ -1,16 +1,13 @@
-"""``treehammer serve`` as a child process that tests attack through real sockets."""
+"""``treehammer serve`` as a process that tests attack through real sockets."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
-import resource
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from command_forker import ForkedCommand, start_command
 
 from treehammer.sql.auth.access_keys import AccessKey
 from treehammer.sql.auth.keyring import Keyring, load_master_key
@@ -35,7 +33,7 @@ ATTACKER, VICTIM = "127.0.0.1", "127.0.0.2"
 class AttackedService:
     """A running service, with TLS if it has an authority."""
 
-    process: subprocess.Popen[bytes]
+    process: ForkedCommand
     port: int
     log: Path
     folder: Path
@@ -145,18 +143,13 @@ def run_attacked_service(
     environment |= {f"TREEHAMMER_{k.upper()}": str(v) for k, v in settings.items()}
     words = ["--data-dir", str(folder), *(["--database", database] if database else [])]
     log = folder / "serve.log"
-
-    def limit_files() -> None:
-        if open_files:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-
     with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "treehammer", *words, "serve", "--port", str(port), *flags],
-            stderr=stream,
-            cwd=folder,
+        process = start_command(
+            [*words, "serve", "--port", str(port), *flags],
+            stream,
             env=environment,
-            preexec_fn=limit_files,  # noqa: PLW1509 - this process has no other threads yet
+            folder=folder,
+            open_files=open_files,
         )
     try:
         deadline = time.monotonic() + PATIENCE_S

@@ -1,15 +1,14 @@
-"""``treehammer serve`` as a child process without TLS."""
+"""``treehammer serve`` as a process without TLS."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from command_forker import ForkedCommand, start_command
 
 from treehammer.testbed.network.free_ports import find_free_ports
 
@@ -21,9 +20,7 @@ def serve_folder(folder: Path, *flags: str) -> Iterator[str]:
     (port,) = find_free_ports(1)
     words = ["--data-dir", str(folder), "serve", "--port", str(port), *flags]
     with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "treehammer", *words], stderr=stream, cwd=folder, env=os.environ
-        )
+        process = start_command(words, stream, folder=folder)
     try:
         yield _wait_for_address(process, log)
     finally:
@@ -31,7 +28,7 @@ def serve_folder(folder: Path, *flags: str) -> Iterator[str]:
         process.wait(timeout=60)
 
 
-def _wait_for_address(process: subprocess.Popen[bytes], log: Path) -> str:
+def _wait_for_address(process: ForkedCommand, log: Path) -> str:
     deadline = time.monotonic() + 180
     while process.poll() is None and time.monotonic() < deadline:
         if found := re.search(r"serving at (\S+)", log.read_text("utf-8")):

@@ -1,27 +1,20 @@
-"""The results service as a process with HTTPS, and clients that retry until acknowledged.
-
-Run as a program, it imports the service once and forks one for each line of its input, so that a
-killed service restarts quickly.
-"""
+"""The results service as a process with HTTPS, and clients that retry until acknowledged."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
 import random
 import signal
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from helper_paths import helper_environment
+from command_forker import ForkedCommand, start_command
 from service_thread import make_body, make_sent_measurement
 
 from treehammer import config
@@ -38,43 +31,11 @@ from treehammer.testbed.network.free_ports import find_free_ports
 TIMEOUT_S = 60.0
 
 
-class ServiceForker:
-    """Process that forks services."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=helper_environment(),
-        )
-
-    def fork_service(self, arguments: Sequence[str], log: Path, clock: Path | None) -> int:
-        """Fork a service and return its process id."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        order = {"arguments": list(arguments), "log": str(log), "clock": str(clock or "")}
-        stdin.write(json.dumps(order) + "\n")
-        stdin.flush()
-        return int(stdout.readline())
-
-    def close(self) -> None:
-        """Stop the forking process; services keep running."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        assert self._process.wait(TIMEOUT_S) == 0
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-
 class RunningService:
     """A service; ``clock`` is a file with the offset of its clock in seconds."""
 
     def __init__(
         self,
-        forker: ServiceForker,
         folder: Path,
         database: str,
         authority: CertificateAuthority,
@@ -82,7 +43,6 @@ class RunningService:
         clock: Path | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._forker = forker
         self.database = database
         self.log = folder / "serve.log"
         (self.port,) = find_free_ports(1)
@@ -95,7 +55,13 @@ class RunningService:
             "--port", str(self.port), "--certificate", str(certificate),
             "--certificate-key", str(key),
         ]  # fmt: skip
-        self.pid = 0
+        self._process: ForkedCommand | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self._process is not None
+        return self._process.pid
 
     def make_key(self, role: str = "submit") -> AccessKey:
         """Create a key to the service."""
@@ -116,32 +82,30 @@ class RunningService:
 
     def start(self) -> None:
         """Start the service and wait until it answers."""
-        self.pid = self._forker.fork_service(self._arguments, self.log, self.clock)
+        with self.log.open("ab") as log:
+            clock = str(self.clock or "")
+            self._process = start_command(self._arguments, log, clock=clock, strict=True)
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             with suppress(OSError, http.client.HTTPException):
                 self.send_request("GET", "/api/v1/health")
                 return
             assert time.monotonic() < deadline, self.log.read_text()
-            assert is_alive(self.pid), self.log.read_text()
+            assert self._process.poll() is None, self.log.read_text()
             time.sleep(0.01)
 
     def kill(self) -> None:
         """Kill the service."""
-        os.kill(self.pid, signal.SIGKILL)
-        self._wait_for_exit()
+        self._end_process(signal.SIGKILL)
 
     def stop(self) -> None:
         """Stop the service gracefully."""
-        os.kill(self.pid, signal.SIGTERM)
-        self._wait_for_exit()
+        self._end_process(signal.SIGTERM)
 
-    def _wait_for_exit(self) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while is_alive(self.pid):
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.005)
-        self.pid = 0
+    def _end_process(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(TIMEOUT_S)
 
     def open_connection(self, timeout_s: float = 20.0) -> http.client.HTTPSConnection:
         """Open a connection."""
@@ -173,15 +137,6 @@ def exchange_request(
     answer = connection.getresponse()
     text = answer.read()
     return answer.status, {k.lower(): v for k, v in answer.getheaders()}, json.loads(text)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process is running; a zombie is not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state not in ("Z", "X")
 
 
 def pack_measurements(measurements: Sequence[Measurement]) -> bytes:
@@ -348,56 +303,8 @@ def check_acknowledged_rows(database: str, crowd: ClientCrowd) -> None:
         assert {"p": extras[id_]} == item.extras
 
 
-# The forking process
-
-
-def _run_service(order: dict[str, Any]) -> None:
-    """Run a service in this process."""
-    os.setsid()
-    with Path(order["log"]).open("ab") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    os.close(0)
-    if order["clock"]:
-        _patch_clock(Path(order["clock"]))
-    from treehammer import cli
-
-    sys.argv = ["treehammer", *order["arguments"]]
-    cli.main()
-
-
 def set_clock_offset(file: Path, offset_s: float) -> None:
     """Set the clock offset of the services that read this file, atomically."""
     new = file.with_suffix(".new")
     new.write_text(str(offset_s))
     new.replace(file)
-
-
-def _patch_clock(file: Path) -> None:
-    """Shift this process's clock by the seconds in a file from now on."""
-
-    def read_offset() -> float:
-        return float(file.read_text())
-
-    def wrapped(real: Callable[[], Any], unit: int) -> Callable[[], Any]:
-        return lambda: real() + type(real())(read_offset() * unit)
-
-    time.time_ns = wrapped(time.time_ns, 10**9)
-    time.time = wrapped(time.time, 1)
-
-
-def _run_forker(orders: IO[str]) -> None:
-    import treehammer.web.service.service_process  # noqa: F401 - imported once for all services
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in orders:
-        order = json.loads(line)
-        pid = os.fork()
-        if not pid:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _run_service(order)
-        print(pid, flush=True)
-
-
-if __name__ == "__main__":
-    _run_forker(sys.stdin)

@@ -1,4 +1,4 @@
-"""``treehammer serve`` as a child process with HTTPS, which tests may kill."""
+"""``treehammer serve`` as a process with HTTPS, which tests may kill."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import signal
 import ssl
 import subprocess
-import sys
 import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+
+import command_forker
+from command_forker import ForkedCommand
 
 from treehammer.config import Settings
 from treehammer.sql.read.measurement_selection import Selection
@@ -28,26 +30,22 @@ class ServiceProcess:
     Args:
         folder: of logs and keys, and of the database by default.
         database: its URL.
-        python: interpreter that runs the service.
+        python: interpreter that runs the service, by default this one.
     """
 
-    def __init__(
-        self, folder: Path, database: str = "", *, python: Path = Path(sys.executable)
-    ) -> None:
+    def __init__(self, folder: Path, database: str = "", *, python: Path | None = None) -> None:
         self.folder = folder
         self.database = database or f"sqlite:///{folder / 'central.db'}"
         self.authority = CertificateAuthority(folder)
         certificate, key = self.authority.issue_server_certificate()
         (self.port,) = find_free_ports(1)
-        self._command = [
-            *(str(python), "-m", "treehammer"),
-            *("--data-dir", str(folder / "data"), "--database", self.database),
-        ]
+        self._python = python
+        self._options = ["--data-dir", str(folder / "data"), "--database", self.database]
         self._serve = [
-            *(*self._command, "serve", "--port", str(self.port)),
+            *(*self._options, "serve", "--port", str(self.port)),
             *("--certificate", str(certificate), "--certificate-key", str(key)),
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedCommand | subprocess.Popen[bytes] | None = None
         self.log = folder / "serve.log"
         self.key = folder / "submitter.key"
 
@@ -58,12 +56,16 @@ class ServiceProcess:
 
     def run_command(self, *arguments: str) -> None:
         """Run a command of the service's administrator."""
-        subprocess.run([*self._command, *arguments], check=True, capture_output=True, cwd="/")
+        command_forker.run_command([*self._options, *arguments]).check_returncode()
 
     def start(self) -> None:
         """Start the process and wait until the service answers."""
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._serve, stdout=log, stderr=log, cwd="/")
+            if self._python is None:
+                self._process = command_forker.start_command(self._serve, log)
+            else:
+                command = [str(self._python), "-m", "treehammer", *self._serve]
+                self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
         end = time.monotonic() + START_TIMEOUT_S
         while not self._is_answering():
             assert time.monotonic() < end, self.log.read_text()

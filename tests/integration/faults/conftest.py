@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import command_forker
 import pytest
 from postgres_fixture import SharedPostgresServer, postgresql  # noqa: F401 - a fixture
-from service_load import ServiceForker
 from spool_harness import SpoolHarness
 
 from treehammer import config
@@ -47,14 +46,10 @@ class CommandLineUser:
         options = ["--cache-dir", str(self.settings.cache_dir), "--local-slots", "2"]
         options += ["--data-dir", str(self.settings.data_dir)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("TREEHAMMER_", "GIT_"))}
-        return subprocess.run(
-            [sys.executable, "-m", "treehammer", *options, *words],
-            cwd=self.folder,
+        return command_forker.run_command(
+            [*options, *words],
             env={**clean, "COLUMNS": "200", "GIT_CEILING_DIRECTORIES": str(self.folder)},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
+            folder=self.folder,
         )
 
     def run_json_command(self, *words: str, exit_code: int = 0) -> Any:
@@ -82,13 +77,6 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLineUser]:
     bench = SpoolHarness(user.folder / "bench", spool=user.settings.spool_dir)
     bench.kill_runner()
     assert not any(bench.end_processes().values()), "processes are left"
-
-
-@pytest.fixture(scope="module")
-def forker() -> Iterator[ServiceForker]:
-    process = ServiceForker()
-    yield process
-    process.close()
 
 
 @pytest.fixture(scope="module")

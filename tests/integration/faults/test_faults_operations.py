@@ -19,7 +19,6 @@ from postgres_fixture import SharedPostgresServer, require_programs
 from service_load import (
     ClientCrowd,
     RunningService,
-    ServiceForker,
     check_acknowledged_rows,
     pack_measurements,
 )
@@ -84,13 +83,12 @@ def backup(
 
 
 def test_backup_made_during_ingest_restores_everything_acknowledged_before(
-    forker: ServiceForker,
     authority: CertificateAuthority,
     tmp_path: Path,
     database: str,
     backup: SQLiteBackup | PostgreSQLBackup,
 ) -> None:
-    service = RunningService(forker, tmp_path / "first", database, authority)
+    service = RunningService(tmp_path / "first", database, authority)
     key = service.make_key()
     crowd = ClientCrowd([service], key.text)
     service.start()
@@ -107,7 +105,7 @@ def test_backup_made_during_ingest_restores_everything_acknowledged_before(
     assert before <= stored < crowd.acknowledged.keys()
     assert counts["measurement"] == len(stored)
     # Jobs still hold what came after the backup, and send it again.
-    again = RunningService(forker, tmp_path / "again", restored, authority)
+    again = RunningService(tmp_path / "again", restored, authority)
     again.share_keys_with(service)
     again.start()
     everything = list(crowd.acknowledged.values())
@@ -128,9 +126,9 @@ def test_backup_made_during_ingest_restores_everything_acknowledged_before(
 
 
 def test_rolling_restart_of_two_services_loses_nothing(
-    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
+    authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
-    services = [RunningService(forker, tmp_path / name, database, authority) for name in "ab"]
+    services = [RunningService(tmp_path / name, database, authority) for name in "ab"]
     one, other = services
     token = one.make_key().text
     other.share_keys_with(one)
@@ -156,10 +154,10 @@ def test_rolling_restart_of_two_services_loses_nothing(
 
 
 def test_master_key_is_rotated_without_a_restart(
-    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path
+    authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'results.db'}"
-    service = RunningService(forker, tmp_path, url, authority)
+    service = RunningService(tmp_path, url, authority)
     old = service.make_key()
     settings = config.load_settings(
         {"data_dir": tmp_path / "data", "database": url}, environ={}, folder=tmp_path

@@ -15,7 +15,6 @@ from postgres_fixture import SharedPostgresServer, postgresql, require_programs 
 from service_load import (
     ClientCrowd,
     RunningService,
-    ServiceForker,
     check_acknowledged_rows,
     set_clock_offset,
 )
@@ -28,9 +27,9 @@ KILLS = 20
 
 
 def test_service_survives_repeated_kills(
-    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
+    authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
-    service = RunningService(forker, tmp_path, database, authority)
+    service = RunningService(tmp_path, database, authority)
     crowd = ClientCrowd([service], service.make_key().text)
     dice = random.Random(20)
     service.start()
@@ -47,9 +46,9 @@ def test_service_survives_repeated_kills(
 
 
 def test_service_survives_graceful_stops(
-    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
+    authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
-    service = RunningService(forker, tmp_path, database, authority)
+    service = RunningService(tmp_path, database, authority)
     crowd = ClientCrowd([service], service.make_key().text)
     service.start()
     with crowd.sending():
@@ -66,9 +65,9 @@ def test_service_survives_graceful_stops(
 
 
 def test_two_services_share_database(
-    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path, database: str
+    authority: CertificateAuthority, tmp_path: Path, database: str
 ) -> None:
-    one, other = (RunningService(forker, tmp_path / n, database, authority) for n in "ab")
+    one, other = (RunningService(tmp_path / n, database, authority) for n in "ab")
     token = one.make_key().text
     other.share_keys_with(one)
     one.start()
@@ -89,13 +88,12 @@ def test_two_services_share_database(
 
 
 def test_service_survives_restarts_of_database_server(
-    forker: ServiceForker,
     authority: CertificateAuthority,
     tmp_path: Path,
     postgresql: SharedPostgresServer,  # noqa: F811
 ) -> None:
     url = postgresql.url(postgresql.make_database())
-    service = RunningService(forker, tmp_path, url, authority)
+    service = RunningService(tmp_path, url, authority)
     crowd = ClientCrowd([service], service.make_key().text)
     service.start()
     with crowd.sending():
@@ -123,17 +121,13 @@ def test_service_survives_restarts_of_database_server(
 # Full disks
 
 
-def test_service_survives_full_disk(
-    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path
-) -> None:
+def test_service_survives_full_disk(authority: CertificateAuthority, tmp_path: Path) -> None:
     with mounted_small_disk(tmp_path / "disk", 24) as disk:
         url = f"sqlite:///{disk.folder / 'results.db'}"
-        fill_disk_twice(RunningService(forker, tmp_path, url, authority), disk, 100_000)
+        fill_disk_twice(RunningService(tmp_path, url, authority), disk, 100_000)
 
 
-def test_service_survives_full_disk_of_database_server(
-    forker: ServiceForker, authority: CertificateAuthority
-) -> None:
+def test_service_survives_full_disk_of_database_server(authority: CertificateAuthority) -> None:
     programs = require_programs()
     # The path of a socket is limited to 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir="/tmp"))
@@ -143,7 +137,7 @@ def test_service_survives_full_disk_of_database_server(
             server.start()
             try:
                 url = server.url(server.make_database())
-                service = RunningService(forker, folder, url, authority)
+                service = RunningService(folder, url, authority)
                 fill_disk_twice(service, disk, 400_000, revive=server.restart_if_crashed)
             finally:
                 server.stop()
@@ -177,11 +171,9 @@ def await_refusals(crowd: ClientCrowd, count: int) -> None:
     wait_until(lambda: len(crowd.refusals) >= enough, "writes are refused")
 
 
-def test_service_survives_file_size_limit(
-    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path
-) -> None:
+def test_service_survives_file_size_limit(authority: CertificateAuthority, tmp_path: Path) -> None:
     """The limit acts like an exhausted quota, and needs no root."""
-    service = RunningService(forker, tmp_path, f"sqlite:///{tmp_path / 'r.db'}", authority)
+    service = RunningService(tmp_path, f"sqlite:///{tmp_path / 'r.db'}", authority)
     crowd = ClientCrowd([service], service.make_key().text, batch=20)
     service.start()
     unlimited = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
@@ -199,11 +191,11 @@ def test_service_survives_file_size_limit(
 
 
 def test_service_survives_removed_database_file(
-    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path
+    authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     """Rows written to the removed file would be lost."""
     file = tmp_path / "results.db"
-    service = RunningService(forker, tmp_path, f"sqlite:///{file}", authority)
+    service = RunningService(tmp_path, f"sqlite:///{file}", authority)
     crowd = ClientCrowd([service], service.make_key().text)
     service.start()
     with crowd.sending():
@@ -225,13 +217,11 @@ def test_service_survives_removed_database_file(
     check_acknowledged_rows(service.database, crowd)
 
 
-def test_service_survives_clock_jumps(
-    forker: ServiceForker, authority: CertificateAuthority, tmp_path: Path
-) -> None:
+def test_service_survives_clock_jumps(authority: CertificateAuthority, tmp_path: Path) -> None:
     clock = tmp_path / "clock"
     set_clock_offset(clock, 0)
     url = f"sqlite:///{tmp_path / 'results.db'}"
-    service = RunningService(forker, tmp_path, url, authority, clock=clock)
+    service = RunningService(tmp_path, url, authority, clock=clock)
     key = service.make_key()
     soon_us = time.time_ns() // 1000 + 3600 * 1_000_000
     token = mint_job_token(key, "campaign", "job", soon_us)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+from command_forker import run_command
 from local_user import LocalUser
 from polling import wait_until
 from service_process import ServiceProcess, read_whole_rows
@@ -31,9 +31,8 @@ def remembered(
 
 def central(served: ServiceProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command on the database of the service."""
-    command = [sys.executable, "-m", "treehammer", "--database", served.database]
-    command += ["--data-dir", str(served.folder / "data"), *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd="/")
+    folder = str(served.folder / "data")
+    return run_command(["--database", served.database, "--data-dir", folder, *arguments])
 
 
 def test_service_has_same_rows_as_submitter(

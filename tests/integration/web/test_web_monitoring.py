@@ -16,6 +16,7 @@ from pathlib import Path
 from shutil import copy
 
 import pytest
+from command_forker import run_command
 from local_servers import serve_http
 from local_service import serve_folder
 from measurement_factory import make_measurement
@@ -112,8 +113,8 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
 def list_states(folder: Path) -> dict[tuple[str, str], str]:
     """List the states that ``check`` prints, by kind and name."""
     words = ("--data-dir", str(folder), "check", "--all", "--format", "json")
-    command = [sys.executable, "-m", "treehammer", *words]
-    done = subprocess.run(command, check=True, capture_output=True)
+    done = run_command(words)
+    done.check_returncode()
     return {(row["kind"], row["name"]): row["state"] for row in json.loads(done.stdout)}
 
 

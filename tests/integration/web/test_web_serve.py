@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from command_forker import run_command
 from service_load import exchange_request, pack_measurements
 from service_thread import make_sent_measurement
 
@@ -45,10 +46,10 @@ class Administrator:
         return [sys.executable, "-m", "treehammer", "--data-dir", data, *words]
 
     def types(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*words), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-            cwd=self.folder, env=clean_environment(),
-        )  # fmt: skip
+        data = str(self.folder / "data")
+        return run_command(
+            ["--data-dir", data, *words], env=clean_environment(), folder=self.folder
+        )
 
     def serves(self, *words: str) -> subprocess.Popen[str]:
         """Start a service, by default with TLS, and wait until it serves."""
