@@ -27,10 +27,13 @@ from oracle_lint import find_problems
 
 from treehammer import config
 from treehammer.errors import TestbedError
+from treehammer.sql.write.store import Store
 from treehammer.testbed.install import debian_packages
 
 H2_PACKAGE, H2_SUITE = "libh2-java", "trixie"
 VERSIONS = {"19c": "19.3.0.0.0", "23ai": "23.4.0.24.5"}
+#: Statements that create a store, in memory of Java.
+_TEMPLATE = "memFS:store.sql"
 
 # Views of the data dictionary that SQLAlchemy and Treehammer query.
 _DATA_DICTIONARY_SQL = f"""
@@ -70,6 +73,7 @@ class H2Server:
     version: str = VERSIONS["19c"]
     #: Called with every statement before its execution, and with its rows of parameters.
     watchers: list[Callable[[str, Sequence[Mapping[str, Any]]], None]] = field(default_factory=list)
+    _has_template: bool = False
     _open_databases: dict[str, Any] = field(default_factory=dict)
     _open_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -97,6 +101,25 @@ class H2Server:
             f"SET SCHEMA {USER}\\;SET SCHEMA_SEARCH_PATH {USER}, DICTIONARY"
         )
         return self.driver.connect(address, jpype.JClass("java.util.Properties")())
+
+    def make_store_database(self, name: str) -> None:
+        """Create a database with the tables of an empty store.
+
+        H2 runs the statements of a first one, which is several times faster than creating the tables.
+        """
+        if not self._has_template:
+            with Store.open(self.url(name)):
+                pass
+            self._execute(name, f"SCRIPT SIMPLE TO '{_TEMPLATE}'")
+            self._has_template = True
+            return
+        with self._open_lock:
+            self._open_databases[name] = self._open_database(name)
+        self._execute(name, f"RUNSCRIPT FROM '{_TEMPLATE}'")
+
+    def _execute(self, name: str, line: str) -> None:
+        with self._open_databases[name].createStatement() as statement:
+            statement.execute(line)
 
     def drop_database(self, name: str) -> None:
         """Drop a database."""

@@ -11,6 +11,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from command_forker import ForkedModules
+
+from treehammer.sql.arrow import arrow_stream
 
 SERVICES = ("postgresql", "oracle")
 _oracle_numbers = count(1)
@@ -24,21 +27,34 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("backend", [b for b in chosen if not marker or b in marker.args])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _fork_readers() -> Iterator[None]:
+    """Fork the processes that read for exports, as each takes half a second to import Arrow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_stream, "subprocess", ForkedModules())
+        yield
+
+
 @pytest.fixture
 def url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Create a database, drop it after the test, and provide its URL.
 
-    It is empty, except that tests of a store on PostgreSQL start from a copy with the tables.
+    It is empty, except that tests of a store on a server start with the tables.
     """
     if backend == "sqlite":
         yield f"sqlite:///{tmp_path / 'results.db'}"
         return
+    has_store = "store" in request.fixturenames
     if backend == "postgresql":
         server = request.getfixturevalue("postgresql")
-        has_store = "store" in request.fixturenames
         name = server.make_store_database() if has_store else server.make_database()
     else:
         server = request.getfixturevalue("h2_server")
         name = f"contract_{next(_oracle_numbers)}"
+        if has_store:
+            server.make_store_database(name)
     yield server.url(name)
-    server.drop_database(name)
+    if has_store and backend == "postgresql":
+        server.give_back(name)
+    else:
+        server.drop_database(name)
