@@ -13,7 +13,7 @@ if [ -z "${TREEHAMMER_SHARED_DATA:-}" ] && [ -d ../shared/data ]; then
 fi
 case " $* " in
     *" --services "*) more=3 ;;
-    *) more=1 ;;
+    *) more=2 ;;
 esac
 workers=$(($(nproc) + more))
 export PYTEST_ADDOPTS="${CI:+--durations=25} ${PYTEST_ADDOPTS:-}"
