@@ -7,11 +7,10 @@ pairs from ``compare`` are kept in ``data/aa-jobs.csv`` for ``verdicts``.
 from __future__ import annotations
 
 import argparse
-import csv
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +21,7 @@ from scipy import stats
 
 from benchmarks.analysis import aa_plots
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, median_ratio
+from benchmarks.harness.result_tables import read_rows, write_table
 from treehammer import config
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES
@@ -98,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
     """Record missing jobs; return spread, tails and drift of all jobs."""
     table: Path = options.table
-    known = read_table(table)
+    known = read_rows(table, TwinJob)
     if len(known) < options.jobs:
         recording = JobRecording.from_options(options)
         try:
@@ -106,7 +106,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
         finally:
             # Keep complete jobs even after an interruption.
             known = merge_jobs(known, recording.load_jobs(), table)
-            write_table(known, table)
+            write_table(table, [asdict(job) for job in known])
     if len(known) < options.jobs:
         print(f"only {len(known)} of {options.jobs} jobs are complete; run the benchmark again")
     aa_plots.plot_spread(log_ratios(known))
@@ -274,32 +274,6 @@ def merge_jobs(known: Iterable[TwinJob], new: Iterable[TwinJob], table: Path) ->
             hint=f"Move it and {_recording_folder()} away to record again, or name another --table.",
         )
     return sorted(jobs.values(), key=lambda job: (job.started, job.job))
-
-
-def read_table(path: Path = TABLE_FILE) -> list[TwinJob]:
-    """Read the recorded jobs; none if there is no table."""
-    if not path.exists():
-        return []
-    kinds = {field.name: field.type for field in fields(TwinJob)}
-    with path.open(newline="", encoding="utf-8") as stream:
-        return [
-            TwinJob(**{k: float(v) if kinds[k] == "float" else v for k, v in row.items()})  # type: ignore[arg-type]
-            for row in csv.DictReader(stream)
-        ]
-
-
-def write_table(jobs: Iterable[TwinJob], path: Path) -> None:
-    """Replace the table atomically."""
-    rows = [asdict(job) for job in jobs]
-    if not rows:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".part")
-    with aside.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    aside.replace(path)
 
 
 def log_ratios(jobs: Iterable[TwinJob]) -> dict[str, list[float]]:

@@ -6,15 +6,13 @@ Each job measures one or two slowdowns against one base, with an A/A launch for 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -28,14 +26,10 @@ from benchmarks.analysis.paired_recording import (
 )
 from benchmarks.analysis.verdict_shares import VerdictShare
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, plot_points
+from benchmarks.harness.result_tables import append_rows, read_rows
 from treehammer import config
 from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.collectors.job_spec import CONTROL
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
 
 DATA_FOLDER = Path(__file__).with_name("data")
 LAUNCHES_FILE = DATA_FOLDER / "paired-launches.csv"
@@ -135,35 +129,6 @@ def _store_new_campaigns(recording: PairedRecording) -> None:
                 f"{result.seconds / result.jobs:.0f} s a job",
                 flush=True,
             )
-
-
-def read_rows(path: Path, kind: type[T]) -> list[T]:
-    """Read a table; no rows if it does not exist."""
-    if not path.exists():
-        return []
-    parsers: dict[str, Callable[[str], Any]] = {
-        "str": str,
-        "float": float,
-        "int": int,
-        "bool": "True".__eq__,
-    }
-    types = {field.name: parsers[str(field.type)] for field in fields(kind)}
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = csv.DictReader(stream)
-        return [kind(**{name: types[name](text) for name, text in row.items()}) for row in rows]
-
-
-def append_rows(path: Path, rows: Sequence[T]) -> None:
-    """Append rows to a table, which is created with its header if missing."""
-    if not rows:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(asdict(rows[0])), lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
 
 
 def build_figures(

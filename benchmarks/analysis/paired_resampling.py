@@ -33,6 +33,8 @@ from benchmarks.analysis.verdict_shares import (
     VerdictShare,
 )
 from benchmarks.harness.ratio_figures import SEED
+from benchmarks.harness.result_tables import read_rows
+from benchmarks.harness.simulated_samples import make_sample
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES
 from treehammer.analysis.samples.sample import Sample
@@ -43,9 +45,6 @@ from treehammer.analysis.statistics.verdict import (
     SITES_SCOPE,
     Verdict,
 )
-from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
-from treehammer.hctests.matrix.definition import Variant
 
 #: Metric -> verdicts of its rows.
 VerdictsByMetric = dict[str, list[str]]
@@ -99,8 +98,8 @@ SHAPES = (ScopeShape(HOST_SCOPE, 1, 1), ScopeShape(SITE_SCOPE, 1, 3), ScopeShape
 
 def verdict_shares(pool: Executor) -> Iterator[VerdictShare]:
     """Return the shares of false verdicts by label and scope, counters included, and the power."""
-    launches = paired_campaigns.read_rows(paired_campaigns.LAUNCHES_FILE, PairedLaunch)
-    campaigns = paired_campaigns.read_rows(paired_campaigns.CAMPAIGNS_FILE, CampaignResult)
+    launches = read_rows(paired_campaigns.LAUNCHES_FILE, PairedLaunch)
+    campaigns = read_rows(paired_campaigns.CAMPAIGNS_FILE, CampaignResult)
     for label in sorted({one.label for one in launches}):
         name = f"paired, {label}"
         recorded = paired_campaigns.select_equal([one for one in launches if one.label == label])
@@ -251,20 +250,13 @@ def _build_halves(
     a = {CPU: launch.cpu_a, WALL: launch.wall_a}
     b = {CPU: launch.cpu_b, WALL: launch.wall_b}
     for side, times, of_launch in ((BASE, a, {}), (OTHER, b, ratios)):
-        yield Sample(
-            measurement_id=f"{series}-{job}-{round_}-{side}",
-            kind=TIMED,
-            job_id=f"{series}-{job}",
-            campaign_id="resampled",
-            test_name="planted",
-            test_hash="planted",
+        yield make_sample(
+            f"{series}-{job}",
+            f"{round_}-{side}",
+            {AXIS: side, "variant": int(variant)},
             site=f"site{site}",
-            door="file",
-            door_protocol="file",
             host=f"site{site}-{host}",
-            variant=Variant(((AXIS, side), ("variant", int(variant)))),
             round=round_ + 1,
-            instrument_version=INSTRUMENT_VERSION,
             loop_cpu_s=launch.loop_s,
             metrics=times,
             launch_ratios=of_launch,

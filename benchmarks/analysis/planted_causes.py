@@ -145,8 +145,7 @@ def _run_storages(file: Path, folder: Path) -> Iterator[Path]:
         SiteProfile(site, distance)
         for site, distance in zip(box.sites, (SLOW, DISTANT), strict=True)
     )
-    lifecycle.bring_up(box, [part], print)
-    try:
+    with lifecycle.run_testbed(box, [part], print):
         doors = ""
         for number, site in enumerate(box.sites):
             target = storage_folder(box, site) / DATASET_FOLDER.lstrip("/") / DATASET
@@ -159,8 +158,6 @@ def _run_storages(file: Path, folder: Path) -> Iterator[Path]:
         sites_file = folder / "sites.toml"
         sites_file.write_text(doors)
         yield sites_file
-    finally:
-        lifecycle.take_down(box, [part], print)
 
 
 def _render_case(case: PlantedCase, folder: Path, runs: int, sites_file: Path) -> list[Path]:

@@ -9,12 +9,10 @@ from enum import Enum
 import numpy as np
 
 from benchmarks.analysis.aa_jobs import TWIN_COMPARISON, TwinJob
+from benchmarks.harness.simulated_samples import make_sample
 from treehammer.analysis.comparison.comparison import Comparison, compare_samples
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import MIN_HOSTS
-from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
-from treehammer.hctests.matrix.definition import Variant
 
 #: Consecutive jobs from which a series is drawn.
 NEIGHBOR_WINDOW = 24
@@ -82,21 +80,14 @@ def _build_executions(
     for number, job in enumerate(jobs):
         both = [job.twin_values(metric) for metric in HEADLINE_METRICS]
         for side, (twin, times) in enumerate((("a", 1.0), ("b", factor))):
-            yield Sample(
-                measurement_id=f"{site}-{variant}-{number}-{twin}",
-                kind=TIMED,
-                job_id=f"{site}-{variant}-{number}",
-                campaign_id="resampled",
-                test_name="aa",
-                test_hash="aa",
+            yield make_sample(
+                f"{site}-{variant}-{number}",
+                twin,
+                {TWIN_COMPARISON.axis: twin, "variant": variant},
                 dataset=job.setup_name,
                 site=f"site{site}",
-                door="file",
-                door_protocol="file",
                 # Hosts in turn, as a batch system would spread jobs; the real node was always the same.
                 host=f"site{site}-host{number % MIN_HOSTS}",
-                variant=Variant(((TWIN_COMPARISON.axis, twin), ("variant", variant))),
-                instrument_version=INSTRUMENT_VERSION,
                 loop_cpu_s=job.loop_s,
                 metrics={
                     metric: values[side] * times

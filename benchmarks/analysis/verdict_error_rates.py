@@ -22,6 +22,7 @@ from benchmarks.analysis.verdict_shares import (
     VerdictShare,
 )
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, write_rows
+from benchmarks.harness.result_tables import read_rows
 from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
 from treehammer.analysis.statistics.verdict import (
@@ -41,7 +42,7 @@ TRIAL_COUNT = 1000
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
     """Measure false verdicts."""
-    recorded = aa_jobs.read_table(options.table)
+    recorded = read_rows(options.table, TwinJob)
     if len(recorded) < (TARGET_JOBS if options.table == aa_jobs.TABLE_FILE else MIN_RECORDED):
         raise NothingToDoError(
             f"{len(recorded)} A/A jobs are too few",

@@ -14,9 +14,10 @@ from functools import partial
 from statistics import fmean
 
 import numpy as np
-from scipy import stats
 
+from benchmarks.analysis.verdict_shares import clopper_pearson
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, write_rows
+from benchmarks.harness.simulated_samples import make_sample
 from treehammer.analysis.comparison.comparison import (
     Comparison,
     compare_together,
@@ -32,9 +33,6 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
     VerdictEvidence,
 )
-from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
-from treehammer.hctests.matrix.definition import Variant
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.measurement_selection import Selection
 
@@ -46,30 +44,23 @@ TRIAL_COUNT = 100
 #: Variants: fraction of branches, cache in MB.
 VARIANTS = tuple((branches, cache) for branches in (1.0, 0.02) for cache in (0, 30, 300))
 
-#: True ln(B/A) of a release, at a site, of a variant.
-Effect = Callable[[int, int, int], float]
+
+@dataclass(frozen=True)
+class Effect:
+    """True slowdown: of everything, at the first site alone, or of variants without a cache alone."""
+
+    slowdown: float = 0.0
+    first_site: bool = False
+    without_cache: bool = False
+
+    def size(self, site: int, variant: int) -> float:
+        """Return ln(B/A) at a site, of a variant."""
+        is_elsewhere = self.first_site and site != 0
+        is_cached = self.without_cache and VARIANTS[variant][1] != 0
+        return 0.0 if is_elsewhere or is_cached else math.log1p(self.slowdown)
 
 
-def no_effect(_release: int, _site: int, _variant: int) -> float:
-    """Nothing differs."""
-    return 0.0
-
-
-def everywhere(slowdown: float) -> Effect:
-    """Slow down everything."""
-    return lambda _release, _site, _variant: math.log1p(slowdown)
-
-
-def at_first_site(slowdown: float) -> Effect:
-    """Slow down the first site."""
-    return lambda _release, site, _variant: math.log1p(slowdown) if site == 0 else 0.0
-
-
-def without_cache(slowdown: float) -> Effect:
-    """Variants without a cache are slower."""
-    return lambda _release, _site, variant: (
-        math.log1p(slowdown) if VARIANTS[variant][1] == 0 else 0.0
-    )
+NO_EFFECT = Effect()
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,7 @@ class Scenario:
     """
 
     title: str
-    effect: Effect = no_effect
+    effect: Effect = NO_EFFECT
     sites: int = 6
     variants: int = 6
     hosts: int = 3
@@ -100,7 +91,7 @@ FALSE_SCENARIOS: Mapping[Scenario, str] = {
     Scenario("one host, 6 launches", sites=1, hosts=1, spread=0.01): "refused",
     Scenario("one host, 3 launches", sites=1, hosts=1, jobs=3, spread=0.01): "refused",
     Scenario(
-        "one host, true +2 % (at delta)", everywhere(0.0202), sites=1, hosts=1, spread=0.007
+        "one host, true +2 % (at delta)", Effect(0.0202), sites=1, hosts=1, spread=0.007
     ): "refused",
     Scenario("two hosts, 3 jobs each, unequal", sites=1, hosts=2, unequal=4): "refused",
     Scenario(
@@ -109,7 +100,7 @@ FALSE_SCENARIOS: Mapping[Scenario, str] = {
     Scenario("6 sites, 6 jobs on 3 hosts"): "0-7 %",
     Scenario("host effects of 3 %, 6 jobs on 3 hosts", host_spread=0.03): "25 %",
     Scenario("host effects of 3 %, 24 jobs on 3 hosts", jobs=24, host_spread=0.03): "100 %",
-    Scenario("true +1 % everywhere, sd 1.2 %", everywhere(0.01), spread=0.012): "40 %",
+    Scenario("true +1 % everywhere, sd 1.2 %", Effect(0.01), spread=0.012): "40 %",
     Scenario("3 sites, host effects of 3 %", sites=3, host_spread=0.03): "",
     Scenario(
         "6 sites on one host, its effect 3 %",
@@ -121,10 +112,10 @@ FALSE_SCENARIOS: Mapping[Scenario, str] = {
 
 #: Scenarios of attribution with the expected finding, and how often the rule before found it.
 ATTRIBUTIONS: Sequence[tuple[str, Effect, str, Mapping[float, str]]] = (
-    ("nothing", no_effect, "", {}),
-    ("all +5 %", everywhere(0.05), "release", {0.08: "0/60", 0.03: "0/60", 0.01: "60/60 at 1.2 %"}),
-    ("one site +10 %", at_first_site(0.1), "site", {0.08: "0/60", 0.03: "47/60", 0.01: "60/60 at 1.2 %"}),
-    ("cache=0 +10 %", without_cache(0.1), "cache", {0.08: "0/60", 0.03: "54/60", 0.01: "60/60 at 1.2 %"}),
+    ("nothing", NO_EFFECT, "", {}),
+    ("all +5 %", Effect(0.05), "release", {0.08: "0/60", 0.03: "0/60", 0.01: "60/60 at 1.2 %"}),
+    ("one site +10 %", Effect(0.1, first_site=True), "site", {0.08: "0/60", 0.03: "47/60", 0.01: "60/60 at 1.2 %"}),
+    ("cache=0 +10 %", Effect(0.1, without_cache=True), "cache", {0.08: "0/60", 0.03: "54/60", 0.01: "60/60 at 1.2 %"}),
 )  # fmt: skip
 #: Of a job: of paired mode, of a quiet and of a busy host.
 SPREADS = (0.01, 0.03, 0.08)
@@ -145,7 +136,7 @@ def build_samples(scenario: Scenario, dice: np.random.Generator) -> list[Sample]
                 noise = dice.normal(0, own * scenario.spread / math.sqrt(2), scenario.releases + 1)
                 waits = dice.normal(0, 0.5 * own * scenario.spread, scenario.releases + 1)
                 effects = [
-                    scenario.effect(release, site, variant) + hosts[release, host]
+                    scenario.effect.size(site, variant) + hosts[release, host]
                     for release in range(scenario.releases)
                 ]
                 for side, effect in enumerate((0.0, *effects)):
@@ -161,21 +152,12 @@ def _build_execution(
 ) -> Sample:
     site, variant, job, side = place
     branches, cache = VARIANTS[variant]
-    identity = f"{site}-{variant}-{job}"
-    return Sample(
-        measurement_id=f"{identity}-{side}",
-        kind=TIMED,
-        job_id=identity,
-        campaign_id="simulated",
-        test_name="simulated",
-        test_hash="simulated",
-        dataset="simulated",
+    return make_sample(
+        f"{site}-{variant}-{job}",
+        str(side),
+        {"root": f"6.{side:02d}", "branches": branches, "cache_mb": cache},
         site=f"s{site:02d}",
-        door="file",
-        door_protocol="file",
         host=host,
-        variant=Variant((("root", f"6.{side:02d}"), ("branches", branches), ("cache_mb", cache))),
-        instrument_version=INSTRUMENT_VERSION,
         loop_cpu_s=5.0,
         metrics=dict(zip(HEADLINE_METRICS, (cpu, wall), strict=True)),
     )
@@ -212,7 +194,7 @@ def _host_truths(scenario: Scenario, dice: np.random.Generator) -> list[float]:
 
 def _find_truth(row: VerdictRow, scenario: Scenario, hosts: Sequence[float]) -> float:
     release = int(row.b.partition(".")[2]) - 1
-    effect = scenario.effect(release, int(row.site[1:] or 0), 0)
+    effect = scenario.effect.size(int(row.site[1:] or 0), 0)
     speaks_of_hosts = row.scope == HOST_SCOPE or (scenario.shared_hosts and not _is_general(row))
     return effect + hosts[release] if speaks_of_hosts else effect
 
@@ -269,7 +251,7 @@ def _points_at_change(row: VerdictRow) -> bool:
 def _true_effect(effect: Effect, row: VerdictRow) -> float:
     """Return the true effect of a row; over sites that of a site like the others."""
     variant = 0 if "cache_mb=0" in row.label.split() else 1
-    return effect(0, int(row.site[1:]) if row.site else 1, variant)
+    return effect.size(int(row.site[1:]) if row.site else 1, variant)
 
 
 def planning_trial(scenario: Scenario, trial: int) -> Counter[str]:
@@ -301,15 +283,9 @@ class SimulationRow:
     at_least: float | None = None
     before: str = ""
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The 95 % Clopper-Pearson interval."""
-        interval = stats.binomtest(self.count, self.total).proportion_ci(0.95, method="exact")
-        return float(interval.low), float(interval.high)
-
     def to_figure(self) -> RatioFigure:
         """Convert to a figure for the summary; the limit applies to the lower bound."""
-        low, high = self.bounds
+        low, high = clopper_pearson(self.count, self.total)
         title = f"{self.table}: {self.scenario}, {self.outcome}"
         return RatioFigure(title, self.count / self.total, low, high, self.total)
 
@@ -333,7 +309,7 @@ def _run_trials(
 
 def _false_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
     for scenario, before in FALSE_SCENARIOS.items():
-        total = _run_trials(pool, partial(_false_by_place, scenario.title), TRIAL_COUNT)
+        total = _run_trials(pool, partial(false_verdict_trial, scenario), TRIAL_COUNT)
         for outcome, count in total.items():
             if "sites" in outcome and scenario.sites == 1:
                 continue
@@ -350,9 +326,11 @@ def _false_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
 
 
 def _attribution_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
-    for title, _, _, before in ATTRIBUTIONS:
+    for title, effect, expected, before in ATTRIBUTIONS:
         for spread in SPREADS:
-            total = _run_trials(pool, partial(_attribution_by_title, title, spread), TRIAL_COUNT)
+            total = _run_trials(
+                pool, partial(attribution_trial, effect, expected, spread), TRIAL_COUNT
+            )
             scenario = f"{title}, sd {100 * spread:g} %"
             required = RIGHT_ATTRIBUTIONS if spread <= 0.03 else None
             yield SimulationRow(
@@ -368,38 +346,22 @@ def _attribution_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
 #: Plans for a lone row on one host; the former rule was 'n more jobs, look again'.
 PLANNING_SCENARIOS = (
     Scenario("no effect", sites=1, variants=1, hosts=1, spread=0.03),
-    Scenario("true +4 %", everywhere(0.0408), sites=1, variants=1, hosts=1, spread=0.03),
-    Scenario("true +2 % (at delta)", everywhere(0.0202), sites=1, variants=1, hosts=1, spread=0.03),
+    Scenario("true +4 %", Effect(0.0408), sites=1, variants=1, hosts=1, spread=0.03),
+    Scenario("true +2 % (at delta)", Effect(0.0202), sites=1, variants=1, hosts=1, spread=0.03),
 )
 
 
 def _planning_rows(pool: ProcessPoolExecutor) -> Iterator[SimulationRow]:
     for scenario in PLANNING_SCENARIOS:
-        total = _run_trials(pool, partial(_planning_by_title, scenario.title), 2 * TRIAL_COUNT)
+        total = _run_trials(pool, partial(planning_trial, scenario), 2 * TRIAL_COUNT)
         planned, decided = total["planned"], total["decided"]
         at_delta = "delta" in scenario.title
         yield SimulationRow(
             "plan", scenario.title, "slower or faster, both looks", total["wrong"],
-            2 * TRIAL_COUNT, CLAIMED_RATE, before="11 %" if scenario.effect is no_effect else "",
+            2 * TRIAL_COUNT, CLAIMED_RATE, before="11 %" if scenario.effect == NO_EFFECT else "",
         )  # fmt: skip
         if not at_delta:
             yield SimulationRow(
                 "plan", scenario.title, "planned campaigns that decide", decided, planned,
                 at_least=0.8, before="44 %",
             )  # fmt: skip
-
-
-# Lambdas cannot be sent to processes, titles can.
-
-
-def _false_by_place(title: str, trial: int) -> Counter[str]:
-    return false_verdict_trial(next(one for one in FALSE_SCENARIOS if one.title == title), trial)
-
-
-def _attribution_by_title(title: str, spread: float, trial: int) -> Counter[str]:
-    effect, expected = next((one[1], one[2]) for one in ATTRIBUTIONS if one[0] == title)
-    return attribution_trial(effect, expected, spread, trial)
-
-
-def _planning_by_title(title: str, trial: int) -> Counter[str]:
-    return planning_trial(next(one for one in PLANNING_SCENARIOS if one.title == title), trial)

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from scipy import stats
 
+from benchmarks.harness.result_tables import write_table
 from treehammer.collectors.worker.probes import node_facts
 from treehammer.collectors.worker.probes.cgroup import Cgroup
 
@@ -76,6 +77,11 @@ def median_ratio(
     return RatioFigure(title, middle, low, high, len(logs), at_most)
 
 
+def divide_pairs(ours: Sequence[float], peer: Sequence[float]) -> list[float]:
+    """Return the ratios of pairs, for plots."""
+    return [one / other for one, other in zip(ours, peer, strict=True)]
+
+
 def describe_machine() -> str:
     """Describe the machine in one line."""
     facts = node_facts.collect_node_facts(Cgroup())
@@ -101,11 +107,7 @@ def update_summary(benchmark: str, figures: Sequence[RatioFigure]) -> None:
 
 def write_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write raw data as ``results/NAME.csv``."""
-    RESULTS_FOLDER.mkdir(exist_ok=True)
-    with (RESULTS_FOLDER / f"{name}.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(RESULTS_FOLDER / f"{name}.csv", rows)
 
 
 def plot_points(

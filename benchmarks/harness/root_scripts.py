@@ -13,12 +13,22 @@ from treehammer import config
 from treehammer.collectors.software import providers
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 
+_KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
+
 
 def dataset_file(dataset: str) -> str:
     """Return the path of a dataset's only file; create it if missing."""
     settings = config.load_settings()
     ensure_dataset(dataset, settings)
     return FolderCatalogue(settings.datasets_dir).files(dataset)[0].url
+
+
+def set_up_software(version: str) -> providers.SoftwareSetup:
+    """Set up a version of ROOT, or of another program, for payloads; it is installed if missing."""
+    request = providers.prepare_software(
+        providers.parse_software_request(version), config.load_settings().software_dir, print
+    )
+    return providers.setup_software(request, os.environ, _KIT_FOLDER)
 
 
 def run_in_root(script: str, release: str, task: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -29,13 +39,7 @@ def run_in_root(script: str, release: str, task: Mapping[str, Any]) -> list[dict
         release: of ROOT, installed if missing.
         task: parameters of the script.
     """
-    settings = config.load_settings()
-    request = providers.prepare_software(
-        providers.parse_software_request(release), settings.software_dir
-    )
-    setup = providers.setup_software(
-        request, os.environ, Path(providers.__file__).parents[1] / "kit"
-    )
+    setup = set_up_software(release)
     done = subprocess.run(
         [setup.python, Path(__file__).parents[1] / "worker" / script, json.dumps(task)],
         env=dict(setup.env),

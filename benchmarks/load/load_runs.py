@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.root_scripts import set_up_software
 from treehammer import config
-from treehammer.collectors.software import providers
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.core import lifecycle, workspace
 
@@ -20,19 +20,14 @@ CLIENT = "xrootd:6.2.1"
 #: Seconds that a generator may take beside its load.
 EXTRA_S = 120
 
-_KIT = Path(providers.__file__).parents[1] / "kit"
-
 
 @contextmanager
 def run_storage(sites: int = 1) -> Iterator[XrootdStorage]:
     """Run the storages of some sites, and a redirector over them."""
     box = workspace.define_workspace(f"bench{os.getpid()}", sites, config.load_settings())
     part = XrootdStorage(box)
-    lifecycle.bring_up(box, [part], print)
-    try:
+    with lifecycle.run_testbed(box, [part], print):
         yield part
-    finally:
-        lifecycle.take_down(box, [part], print)
 
 
 class LoadGenerator:
@@ -44,10 +39,7 @@ class LoadGenerator:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        settings = config.load_settings()
-        request = providers.parse_software_request(CLIENT)
-        request = providers.prepare_software(request, settings.software_dir, print)
-        self._software = providers.setup_software(request, os.environ, _KIT)
+        self._software = set_up_software(CLIENT)
 
     def run(
         self,

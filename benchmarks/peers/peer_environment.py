@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.harness.root_scripts import dataset_file
+from benchmarks.harness.root_scripts import dataset_file, set_up_software
 from treehammer import config
-from treehammer.collectors.software import providers
 from treehammer.errors import SoftwareError
 
 DATASET = "reference-small"
@@ -74,16 +73,11 @@ class PeerEnvironment:
     @classmethod
     def prepare(cls) -> PeerEnvironment:
         """Install tools and releases; measure the planted work."""
-        settings = config.load_settings()
-        home = settings.data_dir / "benchmarks" / "peers"
+        home = config.load_settings().data_dir / "benchmarks" / "peers"
         home.mkdir(parents=True, exist_ok=True)
         environment = cls(home, dataset_file(DATASET))
         for release in (BASE_RELEASE, OTHER_RELEASE):
-            request = providers.prepare_software(
-                providers.parse_software_request(release), settings.software_dir
-            )
-            setup = providers.setup_software(request, os.environ, home)
-            environment.roots[release] = Path(setup.python).parents[1]
+            environment.roots[release] = Path(set_up_software(release).python).parents[1]
         environment._install_tools()
         environment._measure_planted_work()
         return environment

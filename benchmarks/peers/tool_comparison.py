@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from benchmarks.analysis.paired_campaigns import QUIET_LOAD, append_rows, read_rows
+from benchmarks.analysis.paired_campaigns import QUIET_LOAD
 from benchmarks.analysis.verdict_shares import VerdictShare
 from benchmarks.harness.ratio_figures import RESULTS_FOLDER, RatioFigure, plot_points
+from benchmarks.harness.result_tables import append_rows, read_rows
 from benchmarks.peers.peer_environment import SCENARIOS, PeerEnvironment, PeerScenario
 from benchmarks.peers.peer_tools import TOOLS, ToolResult
 from treehammer.analysis.statistics.verdict import Verdict

@@ -27,7 +27,7 @@ from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.testbed.components import component_list, condor_pool
-from treehammer.testbed.core import lifecycle, mount_namespace, workspace
+from treehammer.testbed.core import lifecycle, workspace
 
 #: Jobs of a campaign by default.
 JOB_COUNT = 10_000
@@ -79,15 +79,8 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
 def _condor_testbed() -> Iterator[condor_pool.PoolLayout]:
     """Run a testbed with an HTCondor pool only."""
     box = workspace.define_workspace(f"bench{os.getpid()}", 1, config.load_settings())
-    parts = component_list.build_pools(box)
-    mount_namespace.check_mount_namespaces(box)
-    for part in parts:
-        part.install(lambda _: None)
-    lifecycle.bring_up(box, parts, lambda _: None)
-    try:
+    with lifecycle.run_testbed(box, component_list.build_pools(box), lambda _: None):
         yield condor_pool.first_pool_layout(box)
-    finally:
-        lifecycle.take_down(box, parts, lambda _: None)
 
 
 def _batch_pool(pool: condor_pool.PoolLayout) -> HTCondorPool:

@@ -19,8 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -32,7 +30,14 @@ import psutil
 import uvicorn
 
 from benchmarks.harness.filled_databases import DURABLE_SETTINGS, run_postgres
-from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
+from benchmarks.harness.ratio_figures import (
+    RatioFigure,
+    divide_pairs,
+    median_ratio,
+    plot_points,
+    write_rows,
+)
+from benchmarks.harness.service_runs import wait_for_service
 from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.access_keys import SUBMIT, MasterKeys
@@ -180,18 +185,11 @@ async def _time_requests(port: int, requests: Sequence[bytes], connections: int)
 def _run_service(url: str, off: bool) -> Iterator[tuple[int, psutil.Process]]:
     """Run the service in its own process; yield its port and process."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.service.ingest_cost",
-            url,
-            str(listening.fileno()),
-        ]
-        process = subprocess.Popen(
-            [*command, STORE_OFF if off else "on"], pass_fds=[listening.fileno()]
-        )
+        command = [sys.executable, "-m", "benchmarks.service.ingest_cost", url]
+        command += [str(listening.fileno()), STORE_OFF if off else "on"]
+        process = subprocess.Popen(command, pass_fds=[listening.fileno()])
         try:
-            _wait_for_service(listening.getsockname()[1])
+            wait_for_service(process, listening.getsockname()[1])
             yield listening.getsockname()[1], psutil.Process(process.pid)
         finally:
             process.terminate()
@@ -201,18 +199,6 @@ def _run_service(url: str, off: bool) -> Iterator[tuple[int, psutil.Process]]:
 def _cpu_seconds(process: psutil.Process) -> float:
     spent = process.cpu_times()
     return float(spent.user + spent.system)
-
-
-def _wait_for_service(port: int) -> None:
-    until = time.monotonic() + 30
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/health", timeout=30).close()
-            return
-        except urllib.error.URLError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
 
 
 def _serve_process(url: str, listening: int, kind: str) -> None:
@@ -238,35 +224,24 @@ def _build_figures(rows: list[dict[str, Any]]) -> list[RatioFigure]:
     figures = []
     points: dict[str, list[float]] = {}
     for size in CONNECTIONS_BY_BATCH:
+        batch = f"{size} a request"
         for store in ("SQLite", "PostgreSQL"):
-            what = f"measurements/s, {size} a request, {store} / {STORE_OFF}"
-            figures.append(
-                median_ratio(
-                    what, column("rows_per_s", store, size), column("rows_per_s", STORE_OFF, size)
-                )
+            rates, cpus = (
+                [column(name, kind, size) for kind in (store, STORE_OFF)]
+                for name in ("rows_per_s", "cpu_s_per_row")
             )
-            figures.append(
-                median_ratio(
-                    f"service CPU, {size} a request, {STORE_OFF} / {store}",
-                    column("cpu_s_per_row", STORE_OFF, size),
-                    column("cpu_s_per_row", store, size),
-                )
-            )
-            points[f"{store}, {size} a request"] = [
-                one / off
-                for one, off in zip(
-                    column("rows_per_s", store, size),
-                    column("rows_per_s", STORE_OFF, size),
-                    strict=True,
-                )
+            figures += [
+                median_ratio(f"measurements/s, {batch}, {store} / {STORE_OFF}", *rates),
+                median_ratio(f"service CPU, {batch}, {STORE_OFF} / {store}", *cpus[::-1]),
             ]
+            points[f"{store}, {batch}"] = divide_pairs(*rates)
         for store in ("SQLite", "PostgreSQL", STORE_OFF):
-            rate = column("rows_per_s", store, size)
-            p99 = column("p99_s", store, size)
-            figures.append(
-                RatioFigure(f"measurements/s, {size} a request, {store}", float(np.median(rate)))
-            )
-            figures.append(RatioFigure(f"p99 s, {size} a request, {store}", float(np.median(p99))))
+            figures += [
+                RatioFigure(
+                    f"{title}, {batch}, {store}", float(np.median(column(name, store, size)))
+                )
+                for title, name in (("measurements/s", "rows_per_s"), ("p99 s", "p99_s"))
+            ]
     plot_points("ingest", "Ingest with the store, against the store switched off", "ratio", points)
     return figures
 

@@ -11,14 +11,8 @@ import json
 import os
 import random
 import re
-import socket
-import subprocess
-import tempfile
-import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
@@ -33,7 +27,7 @@ from benchmarks.harness import synthetic_jobs, synthetic_measurements
 from benchmarks.harness.chromium import run_chromium
 from benchmarks.harness.filled_databases import filled_database, seed_rows
 from benchmarks.harness.ratio_figures import SEED, RatioFigure, database_panels, write_rows
-from benchmarks.harness.worker_runs import TREEHAMMER
+from benchmarks.harness.service_runs import run_service
 from benchmarks.service import page_done
 from treehammer.errors import NothingToDoError
 from treehammer.sql.write.store import Store
@@ -271,35 +265,6 @@ def build_page_requests() -> list[PageRequest]:
 
 def iso_day(day: int) -> str:
     return (synthetic_measurements.FIRST_DAY + timedelta(days=day)).isoformat()
-
-
-@contextmanager
-def run_service(url: str) -> Iterator[tuple[int, int]]:
-    """Run the service in its own process; yield its port and pid."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        command: list[str | Path] = [TREEHAMMER, "--database", url, "--data-dir", folder, "serve"]
-        command += ["--port", str(port), "--read-access", "public", "--quiet"]
-        process = subprocess.Popen(command)
-        try:
-            _wait_for_service(process, f"http://127.0.0.1:{port}/api/v1/health")
-            yield port, process.pid
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _wait_for_service(process: subprocess.Popen[bytes], address: str) -> None:
-    until = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(address, timeout=60).close()
-            return
-        except urllib.error.URLError:
-            if process.poll() is not None or time.monotonic() > until:
-                raise
-            time.sleep(0.1)
 
 
 def _count_shown_rows(port: int, page: PageRequest) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from benchmarks.harness import planted_world
 from benchmarks.harness.chromium import run_chromium
 from benchmarks.harness.ratio_figures import RatioFigure, write_rows
-from benchmarks.service.page_cost import run_service
+from benchmarks.harness.service_runs import run_service
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

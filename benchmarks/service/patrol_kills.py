@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 import treehammer
+from benchmarks.harness.payload_repository import PayloadRepository
 from benchmarks.harness.ratio_figures import RatioFigure, write_rows
 from treehammer import config
 from treehammer.config import Settings
@@ -119,11 +119,12 @@ class KilledPatrol:
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self._folder = folder
         self._random = random.Random(seed)
         flags = {"data_dir": folder / "data", "cache_dir": folder / "cache"}
         self.settings: Settings = config.load_settings(flags, environ={}, folder=folder)
-        self._make_repository()
+        self._repository = PayloadRepository(folder / "repository")
+        self._repository.write_test("test", TEST_TOML, {"run.sh": PAYLOAD})
+        self._last_commit = ""
         file = folder / "patrol.toml"
         file.write_text(PATROL_TOML.replace("CPU_HOURS", str(CPU_HOURS)))
         self._content = read_patrol_file(file)
@@ -133,7 +134,7 @@ class KilledPatrol:
         begin = time.monotonic()
         over_budget, killed_in = 0, Counter[str]()
         for number in range(kills):
-            self._commit(f"change {number}")
+            self._last_commit = self._repository.commit(f"change {number}")
             in_start = number % 2 == 1
             calls = self._random.randint(1, MAX_CALLS_OF_START if in_start else MAX_CALLS)
             work = partial(self._run_until_killed, calls, in_start)
@@ -145,24 +146,6 @@ class KilledPatrol:
             raise RuntimeError("the last patrol failed")
         over_budget += self._count_exceeded()
         return self._examine(kills, over_budget, dict(killed_in), time.monotonic() - begin)
-
-    # The test's repository
-
-    def _make_repository(self) -> None:
-        test = self._folder / "repository" / "test"
-        test.mkdir(parents=True)
-        (test / "test.toml").write_text(TEST_TOML)
-        (test / "run.sh").write_text(PAYLOAD)
-        (test / "run.sh").chmod(0o755)
-        self._git("init", "--quiet", "--initial-branch=main")
-
-    def _commit(self, text: str) -> None:
-        self._git("add", "--all")
-        self._git("commit", "--quiet", "--allow-empty", "--message", text)
-
-    def _git(self, *arguments: str) -> None:
-        who = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", *who, *arguments], cwd=self._folder / "repository", check=True)
 
     # Child processes
 
@@ -235,14 +218,13 @@ class KilledPatrol:
     def _examine(
         self, kills: int, over_budget: int, killed_in: dict[str, int], seconds: float
     ) -> KillReport:
-        head = (self._folder / "repository/.git/refs/heads/main").read_text().strip()
         with Store.open(self.settings.database) as store:
             outcome = _PatrolOutcome.read(store)
         return KillReport(
             kills,
             len(outcome.starts),
             len(outcome.campaigns),
-            outcome.count_lost(f"commit:{head}"),
+            outcome.count_lost(f"commit:{self._last_commit}"),
             outcome.count_doubled(self._count_queued()),
             over_budget,
             outcome.unsettled,

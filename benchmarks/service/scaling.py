@@ -142,7 +142,9 @@ def _measure_store(kind: str, count: int, options: argparse.Namespace) -> list[d
         if kind == "sqlite":
             target = Path(name) / "bare.parquet"
             file = str(make_url(database.url).database)
-            spent = account_session([sys.executable, "-m", "benchmarks.scale", file, target])
+            spent = account_session(
+                [sys.executable, "-m", "benchmarks.service.scaling", file, target]
+            )
             rows.append(_result_row(BARE_LABEL, count, spent, target.stat().st_size, kind))
     return rows
 

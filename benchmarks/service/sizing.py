@@ -19,8 +19,9 @@ from typing import Any
 
 from benchmarks.harness.filled_databases import DURABLE_SETTINGS, run_postgres
 from benchmarks.harness.ratio_figures import RatioFigure, write_rows
+from benchmarks.harness.service_runs import run_service
 from benchmarks.harness.synthetic_measurements import MEASUREMENTS_PER_JOB, SyntheticCampaigns
-from benchmarks.service.page_cost import PageRequest, iso_day, request_page, run_service
+from benchmarks.service.page_cost import PageRequest, iso_day, request_page
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.database_engine import measure_database
 from treehammer.sql.setup.database_setup import open_engine

@@ -12,7 +12,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
+from benchmarks.harness.ratio_figures import (
+    RatioFigure,
+    divide_pairs,
+    median_ratio,
+    plot_points,
+    write_rows,
+)
 from benchmarks.harness.worker_runs import render_jobs, run_worker
 
 TEST_FOLDER = Path(__file__).with_name("cpu-tree")
@@ -46,6 +52,6 @@ def measure() -> list[RatioFigure]:
         for shape, found in pairs.items():
             ours, theirs = zip(*found, strict=True)
             figures.append(median_ratio(f"CPU recorded / {name}, {shape}", ours, theirs))
-            drawn[f"{name}, {shape}"] = [a / b for a, b in found]
+            drawn[f"{name}, {shape}"] = divide_pairs(ours, theirs)
     plot_points("cpu", "CPU of a process tree: recorded / independent account", "ratio", drawn)
     return figures

@@ -11,9 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from treehammer import config
+from benchmarks.harness.root_scripts import set_up_software
 from treehammer.collectors.kit.treehammer_kit.columns import scheduling_bound
-from treehammer.collectors.software import providers
 
 RELEASES = ("6.38.00", "6.40.00")
 FORMATS = ("ttree", "rntuple")
@@ -54,9 +53,7 @@ def write_files(
 
 
 def _run_in_root(release: str, *arguments: str) -> str:
-    request = providers.parse_software_request(release)
-    request = providers.prepare_software(request, config.load_settings().software_dir)
-    command = [f"{request.location}/bin/python", "-W", "ignore", str(IN_ROOT), *arguments]
+    command = [set_up_software(release).python, "-W", "ignore", str(IN_ROOT), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
 
 

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
+from benchmarks.harness.ratio_figures import (
+    RatioFigure,
+    divide_pairs,
+    median_ratio,
+    plot_points,
+    write_rows,
+)
 from benchmarks.harness.root_scripts import dataset_file, run_in_root
 
 RELEASE = "6.40.00"
@@ -67,8 +73,6 @@ def _build_figures(rows: Sequence[dict[str, Any]]) -> list[RatioFigure]:
         ):
             what = f"CPU of the loop, {name}, {dataset}, {cache} MB cache"
             figures.append(median_ratio(what, ours, theirs, at_most=bound))
-            drawn[f"{name}, {dataset}, {cache} MB"] = [
-                one / other for one, other in zip(ours, theirs, strict=True)
-            ]
+            drawn[f"{name}, {dataset}, {cache} MB"] = divide_pairs(ours, theirs)
     plot_points("kit", "Cost of measuring: CPU of the loop", "ratio of adjacent loops", drawn)
     return figures

@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.harness.planted_limits import prefer_cpu
 from benchmarks.harness.ratio_figures import RatioFigure, write_rows
+from benchmarks.harness.root_scripts import set_up_software
 from benchmarks.worker.file_batches import THREADS, simulate_efficiencies, write_files
-from treehammer import config
 from treehammer.collectors.kit.treehammer_kit.columns import scheduling_bound
 from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file
@@ -95,11 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
     """Read the files in all ways by turns, print the tables and write ``threads.csv``."""
-    request = providers.prepare_software(
-        providers.parse_software_request(RELEASE), config.load_settings().software_dir
-    )
-    kit = Path(providers.__file__).parents[1] / "kit"
-    setup = providers.setup_software(request, os.environ, kit)
+    setup = set_up_software(RELEASE)
     order, rows = random.Random(SEED), []
     with tempfile.TemporaryDirectory() as folder:
         for name, clusters in FILE_LISTS.items():

@@ -14,8 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
+from benchmarks.harness.ratio_figures import (
+    RatioFigure,
+    divide_pairs,
+    median_ratio,
+    plot_points,
+    write_rows,
+)
 from benchmarks.harness.root_scripts import run_in_root
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -58,7 +65,7 @@ def measure() -> list[RatioFigure]:
             label = f"roots with token / root: {title}, {measured}"
             ours, peer = (_column(rows, door, f"{step}{clock}") for door in (SECURE, PLAIN))
             figures.append(median_ratio(label, ours, peer))
-            drawn[f"{title}, {measured}"] = [a / b for a, b in zip(ours, peer, strict=True)]
+            drawn[f"{title}, {measured}"] = divide_pairs(ours, peer)
     for clock, measured in CLOCKS.items():
         ours, peer = (_column(copies, door, f"copy{clock}") for door in ("https", "http"))
         figures.append(median_ratio(f"https with token / http: copy, {measured}", ours, peer))
@@ -76,9 +83,7 @@ def _run_doors(folder: Path) -> Iterator[dict[str, str]]:
     box = workspace.define_workspace(f"tls-{os.getpid()}", 1, config.load_settings())
     plain, secure = XrootdStorage(box), SecureStorage(box, box.sites, x509=False)
     parts: list[Component] = [plain, secure]
-    lifecycle.bring_up(box, parts, lambda _: None)
-    variables = dict(os.environ)
-    try:
+    with patch.dict(os.environ), lifecycle.run_testbed(box, parts, lambda _: None):
         path = storage_folder(box, box.sites[0]) / DATASET_FOLDER.lstrip("/") / "random.bin"
         path.write_bytes(os.urandom(FILE_BYTES))
         box.change_owner(path)
@@ -92,10 +97,6 @@ def _run_doors(folder: Path) -> Iterator[dict[str, str]]:
             for door in doors
             if door.name in (PLAIN, SECURE, "http", "https")
         }
-    finally:
-        os.environ.clear()
-        os.environ.update(variables)
-        lifecycle.take_down(box, parts, lambda _: None)
 
 
 def _read_in_root(folder: Path, urls: dict[str, str]) -> list[dict[str, Any]]:

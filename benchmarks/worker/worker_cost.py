@@ -5,7 +5,13 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
+from benchmarks.harness.ratio_figures import (
+    RatioFigure,
+    divide_pairs,
+    median_ratio,
+    plot_points,
+    write_rows,
+)
 from benchmarks.harness.worker_runs import render_jobs, run_worker
 from treehammer.collectors.worker.probes.cpu_calibration import REPORTED_ROUNDS, TIMED_ROUNDS
 
@@ -53,13 +59,9 @@ def measure() -> list[RatioFigure]:
         "The worker beside its payload",
         "share of the payload's",
         {
-            "CPU": [a / b for a, b in zip(column("worker_cpu_s"), cpu, strict=True)],
-            "CPU of calibration": [
-                a / b for a, b in zip(column("calibration_cpu_s"), cpu, strict=True)
-            ],
-            "peak memory": [
-                a / b for a, b in zip(column("worker_peak_bytes"), memory, strict=True)
-            ],
+            "CPU": divide_pairs(column("worker_cpu_s"), cpu),
+            "CPU of calibration": divide_pairs(column("calibration_cpu_s"), cpu),
+            "peak memory": divide_pairs(column("worker_peak_bytes"), memory),
         },
         reference=None,
     )

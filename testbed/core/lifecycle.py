@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,6 +74,22 @@ def take_down(box: Workspace, parts: Sequence[Component], say: ProgressCallback)
     """Stop the testbed and remove its files; return whether there was anything."""
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
         return _remove_workspace(box, parts)
+
+
+@contextmanager
+def run_testbed(
+    box: Workspace, parts: Sequence[Component], say: ProgressCallback
+) -> Iterator[None]:
+    """Run a testbed within a block.
+
+    Raises:
+        TestbedError: see :func:`bring_up`.
+    """
+    bring_up(box, parts, say)
+    try:
+        yield
+    finally:
+        take_down(box, parts, say)
 
 
 def is_running(box: Workspace, say: ProgressCallback) -> bool:

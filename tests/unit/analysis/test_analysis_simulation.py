@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -39,13 +39,13 @@ def recorded(verdicts: ModuleType, tmp_path: Path) -> Path:
             )
         )  # fmt: skip
     path = tmp_path / "jobs.csv"
-    verdicts.aa_jobs.write_table(jobs, path)
-    assert verdicts.aa_jobs.read_table(path) == jobs
+    verdicts.aa_jobs.write_table(path, [asdict(job) for job in jobs])
+    assert verdicts.read_rows(path, verdicts.TwinJob) == jobs
     return path
 
 
 def test_resampling_follows_its_scheme(verdicts: ModuleType, recorded: Path) -> None:
-    jobs = verdicts.aa_jobs.read_table(recorded)
+    jobs = verdicts.read_rows(recorded, verdicts.TwinJob)
     known = {job.log_ratio(CPU): place for place, job in enumerate(jobs)}
     for dealing in verdicts.SamplingScheme:
         found = verdicts.resample_campaign(jobs, verdicts.CampaignShape(2, 3, 9), dealing, (1, 2))
@@ -66,13 +66,13 @@ def test_resampling_follows_its_scheme(verdicts: ModuleType, recorded: Path) -> 
 def test_mixed_or_small_tables_are_refused(
     verdicts: ModuleType, recorded: Path, tmp_path: Path
 ) -> None:
-    jobs = verdicts.aa_jobs.read_table(recorded)
+    jobs = verdicts.read_rows(recorded, verdicts.TwinJob)
     other = replace(jobs[0], job="other", setup_name="another dataset")
     with pytest.raises(Exception, match="another set-up"):
         verdicts.aa_jobs.merge_jobs(jobs, [other], recorded)
     assert verdicts.aa_jobs.merge_jobs(jobs, jobs[:3], recorded) == jobs
     few = tmp_path / "few.csv"
-    verdicts.aa_jobs.write_table(jobs[:10], few)
+    verdicts.aa_jobs.write_table(few, [asdict(job) for job in jobs[:10]])
     with pytest.raises(NothingToDoError, match="10 A/A jobs are too few"):
         verdicts.measure(argparse.Namespace(table=few))
 

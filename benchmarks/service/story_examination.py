@@ -1,0 +1,215 @@
+"""History that a patrol recorded, compared with the events that were planted at its sites."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.analysis.alarms.release_state import CheckState
+from treehammer.sql.core.rows import ReleaseCheck, StatusChangeRow
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.watch.patrol_lease import PatrolLease
+from treehammer.sql.watch.patrol_report import fetch_report
+from treehammer.sql.watch.patrol_starts import PatrolStarts
+from treehammer.sql.watch.release_checks import ReleaseCheckTable
+from treehammer.sql.watch.state_history import SUBJECT_KINDS, list_state_changes
+from treehammer.sql.write.store import Store
+
+#: Sites of the events.
+BROKEN, UPGRADED, SLOWED, CHANGED = "SITE_B", "SITE_C", "SITE_D", "SITE_A"
+#: Site -> events there, each with the state that it causes and its title.
+EXPECTED_STATES: Mapping[str, Sequence[tuple[str, str, str]]] = {
+    BROKEN: (("break", "critical", "storage stopped"), ("repair", "ok", "repaired")),
+    SLOWED: (("slow", "warning", "storage slowed"), ("restore", "ok", "full speed again")),
+}
+_KIND_NAMES = dict(zip(SUBJECT_KINDS, ("jobs", "storage"), strict=True))
+_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class StoryRow:
+    """Planted event with its verdict.
+
+    Attributes:
+        minute: time of the event since the patrol began.
+        planted: the event, at which site.
+        expected: the verdict that it should have; '' for none.
+        verdict: the verdict that was found.
+        holds_after_s: delay of the time since which the verdict holds.
+        decided_after_s: delay of its recording.
+        reason: the engine's reason.
+    """
+
+    minute: float
+    planted: str
+    expected: str
+    verdict: str
+    holds_after_s: float | None
+    decided_after_s: float | None
+    reason: str
+
+    @property
+    def correct(self) -> bool:
+        """Whether the expected verdict was found, and not before the event."""
+        return self.expected == self.verdict and (self.holds_after_s or 0) >= 0
+
+    def __str__(self) -> str:
+        times = [
+            "" if one is None else f"{one:.0f} s"
+            for one in (self.holds_after_s, self.decided_after_s)
+        ]
+        mark = "" if self.correct else f"  EXPECTED {self.expected} after the event"
+        return (
+            f"{self.minute:6.1f}  {self.planted:42}  {self.verdict:10}  {times[0]:>6}  {times[1]:>6}"
+            f"  {self.reason}{mark}"
+        )
+
+
+class StoryExamination:
+    """Compares the recorded history with the planted events.
+
+    Args:
+        store: the database of the patrol.
+        planted: time of each event, microseconds since 1970 UTC; ``begin`` is that of the patrol.
+        messages: messages of alarms with their times.
+        slower_commit: the commit that makes the payload slower.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        planted: Mapping[str, int],
+        messages: Sequence[tuple[int, Mapping[str, Any]]],
+        slower_commit: str,
+    ) -> None:
+        self._store = store
+        self._planted = planted
+        self._messages = messages
+        self._slower_commit = slower_commit
+
+    def examine(self, sites: Iterable[str]) -> tuple[list[StoryRow], list[str]]:
+        """Return the events with their verdicts, and the verdicts that no event caused."""
+        rows, others = self._compare_states(sites)
+        rows += [self._find_version_mark(), *self._follow_regression()]
+        return sorted(rows, key=lambda row: row.minute), others
+
+    def _compare_states(self, sites: Iterable[str]) -> tuple[list[StoryRow], list[str]]:
+        """Compare each site's states, of jobs and of storage, with the planted ones."""
+        changes = list_state_changes(self._store)
+        by_subject: dict[tuple[str, str], list[StatusChangeRow]] = defaultdict(list)
+        for one in changes:
+            by_subject[one.site, one.subject_kind].append(one)
+        rows: list[StoryRow] = []
+        others: list[str] = []
+        for site in sites:
+            for kind, name in _KIND_NAMES.items():
+                found = iter(by_subject[site, kind])
+                for event, state, text in (
+                    ("begin", "ok", "patrol begins"),
+                    *EXPECTED_STATES.get(site, ()),
+                ):
+                    title = f"{site}, {name}: {text}"
+                    rows.append(self._compare_state(event, title, state, next(found, None)))
+                others += [
+                    f"not planted: {site} {name}: {one.previous} -> {one.state} at "
+                    f"{self._minute(one.since_us):.1f} min: {one.reason}"
+                    for one in found
+                ]
+        others += [
+            f"not planted: central event: {one.reason}"
+            for one in changes
+            if one.subject_kind not in SUBJECT_KINDS
+        ]
+        return rows, others
+
+    def _compare_state(
+        self, event: str, title: str, state: str, found: StatusChangeRow | None
+    ) -> StoryRow:
+        if found is None:
+            return self._make_row(event, title, state, "none")
+        times = found.since_us, found.decided_us
+        return self._make_row(event, title, state, found.state, *times, found.reason)
+
+    def _make_row(
+        self,
+        event: str,
+        title: str,
+        expected: str,
+        verdict: str,
+        since_us: int | None = None,
+        decided_us: int | None = None,
+        reason: str = "",
+    ) -> StoryRow:
+        planted_us = self._planted[event]
+        delays = (
+            None if us is None else round((us - planted_us) / _US, 1)
+            for us in (since_us, decided_us)
+        )
+        minute = round(self._minute(planted_us), 2)
+        return StoryRow(minute, title, expected, verdict, *delays, reason)
+
+    def _minute(self, time_us: int) -> float:
+        return (time_us - self._planted["begin"]) / _US / 60
+
+    def _find_version_mark(self) -> StoryRow:
+        """Find the first measurement with the version to which the server was upgraded."""
+        chosen = Selection(conditions=(Condition("site", "=", UPGRADED),))
+        columns = ("started_us", "ended_us", "server_version")
+        rows = [tuple(row.values()) for row in self._store.measurements(chosen, columns)]
+        rows.sort(key=lambda row: int(str(row[0])))
+        versions = list(dict.fromkeys(version for *_, version in rows))
+        verdict, times = "none", list[int]()
+        if len(versions) == 2:
+            *first, _ = next(row for row in rows if row[-1] == versions[-1])
+            verdict, times = "mark", [int(str(one)) for one in first]
+        title, reason = f"{UPGRADED}: server upgraded", " -> ".join(map(str, versions))
+        return self._make_row("upgrade", title, "mark", verdict, *(times or (None, None)), reason)
+
+    def _follow_regression(self) -> list[StoryRow]:
+        """Follow the slower commit: suspected, confirmed by the patrol's rerun, announced."""
+        title = f"{CHANGED}: slower payload committed: "
+        first = self._make_row("commit", f"{title}first run", "suspected", "none")
+        rerun = self._make_row("commit", f"{title}rerun", "confirmed", "none")
+        confirmed_us = None
+        if check := self._find_check():
+            suspected = "suspected" if check.slower else str(check.state)
+            first = self._make_row(
+                "commit", first.planted, "suspected", suspected, None, check.checked_us, check.text
+            )
+            rerun_us = self._find_rerun(check)
+            verdict = str(check.state) if rerun_us else "none"
+            reason = "rerun started by the patrol" if rerun_us else ""
+            rerun = self._make_row(
+                "commit", rerun.planted, "confirmed", verdict, rerun_us, check.changed_us, reason
+            )
+            if check.state == CheckState.CONFIRMED:
+                confirmed_us = check.changed_us
+        return [first, rerun, self._follow_message(f"{title}message", confirmed_us)]
+
+    def _find_check(self) -> ReleaseCheck | None:
+        """Find the patrol's check of the slower commit."""
+        starts = PatrolStarts(self._store, PatrolLease(self._store, "reader"))
+        start = starts.find_start("idea", f"commit:{self._slower_commit}")
+        if start is None:
+            return None
+        checks = ReleaseCheckTable(self._store).list_checks()
+        return next((one for one in checks if one.campaign_id == start.campaign_id), None)
+
+    def _find_rerun(self, check: ReleaseCheck) -> int | None:
+        """Find the time at which the patrol claimed the rerun of a check."""
+        reruns = (
+            one.claimed_us
+            for one in fetch_report(self._store).starts
+            if one.campaign_id == check.rerun_id and one.occasion.startswith("rerun:")
+        )
+        return next(reruns, None)
+
+    def _follow_message(self, title: str, confirmed_us: int | None) -> StoryRow:
+        """Check that the regression was announced once, after it was confirmed."""
+        sent = [at for at, one in self._messages if one["kind"] == "regression"]
+        once = len(sent) == 1 and confirmed_us is not None and sent[0] >= confirmed_us
+        verdict = "announced once" if once else f"{len(sent)} messages"
+        decided_us = sent[0] if sent else None
+        return self._make_row("commit", title, "announced once", verdict, None, decided_us)
