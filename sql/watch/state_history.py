@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -20,6 +20,10 @@ from treehammer.sql.write.store import Store
 #: Kinds of subjects: sites of jobs, sites of storage, and all sites of a kind together.
 SITE, STORAGE_SITE, CENTRAL = "site", "storage_site", "central"
 SUBJECT_KINDS = (SITE, STORAGE_SITE)
+#: Words for these kinds.
+KIND_WORDS: Mapping[str, str] = {SITE: "jobs", STORAGE_SITE: "storage", CENTRAL: "all sites"}
+#: State of a central event while it lasts.
+_LASTING = "critical"
 
 _TABLE = status_change.c
 _ORDER = (_TABLE.since_us, _TABLE.decided_us, _TABLE.id)
@@ -54,9 +58,7 @@ def list_state_changes(
         return fetch_rows(connection, StatusChangeRow, query.order_by(*_ORDER))
 
 
-def list_current_states(
-    store: ResultsReader, *, site: str | None = None, rules: bool = False
-) -> list[StatusChangeRow]:
+def list_current_states(store: ResultsReader, *, site: str | None = None) -> list[StatusChangeRow]:
     """List the latest change of each subject, which holds its current state, by kind and site.
 
     A site without any change is unknown.
@@ -64,9 +66,17 @@ def list_current_states(
     Args:
         store: the database.
         site: only this site, as site of jobs or of storage.
-        rules: whether to add the current state of each rule.
     """
-    return list_states_at(store, None, site=site, rules=rules)
+    return list_states_at(store, None, site=site)
+
+
+def list_standing_states(store: ResultsReader, site: str | None = None) -> list[StatusChangeRow]:
+    """List the current states, those of central events only while they last."""
+    return [
+        row
+        for row in list_current_states(store, site=site)
+        if row.subject_kind != CENTRAL or row.state == _LASTING
+    ]
 
 
 def list_states_at(

@@ -28,7 +28,7 @@ class TableColumn:
     Attributes:
         key: key of the value in each row.
         title: column heading.
-        format_value: formats the value for readers.
+        format_value: formats the value for readers; of None they see a dash.
         format_row: formats the cell from the whole row instead.
         is_number: align right.
         is_long: allow line breaks.
@@ -55,7 +55,10 @@ class TableColumn:
 
     def cell_text(self, row: Row) -> str:
         """Return the text of a row's cell."""
-        return self.format_row(row) if self.format_row else self.format_value(row[self.key])
+        if self.format_row:
+            return self.format_row(row)
+        value = row[self.key]
+        return "–" if value is None else self.format_value(value)
 
     def cell_class(self, row: Row) -> str:
         """Return the CSS classes of a row's cell."""
@@ -87,6 +90,11 @@ class TableColumn:
                 f"</{name}>",
             )
         )
+
+
+def hidden_columns(*keys: str) -> tuple[TableColumn, ...]:
+    """Build columns that are exported but not shown."""
+    return tuple(TableColumn(key, hidden=True) for key in keys)
 
 
 _BAR = '<progress max="1" value="{}" aria-hidden="true"></progress> '

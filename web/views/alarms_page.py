@@ -17,7 +17,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import AlarmEvent
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import PageContext, PageView
 
@@ -59,16 +59,13 @@ def _select_states(store: Store, request: Request) -> list[SubjectState]:
 def _state_table(states: Sequence[SubjectState], root: str) -> DataTable:
     columns = (
         TableColumn("name", "subject", format_row=lambda row: row["title"], link=_link_below(root)),
-        TableColumn("kind", hidden=True),
-        TableColumn("title", hidden=True),
+        *hidden_columns("kind", "title"),
         TableColumn("state", "state", css_class=_state_class),
         TableColumn("code", hidden=True),
         TableColumn("summary", "reason", is_long=True),
-        TableColumn("since_us", "since, UTC", _format_time),
+        TableColumn("since_us", "since, UTC", format_time),
         TableColumn("rule", "rule"),
-        TableColumn("evidence", hidden=True),
-        TableColumn("details", hidden=True),
-        TableColumn("figures", hidden=True),
+        *hidden_columns("evidence", "details", "figures"),
     )
     rows = [{**one.to_document(), "title": one.title} for one in states]
     return DataTable("states", "States", columns, rows)
@@ -77,15 +74,9 @@ def _state_table(states: Sequence[SubjectState], root: str) -> DataTable:
 def _event_table(events: Sequence[AlarmEvent], root: str) -> DataTable:
     columns = (
         TableColumn("title", "event", is_long=True, link=_link_below(root)),
-        TableColumn("happened_us", "time, UTC", _format_time),
+        TableColumn("happened_us", "time, UTC", format_time),
         TableColumn("severity", "severity"),
-        TableColumn("id", hidden=True),
-        TableColumn("kind", hidden=True),
-        TableColumn("subject_kind", hidden=True),
-        TableColumn("subject", hidden=True),
-        TableColumn("state", hidden=True),
-        TableColumn("text", hidden=True),
-        TableColumn("evidence", hidden=True),
+        *hidden_columns("id", "kind", "subject_kind", "subject", "state", "text", "evidence"),
     )
     return DataTable(
         "events",
@@ -107,7 +98,3 @@ def _link_below(root: str) -> Any:
 
 def _state_class(row: Row) -> str:
     return str(row["state"]).lower()
-
-
-def _format_time(time_us: int | None) -> str:
-    return "–" if time_us is None else format_time(time_us)

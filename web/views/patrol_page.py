@@ -17,7 +17,7 @@ from treehammer.sql.watch.patrol_report import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_duration, format_size
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 
@@ -51,17 +51,16 @@ def _entry_table(report: PatrolReport, request: Request) -> DataTable:
         TableColumn("test", "test", is_long=True),
         TableColumn("follows", "follows"),
         TableColumn("sites", "sites", is_long=True),
-        TableColumn("every_s", "every", _or_dash(format_duration), is_number=True),
+        TableColumn("every_s", "every", format_duration, is_number=True),
         TableColumn(
             "last_start_us",
             "last start, UTC",
-            _or_dash(format_time),
+            format_time,
             link=_link_to_campaign(request),
             detail=lambda row: str(row["occasion"] or "").partition(":")[0],
         ),
-        TableColumn("occasion", hidden=True),
-        TableColumn("campaign_id", hidden=True),
-        TableColumn("next_start_us", "next start, UTC", _or_dash(format_time)),
+        *hidden_columns("occasion", "campaign_id"),
+        TableColumn("next_start_us", "next start, UTC", format_time),
         TableColumn("in_flight", "campaigns in flight", is_number=True),
         TableColumn("in_flight_limit", "at most", is_number=True),
         TableColumn("remark", "remark", is_long=True),
@@ -97,7 +96,7 @@ def _budget_table(sites: tuple[SiteReport, ...], request: Request) -> DataTable:
             is_number=True,
             bar=lambda row: _share(row["cpu_used_s"], row["cpu_limit_s"]),
         ),
-        TableColumn("cpu_left_s", "CPU left", _or_dash(format_duration), is_number=True),
+        TableColumn("cpu_left_s", "CPU left", format_duration, is_number=True),
         TableColumn("cpu_limit_s", hidden=True),
         TableColumn(
             "bytes_used",
@@ -106,10 +105,10 @@ def _budget_table(sites: tuple[SiteReport, ...], request: Request) -> DataTable:
             is_number=True,
             bar=lambda row: _share(row["bytes_used"], row["bytes_limit"]),
         ),
-        TableColumn("bytes_left", "left to read", _or_dash(format_size), is_number=True),
+        TableColumn("bytes_left", "left to read", format_size, is_number=True),
         TableColumn("bytes_limit", hidden=True),
         TableColumn("failures", "failures in a row", is_number=True),
-        TableColumn("probe_us", "next probe, UTC", _or_dash(format_time)),
+        TableColumn("probe_us", "next probe, UTC", format_time),
         TableColumn("reason", "back-off since", is_long=True),
     )
     rows = [
@@ -137,7 +136,7 @@ def _start_table(starts: tuple[PatrolStartRow, ...], request: Request) -> DataTa
         TableColumn("occasion", "occasion", is_long=True),
         TableColumn("campaign_id", hidden=True),
         TableColumn("state", "state"),
-        TableColumn("end_us", "end, UTC", _or_dash(format_time)),
+        TableColumn("end_us", "end, UTC", format_time),
         TableColumn("message", "remark", is_long=True),
     )
     rows = [
@@ -162,10 +161,6 @@ def _link_to_campaign(request: Request) -> Any:
         return link_to(request, "campaign", campaign_id=id_) if id_ else ""
 
     return link
-
-
-def _or_dash(write: Any) -> Any:
-    return lambda value: "–" if value is None else write(value)
 
 
 def _share(used: float, limit: float | None) -> float | None:

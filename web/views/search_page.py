@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.sql.read.name_search import MAX_HITS, HitKind, SearchHit, search_names
 from treehammer.sql.write.store import Store
-from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.display.data_tables import DataTable, TableColumn, hidden_columns
 from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to, wants_html
 
@@ -30,8 +30,7 @@ def search_view(store: Store, request: Request) -> PageView | Response:
     columns = (
         TableColumn("kind", "kind"),
         TableColumn("name", "name", is_long=True, link=lambda row: str(row["address"])),
-        TableColumn("identity", hidden=True),
-        TableColumn("address", hidden=True),
+        *hidden_columns("identity", "address"),
     )
     rows = [
         {

@@ -10,7 +10,7 @@ import click
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError
 from treehammer.sql.watch import site_exceptions
-from treehammer.sql.watch.state_history import SITE, STORAGE_SITE
+from treehammer.sql.watch.state_history import KIND_WORDS
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.sites.sites_commands import sites
@@ -23,8 +23,6 @@ from treehammer.terminal import OutputColumn, output_options, print_rows
 from treehammer.text_formatting import format_time
 
 __all__ = ["sites"]
-
-_OF = {"": "jobs and storage", SITE: "jobs", STORAGE_SITE: "storage"}
 
 
 @sites.group("downtimes")
@@ -49,7 +47,7 @@ def list_downtimes(settings: Settings, show_all: bool, form: str) -> None:
             **asdict(row),
             "from": format_time(row.starts_us),
             "until": format_time(row.ends_us),
-            "of": _OF[row.subject_kind],
+            "of": KIND_WORDS.get(row.subject_kind, "jobs and storage"),
         }
         for row in found
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from treehammer.sql.core.rows import OverrideRow, StatusChangeRow
 from treehammer.sql.read.overview_queries import list_sites
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history
-from treehammer.sql.watch.state_history import CENTRAL, SITE, STORAGE_SITE
+from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, SITE, STORAGE_SITE
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.site_names import complete_sites
@@ -35,8 +35,6 @@ from treehammer.text_formatting import format_duration, format_share, format_tim
 
 __all__ = ["sites"]
 
-#: Words for the kinds of subjects.
-KIND_WORDS: Mapping[str, str] = {SITE: "jobs", STORAGE_SITE: "storage", CENTRAL: "all sites"}
 #: Seconds after which an evaluation is called old.
 OLD_S = 3600
 
@@ -111,11 +109,7 @@ def _find_changes(
         return state_history.list_state_changes(
             store, site=site, since_us=since_us, superseded=superseded
         )
-    rows = [
-        row
-        for row in state_history.list_current_states(store, site=site)
-        if row.subject_kind != CENTRAL or row.state == SiteState.CRITICAL
-    ]
+    rows = state_history.list_standing_states(store, site)
     return sorted(rows, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site))
 
 

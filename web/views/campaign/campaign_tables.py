@@ -231,12 +231,7 @@ def build_job_table(store: Store, campaign: CampaignRow, request: Request) -> tu
         TableColumn("state", "state", css_class=lambda row: f"state {row['state']}"),
         TableColumn("attempts", "attempts", is_number=True),
         TableColumn("started_us", "last started", lambda us: format_time(us) if us else "–"),
-        TableColumn(
-            "seconds",
-            "duration",
-            lambda s: "–" if s is None else format_duration(s),
-            is_number=True,
-        ),
+        TableColumn("seconds", "duration", format_duration, is_number=True),
         TableColumn("recorded", "recorded", is_number=True),
         TableColumn("planned", "planned", is_number=True),
         TableColumn(

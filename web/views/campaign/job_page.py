@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison.wording import verdict_text
+from treehammer.analysis.comparison.wording.verdict_text import format_milliseconds
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
@@ -392,16 +392,14 @@ def _measurement_table(
             hidden=not any(others.values()),
         ),
         TableColumn("other_id", hidden=True),
-        TableColumn("cpu_per_event_s", "CPU, ms/event", _format_ms, is_number=True),
-        TableColumn("wall_per_event_s", "wall, ms/event", _format_ms, is_number=True),
+        TableColumn("cpu_per_event_s", "CPU, ms/event", format_milliseconds, is_number=True),
+        TableColumn("wall_per_event_s", "wall, ms/event", format_milliseconds, is_number=True),
         TableColumn("loop_wall_s", "loop, s", is_number=True),
         TableColumn("eff_job", title_column("eff_job"), is_number=True),
-        TableColumn(
-            "bytes_read", "read", lambda n: "–" if n is None else format_size(n), is_number=True
-        ),
+        TableColumn("bytes_read", "read", format_size, is_number=True),
         TableColumn("read_calls", "read calls", is_number=True),
-        TableColumn("read_latency_p50_s", "read p50, ms", _format_ms, is_number=True),
-        TableColumn("read_latency_p99_s", "read p99, ms", _format_ms, is_number=True),
+        TableColumn("read_latency_p50_s", "read p50, ms", format_milliseconds, is_number=True),
+        TableColumn("read_latency_p99_s", "read p99, ms", format_milliseconds, is_number=True),
         TableColumn("started_us", "started", format_time),
     )
     filled = [
@@ -440,10 +438,6 @@ def _link_to_values(request: Request, id_: str, other: str = "") -> str:
     """Link to the page of a measurement, beside another one if there is one."""
     query = {OTHER: other} if other else None
     return link_to(request, "measurement-page", measurement_id=id_, query=query)
-
-
-def _format_ms(value: float | None) -> str:
-    return "–" if value is None else verdict_text.format_milliseconds(value)
 
 
 def _failure_reason(row: Row) -> str:

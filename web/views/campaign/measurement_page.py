@@ -17,7 +17,7 @@ from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_size
 from treehammer.web.core.route_paths import require_text
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.display_units import fit_unit
 from treehammer.web.display.metric_titles import head_column
 from treehammer.web.display.template_environment import format_cell, format_time
@@ -173,9 +173,11 @@ def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTab
             "a", "A" if is_pair else "measured", format_row=_make_format("a"), is_long=True
         ),
         TableColumn("b", "B", format_row=_make_format("b"), is_long=True, hidden=not is_pair),
-        TableColumn("change", "B against A", _format_change, is_number=True, hidden=not is_pair),
+        TableColumn(
+            "change", "B against A", format_row=_format_change, is_number=True, hidden=not is_pair
+        ),
         TableColumn("meaning", "meaning", is_long=True),
-        *(TableColumn(name, hidden=True) for name in ("unit", "group", "equal")),
+        *hidden_columns("unit", "group", "equal"),
     )
     name = caption.lower().replace(" ", "_")
     return DataTable(name, caption, columns, rows, "No differences are known.")
@@ -204,5 +206,6 @@ def _format_value(name: str, value: Any, unit: str) -> str:
 _SIZES = {"ns": 1e-9}
 
 
-def _format_change(change: float | None) -> str:
+def _format_change(row: Row) -> str:
+    change = row["change"]
     return "" if change is None else f"{100 * change:+.1f} %".replace("-", "−")

@@ -14,7 +14,7 @@ from treehammer.sql.core.rows import ChangePointRow
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.views.shared.page_context import link_to
 
 
@@ -53,12 +53,8 @@ def build_change_point_table(changes: Sequence[ChangePointRow], request: Request
         TableColumn("interval", "95 % interval", is_number=True),
         TableColumn("state", "state"),
         TableColumn("cause", "changed on that day", is_long=True),
-        *(
-            TableColumn(name, hidden=True)
-            for name in ("id", "attribution", "subject", "metric", "kind", "control", "effect")
-        ),
-        TableColumn("low", hidden=True),
-        TableColumn("high", hidden=True),
+        *hidden_columns("id", "attribution", "subject", "metric", "kind", "control", "effect"),
+        *hidden_columns("low", "high"),
     )
     return DataTable(
         "changepoints",

@@ -23,7 +23,12 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.load_starts import read_load, summarize_campaign_starts
 from treehammer.text_formatting import format_share
 from treehammer.web.core.route_paths import require_text
-from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable, TableColumn
+from treehammer.web.display.data_tables import (
+    MAX_SHOWN_ROWS,
+    DataTable,
+    TableColumn,
+    hidden_columns,
+)
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.figures.drawing import DRAWN_FORMATS
@@ -160,19 +165,11 @@ def _level_table(details: LoadDetails, request: Request) -> DataTable:
     ]
     columns = (
         TableColumn("label", "load", link=link_to_level),
-        *(
-            TableColumn(name, hidden=True)
-            for name in ("load", "storage_site", "door", "variant", "jobs")
-        ),
+        *hidden_columns("load", "storage_site", "door", "variant", "jobs"),
         TableColumn("operation", "operation"),
         TableColumn("side", "side"),
         *_figure_columns("operation", "side"),
-        TableColumn(
-            "net_mean_s",
-            "mean without round trip",
-            lambda value: _dash(value, format_seconds),
-            is_number=True,
-        ),
+        TableColumn("net_mean_s", "mean without round trip", format_seconds, is_number=True),
     )
     empty = "No timed measurement of this campaign that is good has operations."
     return DataTable(
@@ -189,7 +186,7 @@ def _step_table(details: LoadDetails) -> DataTable:
     columns = (
         TableColumn("step", "step", is_number=True),
         TableColumn("start_s", "from (s)", is_number=True),
-        *(TableColumn(name, hidden=True) for name in ("operation", "side")),
+        *hidden_columns("operation", "side"),
         *_figure_columns("operation", "side"),
     )
     merged = f"Each row merges {details.points} steps." * (details.points > 1)
@@ -213,8 +210,8 @@ def _server_table(details: LoadDetails) -> DataTable:
         for one in details.servers
     ]
     columns = (
-        TableColumn("server", "server", lambda name: name or "unknown"),
-        *(TableColumn(name, hidden=True) for name in ("operation", "side", "attempted_hz")),
+        TableColumn("server", "server", format_row=lambda row: row["server"] or "unknown"),
+        *hidden_columns("operation", "side", "attempted_hz"),
         *_figure_columns("operation", "side", "attempted_hz"),
     )
     note = "Rates are over the whole time of the load."
@@ -225,7 +222,7 @@ def _site_table(details: LoadDetails) -> DataTable:
     rows = [{"site": one.key, **one.list_figures()} for one in details.sites]
     columns = (
         TableColumn("site", "site of the jobs"),
-        *(TableColumn(name, hidden=True) for name in ("operation", "side")),
+        *hidden_columns("operation", "side"),
         *_figure_columns("operation", "side"),
     )
     return DataTable("sites", "Sites of the jobs", columns, rows)
@@ -239,15 +236,11 @@ def _start_table(spreads: Sequence[StartSpread]) -> DataTable:
         }
         for one in spreads
     ]
-
-    def format_spread(value: float | None) -> str:
-        return "–" if value is None else format_seconds(value)
-
     columns = (
         TableColumn("start_us", "common start", format_time),
         TableColumn("judgment", "judged"),
-        TableColumn("spread_s", "spread", format_spread, is_number=True),
-        TableColumn("clock_error_s", "clocks within", format_spread, is_number=True),
+        TableColumn("spread_s", "spread", format_seconds, is_number=True),
+        TableColumn("clock_error_s", "clocks within", format_seconds, is_number=True),
         TableColumn("jobs", "jobs", is_number=True),
         TableColumn("started", "started", is_number=True),
         TableColumn("late", "late", is_number=True),
@@ -273,10 +266,10 @@ def _figure_columns(*shown: str) -> Iterator[TableColumn]:
         "limited_steps": "left out",
     }
     formats: Mapping[str, Callable[[Any], str]] = {
-        "failed_fraction": lambda value: _dash(value, lambda share: format_share(share, 2)),
-        "bytes_per_s": lambda value: _dash(value, lambda rate: f"{rate / 1e6:.4g}"),
+        "failed_fraction": lambda share: format_share(share, 2),
+        "bytes_per_s": lambda rate: f"{rate / 1e6:.4g}",
         "failures": format_counts,
-        **{name: lambda value: _dash(value, format_seconds) for name in QUANTILES},
+        **dict.fromkeys(QUANTILES, format_seconds),
     }
     names = [*titles, *(name for name in FIGURE_NAMES if name not in titles)]
     for name in names:
@@ -290,7 +283,3 @@ def _figure_columns(*shown: str) -> Iterator[TableColumn]:
             is_long=name == "failures",
             hidden=name not in titles,
         )
-
-
-def _dash(value: float | None, write: Callable[[float], str]) -> str:
-    return "–" if value is None else write(value)

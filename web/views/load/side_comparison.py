@@ -80,18 +80,15 @@ def make_side_table(sides: dict[str, list[OperationGroup]]) -> DataTable:
         TableColumn("start_s", "from (s)", is_number=True),
         *(
             TableColumn(
-                name, name.removesuffix("_s").replace("_", " "), _format(name), is_number=True
+                name,
+                name.removesuffix("_s").replace("_", " "),
+                format_seconds if name.endswith("_s") else str,
+                is_number=True,
             )
             for name in names
         ),
     )
     return DataTable("sides", "Client and server by time step", columns, rows)
-
-
-def _format(name: str) -> Any:
-    if name.endswith("_s"):
-        return lambda value: "–" if value is None else format_seconds(value)
-    return lambda value: "–" if value is None else str(value)
 
 
 def _make_dot(step: OperationGroup, side: str, name: str) -> ChartDot:

@@ -23,7 +23,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, ComparisonSummary
-from treehammer.sql.watch.state_history import CENTRAL
+from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
@@ -57,7 +57,6 @@ from treehammer.web.views.shared.site_day_matrix import (
 from treehammer.web.views.shared.site_states import (
     build_states_table,
     index_by_site,
-    load_current_states,
 )
 
 #: Default number of days in the matrix, and those to choose from.
@@ -88,7 +87,7 @@ def overview_view(store: Store, request: Request) -> PageView:
     is_page = requested_format(request) == HTML
     lines, recent = _load_days(store, shown, by)
     storages = load_storage_days(store, shown)
-    states = load_current_states(store)
+    states = list_standing_states(store)
     current = index_by_site(states, by)
     active = overview_queries.list_active_campaigns(store, _OPEN_STATES)
     running = campaign_table("running", "Campaigns with active jobs", active, request)

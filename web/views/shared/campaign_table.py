@@ -10,7 +10,7 @@ from starlette.requests import Request
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.read.overview_queries import CampaignState
-from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import link_to
 
@@ -45,7 +45,7 @@ def campaign_table(
         TableColumn("campaign_id", hidden=True),
         TableColumn("test", "test"),
         TableColumn("submitted_us", "submitted", format_time),
-        TableColumn("last_run_us", "last run", lambda us: format_time(us) if us else "none yet"),
+        TableColumn("last_run_us", "last run", format_row=_format_last_run),
         TableColumn(
             "recorded",
             "measurements",
@@ -59,9 +59,13 @@ def campaign_table(
             for outcome in Outcome
         ),
         TableColumn("jobs", "jobs"),
-        *(TableColumn(state.value, hidden=True) for state in JobState),
+        *hidden_columns(*(state.value for state in JobState)),
     )
     return DataTable(name, caption, columns, rows)
+
+
+def _format_last_run(row: Row) -> str:
+    return format_time(row["last_run_us"]) if row["last_run_us"] else "none yet"
 
 
 def describe_states(jobs: Mapping[str, int]) -> str:

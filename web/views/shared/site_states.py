@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from starlette.requests import Request
 
-from treehammer.analysis.status.site_state import SiteState
 from treehammer.sql.core.rows import StatusChangeRow
-from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import CENTRAL, SITE, STORAGE_SITE
-from treehammer.sql.write.store import Store
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS
+from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import link_to
-
-#: Words for the kinds of subjects.
-KIND_WORDS: Mapping[str, str] = {SITE: "jobs", STORAGE_SITE: "storage", CENTRAL: "all sites"}
-
-
-def load_current_states(store: Store, site: str | None = None) -> list[StatusChangeRow]:
-    """Load the current states of sites and storages, and of a central event while it lasts."""
-    return [
-        row
-        for row in state_history.list_current_states(store, site=site)
-        if row.subject_kind != CENTRAL or row.state == SiteState.CRITICAL
-    ]
 
 
 def index_by_site(states: Iterable[StatusChangeRow], kind: str) -> dict[str, StatusChangeRow]:
@@ -61,7 +46,7 @@ def build_states_table(states: Sequence[StatusChangeRow], request: Request) -> D
         TableColumn("since_us", "since", format_time),
         TableColumn("cause", "by"),
         TableColumn("reason", "reason", is_long=True),
-        *_hidden_columns(),
+        *hidden_columns("rule_version", "decided_us", "id"),
     )
     rows = [describe_state(row) for row in states]
     empty = "No state has been evaluated yet."
@@ -79,15 +64,11 @@ def build_history_table(changes: Sequence[StatusChangeRow], request: Request) ->
         TableColumn("state", "to", css_class=_state_class),
         TableColumn("cause", "by"),
         TableColumn("reason", "reason", is_long=True, detail=_describe_correction),
-        *_hidden_columns(),
+        *hidden_columns("rule_version", "decided_us", "id"),
         TableColumn("superseded_us", hidden=True),
     )
     rows = [describe_state(row) for row in newest]
     return DataTable("state_changes", "Changes of the state", columns, rows, max_rows=30)
-
-
-def _hidden_columns() -> tuple[TableColumn, ...]:
-    return tuple(TableColumn(key, hidden=True) for key in ("rule_version", "decided_us", "id"))
 
 
 def _state_class(row: Row) -> str:

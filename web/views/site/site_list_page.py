@@ -17,7 +17,7 @@ from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.peer_sums import WorkSums
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
-from treehammer.sql.watch.state_history import SITE
+from treehammer.sql.watch.state_history import SITE, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
@@ -29,7 +29,7 @@ from treehammer.web.views.shared.site_columns import (
     DEFAULT_WINDOW_DAYS,
     status_class,
 )
-from treehammer.web.views.shared.site_states import index_by_site, load_current_states
+from treehammer.web.views.shared.site_states import index_by_site
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -47,7 +47,7 @@ def site_list_view(store: Store, request: Request) -> PageView:
         outcomes[day.site].update(day.outcomes)
         last_days[day.site] = max(day.day, last_days.get(day.site, 0))
     comparisons = _compare_sites(store, first)
-    states = index_by_site(load_current_states(store), SITE)
+    states = index_by_site(list_standing_states(store), SITE)
     rows = [
         {
             "site": site,
@@ -126,7 +126,7 @@ def _site_table(rows: Sequence[Row], request: Request) -> DataTable:
         TableColumn(
             "last_day",
             "last measured",
-            lambda day: day or f"more than {DEFAULT_WINDOW_DAYS} days ago",
+            format_row=lambda row: row["last_day"] or f"more than {DEFAULT_WINDOW_DAYS} days ago",
         ),
     )
     return DataTable("sites", f"Sites over the last {DEFAULT_WINDOW_DAYS} days", columns, rows)

@@ -24,6 +24,7 @@ from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.peer_sums import WorkSums
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.watch import state_history
+from treehammer.sql.watch.state_history import list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
@@ -53,7 +54,6 @@ from treehammer.web.views.shared.site_columns import (
 from treehammer.web.views.shared.site_states import (
     build_history_table,
     build_states_table,
-    load_current_states,
 )
 from treehammer.web.views.site.door_charts import (
     build_door_charts,
@@ -154,7 +154,7 @@ def _state_tables(store: Store, site: str, request: Request) -> dict[str, DataTa
     """Build the tables of states, their changes, and change points of daily series."""
     changes = state_history.list_state_changes(store, site=site, superseded=True)
     return {
-        "states": build_states_table(load_current_states(store, site), request),
+        "states": build_states_table(list_standing_states(store, site), request),
         "state_changes": build_history_table(changes, request),
         "changepoints": build_change_point_table(list_recent_changes(store, site=site), request),
     }

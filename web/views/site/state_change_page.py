@@ -11,13 +11,13 @@ from starlette.routing import BaseRoute
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import StatusChangeRow
 from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import CENTRAL
+from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS
 from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
-from treehammer.web.views.shared.site_states import KIND_WORDS, describe_state, parse_evidence
+from treehammer.web.views.shared.site_states import describe_state, parse_evidence
 
 #: Keys of the evidence with identities -> words, and route and parameter of their page.
 _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
