@@ -107,11 +107,11 @@ class CountPair:
         changes = [one for one in parts if max(one.a_per_event, one.b_per_event) >= least]
         return sorted(changes, key=lambda one: -max(one.a_per_event, one.b_per_event))
 
-    def functions(self, limit: int = LISTED_FUNCTIONS) -> list[InstructionChange]:
+    def functions(self) -> list[InstructionChange]:
         """Return the functions with the largest changes."""
         changes = [self._part(*part) for part in self._parts(functions=True)]
         changed = [one for one in changes if one.difference]
-        return sorted(changed, key=lambda one: -abs(one.difference))[:limit]
+        return sorted(changed, key=lambda one: -abs(one.difference))[:LISTED_FUNCTIONS]
 
     def _parts(self, *, functions: bool) -> Iterable[tuple[str, str]]:
         sides = (side.list_parts(functions=functions) for side in (self.a, self.b))

@@ -198,8 +198,8 @@ class AdjustedTest:
     level: float
 
 
-def adjust_holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[AdjustedTest]:
-    """Adjust the headline tests by Holm: any false claim in the family has probability ``alpha``.
+def adjust_holm(p_values: Sequence[float]) -> list[AdjustedTest]:
+    """Adjust the headline tests by Holm: any false claim in the family has probability :data:`ALPHA`.
 
     Test i in order of p is judged at alpha/(m - i).  From the first test that fails on, all share
     its level, so that intervals and rejections agree.
@@ -209,17 +209,15 @@ def adjust_holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[Adjuste
     order = np.argsort(p_values, kind="stable")
     ranked = np.asarray(p_values)[order]
     remaining = np.arange(len(ranked), 0, -1)
-    failed = np.flatnonzero(ranked > alpha / remaining)
+    failed = np.flatnonzero(ranked > ALPHA / remaining)
     last = failed[0] if len(failed) else len(ranked) - 1
     adjusted, levels = np.empty(len(ranked)), np.empty(len(ranked))
     adjusted[order] = np.minimum(np.maximum.accumulate(ranked * remaining), 1)
-    levels[order] = alpha / np.maximum(remaining, remaining[last])
+    levels[order] = ALPHA / np.maximum(remaining, remaining[last])
     return [AdjustedTest(float(p), float(level)) for p, level in zip(adjusted, levels, strict=True)]
 
 
-def adjust_benjamini_hochberg(
-    p_values: Sequence[float], alpha: float = ALPHA
-) -> list[AdjustedTest]:
+def adjust_benjamini_hochberg(p_values: Sequence[float]) -> list[AdjustedTest]:
     """Control the false-discovery rate over site rows, with Benjamini and Yekutieli's intervals.
 
     With R of m tests rejected, every interval is taken at R * alpha / m (JASA 100:71, 2005).
@@ -229,8 +227,8 @@ def adjust_benjamini_hochberg(
     m = len(p_values)
     order = np.argsort(p_values)
     ranked, shares = np.asarray(p_values)[order], np.arange(1, m + 1) / m
-    passed = np.flatnonzero(ranked <= alpha * shares)
-    level = alpha * ((int(passed[-1]) + 1 if len(passed) else 1) / m)
+    passed = np.flatnonzero(ranked <= ALPHA * shares)
+    level = ALPHA * ((int(passed[-1]) + 1 if len(passed) else 1) / m)
     adjusted = np.empty(m)
     adjusted[order] = np.minimum.accumulate((ranked / shares)[::-1])[::-1]
     return [AdjustedTest(float(p), level) for p in adjusted]

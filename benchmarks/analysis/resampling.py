@@ -48,15 +48,14 @@ def resample_campaign(
     shape: CampaignShape,
     dealing: SamplingScheme,
     seed: Sequence[int],
-    slowdown: float = 0.0,
 ) -> Comparison:
-    """Draw a campaign, slow down its side B by a relative amount, and compare."""
+    """Draw a campaign and compare."""
     dice = np.random.default_rng(list(seed))
     samples: list[Sample] = []
     for site in range(shape.sites):
         for variant in range(shape.variants):
             jobs = _draw_jobs(recorded, shape.jobs, dealing, dice)
-            samples += _build_executions(jobs, site, variant, 1 + slowdown)
+            samples += _build_executions(jobs, site, variant)
     return compare_samples(samples, TWIN_COMPARISON, now_us=0)
 
 
@@ -74,12 +73,10 @@ def _draw_jobs(
     return [recorded[place] for place in places]
 
 
-def _build_executions(
-    jobs: Sequence[TwinJob], site: int, variant: int, factor: float
-) -> Iterator[Sample]:
+def _build_executions(jobs: Sequence[TwinJob], site: int, variant: int) -> Iterator[Sample]:
     for number, job in enumerate(jobs):
         both = [job.twin_values(metric) for metric in HEADLINE_METRICS]
-        for side, (twin, times) in enumerate((("a", 1.0), ("b", factor))):
+        for side, twin in enumerate("ab"):
             yield make_sample(
                 f"{site}-{variant}-{number}",
                 twin,
@@ -90,7 +87,7 @@ def _build_executions(
                 host=f"site{site}-host{number % MIN_HOSTS}",
                 loop_cpu_s=job.loop_s,
                 metrics={
-                    metric: values[side] * times
+                    metric: values[side]
                     for metric, values in zip(HEADLINE_METRICS, both, strict=True)
                 },
             )

@@ -133,14 +133,11 @@ _CONVERTERS: dict[str, Callable[[pa.Array], _Converted]] = {
 }
 
 
-def to_mask(condition: pa.Array, *, unknown: bool = False) -> BoolArray:
-    """Convert a condition to a numpy mask, with ``unknown`` where it is null."""
-    if not unknown and not pc.any(condition).as_py():  # nearly always
+def to_mask(condition: pa.Array) -> BoolArray:
+    """Convert a condition to a numpy mask, with False where it is null."""
+    if not pc.any(condition).as_py():  # nearly always
         return np.zeros(len(condition), bool)
-    values = np.asarray(condition.to_numpy(zero_copy_only=False))
-    if condition.null_count:
-        values = np.where(to_mask(condition.is_null()), unknown, values)
-    return values.astype(bool)
+    return np.asarray(condition.fill_null(False).to_numpy(zero_copy_only=False), bool)
 
 
 def _replace_nan(column: pa.Array) -> pa.Array:

@@ -153,9 +153,9 @@ def list_first_measurements(store: ResultsReader) -> list[FirstMeasurement]:
         ]
 
 
-def list_subject_values(store: ResultsReader, name: str, limit: int | None = None) -> list[str]:
+def list_subject_values(store: ResultsReader, name: str) -> list[str]:
     """List the distinct values of a column of measured subjects, sorted."""
-    return list_values_by_column(store, [name], limit)[name]
+    return list_values_by_column(store, [name])[name]
 
 
 def list_values_by_column(

@@ -59,13 +59,10 @@ def format_share(share: float, decimals: int = 0) -> str:
     return f"{100 * share:.{decimals}f} %"
 
 
-def format_signed(number: float, decimals: int = 1) -> str:
-    """Format a number with its sign: ``+3.1``, ``−0.4``; zero is positive."""
-    text = f"{number:+.{decimals}f}"
-    if text[0] == "+":
-        return text
-    # −0.04 is +0.0, not −0.0.
-    return f"−{text[1:]}" if text.strip("-0.") else f"+{text[1:]}"
+def format_signed(number: float) -> str:
+    """Format a number with its sign and one decimal: ``+3.1``, ``−0.4``; zero is positive."""
+    # Zero is added, so that -0.04 is +0.0.
+    return f"{round(number, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def format_size(size: float) -> str:

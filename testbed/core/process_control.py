@@ -80,18 +80,15 @@ def listening_ports(pid: int) -> list[int]:
     return sorted({c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN})
 
 
-def end_processes(
-    folder: Path, daemons: Collection[tuple[int, int, int]], patience: float = TIMEOUT_S
-) -> int:
+def end_processes(folder: Path, daemons: Collection[tuple[int, int, int]]) -> int:
     """End all processes of a testbed; return how many had to be killed.
 
     Args:
         folder: the testbed's.
         daemons: pid, start and stop signal of those that can end orderly, last started first.
-        patience: seconds for an orderly end.
     """
     everything = {(pid, start_time(pid)) for pid in find_processes(folder)}
-    _stop_daemons(daemons, patience)
+    _stop_daemons(daemons)
     killed: set[int] = set()
     for _ in range(KILL_ROUNDS):
         # A process that lost its mark meanwhile was found earlier.
@@ -108,13 +105,13 @@ def end_processes(
     return len(killed)
 
 
-def _stop_daemons(daemons: Collection[tuple[int, int, int]], patience: float) -> None:
+def _stop_daemons(daemons: Collection[tuple[int, int, int]]) -> None:
     """Send each living daemon its stop signal and wait for their end."""
     waited = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
     for pid, started, number in daemons:
         if is_alive(pid, started):
             send_signal(pid, signal.Signals(number))
-    until = time.monotonic() + patience
+    until = time.monotonic() + TIMEOUT_S
     while any(is_alive(*one) for one in waited) and time.monotonic() < until:
         time.sleep(0.05)
         reap_started()

@@ -31,10 +31,10 @@ def is_local_address(address: str) -> bool:
     )
 
 
-def redirect_locally(address: str, status: int = 303) -> RedirectResponse:
+def redirect_locally(address: str) -> RedirectResponse:
     """Redirect to an address on this service, or to the overview if it is elsewhere."""
     target = address if is_local_address(address) else "/"
-    return RedirectResponse(target, status, headers={"Cache-Control": "no-store"})
+    return RedirectResponse(target, 303, headers={"Cache-Control": "no-store"})
 
 
 class SlashRedirects:

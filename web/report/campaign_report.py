@@ -132,16 +132,13 @@ class CampaignReport:
         return tuple(describe_conclusion(one.verdicts) for one in self.comparisons)
 
 
-def build_report(
-    campaign: CampaignRow, rows: Iterable[Row], *, made_us: int, delta: float = DEFAULT_DELTA
-) -> CampaignReport:
+def build_report(campaign: CampaignRow, rows: Iterable[Row], *, made_us: int) -> CampaignReport:
     """Compute a report.
 
     Args:
         campaign: the campaign.
         rows: its measurements with :data:`REPORT_COLUMNS`.
         made_us: time of the report, microseconds since 1970 UTC.
-        delta: effects within ±delta (in ln) are ignored.
     """
     rows = list(rows)
     samples = [Sample.from_row(row) for row in rows]
@@ -161,7 +158,7 @@ def build_report(
             sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
         ),
         test_hashes=_distinct_texts(rows, "test_hash"),
-        comparisons=tuple(_compare_axes(samples, selection, made_us, delta)),
+        comparisons=tuple(_compare_axes(samples, selection, made_us)),
         cells=tuple(cells),
         explanations=tuple(_explain_sites(rows, sites)),
         efficiency_figure=draw_efficiency_figure(cells),
@@ -180,14 +177,14 @@ def build_report(
 
 
 def _compare_axes(
-    samples: Sequence[Sample], selection: Selection, made_us: int, delta: float
+    samples: Sequence[Sample], selection: Selection, made_us: int
 ) -> Iterator[Comparison]:
     """Compare every value of a bundled axis (else of ``root``) with the first, in natural order."""
     timed = [sample for sample in samples if sample.kind == TIMED]
     varying = find_varying_axes(sample.variant for sample in timed)
     for axis in find_bundled_axes(timed) or ("root",):
         values = varying.get(axis, [])
-        questions = compare_with_first(axis, values, delta=delta, selection=selection)
+        questions = compare_with_first(axis, values, delta=DEFAULT_DELTA, selection=selection)
         if questions:
             with suppress(NothingToDoError):
                 yield from compare_together(samples, questions, now_us=made_us)

@@ -37,7 +37,7 @@ from treehammer.patrol.start_times import US
 from treehammer.sql.core.database_engine import read_clock
 from treehammer.sql.core.rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.watch import patrol_report
-from treehammer.sql.watch.patrol_lease import LEASE_S, Clock, LeaseLostError, PatrolLease
+from treehammer.sql.watch.patrol_lease import Clock, LeaseLostError, PatrolLease
 from treehammer.sql.watch.patrol_starts import CLAIMED, PROBE, STORED, SUBMITTED, PatrolStarts
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import join_lines
@@ -423,7 +423,6 @@ def open_patrol(
     settings: Settings,
     file: PatrolFile,
     *,
-    lease_s: float = LEASE_S,
     clock: Clock = read_clock,
     on_wait: Callable[[], object] | None = None,
 ) -> Iterator[Patrol]:
@@ -435,7 +434,6 @@ def open_patrol(
     Args:
         settings: all settings.
         file: the patrol file.
-        lease_s: seconds until the lease of a patrol that has died expires for other machines.
         clock: the database's clock.
         on_wait: called before waiting for another process with the same data folder.
     """
@@ -444,7 +442,7 @@ def open_patrol(
         hold_lock(Path(settings.data_dir) / "patrol.lock", on_wait),
         Store.open(settings.database) as store,
     ):
-        lease = PatrolLease(store, holder, lease_s, clock)
+        lease = PatrolLease(store, holder, clock=clock)
         with LeaseKeeper(lease):
             yield Patrol(settings, file, store, lease)
         lease.release()
@@ -456,7 +454,6 @@ def run_patrol(
     *,
     until_s: float | None = None,
     report: Callable[[str], None] = lambda _status: None,
-    round_s: float = ROUND_S,
 ) -> None:
     """Run rounds until ``stop`` is set; an unavailable database is waited for.
 
@@ -465,7 +462,6 @@ def run_patrol(
         stop: set to stop after the present step.
         until_s: end, in seconds since 1970 UTC; None for no end.
         report: receives the status after each round, and is called at least that often.
-        round_s: seconds between two rounds.
     """
     _LOG.info("patrol begins (process %d)", os.getpid())
     leads: bool | None = None
@@ -479,5 +475,5 @@ def run_patrol(
         except StoreError as error:
             _LOG.warning("the database is not available: %s", error)
             report("waits for the database")
-        stop.wait(round_s)
+        stop.wait(ROUND_S)
     _LOG.info("patrol ends; campaigns in flight continue")

@@ -48,12 +48,12 @@ class PoolConnection:
 
     Args:
         pool: the pool.
-        pauses_s: seconds between attempts; :data:`RETRY_PAUSES_S` if None.
     """
 
-    def __init__(self, pool: HTCondorPool, pauses_s: tuple[float, ...] | None = None) -> None:
+    def __init__(self, pool: HTCondorPool) -> None:
         self.pool = pool
-        self.pauses_s = RETRY_PAUSES_S if pauses_s is None else pauses_s
+        #: Seconds between attempts.
+        self.pauses_s: tuple[float, ...] = RETRY_PAUSES_S
         self._location: Any = None
 
     def query_schedd(self, operation: Callable[[Any], T]) -> T:

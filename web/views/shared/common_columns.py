@@ -13,9 +13,9 @@ from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels
 from treehammer.web.views.shared.page_context import link_to
 
 
-def variant_column(variants: VariantLabels, key: str = VARIANT_COLUMN) -> TableColumn:
+def variant_column(variants: VariantLabels) -> TableColumn:
     """Build a column of variant labels."""
-    return TableColumn(key, "variant", variants.label, is_long=True)
+    return TableColumn(VARIANT_COLUMN, "variant", variants.label, is_long=True)
 
 
 def count_columns(*names: str) -> tuple[TableColumn, ...]:

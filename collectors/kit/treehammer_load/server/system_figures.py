@@ -44,14 +44,14 @@ class SystemFigures(NamedTuple):
         }
 
 
-def read_system_figures(time_s: float, proc: str = "/proc", sys: str = "/sys") -> SystemFigures:
+def read_system_figures(time_s: float) -> SystemFigures:
     """Read all counters; those that the system lacks are 0."""
     counters = dict.fromkeys(COUNTERS, 0.0)
-    counters.update(_read_cpu(proc))
-    counters.update(_read_network(proc))
-    counters.update(_read_disks(proc, sys))
-    extended = _read_protocol(os.path.join(proc, "net", "netstat"), "TcpExt")
-    basic = _read_protocol(os.path.join(proc, "net", "snmp"), "Tcp")
+    counters.update(_read_cpu())
+    counters.update(_read_network())
+    counters.update(_read_disks())
+    extended = _read_protocol("/proc/net/netstat", "TcpExt")
+    basic = _read_protocol("/proc/net/snmp", "Tcp")
     counters["connections"] = basic.get("PassiveOpens", 0.0)
     counters["listen_overflows"] = extended.get("ListenOverflows", 0.0)
     counters["listen_drops"] = extended.get("ListenDrops", 0.0)
@@ -59,11 +59,11 @@ def read_system_figures(time_s: float, proc: str = "/proc", sys: str = "/sys") -
     return SystemFigures(time_s, counters)
 
 
-def read_read_ahead(sys: str = "/sys") -> Dict[str, int]:
+def read_read_ahead() -> Dict[str, int]:
     """Return the read-ahead setting of each block device in kB."""
     found = {}
-    for device in _list_devices(sys):
-        for line in _read_lines(os.path.join(sys, "block", device, "queue", "read_ahead_kb")):
+    for device in _list_devices():
+        for line in _read_lines(f"/sys/block/{device}/queue/read_ahead_kb"):
             if line.strip().isdigit():
                 found[device] = int(line)
     return found
@@ -77,8 +77,8 @@ def _read_lines(path: str) -> List[str]:
         return []
 
 
-def _read_cpu(proc: str) -> Dict[str, float]:
-    for line in _read_lines(os.path.join(proc, "stat")):
+def _read_cpu() -> Dict[str, float]:
+    for line in _read_lines("/proc/stat"):
         name, *texts = line.split()
         if name == "cpu":
             # user, nice, system, idle, iowait, irq, softirq, steal; guests are within user and nice.
@@ -93,11 +93,11 @@ def _read_cpu(proc: str) -> Dict[str, float]:
     return {}
 
 
-def _read_network(proc: str) -> Dict[str, float]:
+def _read_network() -> Dict[str, float]:
     sums = dict.fromkeys(
         ("net_in_bytes", "net_in_packets", "net_out_bytes", "net_out_packets"), 0.0
     )
-    for line in _read_lines(os.path.join(proc, "net", "dev")):
+    for line in _read_lines("/proc/net/dev"):
         name, colon, rest = line.partition(":")
         values = rest.split()
         if colon and name.strip() != "lo" and len(values) >= 10:
@@ -106,18 +106,18 @@ def _read_network(proc: str) -> Dict[str, float]:
     return sums
 
 
-def _list_devices(sys: str) -> Iterator[str]:
+def _list_devices() -> Iterator[str]:
     try:
-        names = sorted(os.listdir(os.path.join(sys, "block")))
+        names = sorted(os.listdir("/sys/block"))
     except OSError:
         return
     yield from (name for name in names if not name.startswith(_STACKED_DEVICES))
 
 
-def _read_disks(proc: str, sys: str) -> Dict[str, float]:
-    disks = set(_list_devices(sys))
+def _read_disks() -> Dict[str, float]:
+    disks = set(_list_devices())
     sums = dict.fromkeys(("disk_reads", "disk_read_bytes", "disk_writes", "disk_write_bytes"), 0.0)
-    for line in _read_lines(os.path.join(proc, "diskstats")):
+    for line in _read_lines("/proc/diskstats"):
         values = line.split()
         if len(values) >= 10 and values[2] in disks:
             sums["disk_reads"] += float(values[3])
