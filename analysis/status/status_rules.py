@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
 
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.durations import SECOND_US, parse_duration
 from treehammer.errors import ConfigError, InvalidDocumentError
 from treehammer.hctests.schema import document_problems
+from treehammer.hctests.schema.document_fields import invalid_value
 from treehammer.hctests.schema.document_problems import (
     DocumentProblem,
     DocumentTables,
@@ -42,20 +42,15 @@ def _validate_duration(text: str) -> str:
     try:
         parse_duration(text, "")
     except ConfigError as error:
-        raise PydanticCustomError(
-            "duration", "{text} {hint}", {"text": error.message, "hint": f"({error.hint})"}
-        ) from error
+        raise invalid_value(f"{error.message} ({error.hint})") from error
     return text
 
 
 def _validate_failures(names: list[str]) -> list[str]:
     for name in names:
         if name not in FAILURE_CLASSES:
-            raise PydanticCustomError(
-                "failure_class",
-                "unknown failure class {name} (expected some of {known})",
-                {"name": repr(name), "known": ", ".join(FAILURE_CLASSES)},
-            )
+            known = ", ".join(FAILURE_CLASSES)
+            raise invalid_value(f"unknown failure class {name!r} (expected some of {known})")
     return names
 
 
@@ -353,7 +348,7 @@ def _list_rule_problems(document: RulesDocument) -> Iterator[DocumentProblem]:
             kinds = ", ".join(_MODELS)
             yield DocumentProblem((*path, "kind"), f"is missing or unknown (known: {kinds})")
         else:
-            tables = DocumentTables({_LOCATED: tuple(model.model_fields)}, lambda _path: _LOCATED)
+            tables = DocumentTables({_LOCATED: model}, lambda _path: _LOCATED)
             for one in document_problems.list_problems(model, table, tables):
                 yield DocumentProblem((*path, *one.path), one.text)
 
@@ -362,6 +357,4 @@ def _table_of(path: KeyPath) -> str:
     return "central" if path[0] == "central" and len(path) > 1 else ""
 
 
-_DOCUMENT_TABLES = DocumentTables(
-    {"": tuple(RulesDocument.model_fields), "central": tuple(CentralTable.model_fields)}, _table_of
-)
+_DOCUMENT_TABLES = DocumentTables({"": RulesDocument, "central": CentralTable}, _table_of)

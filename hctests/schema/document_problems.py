@@ -50,10 +50,15 @@ class DocumentProblem:
 
 @dataclass(frozen=True)
 class DocumentTables:
-    """The tables of a document: name -> keys, and a function from a path to its key's table."""
+    """Models of a document's tables by name, and a function from a path to its key's table."""
 
-    keys_by_table: Mapping[str, tuple[str, ...]]
+    models: Mapping[str, type[BaseModel]]
     find_table: Callable[[KeyPath], str]
+
+    def list_keys(self, table: str) -> list[str]:
+        """List the keys that a table may have."""
+        fields = self.models[table].model_fields
+        return [field.alias or name for name, field in fields.items()]
 
 
 #: Maps a path to its line, to sort by, and to the location shown in messages.
@@ -265,10 +270,10 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: 
 
 def _describe_unknown_key(path: KeyPath, tables: DocumentTables) -> str:
     key, table = str(path[-1]), tables.find_table(path)
-    known = tables.keys_by_table[table]
+    known = tables.list_keys(table)
     near = suggest_nearest(key, known)
     if not near:
-        homes = [name for name, keys in tables.keys_by_table.items() if name and key in keys]
+        homes = [name for name in tables.models if name and key in tables.list_keys(name)]
         near = f"; it belongs to [{homes[0]}]" if homes else ""
     where = f" of [{table}]" if table else ""
     return f"unknown key{where} (known: {', '.join(known)}){near}"

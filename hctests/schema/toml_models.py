@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.config import JsonDict
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, core_schema
 
 from treehammer.hctests.matrix import axes
 from treehammer.hctests.matrix.axes import AXES_BY_NAME, CUSTOM_AXIS_TYPE, Axis
 from treehammer.hctests.matrix.definition import Scalar
 from treehammer.hctests.matrix.headline import MAX_HEADLINE
+from treehammer.hctests.schema.document_fields import invalid_value
 from treehammer.hctests.schema.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
@@ -40,8 +41,7 @@ class _AxisValue:
         try:
             return self._axis.normalize(value)
         except ValueError as error:
-            reason = f"{error} (expected {self._axis.expected})"
-            raise PydanticCustomError("wrong", "{reason}", {"reason": reason}) from None
+            raise invalid_value(f"{error} (expected {self._axis.expected})") from None
 
 
 _Custom = Annotated[Scalar, _AxisValue(CUSTOM_AXIS_TYPE)]
@@ -296,14 +296,14 @@ def _find_table(path: KeyPath) -> str:
 
 _DEFINITION_TABLES = DocumentTables(
     {
-        "": tuple(DefinitionDocument.model_fields),
-        "test": TEST_TABLE_KEYS,
-        "matrix": tuple(MatrixTable.model_fields),
-        "metrics": tuple(MetricTable.model_fields),
-        "load": tuple(LoadTable.model_fields),
-        "before": tuple(BeforeTable.model_fields),
-        "build": tuple(BuildTable.model_fields),
-        "load.ceiling": tuple(CeilingTable.model_fields),
+        "": DefinitionDocument,
+        "test": TestTable,
+        "matrix": MatrixTable,
+        "metrics": MetricTable,
+        "load": LoadTable,
+        "before": BeforeTable,
+        "build": BuildTable,
+        "load.ceiling": CeilingTable,
     },
     _find_table,
 )

@@ -6,11 +6,9 @@ import re
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
-
 from treehammer.collectors import storage_schemes
 from treehammer.hctests.matrix.axes import AXES_BY_NAME
+from treehammer.hctests.schema.document_fields import invalid_value, validate_line
 
 #: Kind of grid resource -> its format.
 GRID_RESOURCE_FORMS = {
@@ -24,57 +22,16 @@ _GRID_RESOURCE_WORDS = {"condor": (2,), "arc": (1,), "batch": (1, 2)}
 #: URL with a path that is not ARC's REST interface, to which HTCondor would post in vain.
 _ARC_PATH_WITHOUT_REST = re.compile(r"(https?://)?[^/]+/(?!.*\brest/\d)[^/].*")
 
-_BYTES = TypeAdapter(ByteSize)
 
-
-def _validation_error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("invalid", "{message}", {"message": message})
-
-
-def validate_line(value: str) -> str:
-    """Accept a line of text without control characters and surrounding space.
+def validate_submit_value(value: str) -> str:
+    """Accept the value of a submit command, a line that is not empty.
 
     Raises:
-        PydanticCustomError: the text is not such a line.
+        PydanticCustomError: the value is empty or no line.
     """
-    if not value.isprintable() or value != value.strip():
-        raise _validation_error(
-            f"{value[:40]!r} has line breaks, control characters or surrounding space"
-        )
+    if not validate_line(value):
+        raise invalid_value("is empty (expected a value)")
     return value
-
-
-def parse_bytes(value: object) -> int:
-    """Convert a number of bytes, or text with a unit.
-
-    Raises:
-        PydanticCustomError: the value is neither.
-    """
-    try:
-        count = _BYTES.validate_python(value) if isinstance(value, int | str) else -1
-    except ValidationError:
-        count = -1
-    if isinstance(value, bool) or not 0 <= count < 2**63:
-        raise _validation_error(
-            f'{value!r} is invalid (expected a number of bytes, or text such as "10 TB")'
-        )
-    return int(count)
-
-
-def validate_submit_value(value: object) -> str:
-    """Convert the value of a submit command to text.
-
-    Raises:
-        PydanticCustomError: the value has the wrong type or is empty.
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, str | int | float):
-        raise _validation_error("is invalid (expected text, a number, true or false)")
-    text = validate_line(str(value))
-    if not text:
-        raise _validation_error("is empty (expected a value)")
-    return text
 
 
 def validate_absolute_path(value: str) -> str:
@@ -84,7 +41,7 @@ def validate_absolute_path(value: str) -> str:
         PydanticCustomError: the path is not absolute.
     """
     if not PurePosixPath(value).is_absolute():
-        raise _validation_error(f"{value!r} is not an absolute path on the site's nodes")
+        raise invalid_value(f"{value!r} is not an absolute path on the site's nodes")
     return value
 
 
@@ -97,7 +54,7 @@ def validate_writable_path(value: str) -> str:
     validate_line(value)
     path = PurePosixPath(value)
     if not path.is_absolute() or not path.name or ".." in path.parts or re.search(r"[?#]", value):
-        raise _validation_error(f"{value!r} is not an absolute path of a folder at the storage")
+        raise invalid_value(f"{value!r} is not an absolute path of a folder at the storage")
     return str(path)
 
 
@@ -109,11 +66,11 @@ def validate_software(value: str) -> str:
     """
     text = value.replace("{version}", "6.40.00")
     if "{" in text or "}" in text:
-        raise _validation_error(f"{value!r} contains braces other than {{version}}")
+        raise invalid_value(f"{value!r} contains braces other than {{version}}")
     try:
         AXES_BY_NAME["root"].normalize(text)
     except ValueError as error:
-        raise _validation_error(f"{error} (expected {AXES_BY_NAME['root'].expected})") from None
+        raise invalid_value(f"{error} (expected {AXES_BY_NAME['root'].expected})") from None
     return value
 
 
@@ -127,13 +84,13 @@ def validate_grid_resource(value: str) -> str:
         return value
     kind, *words = value.split()
     if kind not in GRID_RESOURCE_FORMS:
-        raise _validation_error(
+        raise invalid_value(
             f"unknown kind of grid resource {kind!r} (known: {', '.join(GRID_RESOURCE_FORMS)})"
         )
     if len(words) not in _GRID_RESOURCE_WORDS[kind]:
-        raise _validation_error(f"{value!r} is invalid (expected {GRID_RESOURCE_FORMS[kind]})")
+        raise invalid_value(f"{value!r} is invalid (expected {GRID_RESOURCE_FORMS[kind]})")
     if kind == "arc" and _ARC_PATH_WITHOUT_REST.fullmatch(words[0]):
-        raise _validation_error(
+        raise invalid_value(
             f"{value!r} lacks the version of ARC's REST interface "
             f"(expected {GRID_RESOURCE_FORMS[kind]})"
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, Field, StringConstraints
 
 from treehammer.hctests.matrix.axes import AXIS_NAME_PATTERN
 from treehammer.hctests.schema import document_problems, toml_positions
-from treehammer.hctests.schema.document_problems import NAME_PATTERN, DocumentTables, StrictModel
+from treehammer.hctests.schema.document_fields import Bytes, FilledLine, Line, Name, ScalarText
+from treehammer.hctests.schema.document_problems import DocumentTables, StrictModel
 from treehammer.submit.sites import field_validators as checks
 
 #: Site names that ``--sites`` interprets itself, with their meaning.
@@ -18,41 +19,27 @@ RESERVED_NAMES: Mapping[str, str] = {
     "all": "every site of this file",
 }
 
-_Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-_Line = Annotated[str, StringConstraints(max_length=1000), AfterValidator(checks.validate_line)]
-_Path = Annotated[
-    str, StringConstraints(min_length=1, max_length=1000), AfterValidator(checks.validate_line)
-]
-_NodePath = Annotated[_Path, AfterValidator(checks.validate_absolute_path)]
-_Bytes = Annotated[
-    int,
-    PlainValidator(checks.parse_bytes),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
-]
-_SubmitValue = Annotated[
-    str,
-    PlainValidator(checks.validate_submit_value),
-    WithJsonSchema({"type": ["string", "number", "boolean"]}),
-]
+_NodePath = Annotated[FilledLine, AfterValidator(checks.validate_absolute_path)]
+_SubmitValue = Annotated[ScalarText, AfterValidator(checks.validate_submit_value)]
 
 
 class PoolTable(StrictModel):
     """An HTCondor pool; an empty table means HTCondor's default configuration."""
 
-    config: _Path | None = Field(None, description="Configuration file (CONDOR_CONFIG).")
-    collector: _Line = Field("", description="host:port; taken from the configuration by default.")
-    schedd: _Line = Field("", description="Name of the schedd; the one on this machine by default.")
-    token_dir: _Path | None = Field(
+    config: FilledLine | None = Field(None, description="Configuration file (CONDOR_CONFIG).")
+    collector: Line = Field("", description="host:port; taken from the configuration by default.")
+    schedd: Line = Field("", description="Name of the schedd; the one on this machine by default.")
+    token_dir: FilledLine | None = Field(
         None, description="Folder with the IDTOKENS to authenticate with."
     )
-    scitoken_file: _Path | None = Field(
+    scitoken_file: FilledLine | None = Field(
         None, description="File with a SciToken to authenticate with instead."
     )
     spool: bool = Field(
         False,
         description="Send inputs to the schedd and fetch outputs from it, as a remote schedd requires.",
     )
-    submit_dir: _Path | None = Field(
+    submit_dir: FilledLine | None = Field(
         None,
         description="Folder for the inputs and outputs of jobs that are not spooled, readable and "
         "writable by the user under whom the schedd runs shadows; below data_dir by default.",
@@ -64,7 +51,7 @@ class CeilingsTable(StrictModel):
 
     jobs: int = Field(0, ge=0, lt=2**63, description="Number of jobs.")
     in_flight: int = Field(0, ge=0, lt=2**63, description="Jobs queued or running at a time.")
-    bytes_per_day: _Bytes = Field(
+    bytes_per_day: Bytes = Field(
         0, description='Bytes read per day, as a number or text such as "10 TB".'
     )
     mb_per_s: float = Field(
@@ -88,21 +75,21 @@ class LoadPermissionTable(StrictModel):
 class DoorTable(StrictModel):
     """A storage endpoint; tests that name no door use the first."""
 
-    name: _Name = Field(description='Value of the door axis, e.g. "root".')
+    name: Name = Field(description='Value of the door axis, e.g. "root".')
     protocol: Literal["file", "root", "https", "http"] = Field(
         description="Protocol by which ROOT reads."
     )
-    prefix: _Path = Field(
+    prefix: FilledLine = Field(
         "",
         description="Without an rse, files are located at prefix/DATASET/FILE; with one, it replaces the "
         "prefix that Rucio knows. A URL as ROOT opens it, with two slashes after the host for root; "
         "a path for file.",
     )
-    rse: _Line = Field(
+    rse: Line = Field(
         "", description="Rucio storage element, from which Rucio derives the location of files."
     )
-    middleware: _Line = Field("", description='Middleware, e.g. "dCache" or "EOS"; informative.')
-    version: _Line = Field("", description="Version of the middleware; informative.")
+    middleware: Line = Field("", description='Middleware, e.g. "dCache" or "EOS"; informative.')
+    version: Line = Field("", description="Version of the middleware; informative.")
     load: LoadPermissionTable | None = Field(
         None, description="Load that load tests may put on it; none without this table."
     )
@@ -115,18 +102,18 @@ class DoorTable(StrictModel):
 class SiteTable(StrictModel):
     """A place where jobs run."""
 
-    pool: _Name | None = Field(
+    pool: Name | None = Field(
         None,
         description="Name of the pool in [pools] that runs its jobs; without one, jobs run on this machine.",
     )
-    requirements: _Line = Field(
+    requirements: Line = Field(
         "", description="ClassAd expression that selects its machines in the pool."
     )
-    grid_resource: Annotated[_Line, AfterValidator(checks.validate_grid_resource)] = Field(
+    grid_resource: Annotated[Line, AfterValidator(checks.validate_grid_resource)] = Field(
         "",
         description='Resource of the grid universe, e.g. "condor ce.example.org ce.example.org:9619".',
     )
-    storage: _Line = Field("", description='Kind of storage, e.g. "EOS"; informative.')
+    storage: Line = Field("", description='Kind of storage, e.g. "EOS"; informative.')
     cvmfs: _NodePath | None = Field(
         None, description="Mount point of CVMFS on its nodes; /cvmfs by default."
     )
@@ -138,10 +125,10 @@ class SiteTable(StrictModel):
     python: _NodePath = Field(
         "/usr/bin/python3", description="Python interpreter that starts the worker on its nodes."
     )
-    labels: list[_Name] = Field(
+    labels: list[Name] = Field(
         default_factory=list, description="Words that select the site: --sites label:WORD."
     )
-    software: dict[_Line, Annotated[_Line, AfterValidator(checks.validate_software)]] = Field(
+    software: dict[Line, Annotated[Line, AfterValidator(checks.validate_software)]] = Field(
         default_factory=dict,
         description="ROOT release -> value of the root axis at this site, with {version} for the release; "
         '"*" stands for all other releases. Empty: the values of the test.',
@@ -149,7 +136,7 @@ class SiteTable(StrictModel):
     submit: dict[str, _SubmitValue] = Field(
         default_factory=dict, description="Additional submit commands, e.g. accounting_group."
     )
-    templates: _Path | None = Field(
+    templates: FilledLine | None = Field(
         None, description="Folder with templates that replace the shipped ones."
     )
     ceilings: CeilingsTable = Field(
@@ -164,10 +151,10 @@ class SiteTable(StrictModel):
 class SitesDocument(StrictModel):
     """The document sites.toml; relative paths are relative to the file."""
 
-    pools: dict[_Name, PoolTable] = Field(
+    pools: dict[Name, PoolTable] = Field(
         default_factory=dict, description="HTCondor pools by name."
     )
-    sites: dict[_Name, SiteTable] = Field(default_factory=dict, description="Sites by name.")
+    sites: dict[Name, SiteTable] = Field(default_factory=dict, description="Sites by name.")
 
 
 def _table_name(path: toml_positions.KeyPath) -> str:
@@ -183,12 +170,12 @@ def _table_name(path: toml_positions.KeyPath) -> str:
 #: Keys of each table, for hints on misplaced keys.
 SITES_TABLES = DocumentTables(
     {
-        "": tuple(SitesDocument.model_fields),
-        "pools": tuple(PoolTable.model_fields),
-        "sites": tuple(SiteTable.model_fields),
-        "doors": tuple(DoorTable.model_fields),
-        "ceilings": tuple(CeilingsTable.model_fields),
-        "load": tuple(LoadPermissionTable.model_fields),
+        "": SitesDocument,
+        "pools": PoolTable,
+        "sites": SiteTable,
+        "doors": DoorTable,
+        "ceilings": CeilingsTable,
+        "load": LoadPermissionTable,
     },
     _table_name,
 )

@@ -6,33 +6,34 @@ import re
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError
+from treehammer.hctests.schema.document_fields import (
+    Bytes,
+    FilledLine,
+    Name,
+    ScalarText,
+    invalid_value,
+)
 from treehammer.hctests.schema.document_problems import (
-    NAME_PATTERN,
     DocumentTables,
     StrictModel,
     build_document_schema,
 )
 from treehammer.hctests.schema.toml_positions import KeyPath
-from treehammer.submit.sites.field_validators import parse_bytes, validate_line
 
 _QUIET_PATTERN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
-_TEXT_OR_NUMBER = {"type": ["string", "number", "boolean"]}
-
-
-def _reject(message: str) -> PydanticCustomError:
-    return PydanticCustomError("invalid", "{message}", {"message": message})
 
 
 def _parse_seconds(value: object) -> int:
     try:
         return parse_duration(value if isinstance(value, str) else "", "")
     except ConfigError as error:
-        raise _reject(f'{value!r} is wrong (expected a duration such as "30m" or "6h")') from error
+        raise invalid_value(
+            f'{value!r} is wrong (expected a duration such as "30m" or "6h")'
+        ) from error
 
 
 def _parse_seconds_or_zero(value: object) -> int:
@@ -43,7 +44,7 @@ def _parse_quiet_hours(value: object) -> tuple[int, int]:
     """Convert ``HH:MM-HH:MM`` to minutes since midnight."""
     match = _QUIET_PATTERN.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[1] + match[2] == match[3] + match[4]:
-        raise _reject(f'{value!r} is wrong (expected hours such as "22:00-06:00")')
+        raise invalid_value(f'{value!r} is wrong (expected hours such as "22:00-06:00")')
     first, first_minute, last, last_minute = map(int, match.groups())
     return first * 60 + first_minute, last * 60 + last_minute
 
@@ -52,37 +53,18 @@ def _parse_zone(value: object) -> str:
     try:
         ZoneInfo(str(value))
     except (KeyError, OSError, ValueError) as error:
-        raise _reject(
+        raise invalid_value(
             f'{value!r} is no time zone (expected "UTC" or a name such as "Europe/Zurich")'
         ) from error
     return str(value)
 
 
-def _parse_value(value: object) -> str:
-    """Convert the value of an axis or a key to text as typed on the command line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, str | int | float):
-        raise _reject(f"{value!r} is wrong (expected text, a number, true or false)")
-    return str(value)
-
-
-_Line = Annotated[
-    str, StringConstraints(min_length=1, max_length=1000), AfterValidator(validate_line)
-]
-_Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 _Seconds = Annotated[int, PlainValidator(_parse_seconds), WithJsonSchema({"type": "string"})]
 _Jitter = Annotated[int, PlainValidator(_parse_seconds_or_zero), WithJsonSchema({"type": "string"})]
 _Quiet = Annotated[
     tuple[int, int], PlainValidator(_parse_quiet_hours), WithJsonSchema({"type": "string"})
 ]
 _Zone = Annotated[str, PlainValidator(_parse_zone), WithJsonSchema({"type": "string"})]
-_Value = Annotated[str, PlainValidator(_parse_value), WithJsonSchema(_TEXT_OR_NUMBER)]
-_Bytes = Annotated[
-    int,
-    PlainValidator(parse_bytes),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
-]
 
 
 def _duration_field(default: str, description: str) -> Any:
@@ -113,10 +95,10 @@ class PatrolTable(StrictModel):
 class ReleasesTable(StrictModel):
     """Source of ROOT releases."""
 
-    source: _Line = Field(
+    source: FilledLine = Field(
         description='"pypi", a file with one version per line, or a folder with one folder per version.'
     )
-    value: _Line = Field(
+    value: FilledLine = Field(
         "",
         description="Value of the root axis for a release, with {version}; by default the wheel, for "
         "a folder path:FOLDER/{version}.",
@@ -128,7 +110,7 @@ class LimitsTable(StrictModel):
     """Budget of a site per day (UTC)."""
 
     cpu_hours: float | None = Field(None, gt=0, lt=1e9, description="CPU hours.")
-    bytes: _Bytes | None = Field(
+    bytes: Bytes | None = Field(
         None, description='Bytes read from its storage, as a number or text such as "2 TB".'
     )
 
@@ -136,7 +118,7 @@ class LimitsTable(StrictModel):
 class BudgetTable(LimitsTable):
     """Budget of each site per day (UTC), unless it has its own."""
 
-    sites: dict[_Name, LimitsTable] = Field(
+    sites: dict[Name, LimitsTable] = Field(
         default_factory=dict, description="Budgets of single sites, in place of the common one."
     )
 
@@ -154,17 +136,19 @@ class BackOffTable(StrictModel):
 class EntryTable(StrictModel):
     """A test at a ref against sites."""
 
-    test: _Line = Field(
+    test: FilledLine = Field(
         "", description="Name of a shipped test, a folder, or URL@COMMIT:PATH; without repository."
     )
-    repository: _Line = Field("", description="Address or path of the test's repository.")
-    path: _Line = Field("", description="The test's folder in the repository.")
-    branch: _Line = Field("", description="Branch; each new commit starts a campaign.")
-    tags: _Line = Field("", description='Pattern such as "v*"; each new tag starts a campaign.')
-    commit: _Line = Field("", description="Fixed commit.")
+    repository: FilledLine = Field("", description="Address or path of the test's repository.")
+    path: FilledLine = Field("", description="The test's folder in the repository.")
+    branch: FilledLine = Field("", description="Branch; each new commit starts a campaign.")
+    tags: FilledLine = Field(
+        "", description='Pattern such as "v*"; each new tag starts a campaign.'
+    )
+    commit: FilledLine = Field("", description="Fixed commit.")
     releases: bool = Field(False, description="Start a campaign for each new ROOT release.")
-    sites: list[_Line] = Field(description="Sites, label:WORD or all, as with --sites.")
-    from_sites: list[_Line] = Field(
+    sites: list[FilledLine] = Field(description="Sites, label:WORD or all, as with --sites.")
+    from_sites: list[FilledLine] = Field(
         default_factory=list,
         alias="from",
         description="Sites that run the jobs and read the storage of sites, as with --from.",
@@ -175,10 +159,10 @@ class EntryTable(StrictModel):
     time_limit: _Seconds | None = Field(None, description="In place of that of [patrol].")
     in_flight: int = Field(1, ge=1, le=1000, description="Campaigns in flight at a time.")
     jobs_in_flight: int = Field(1, ge=1, le=100_000, description="Concurrent jobs per door.")
-    axes: dict[_Name, list[_Value]] = Field(
+    axes: dict[Name, list[ScalarText]] = Field(
         default_factory=dict, description="Values of axes in place of the test's, as with -P."
     )
-    set: dict[_Line, _Value] = Field(
+    set: dict[FilledLine, ScalarText] = Field(
         default_factory=dict, description="Keys in place of the test's, as with -S."
     )
 
@@ -190,7 +174,7 @@ class PatrolDocument(StrictModel):
     releases: ReleasesTable | None = None
     budget: BudgetTable = Field(default_factory=lambda: BudgetTable.model_validate({}))
     backoff: BackOffTable = Field(default_factory=lambda: BackOffTable.model_validate({}))
-    entries: dict[_Name, EntryTable] = Field(default_factory=dict, description="Entries by name.")
+    entries: dict[Name, EntryTable] = Field(default_factory=dict, description="Entries by name.")
 
 
 def _name_table(path: KeyPath) -> str:
@@ -206,13 +190,13 @@ def _name_table(path: KeyPath) -> str:
 #: Keys of each table, for hints on misplaced keys.
 PATROL_TABLES = DocumentTables(
     {
-        "": tuple(PatrolDocument.model_fields),
-        "patrol": tuple(PatrolTable.model_fields),
-        "releases": tuple(ReleasesTable.model_fields),
-        "budget": tuple(BudgetTable.model_fields),
-        "limits": tuple(LimitsTable.model_fields),
-        "backoff": tuple(BackOffTable.model_fields),
-        "entries": tuple(one.alias or name for name, one in EntryTable.model_fields.items()),
+        "": PatrolDocument,
+        "patrol": PatrolTable,
+        "releases": ReleasesTable,
+        "budget": BudgetTable,
+        "limits": LimitsTable,
+        "backoff": BackOffTable,
+        "entries": EntryTable,
     },
     _name_table,
 )
