@@ -15,10 +15,11 @@ from treehammer.analysis.alarms.alarm_events import reaches_severity
 from treehammer.analysis.alarms.alarm_levels import AlarmKind
 from treehammer.analysis.alarms.mail_channel import MailServer
 from treehammer.analysis.alarms.webhook_channel import Webhook
-from treehammer.config import Settings, split_recipients
+from treehammer.config import Settings
 from treehammer.durations import SECOND_US
 from treehammer.errors import DeliveryError
 from treehammer.private_files import read_secret_file
+from treehammer.setting_parsers import split_recipients
 from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, Recipient
 

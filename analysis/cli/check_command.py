@@ -20,11 +20,12 @@ from treehammer.analysis.alarms.alarm_levels import (
 from treehammer.analysis.alarms.monit_document import PRODUCER, build_monit_documents
 from treehammer.analysis.alarms.plugin_output import format_plugin_output
 from treehammer.analysis.alarms.remote_states import RemoteService
-from treehammer.config import Settings, is_allowed_address
+from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, StoreError, TreehammerError
 from treehammer.optional_packages import require_package
 from treehammer.sql.auth.access_keys import load_user_key
 from treehammer.sql.write.store import Store
+from treehammer.web_addresses import is_allowed_address
 
 PLUGIN, JSON, MONIT = "plugin", "json", "monit"
 #: Value of --service without an address.

@@ -5,18 +5,34 @@ Every value remembers its source, which ``treehammer config show`` prints.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.log_format import LOG_FORMATS, TEXT_FORMAT
+from treehammer.setting_parsers import (
+    RawValue,
+    SettingParser,
+    choice_parser,
+    integer_parser,
+    parse_boolean,
+    parse_database_url,
+    parse_networks,
+    parse_path,
+    parse_public_url,
+    parse_recipients,
+    parse_sender,
+    parse_server,
+    parse_service_url,
+    parse_webhook,
+    text_parser,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -25,188 +41,15 @@ ENVIRONMENT_PREFIX = "TREEHAMMER_"
 CONFIG_FILE = "treehammer.toml"
 PUBLIC, KEYS = "public", "keys"
 
-_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_RUCIO_NAME = text_parser("A-Za-z0-9._-", "letters, digits, '.', '_' and '-'")
+_PRINTABLE = text_parser(" -~", "printable ASCII characters")
 #: Characters of a path that a database URL takes unescaped.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/_.+-]+")
-_MAIL_ADDRESS = re.compile(r"[^\s@,=<>]+@[^\s@,=<>]+")
 
 
-@dataclass(frozen=True)
-class _RawValue:
-    """A setting's value as given, with the place to name in errors.
-
-    Attributes:
-        name: of the setting.
-        value: as it was read.
-        where: the file and key, the variable or the flag.
-        base: the folder that relative paths start from.
-    """
-
-    name: str
-    value: Any
-    where: str
-    base: Path
-
-    def error(self, expected: str, hint: str = "") -> ConfigError:
-        """Build the error for a value that is not ``expected``; it repeats the value."""
-        return self.secret_error(f"must be {expected}, not {self.value!r}", hint)
-
-    def secret_error(self, message: str, hint: str = "") -> ConfigError:
-        """Build an error that does not repeat the value, which may hold a password."""
-        return ConfigError(f"{self.name} {message}", where=self.where, hint=hint)
-
-
-#: Converts a value or raises ConfigError.
-_Parser = Callable[[_RawValue], Any]
-
-
-def _parse_path(raw: _RawValue) -> Path:
-    if not isinstance(raw.value, str | Path) or not str(raw.value):
-        raise raw.error("a path")
-    return (raw.base / Path(raw.value).expanduser()).resolve()
-
-
-def _integer(maximum: int | None = None) -> _Parser:
-    limit = f"from 1 to {maximum}" if maximum else "of at least 1"
-
-    def parse(raw: _RawValue) -> int:
-        try:
-            number = int(raw.value)
-        except (TypeError, ValueError, OverflowError):
-            number = 0
-        exact = not isinstance(raw.value, bool) and str(number) == str(raw.value).strip()
-        if not exact or number < 1 or (maximum and number > maximum):
-            raise raw.error(f"a whole number {limit}")
-        return number
-
-    return parse
-
-
-def _parse_boolean(raw: _RawValue) -> bool:
-    value = raw.value
-    parsed = value if isinstance(value, bool) else _BOOLEANS.get(str(value).strip().lower())
-    if parsed is None or not isinstance(value, bool | str):
-        raise raw.error("true or false")
-    return parsed
-
-
-def _text_of(characters: str, expected: str) -> _Parser:
-    def parse(raw: _RawValue) -> str:
-        if not isinstance(raw.value, str) or not re.fullmatch(f"[{characters}]*", raw.value):
-            raise raw.error(expected)
-        return raw.value
-
-    return parse
-
-
-def _choice_of(*words: str) -> _Parser:
-    def parse(raw: _RawValue) -> str:
-        if raw.value not in words:
-            raise raw.error(f"one of {', '.join(words)}")
-        return str(raw.value)
-
-    return parse
-
-
-def _parse_server(raw: _RawValue) -> str:
-    if raw.value == "":
-        return ""
-    parts = _split_server_url(f"http://{raw.value}")
-    if parts is None or parts.port is None or parts.netloc != raw.value or "@" in parts.netloc:
-        raise raw.error("HOST:PORT")
-    return str(raw.value)
-
-
-def _parse_webhook(raw: _RawValue) -> str:
-    if raw.value and not is_allowed_address(raw.value):
-        raise raw.secret_error("must begin with https://, or be an address of this machine")
-    return str(raw.value)
-
-
-def split_recipients(text: str) -> list[tuple[str, str]]:
-    """Split ``ADDRESS, SITE=ADDRESS, …`` into pairs of site ('' for all) and address."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    pairs = [word.rpartition("=") for word in words]
-    return [(site.strip(), address.strip()) for site, _, address in pairs]
-
-
-def _parse_recipients(raw: _RawValue) -> str:
-    if not isinstance(raw.value, str):
-        raise raw.error("mail addresses, comma separated")
-    for _, address in split_recipients(raw.value):
-        if not _MAIL_ADDRESS.fullmatch(address):
-            raise raw.error("mail addresses or SITE=ADDRESS, comma separated")
-    return raw.value
-
-
-def _parse_sender(raw: _RawValue) -> str:
-    if raw.value and not (isinstance(raw.value, str) and _MAIL_ADDRESS.fullmatch(raw.value)):
-        raise raw.error("a mail address")
-    return str(raw.value)
-
-
-def _parse_networks(raw: _RawValue) -> str:
-    try:
-        for part in str(raw.value).split(","):
-            ipaddress.ip_network(part.strip())
-    except ValueError as error:
-        raise raw.secret_error(
-            f"must be addresses or networks like 10.0.0.0/24 ({error})"
-        ) from error
-    return str(raw.value)
-
-
-def _parse_service_url(raw: _RawValue) -> str:
-    if raw.value == "":
-        return ""
-    parts = _split_server_url(raw.value)
-    if parts is None or parts.username is not None or parts.query or parts.fragment:
-        raise raw.secret_error("must be https://HOST:PORT, without a user and without '?'")
-    if parts.scheme == "http" and not is_loopback(str(parts.hostname)):
-        raise raw.secret_error(
-            f"must begin with https:// (tokens would travel to {parts.hostname} unencrypted)"
-        )
-    return str(raw.value).rstrip("/")
-
-
-def _parse_public_url(raw: _RawValue) -> str:
-    url = _parse_service_url(raw)
-    if url and urlsplit(url).path:
-        raise raw.error("https://HOST:PORT without a path")
-    return url
-
-
-def is_allowed_address(address: Any) -> bool:
-    """Return whether secrets may be sent to a URL: over TLS, or on this machine."""
-    parts = _split_server_url(address)
-    return parts is not None and (parts.scheme == "https" or is_loopback(str(parts.hostname)))
-
-
-def _split_server_url(value: Any) -> SplitResult | None:
-    """Split an HTTP URL; None where it is none, or names no host or port 0."""
-    try:
-        parts = urlsplit(value if isinstance(value, str) else "")
-        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port out of range
-        return None
-    return parts if named else None
-
-
-def _parse_database_url(raw: _RawValue) -> str:
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        make_url(raw.value)
-    except ArgumentError as error:
-        raise raw.secret_error(
-            "is not a URL that SQLAlchemy understands",
-            "Write it like sqlite:////folder/results.db or postgresql://user@host/name.",
-        ) from error
-    return str(raw.value)
-
-
-def _setting(parse: _Parser, help_text: str, default: Any = None, *, secret: bool = False) -> Any:
+def _setting(
+    parse: SettingParser, help_text: str, default: Any = None, *, secret: bool = False
+) -> Any:
     return field(default=default, repr=not secret, metadata={"parse": parse, "help": help_text})
 
 
@@ -215,187 +58,181 @@ def _xdg_folder(variable: str, fallback: str) -> Path:
     return (Path(base) if base else Path.home() / fallback) / "treehammer"
 
 
-_parse_rucio_name = _text_of("A-Za-z0-9._-", "letters, digits, '.', '_' and '-'")
-_parse_printable = _text_of(" -~", "printable ASCII characters")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings, resolved.  Paths are absolute."""
 
     cache_dir: Path = _setting(
-        _parse_path, "files that can be fetched or made again: ROOT releases, clones, datasets"
+        parse_path, "files that can be fetched or made again: ROOT releases, clones, datasets"
     )
-    data_dir: Path = _setting(_parse_path, "files to keep: results database, spool")
+    data_dir: Path = _setting(parse_path, "files to keep: results database, spool")
     database: str = _setting(
-        _parse_database_url,
+        parse_database_url,
         "SQLAlchemy URL of the results database; may hold a password",
         "",
         secret=True,
     )
     local_slots: int = _setting(
-        _integer(), "jobs that run on this machine at once; 1 measures undisturbed", 1
+        integer_parser(), "jobs that run on this machine at once; 1 measures undisturbed", 1
     )
     sources_dir: Path | None = _setting(
-        _parse_path, "files from other sources that merged datasets are made from"
+        parse_path, "files from other sources that merged datasets are made from"
     )
     sites_file: Path | None = _setting(
-        _parse_path, "sites in addition to this machine, with doors and pools (sites.toml)"
+        parse_path, "sites in addition to this machine, with doors and pools (sites.toml)"
     )
     status_rules: Path | None = _setting(
-        _parse_path, "rules for the states of sites [default: the shipped ones]"
+        parse_path, "rules for the states of sites [default: the shipped ones]"
     )
     control_release: str = _setting(
-        _text_of("!-~", "letters, digits and punctuation"),
+        text_parser("!-~", "letters, digits and punctuation"),
         "changes: ROOT release to which the others are related over time "
         "[default: the one that shares most jobs with others]",
         "",
     )
     rucio_config: Path | None = _setting(
-        _parse_path, "rucio.cfg of the client [default: Rucio's own search]"
+        parse_path, "rucio.cfg of the client [default: Rucio's own search]"
     )
-    rucio_account: str = _setting(
-        _parse_rucio_name, "Rucio account [default: the one in rucio.cfg]", ""
-    )
+    rucio_account: str = _setting(_RUCIO_NAME, "Rucio account [default: the one in rucio.cfg]", "")
     rucio_scope: str = _setting(
-        _parse_rucio_name,
+        _RUCIO_NAME,
         "Rucio scope of datasets [default: user.ACCOUNT, or the account's only one]",
         "",
     )
     service_url: str = _setting(
-        _parse_service_url,
+        parse_service_url,
         "results service that jobs report to, https://HOST:PORT "
         "[default: none; results return with the jobs only]",
         "",
     )
     service_ca_file: Path | None = _setting(
-        _parse_path, "CA certificates for the service's certificate [default: the node's own]"
+        parse_path, "CA certificates for the service's certificate [default: the node's own]"
     )
     service_token_file: Path | None = _setting(
-        _parse_path,
+        parse_path,
         "file with your key to the service [default: environment TREEHAMMER_SERVICE_TOKEN]",
     )
     service_key_file: Path | None = _setting(
-        _parse_path, "serve: the service's master key [default: service.key in data_dir]"
+        parse_path, "serve: the service's master key [default: service.key in data_dir]"
     )
     serve_host: str = _setting(
-        _text_of("A-Za-z0-9._:-", "letters, digits, '.', '_', '-' and ':'"),
+        text_parser("A-Za-z0-9._:-", "letters, digits, '.', '_', '-' and ':'"),
         "serve: address to listen at; 0.0.0.0 for all addresses",
         "127.0.0.1",
     )
-    serve_port: int = _setting(_integer(65535), "serve: port to listen at", 8443)
-    serve_certificate: Path | None = _setting(_parse_path, "serve: certificate with its chain, PEM")
+    serve_port: int = _setting(integer_parser(65535), "serve: port to listen at", 8443)
+    serve_certificate: Path | None = _setting(parse_path, "serve: certificate with its chain, PEM")
     serve_certificate_key: Path | None = _setting(
-        _parse_path, "serve: private key of the certificate, PEM, no passphrase"
+        parse_path, "serve: private key of the certificate, PEM, no passphrase"
     )
     serve_behind_proxy: bool = _setting(
-        _parse_boolean, "serve: no certificate, because TLS terminates in a proxy", False
+        parse_boolean, "serve: no certificate, because TLS terminates in a proxy", False
     )
     serve_read_access: str = _setting(
-        _choice_of(PUBLIC, KEYS),
+        choice_parser(PUBLIC, KEYS),
         "serve: 'public' lets everybody read results, 'keys' requires a key with the role read",
         KEYS,
     )
     serve_user_header: str = _setting(
-        _text_of("A-Za-z0-9-", "letters, digits and '-'"),
+        text_parser("A-Za-z0-9-", "letters, digits and '-'"),
         "serve: header in which the proxy names the authenticated user, e.g. X-Remote-User "
         "[default: none]",
         "",
     )
     serve_trusted_proxies: str = _setting(
-        _parse_networks,
+        parse_networks,
         "serve: addresses or networks of trusted proxies, comma separated",
         "127.0.0.1,::1",
     )
     serve_url: str = _setting(
-        _parse_public_url,
+        parse_public_url,
         "serve: public address of the pages, https://HOST:PORT, which sign-in by OpenID needs "
         "[default: none]",
         "",
     )
     serve_oidc_issuer: str = _setting(
-        _parse_service_url, "serve: OpenID provider that people sign in with [default: none]", ""
+        parse_service_url, "serve: OpenID provider that people sign in with [default: none]", ""
     )
     serve_oidc_client_id: str = _setting(
-        _parse_printable, "serve: this service's client id at the provider", ""
+        _PRINTABLE, "serve: this service's client id at the provider", ""
     )
     serve_oidc_client_secret_file: Path | None = _setting(
-        _parse_path, "serve: file with the client secret [default: none, a public client]"
+        parse_path, "serve: file with the client secret [default: none, a public client]"
     )
     serve_oidc_scopes: str = _setting(
-        _parse_printable,
+        _PRINTABLE,
         "serve: scopes requested from the provider",
         "openid profile email",
     )
     serve_oidc_group_claim: str = _setting(
-        _parse_printable, "serve: claim with a person's groups", "groups"
+        _PRINTABLE, "serve: claim with a person's groups", "groups"
     )
     serve_oidc_roles: str = _setting(
-        _parse_printable,
+        _PRINTABLE,
         "serve: roles of the provider's groups, GROUP=ROLE, comma separated; * is everybody",
         "",
     )
     serve_oidc_ca_file: Path | None = _setting(
-        _parse_path, "serve: CA certificates for the provider [default: the system's]"
+        parse_path, "serve: CA certificates for the provider [default: the system's]"
     )
     serve_max_connections: int = _setting(
-        _integer(1_000_000), "serve: open connections of all clients", 2000
+        integer_parser(1_000_000), "serve: open connections of all clients", 2000
     )
     serve_max_connections_per_address: int = _setting(
-        _integer(1_000_000),
+        integer_parser(1_000_000),
         "serve: open connections of one address, and its requests in progress behind a proxy",
         250,
     )
     serve_requests_per_second: int = _setting(
-        _integer(1_000_000),
+        integer_parser(1_000_000),
         "serve: requests per second of one address, and uploads of one key; ten seconds' worth "
         "may come at once",
         300,
     )
     serve_query_seconds: int = _setting(
-        _integer(86_400), "serve: seconds after which the queries of a page are cancelled", 60
+        integer_parser(86_400), "serve: seconds after which the queries of a page are cancelled", 60
     )
     log_format: str = _setting(
-        _choice_of(*LOG_FORMATS),
+        choice_parser(*LOG_FORMATS),
         "serve, patrol run: lines of the log, text for people or json for programs",
         TEXT_FORMAT,
     )
     alarm_minimum: str = _setting(
-        _choice_of("warning", "critical"),
+        choice_parser("warning", "critical"),
         "alarms: least severity of events that messages are sent about",
         "warning",
     )
     alarm_webhook_url: str = _setting(
-        _parse_webhook,
+        parse_webhook,
         "alarms: address that messages are posted to [default: none]",
         "",
         secret=True,
     )
     alarm_webhook_secret_file: Path | None = _setting(
-        _parse_path, "alarms: file with the secret that signs posted messages [default: unsigned]"
+        parse_path, "alarms: file with the secret that signs posted messages [default: unsigned]"
     )
     alarm_recipients: str = _setting(
-        _parse_recipients,
+        parse_recipients,
         "alarms: recipients of mail, comma separated; SITE=ADDRESS for one site's events only "
         "[default: none]",
         "",
     )
     alarm_sender: str = _setting(
-        _parse_sender, "alarms: sender of mail [default: treehammer@HOST]", ""
+        parse_sender, "alarms: sender of mail [default: treehammer@HOST]", ""
     )
     alarm_smtp_server: str = _setting(
-        _parse_server, "alarms: mail server, HOST:PORT", "localhost:25"
+        parse_server, "alarms: mail server, HOST:PORT", "localhost:25"
     )
     alarm_smtp_tls: str = _setting(
-        _choice_of("none", "starttls", "tls"), "alarms: encryption to the mail server", "none"
+        choice_parser("none", "starttls", "tls"), "alarms: encryption to the mail server", "none"
     )
     alarm_smtp_user: str = _setting(
-        _parse_printable,
+        _PRINTABLE,
         "alarms: user at the mail server [default: no login]",
         "",
     )
     alarm_smtp_password_file: Path | None = _setting(
-        _parse_path, "alarms: file with the password at the mail server"
+        parse_path, "alarms: file with the password at the mail server"
     )
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -465,7 +302,7 @@ SETTING_HELP: Mapping[str, str] = {name: f.metadata["help"] for name, f in _FIEL
 SETTING_NAMES: tuple[str, ...] = tuple(_FIELDS)
 
 
-def _parse_value(raw: _RawValue) -> Any:
+def _parse_value(raw: RawValue) -> Any:
     return _FIELDS[raw.name].metadata["parse"](raw)
 
 
@@ -488,16 +325,6 @@ def _read_config_file(path: Path) -> dict[str, Any]:
                 hint=f"{suggest_word(key, SETTING_NAMES)}Known keys: {', '.join(SETTING_NAMES)}.",
             )
     return document
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address or name belongs to this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _current_folder() -> Path:
@@ -551,29 +378,27 @@ def load_settings(
     return Settings(**values, sources=sources)
 
 
-def _file_values(path: Path, required: bool) -> Iterator[tuple[_RawValue, str]]:
+def _file_values(path: Path, required: bool) -> Iterator[tuple[RawValue, str]]:
     if required or path.is_file():
         for name, value in _read_config_file(path).items():
-            yield _RawValue(name, value, f"{path}: {name}", path.resolve().parent), str(path)
+            yield RawValue(name, value, f"{path}: {name}", path.resolve().parent), str(path)
 
 
-def _environment_values(
-    environ: Mapping[str, str], folder: Path
-) -> Iterator[tuple[_RawValue, str]]:
+def _environment_values(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[RawValue, str]]:
     for name in SETTING_NAMES:
         variable = ENVIRONMENT_PREFIX + name.upper()
         if variable in environ:
             value = environ[variable]
-            yield _RawValue(name, value, variable, folder), f"environment ({variable})"
+            yield RawValue(name, value, variable, folder), f"environment ({variable})"
 
 
 def _flag_values(
     flags: Mapping[str, Any], folder: Path, *, prefix: str = ""
-) -> Iterator[tuple[_RawValue, str]]:
+) -> Iterator[tuple[RawValue, str]]:
     for name, value in flags.items():
         if value is not None:
             option = "--" + name.removeprefix(prefix).replace("_", "-")
-            yield _RawValue(name, value, option, folder), f"flag ({option})"
+            yield RawValue(name, value, option, folder), f"flag ({option})"
 
 
 def sqlite_url(folder: Path) -> str:

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from treehammer import log_format
-from treehammer.config import PUBLIC, Settings, is_loopback
+from treehammer.config import PUBLIC, Settings
 from treehammer.errors import ConfigError
 from treehammer.private_files import is_private
 from treehammer.sql.auth.master_key_file import load_master_keys
@@ -40,6 +40,7 @@ from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
 from treehammer.web.service.security_headers import security_headers
 from treehammer.web.service.tls import ServerCertificate
 from treehammer.web.service.tls_listener import TlsListener
+from treehammer.web_addresses import is_loopback
 
 _LOG = logging.getLogger("treehammer.service")
 

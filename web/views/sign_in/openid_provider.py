@@ -16,9 +16,9 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from treehammer.config import is_allowed_address
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 from treehammer.web.views.sign_in.openid_settings import OpenIdSettings
+from treehammer.web_addresses import is_allowed_address
 
 _LOG = logging.getLogger("treehammer.service")
 

@@ -1,0 +1,190 @@
+"""Parsers of settings: each converts a value as given, or raises ConfigError."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from treehammer.errors import ConfigError
+from treehammer.web_addresses import is_allowed_address, is_loopback, split_http_url
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_MAIL_ADDRESS = re.compile(r"[^\s@,=<>]+@[^\s@,=<>]+")
+
+
+@dataclass(frozen=True)
+class RawValue:
+    """A setting's value as given, with the place to name in errors.
+
+    Attributes:
+        name: of the setting.
+        value: as it was read.
+        where: the file and key, the variable or the flag.
+        base: the folder that relative paths start from.
+    """
+
+    name: str
+    value: Any
+    where: str
+    base: Path
+
+    def error(self, expected: str, hint: str = "") -> ConfigError:
+        """Build the error for a value that is not ``expected``; it repeats the value."""
+        return self.secret_error(f"must be {expected}, not {self.value!r}", hint)
+
+    def secret_error(self, message: str, hint: str = "") -> ConfigError:
+        """Build an error that does not repeat the value, which may hold a password."""
+        return ConfigError(f"{self.name} {message}", where=self.where, hint=hint)
+
+
+SettingParser = Callable[[RawValue], Any]
+
+
+def parse_path(raw: RawValue) -> Path:
+    """Parse a path."""
+    if not isinstance(raw.value, str | Path) or not str(raw.value):
+        raise raw.error("a path")
+    return (raw.base / Path(raw.value).expanduser()).resolve()
+
+
+def integer_parser(maximum: int | None = None) -> SettingParser:
+    """Return a parser for whole numbers from 1."""
+    limit = f"from 1 to {maximum}" if maximum else "of at least 1"
+
+    def parse(raw: RawValue) -> int:
+        try:
+            number = int(raw.value)
+        except (TypeError, ValueError, OverflowError):
+            number = 0
+        exact = not isinstance(raw.value, bool) and str(number) == str(raw.value).strip()
+        if not exact or number < 1 or (maximum and number > maximum):
+            raise raw.error(f"a whole number {limit}")
+        return number
+
+    return parse
+
+
+def parse_boolean(raw: RawValue) -> bool:
+    """Parse true or false."""
+    value = raw.value
+    parsed = value if isinstance(value, bool) else _BOOLEANS.get(str(value).strip().lower())
+    if parsed is None or not isinstance(value, bool | str):
+        raise raw.error("true or false")
+    return parsed
+
+
+def text_parser(characters: str, expected: str) -> SettingParser:
+    """Return a parser for text of certain characters, written as in a regular expression."""
+
+    def parse(raw: RawValue) -> str:
+        if not isinstance(raw.value, str) or not re.fullmatch(f"[{characters}]*", raw.value):
+            raise raw.error(expected)
+        return raw.value
+
+    return parse
+
+
+def choice_parser(*words: str) -> SettingParser:
+    """Return a parser for one of several words."""
+
+    def parse(raw: RawValue) -> str:
+        if raw.value not in words:
+            raise raw.error(f"one of {', '.join(words)}")
+        return str(raw.value)
+
+    return parse
+
+
+def parse_server(raw: RawValue) -> str:
+    """Parse HOST:PORT or ''."""
+    if raw.value == "":
+        return ""
+    parts = split_http_url(f"http://{raw.value}")
+    if parts is None or parts.port is None or parts.netloc != raw.value or "@" in parts.netloc:
+        raise raw.error("HOST:PORT")
+    return str(raw.value)
+
+
+def parse_webhook(raw: RawValue) -> str:
+    """Parse an address that secrets may be sent to, or ''."""
+    if raw.value and not is_allowed_address(raw.value):
+        raise raw.secret_error("must begin with https://, or be an address of this machine")
+    return str(raw.value)
+
+
+def split_recipients(text: str) -> list[tuple[str, str]]:
+    """Split ``ADDRESS, SITE=ADDRESS, …`` into pairs of site ('' for all) and address."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    pairs = [word.rpartition("=") for word in words]
+    return [(site.strip(), address.strip()) for site, _, address in pairs]
+
+
+def parse_recipients(raw: RawValue) -> str:
+    """Parse text that :func:`split_recipients` splits."""
+    if not isinstance(raw.value, str):
+        raise raw.error("mail addresses, comma separated")
+    for _, address in split_recipients(raw.value):
+        if not _MAIL_ADDRESS.fullmatch(address):
+            raise raw.error("mail addresses or SITE=ADDRESS, comma separated")
+    return raw.value
+
+
+def parse_sender(raw: RawValue) -> str:
+    """Parse a mail address or ''."""
+    if raw.value and not (isinstance(raw.value, str) and _MAIL_ADDRESS.fullmatch(raw.value)):
+        raise raw.error("a mail address")
+    return str(raw.value)
+
+
+def parse_networks(raw: RawValue) -> str:
+    """Parse IP addresses and networks, comma separated."""
+    try:
+        for part in str(raw.value).split(","):
+            ipaddress.ip_network(part.strip())
+    except ValueError as error:
+        raise raw.secret_error(
+            f"must be addresses or networks like 10.0.0.0/24 ({error})"
+        ) from error
+    return str(raw.value)
+
+
+def parse_service_url(raw: RawValue) -> str:
+    """Parse the address of a web service without a user and a query, or ''."""
+    if raw.value == "":
+        return ""
+    parts = split_http_url(raw.value)
+    if parts is None or parts.username is not None or parts.query or parts.fragment:
+        raise raw.secret_error("must be https://HOST:PORT, without a user and without '?'")
+    if parts.scheme == "http" and not is_loopback(str(parts.hostname)):
+        raise raw.secret_error(
+            f"must begin with https:// (tokens would travel to {parts.hostname} unencrypted)"
+        )
+    return str(raw.value).rstrip("/")
+
+
+def parse_public_url(raw: RawValue) -> str:
+    """Parse the address of a web service without a path, or ''."""
+    url = parse_service_url(raw)
+    if url and urlsplit(url).path:
+        raise raw.error("https://HOST:PORT without a path")
+    return url
+
+
+def parse_database_url(raw: RawValue) -> str:
+    """Parse a URL of SQLAlchemy."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        make_url(raw.value)
+    except ArgumentError as error:
+        raise raw.secret_error(
+            "is not a URL that SQLAlchemy understands",
+            "Write it like sqlite:////folder/results.db or postgresql://user@host/name.",
+        ) from error
+    return str(raw.value)
