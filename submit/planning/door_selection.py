@@ -1,0 +1,141 @@
+"""The doors through which the jobs of a plan can read, and notes about the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.storage_schemes import READ, find_limit
+from treehammer.errors import NothingToDoError
+from treehammer.hctests.matrix.definition import DOOR_AXIS, TestDefinition
+from treehammer.submit.planning.job_sequence import JobSequence
+from treehammer.submit.replicas.rucio_placement import RucioPlacement
+from treehammer.submit.sites.site_model import Door, DoorAccess, Site
+
+#: A site that runs jobs, and a site whose storage they read.
+SitePair = tuple[Site, Site]
+
+
+def pair_sites(sites: Iterable[Site], from_sites: Sequence[Site] = ()) -> tuple[SitePair, ...]:
+    """Pair each site that runs jobs with the sites whose storage they read.
+
+    Args:
+        sites: sites whose storage is read.
+        from_sites: sites that run the jobs, each of which reads every storage site; by default
+            each site reads its own storage.
+    """
+    return tuple((site, storage) for storage in sites for site in from_sites or [storage])
+
+
+def select_doors(
+    definition: TestDefinition, site_pairs: Sequence[SitePair]
+) -> tuple[tuple[DoorAccess, ...], list[str]]:
+    """Select the doors that a test reads, with a note for each missing one."""
+    accesses = tuple(
+        DoorAccess(site, storage, door)
+        for site, storage in site_pairs
+        for door in _select_site_doors(definition, storage, site)
+    )
+    names = definition.axis_values(DOOR_AXIS) if DOOR_AXIS in definition.axes else ()
+    missing = [
+        f"Site {storage.name} has no door {name!r} "
+        f"(known: {', '.join(door.name for door in storage.doors)})."
+        for _, storage in site_pairs
+        for name in names
+        if not storage.find_door(name)
+    ]
+    paths = [
+        f"Door {access.door.name} of site {access.storage.name} is a path, which the nodes of "
+        f"site {access.site.name} may not have."
+        for access in accesses
+        if access.is_remote and access.door.is_path
+    ]
+    return accesses, list(dict.fromkeys([*missing, *paths]))
+
+
+def _select_site_doors(definition: TestDefinition, site: Site, reader: Site) -> Sequence[Door]:
+    """Return the site's doors that the test names, or a default.
+
+    The default is the first door, for jobs of another site the first that is not a path.
+    """
+    if DOOR_AXIS not in definition.axes:
+        doors = site.doors if site == reader else sorted(site.doors, key=lambda door: door.is_path)
+        return doors[:1]
+    named = map(site.find_door, definition.axis_values(DOOR_AXIS))
+    return [door for door in named if door]
+
+
+def select_jobs(
+    jobs: JobSequence, pairs: Sequence[SitePair], *, has_credential: bool
+) -> tuple[JobSequence, list[str]]:
+    """Select the doors that jobs can read through, with a note for each reason against one.
+
+    Raises:
+        NothingToDoError: there is none.
+    """
+    definition, placement = jobs.planner.pinned.definition, jobs.planner.placement
+    accesses, notes = select_doors(definition, pairs)
+    notes += _missing_replica_notes(accesses, definition.dataset_names, placement)
+    jobs = jobs.read_through(access for access in accesses if jobs.groups_at(access))
+    jobs, lone_door_notes = _drop_lone_doors(jobs)
+    notes += lone_door_notes
+    notes += _reading_limit_notes(jobs, has_credential=has_credential)
+    if not jobs.accesses:
+        raise NothingToDoError(
+            "no variant of this test can run at these sites",
+            where=definition.name,
+            hint=" ".join(notes) or "See `treehammer tests show`.",
+        )
+    return jobs, notes
+
+
+def _drop_lone_doors(jobs: JobSequence) -> tuple[JobSequence, list[str]]:
+    """Drop bundled doors that are alone at their site, with a note for each."""
+    if not jobs.planner.pinned.definition.bundles_doors:
+        return jobs, []
+    kept: list[DoorAccess] = []
+    notes = []
+    for accesses in jobs.shared_accesses:
+        if any(len(group.variants) > 1 for group in jobs.groups_at(*accesses)):
+            kept += accesses
+        else:
+            notes.append(
+                f"Site {accesses[0].storage.name} is skipped: door {accesses[0].door.name} has no "
+                "other one to be compared with."
+            )
+    return jobs.read_through(kept), notes
+
+
+def _missing_replica_notes(
+    accesses: Iterable[DoorAccess], datasets: Sequence[str], placement: RucioPlacement
+) -> Iterator[str]:
+    for access, dataset in product(accesses, datasets):
+        if reason := placement.lacking.get((*access.key, dataset)):
+            skipped = f" for {dataset}" if len(datasets) > 1 else ""
+            yield (
+                f"Door {access.door.name} of site {access.storage.name} is skipped{skipped}, no good "
+                f"replica: {reason}."
+            )
+
+
+def _reading_limit_notes(jobs: JobSequence, *, has_credential: bool) -> Iterable[str]:
+    """Note each door that a ROOT is known not to read: its measurements end as not supported."""
+    notes: dict[str, None] = {}
+    for access, software in _list_direct_readers(jobs):
+        reason = find_limit(READ, access.door.prefix, software, has_credential=has_credential)
+        if reason:
+            notes[f"Door {access.door.name} of site {access.storage.name}: {reason}"] = None
+    return notes
+
+
+def _list_direct_readers(jobs: JobSequence) -> Iterator[tuple[DoorAccess, SoftwareRequest]]:
+    """Yield each door with the software that reads it directly; none for a test with uproot."""
+    planner = jobs.planner
+    if "uproot" in planner.pinned.definition.imports:
+        return
+    for access in jobs.accesses:
+        for group in jobs.groups_at(access):
+            for variant in group.variants:
+                if variant["access"] == "direct":
+                    yield access, planner.software_for(access.site, str(variant["root"]))
