@@ -20,7 +20,7 @@ from treehammer.durations import SECOND_US
 from treehammer.errors import DeliveryError
 from treehammer.private_files import read_secret_file
 from treehammer.setting_parsers import split_recipients
-from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
+from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, Recipient
 
 MAIL, WEBHOOK = "mail", "webhook"

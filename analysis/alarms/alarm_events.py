@@ -12,7 +12,7 @@ from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_terms import Attribution, ChangeState
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
-from treehammer.sql.core.rows import AlarmEvent, AnnouncedState, ChangePointRow, ReleaseCheck
+from treehammer.sql.core.watch_rows import AlarmEvent, AnnouncedState, ChangePointRow, ReleaseCheck
 from treehammer.sql.watch.alarm_outbox import AlarmChange, hash_identity
 
 #: Kinds of events.

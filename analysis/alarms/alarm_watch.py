@@ -19,7 +19,7 @@ from treehammer.analysis.alarms.regression_watch import watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.analysis.status.status_rules import StatusRules
 from treehammer.analysis.status.status_update import update_states
-from treehammer.sql.core.rows import AlarmEvent
+from treehammer.sql.core.watch_rows import AlarmEvent
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.watch.release_checks import ReleaseCheckTable

@@ -11,7 +11,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
 
 from treehammer.errors import DeliveryError
-from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
+from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
 
 #: Seconds for each step of the conversation with the server.
 TIMEOUT_S = 30.0

@@ -40,7 +40,8 @@ from treehammer.analysis.samples.headline_rows import load_headline_rows
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
 from treehammer.errors import NothingToDoError
-from treehammer.sql.core.rows import ReleaseCheck, VerdictRow
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.read.campaign_queries import fetch_campaign
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.watch.alarm_outbox import hash_identity

@@ -16,7 +16,7 @@ from treehammer.analysis.alarms.alarm_levels import (
 )
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.analysis.samples.sample import natural_sort_key
-from treehammer.sql.core.rows import ReleaseCheck
+from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 

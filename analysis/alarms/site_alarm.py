@@ -19,7 +19,7 @@ from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
 from treehammer.analysis.status.status_rules import ShareRule, duration_us
 from treehammer.durations import SECOND_US
-from treehammer.sql.core.rows import StatusChangeRow
+from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import state_history

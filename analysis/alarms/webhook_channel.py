@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from treehammer.errors import DeliveryError
-from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
+from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
 from treehammer.version import __version__
 
 TIMEOUT_S = 30.0

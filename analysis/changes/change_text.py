@@ -9,7 +9,7 @@ from typing import Any
 from treehammer.analysis.changes.change_terms import Attribution, ChangeState, SeriesKind
 from treehammer.analysis.comparison.wording.verdict_text import format_effect, title_metric
 from treehammer.collectors.record.day_numbers import number_to_day
-from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.core.watch_rows import ChangePointRow
 
 #: Attribution -> its wording; ``{}`` is the subject.
 _SUBJECTS: Mapping[str, str] = {

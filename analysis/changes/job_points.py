@@ -30,7 +30,7 @@ from treehammer.analysis.samples.sample import (
 )
 from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.hctests.matrix.identity import RELEASE_AXIS
-from treehammer.sql.core.rows import WatchedDayRow, WatchedSeriesRow
+from treehammer.sql.core.watch_rows import WatchedDayRow, WatchedSeriesRow
 
 #: Columns of a measurement that points are made of.
 POINT_COLUMNS = (

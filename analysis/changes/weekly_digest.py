@@ -16,7 +16,7 @@ from treehammer.analysis.changes.change_text import (
     name_subject,
 )
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
-from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.core.watch_rows import ChangePointRow
 
 #: Lines of a section; the rest is counted.
 MAX_LINES = 12

@@ -14,7 +14,7 @@ from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.config import Settings
-from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read.overview_queries import (
     JOB_SITE,
     STORAGE_SITE,

@@ -13,7 +13,7 @@ from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.config import Settings
 from treehammer.errors import ExitCode
-from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
+from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store
 from treehammer.terminal import OutputColumn, on_interrupt, output_options, print_rows

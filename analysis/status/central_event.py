@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.status_rules import CentralTable, duration_us
-from treehammer.sql.core.rows import StatusChangeRow
+from treehammer.sql.core.watch_rows import StatusChangeRow
 
 
 @dataclass

@@ -12,7 +12,7 @@ from treehammer.analysis.status.central_event import CentralEvent
 from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange
 from treehammer.analysis.status.site_state import SiteState, find_worst_state
 from treehammer.analysis.status.status_rules import StatusRules
-from treehammer.sql.core.rows import DowntimeRow, OverrideRow, StatusChangeRow
+from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, StatusChangeRow
 from treehammer.sql.watch.state_history import CENTRAL
 
 

@@ -21,7 +21,7 @@ from treehammer.analysis.status.state_timeline import Subject, SubjectInput, bui
 from treehammer.analysis.status.status_rules import OperationsRule, StatusRules
 from treehammer.analysis.status.storage_status import judge_storage_days
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.sql.core.rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
+from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history

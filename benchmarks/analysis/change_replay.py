@@ -53,7 +53,7 @@ from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
-from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.write.store import Store
 

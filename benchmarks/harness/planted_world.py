@@ -24,8 +24,8 @@ from treehammer.analysis.status.status_update import update_states
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.core.rows import ChangePointRow
 from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch import change_points
 from treehammer.sql.write.store import Store
 

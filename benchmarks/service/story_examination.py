@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from treehammer.analysis.alarms.release_state import CheckState
-from treehammer.sql.core.rows import ReleaseCheck, StatusChangeRow
+from treehammer.durations import SECOND_US
+from treehammer.sql.core.watch_rows import ReleaseCheck, StatusChangeRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_report import fetch_report
@@ -25,7 +26,6 @@ EXPECTED_STATES: Mapping[str, Sequence[tuple[str, str, str]]] = {
     SLOWED: (("slow", "warning", "storage slowed"), ("restore", "ok", "full speed again")),
 }
 _KIND_NAMES = dict(zip(SUBJECT_KINDS, ("jobs", "storage"), strict=True))
-_US = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -143,15 +143,17 @@ class StoryExamination:
         reason: str = "",
     ) -> StoryRow:
         planted_us = self._planted[event]
-        delays = (
-            None if us is None else round((us - planted_us) / _US, 1)
-            for us in (since_us, decided_us)
-        )
+
+        def delay(time_us: int | None) -> float | None:
+            return None if time_us is None else round((time_us - planted_us) / SECOND_US, 1)
+
         minute = round(self._minute(planted_us), 2)
-        return StoryRow(minute, title, expected, verdict, *delays, reason)
+        return StoryRow(
+            minute, title, expected, verdict, delay(since_us), delay(decided_us), reason
+        )
 
     def _minute(self, time_us: int) -> float:
-        return (time_us - self._planted["begin"]) / _US / 60
+        return (time_us - self._planted["begin"]) / SECOND_US / 60
 
     def _find_version_mark(self) -> StoryRow:
         """Find the first measurement with the version to which the server was upgraded."""
@@ -160,12 +162,12 @@ class StoryExamination:
         rows = [tuple(row.values()) for row in self._store.measurements(chosen, columns)]
         rows.sort(key=lambda row: int(str(row[0])))
         versions = list(dict.fromkeys(version for *_, version in rows))
-        verdict, times = "none", list[int]()
-        if len(versions) == 2:
-            *first, _ = next(row for row in rows if row[-1] == versions[-1])
-            verdict, times = "mark", [int(str(one)) for one in first]
         title, reason = f"{UPGRADED}: server upgraded", " -> ".join(map(str, versions))
-        return self._make_row("upgrade", title, "mark", verdict, *(times or (None, None)), reason)
+        if len(versions) != 2:
+            return self._make_row("upgrade", title, "mark", "none", reason=reason)
+        started, ended, _ = next(row for row in rows if row[-1] == versions[-1])
+        times = int(str(started)), int(str(ended))
+        return self._make_row("upgrade", title, "mark", "mark", *times, reason)
 
     def _follow_regression(self) -> list[StoryRow]:
         """Follow the slower commit: suspected, confirmed by the patrol's rerun, announced."""

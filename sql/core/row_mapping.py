@@ -1,9 +1,10 @@
-"""Mapping between dataclasses of :mod:`treehammer.sql.core.rows` and rows of their tables."""
+"""Mapping between dataclasses of ``rows`` and ``watch_rows`` and rows of their tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from itertools import islice
 from typing import Any, TypeVar, get_type_hints
 
@@ -17,19 +18,20 @@ Row = TypeVar("Row", bound=StoredRow)
 Id = TypeVar("Id", str, int)
 #: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
-#: Row class -> its fields, each with a flag for text.
-_FIELDS = {
-    kind: tuple((name, hint is str) for name, hint in get_type_hints(kind).items())
-    for kind in StoredRow.__subclasses__()
-}
+
+
+@cache
+def _list_fields(kind: Callable[..., StoredRow]) -> list[tuple[str, bool]]:
+    """List the fields of a row class, each with a flag for text."""
+    return [(name, hint is str) for name, hint in get_type_hints(kind).items()]
 
 
 def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
     """Fetch the rows of a query as dataclasses; unknown text becomes ''."""
     # By position rather than by name, which is faster for ten thousand rows.
     place = {name: index for index, name in enumerate(query.selected_columns.keys())}
-    plan = [(place[name], text) for name, text in _FIELDS[kind]]
     build: Callable[..., Row] = kind
+    plan = [(place[name], text) for name, text in _list_fields(build)]
     return [
         build(*["" if (value := row[index]) is None and text else value for index, text in plan])
         for row in connection.execute(query).all()

@@ -3,7 +3,7 @@
 Every entry of the metric catalogue has one column: in the measurement table or in the table of its
 dimension (:mod:`treehammer.sql.core.dimensions`). Lists of passes share the column ``passes``
 (:mod:`treehammer.sql.core.packing`). Most other tables have a row class in
-:mod:`treehammer.sql.core.rows`, whose fields are their columns. SQLite, PostgreSQL and Oracle can hold the same rows: names
+:mod:`treehammer.sql.core.rows` or :mod:`treehammer.sql.core.watch_rows`, whose fields are their columns. SQLite, PostgreSQL and Oracle can hold the same rows: names
 have at most 30 characters, times are whole microseconds since 1970 UTC, and empty text is NULL, as
 on Oracle. Tests run on SQLite, on PostgreSQL and on a substitute for Oracle; see docs/databases.md.
 """
@@ -30,32 +30,34 @@ from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
 from treehammer.sql.core.rows import (
     REQUIRED,
     AccessKeyRow,
-    AlarmEvent,
-    AlarmMessage,
-    AnnouncedState,
     AttemptRow,
     AuditRow,
     CampaignOwnerRow,
     CampaignRow,
-    ChangePointRow,
-    DowntimeRow,
     ExtraRow,
     InstructionRow,
     JobRow,
-    OverrideRow,
     PairRow,
+    ReceiptRow,
+    ReplicaRow,
+    StoredRow,
+    VerdictRow,
+)
+from treehammer.sql.core.watch_rows import (
+    AlarmEvent,
+    AlarmMessage,
+    AnnouncedState,
+    ChangePointRow,
+    DowntimeRow,
+    OverrideRow,
     PatrolChargeRow,
     PatrolEntryRow,
     PatrolLeaseRow,
     PatrolSiteRow,
     PatrolStartRow,
-    ReceiptRow,
     ReleaseCheck,
-    ReplicaRow,
     RuleSetRow,
     StatusChangeRow,
-    StoredRow,
-    VerdictRow,
     WatchedDayRow,
     WatchedSeriesRow,
 )

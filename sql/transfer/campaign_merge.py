@@ -13,13 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from treehammer.collectors.job_state import FINAL_JOB_STATES
-from treehammer.sql.core.rows import (
-    AttemptRow,
-    CampaignRow,
-    InstructionRow,
-    JobRow,
-    ReplicaRow,
-)
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, InstructionRow, JobRow, ReplicaRow
 from treehammer.sql.transfer.companion_tables import parse_rows
 from treehammer.sql.transfer.file_readers import MeasurementFile
 from treehammer.sql.write.store import Store

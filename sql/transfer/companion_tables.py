@@ -21,13 +21,7 @@ from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.arrow.arrow_schema import build_field
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
-from treehammer.sql.core.rows import (
-    AttemptRow,
-    CampaignRow,
-    InstructionRow,
-    JobRow,
-    ReplicaRow,
-)
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, InstructionRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.write.store import Store
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.sql.core.rows import PatrolChargeRow
 from treehammer.sql.core.schema import patrol_charge
+from treehammer.sql.core.watch_rows import PatrolChargeRow
 
 US_PER_DAY = 86_400_000_000
 

@@ -30,7 +30,7 @@ from treehammer.sql.core.row_mapping import (
     split_ids,
     upsert_rows,
 )
-from treehammer.sql.core.rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.watch.patrol_budget import SiteLimits, find_exhausted_sites, utc_day
 from treehammer.sql.watch.patrol_lease import LeaseLostError, PatrolLease
 from treehammer.sql.write.store import Store

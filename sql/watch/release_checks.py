@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from treehammer.collectors.job_state import FINAL_JOB_STATES
 from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows
-from treehammer.sql.core.rows import ReleaseCheck
 from treehammer.sql.core.schema import (
     campaign,
     dimension_tables,
@@ -20,6 +19,7 @@ from treehammer.sql.core.schema import (
     measurement,
     release_check,
 )
+from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.write.store import Store
 
 #: Finished campaigns that are examined at once.

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.errors import ConfigError, SourceUnreachableError
-from treehammer.sql.core.rows import DowntimeRow
+from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.watch.site_exceptions import AT_RISK, OUTAGE
 from treehammer.sql.watch.state_history import SITE, STORAGE_SITE
 from treehammer.version import __version__

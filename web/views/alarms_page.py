@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, SubjectState
 from treehammer.errors import ConfigError
-from treehammer.sql.core.rows import AlarmEvent
+from treehammer.sql.core.watch_rows import AlarmEvent
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns

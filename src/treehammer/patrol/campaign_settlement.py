@@ -13,7 +13,8 @@ from treehammer.errors import TreehammerError
 from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.patrol.patrol_file import BackOffRule
 from treehammer.patrol.start_times import US
-from treehammer.sql.core.rows import CampaignRow, PatrolChargeRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.watch.patrol_starts import FINISHED, PROBE, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store

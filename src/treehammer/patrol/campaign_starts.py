@@ -13,7 +13,7 @@ from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.patrol.occasions import Occasion
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.patrol.start_times import US
-from treehammer.sql.core.rows import PatrolSiteRow, PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolSiteRow, PatrolStartRow
 from treehammer.sql.watch.patrol_lease import LeaseLostError
 from treehammer.sql.watch.patrol_starts import CLAIMED, FAILED, PROBE, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store

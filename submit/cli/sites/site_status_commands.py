@@ -20,7 +20,7 @@ from treehammer.config import Settings
 from treehammer.durations import SECOND_US, parse_duration
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.cli.audit_command import parse_time
-from treehammer.sql.core.rows import OverrideRow, StatusChangeRow
+from treehammer.sql.core.watch_rows import OverrideRow, StatusChangeRow
 from treehammer.sql.read.overview_queries import list_sites
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history

@@ -19,18 +19,14 @@ from treehammer.collectors.record.measurement_record import (
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.record.operation_steps import make_operation_step
-from treehammer.sql.core.rows import (
+from treehammer.sql.core.rows import CampaignRow, InstructionRow, JobRow, PairRow, VerdictRow
+from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.core.watch_rows import (
     AlarmEvent,
-    CampaignRow,
     ChangePointRow,
-    InstructionRow,
-    JobRow,
-    PairRow,
-    VerdictRow,
     WatchedDayRow,
     WatchedSeriesRow,
 )
-from treehammer.sql.core.schema import ROLLUP_METRICS
 
 #: Midnight at the start of the day of generated measurements, and that day.
 STARTED_US, STARTED_DAY = 1_772_323_200_000_000, 20260301

@@ -6,7 +6,8 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.rows import AttemptRow, DowntimeRow, OverrideRow
+from treehammer.sql.core.rows import AttemptRow
+from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow
 from treehammer.sql.write.store import Store
 
 HOUR_US = 3_600_000_000

@@ -21,14 +21,13 @@ from measurement_factory import (
 from treehammer.analysis.statistics.verdict import RULE_VERSION, VerdictEvidence
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.rows import (
+from treehammer.sql.core.rows import AttemptRow, VerdictRow
+from treehammer.sql.core.watch_rows import (
     AlarmEvent,
-    AttemptRow,
     PatrolEntryRow,
     PatrolStartRow,
     RuleSetRow,
     StatusChangeRow,
-    VerdictRow,
 )
 from treehammer.sql.watch import change_points, state_history, watched_series
 from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox

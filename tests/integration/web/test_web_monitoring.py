@@ -34,7 +34,7 @@ from monitoring_servers import (
 
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
-from treehammer.sql.core.rows import DowntimeRow
+from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.watch import site_exceptions
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store

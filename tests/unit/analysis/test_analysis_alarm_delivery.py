@@ -32,7 +32,7 @@ from treehammer.analysis.alarms.webhook_channel import Webhook, sign_body
 from treehammer.cli import cli
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError
-from treehammer.sql.core.rows import AlarmEvent, AlarmMessage
+from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox
 from treehammer.sql.write.store import Store
 

@@ -14,7 +14,7 @@ from treehammer.analysis.alarms.alarm_events import (
 )
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.service_state import ServiceFacts, judge_service
-from treehammer.sql.core.rows import AlarmEvent
+from treehammer.sql.core.watch_rows import AlarmEvent
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
 from treehammer.sql.write.store import Store
 

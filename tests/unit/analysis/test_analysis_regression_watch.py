@@ -21,7 +21,7 @@ from treehammer.analysis.alarms.release_state import (
     assess_release,
     assess_releases,
 )
-from treehammer.sql.core.rows import ReleaseCheck
+from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 

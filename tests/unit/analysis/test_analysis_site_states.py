@@ -13,7 +13,8 @@ from status_story import HOUR_US, STORY_US, make_downtime, make_override, make_r
 from treehammer.analysis.status.status_rules import StatusRules, parse_status_rules
 from treehammer.analysis.status.status_update import StatusUpdate, update_states
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.rows import AttemptRow, StatusChangeRow
+from treehammer.sql.core.rows import AttemptRow
+from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.write.store import Store
 

@@ -22,7 +22,7 @@ from treehammer.patrol.campaign_settlement import CampaignSettlement, SiteTally,
 from treehammer.patrol.campaign_starts import CampaignStarter
 from treehammer.patrol.patrol_file import parse_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol
-from treehammer.sql.core.rows import PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
 from treehammer.sql.watch.patrol_starts import SiteCharge
 from treehammer.sql.write.store import Store

@@ -10,7 +10,8 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 
 from treehammer.patrol.campaign_settlement import SiteTally, make_judge, measure_use, tally_sites
 from treehammer.patrol.patrol_file import BackOffRule
-from treehammer.sql.core.rows import AttemptRow, PatrolChargeRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.core.rows import AttemptRow
+from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.watch.patrol_starts import PROBE, SiteCharge
 from treehammer.sql.write.store import Store
 

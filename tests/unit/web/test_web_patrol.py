@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from service_thread import ServiceThread, run_service
 
-from treehammer.sql.core.rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.watch.patrol_budget import SiteLimits
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_report import write_entries, write_limits

@@ -14,7 +14,7 @@ from service_thread import run_service
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.sql.core.rows import OverrideRow
+from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.watch import site_exceptions
 from treehammer.sql.write.store import Store
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_terms import WINDOW_DAYS
 from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.write.store import Store
 from treehammer.web.display import calendar_days

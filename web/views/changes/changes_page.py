@@ -15,7 +15,7 @@ from treehammer.analysis.changes.change_terms import ChangeState
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.core.rows import ChangePointRow
+from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.change_points import fetch_change_points, find_change_point
 from treehammer.sql.write.store import Store
 from treehammer.web.core.route_paths import allow_any_text

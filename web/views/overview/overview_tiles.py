@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
 from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
-from treehammer.sql.core.rows import StatusChangeRow
+from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read.overview_queries import CampaignState, ComparisonSummary
 from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.shared.site_day_matrix import SiteRow

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from treehammer.sql.core.rows import StatusChangeRow
+from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.errors import NothingToDoError
-from treehammer.sql.core.rows import StatusChangeRow
+from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS
 from treehammer.sql.write.store import Store

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from measurement_factory import build_alarm_event
 
-from treehammer.sql.core.rows import AlarmEvent, AnnouncedState
+from treehammer.sql.core.watch_rows import AlarmEvent, AnnouncedState
 from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox, Recipient
 from treehammer.sql.write.store import Store
 

@@ -9,7 +9,7 @@ from status_story import HOUR_US, STORY_US, fill_story, make_downtime, make_over
 
 from treehammer.analysis.status.status_rules import parse_status_rules
 from treehammer.analysis.status.status_update import update_states
-from treehammer.sql.core.rows import RuleSetRow
+from treehammer.sql.core.watch_rows import RuleSetRow
 from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.watch.run_outcomes import list_run_outcomes
 from treehammer.sql.write.store import Store
