@@ -109,3 +109,8 @@ def _oracle_text(length: int) -> TypeEngine[str]:
     from sqlalchemy.dialects import oracle
 
     return oracle.VARCHAR2(length)
+
+
+def text_equals(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a column of stored text holds this text; '' is unknown text."""
+    return column == text if text else column.is_(None)

@@ -15,7 +15,7 @@ from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.rows import PairRow, StoredRow, VerdictRow
 
 Row = TypeVar("Row", bound=StoredRow)
-Id = TypeVar("Id", str, int)
+Id = TypeVar("Id")
 #: Rows per lookup and write; an IN list may hold 1000 on Oracle.
 CHUNK_ROWS = 1000
 

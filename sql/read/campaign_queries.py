@@ -17,7 +17,7 @@ from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.outcomes import has_outcome, outcome_column
-from treehammer.sql.core.row_mapping import CHUNK_ROWS, Row, fetch_rows
+from treehammer.sql.core.row_mapping import Row, fetch_rows
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
@@ -104,7 +104,7 @@ def list_campaign_choices(
     """List campaigns to choose from: the newest, and chosen ones of any age."""
     found = {id_: name for id_, name, _ in list_newest_campaigns(store, count)}
     older = [one for one in chosen if one not in found]
-    named = fetch_campaign_names(store, older)
+    named = store.campaign_names(older)
     return [*found.items(), *((one, named.get(one, one)) for one in older)]
 
 
@@ -124,23 +124,9 @@ def list_newest_campaigns(store: ResultsReader, count: int) -> list[CampaignTitl
         return [CampaignTitle(id_, name or id_, us) for id_, name, us in connection.execute(query)]
 
 
-def fetch_campaign_names(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
-    """Fetch the names of campaigns by identity; those without a name are left out."""
-    if not ids:
-        return {}
-    wanted = sorted(ids)
-    found: dict[str, str] = {}
-    query = sa.select(campaign.c.id, campaign.c.name).where(campaign.c.name.is_not(None))
-    with store.connection() as connection:
-        for start in range(0, len(wanted), CHUNK_ROWS):
-            some = query.where(campaign.c.id.in_(wanted[start : start + CHUNK_ROWS]))
-            found.update(connection.execute(some).all())
-    return found
-
-
 def fetch_distinct_names(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
     """Fetch names of campaigns, with a short identity where two are equal."""
-    found = fetch_campaign_names(store, ids)
+    found = store.campaign_names(ids)
     alike = Counter(found.values())
     short = next(
         size

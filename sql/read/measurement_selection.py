@@ -20,7 +20,7 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.row_mapping import CHUNK_ROWS
+from treehammer.sql.core.row_mapping import split_ids
 from treehammer.sql.core.schema import measurement
 
 Scalar = int | float | str | bool | None
@@ -177,8 +177,7 @@ def _compile_alternatives(
     """Build a condition with several values, as lists where databases can compare with them."""
     is_long_text = where.column in LONG_TEXT_METRICS
     if where.operator == "=" and None not in values and not is_long_text and len(values) > 1:
-        starts = range(0, len(values), CHUNK_ROWS)
-        return sa.or_(*(column.in_(values[start : start + CHUNK_ROWS]) for start in starts))
+        return sa.or_(*map(column.in_, split_ids(values)))
     each = [compile_condition(replace(where, value=one), column, dialect) for one in values]
     if where.operator == "!=":
         return sa.and_(sa.true(), *each)

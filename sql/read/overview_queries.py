@@ -19,8 +19,9 @@ from treehammer.collectors.record.failures import NOT_SUPPORTED
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core import measurement_view
+from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.outcomes import has_outcome, is_bad
-from treehammer.sql.core.row_mapping import fetch_rows
+from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows, split_ids
 from treehammer.sql.core.rows import CampaignRow, VerdictRow
 from treehammer.sql.core.schema import (
     campaign,
@@ -30,12 +31,14 @@ from treehammer.sql.core.schema import (
     rollup_day,
     verdict,
 )
-from treehammer.sql.read.reader import MAX_IN_LIST, ResultsReader
+from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.subject_table import load_subjects
 
 _SITE = dimension_tables["subject"].c.site
 #: Failing measurements, and jobs, of a site and day that are read.
 MAX_BAD_MEASUREMENTS, MAX_MEASURED_JOBS = 200, 200
+#: Comparisons that are listed at a time.
+MAX_COMPARISONS = CHUNK_ROWS
 
 
 @dataclass(frozen=True)
@@ -194,8 +197,7 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
     last_us: dict[str, int] = {}
     count = sa.func.count()
     with store.connection() as connection:
-        for start in range(0, len(ids), MAX_IN_LIST):
-            some = ids[start : start + MAX_IN_LIST]
+        for some in split_ids(ids):
             rows += fetch_rows(
                 connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(some))
             )
@@ -259,7 +261,7 @@ class ComparisonSummary:
 def list_latest_comparisons(
     store: ResultsReader, count: int, first: int = 0, *, since_us: int | None = None
 ) -> list[ComparisonSummary]:
-    """List ``count`` comparisons from the ``first`` on, the newest first; at most 1000.
+    """List ``count`` comparisons from the ``first`` on, the newest first.
 
     Of those made since a time (microseconds since 1970 UTC), where one is given.
     """
@@ -269,7 +271,7 @@ def list_latest_comparisons(
         query = query.where(verdict.c.created_us >= since_us)
     with store.connection() as connection:
         rows = fetch_rows(
-            connection, VerdictRow, query.offset(first).limit(min(count, MAX_IN_LIST))
+            connection, VerdictRow, query.offset(first).limit(min(count, MAX_COMPARISONS))
         )
         counts = _remember_results(connection, rows, "counts", _count_verdicts)
     return [ComparisonSummary(row, counts[row.comparison_id]) for row in rows]
@@ -416,23 +418,16 @@ def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[Measur
     query = sa.select(*by, *counts).where(measurement.c.day == day, _is_at_site(site)).group_by(*by)
     with store.connection() as connection:
         rows = connection.execute(query.order_by(*by).limit(MAX_MEASURED_JOBS)).all()
-        names = _fetch_campaign_names(connection, {row[0] for row in rows})
+    names = store.campaign_names(row[0] for row in rows)
     return [
         MeasuredJob(campaign_id, names.get(campaign_id, ""), job_id, int(number), int(good))
         for campaign_id, job_id, number, good in rows
     ]
 
 
-def _fetch_campaign_names(connection: Connection, ids: Collection[str]) -> dict[str, str]:
-    """Fetch the names of campaigns by identity."""
-    query = sa.select(campaign.c.id, campaign.c.name).where(campaign.c.id.in_(ids))
-    return {id_: name or "" for id_, name in connection.execute(query)}
-
-
 def _is_at_site(site: str) -> sa.ColumnElement[bool]:
-    """Count the measurements of a site."""
-    column = measurement_view.catalogue_column("site")
-    return measurement_view.measurements_where("site", column == site if site else column.is_(None))
+    """Return the condition that a measurement ran at a site."""
+    return measurement_view.measurements_where("site", text_equals(_SITE, site))
 
 
 @dataclass(frozen=True)
@@ -446,7 +441,7 @@ class SiteTotal:
 
 
 def count_site_outcomes(store: ResultsReader) -> list[SiteTotal]:
-    """Sort by site and outcome."""
+    """Count all measurements by site and outcome, sorted."""
     table = rollup_day.c
     # A column that no index is sorted by: SQLite would read the table in an index's order.
     subject = (table.subject_id + sa.literal_column("0")).label("subject_id")

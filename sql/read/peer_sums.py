@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome
+from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.metric_sums import credible_value, moment_sums
 from treehammer.sql.core.row_mapping import split_ids
 from treehammer.sql.core.schema import (
@@ -186,7 +187,7 @@ def _moments(count: float, total: float, squares: float) -> Moments:
 
 
 def _select_subjects(site: str) -> sa.Select[Any]:
-    return sa.select(_SUBJECT.id).where(_SUBJECT.site == site if site else _SUBJECT.site.is_(None))
+    return sa.select(_SUBJECT.id).where(text_equals(_SUBJECT.site, site))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from treehammer.sql.core import schema
 from treehammer.sql.core.column_names import ALL_COLUMNS
 from treehammer.sql.core.database_engine import read_transaction
 from treehammer.sql.core.database_errors import display_url, translate_errors
-from treehammer.sql.core.row_mapping import Row, fetch_rows, select_comparison_rows
+from treehammer.sql.core.row_mapping import Row, fetch_rows, select_comparison_rows, split_ids
 from treehammer.sql.core.rows import (
     AttemptRow,
     CampaignRow,
@@ -32,9 +32,6 @@ from treehammer.sql.read.figure_query import FigureQuery, FigureResult
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.setup.database_setup import open_engine
-
-#: Longest IN list that every database accepts (Oracle's limit).
-MAX_IN_LIST = 1000
 
 
 class ResultsReader:
@@ -164,6 +161,16 @@ class ResultsReader:
             id_ = _resolve_reference(reference, known, display_url(self._engine.url))
             return fetch_rows(connection, CampaignRow, wanted.params(wanted=id_))[0]
 
+    def campaign_names(self, ids: Iterable[str]) -> dict[str, str]:
+        """Map campaigns to their names; those without a name are left out."""
+        table = schema.campaign
+        query = sa.select(table.c.id, table.c.name).where(table.c.name.is_not(None))
+        found: dict[str, str] = {}
+        for some in split_ids(ids):
+            with self.connection() as connection:
+                found.update(connection.execute(query.where(table.c.id.in_(some))).all())
+        return found
+
     def jobs(self, campaign_id: str) -> list[JobRow]:
         """List the jobs of a campaign by site, label and repeat."""
         table = schema.job
@@ -178,9 +185,8 @@ class ResultsReader:
         """List the attempts of jobs, by job and number."""
         table = schema.attempt
         rows: list[AttemptRow] = []
-        ids = sorted(set(job_ids))
-        for start in range(0, len(ids), MAX_IN_LIST):
-            query = sa.select(table).where(table.c.job_id.in_(ids[start : start + MAX_IN_LIST]))
+        for some in split_ids(sorted(job_ids)):
+            query = sa.select(table).where(table.c.job_id.in_(some))
             rows += self._fetch_rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
         return rows
 
@@ -207,11 +213,11 @@ class ResultsReader:
         query = sa.select(table).order_by(table.c.count_id, table.c.line)
         if test_hashes is None:
             return self._fetch_rows(InstructionRow, query)
-        hashes, rows = sorted(set(test_hashes)), list[InstructionRow]()
-        for start in range(0, len(hashes), MAX_IN_LIST):
-            some = table.c.test_hash.in_(hashes[start : start + MAX_IN_LIST])
-            rows += self._fetch_rows(InstructionRow, query.where(some))
-        return rows
+        return [
+            row
+            for some in split_ids(sorted(test_hashes))
+            for row in self._fetch_rows(InstructionRow, query.where(table.c.test_hash.in_(some)))
+        ]
 
     def _fetch_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
         with self.connection() as connection:

@@ -19,6 +19,7 @@ from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.core import measurement_view
+from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.outcomes import has_outcome
 from treehammer.sql.core.schema import (
     dimension_tables,
@@ -91,7 +92,11 @@ def list_workloads(store: ResultsReader, site: str) -> list[Workload]:
         _SUBJECT.door,
         _SUBJECT.door_protocol,
     )
-    query = sa.select(*columns, _SUBJECT.variant_label).where(_is_site(site)).distinct()
+    query = (
+        sa.select(*columns, _SUBJECT.variant_label)
+        .where(text_equals(_SUBJECT.site, site))
+        .distinct()
+    )
     labels: dict[tuple[str, ...], set[str]] = defaultdict(set)
     with store.connection() as connection:
         for *texts, label in connection.execute(query.order_by(*columns)):
@@ -111,7 +116,7 @@ def list_recorded_variants(
     wanted = set(map(drop_release_axis, variants))
     query = sa.select(_SUBJECT.variant).distinct()
     if site is not None:
-        query = query.where(_is_site(site))
+        query = query.where(text_equals(_SUBJECT.site, site))
     with store.connection() as connection:
         known = connection.scalars(query)
         return sorted(one for one in known if one and drop_release_axis(one) in wanted)
@@ -119,7 +124,7 @@ def list_recorded_variants(
 
 def has_measured_before(store: ResultsReader, site: str, day: int) -> bool:
     """Return whether a site has a measurement of an earlier day (UTC, YYYYMMDD)."""
-    mine = sa.select(_SUBJECT.id).where(_is_site(site))
+    mine = sa.select(_SUBJECT.id).where(text_equals(_SUBJECT.site, site))
     table = rollup_day.c
     query = sa.select(table.day).where(table.subject_id.in_(mine), table.day < day).limit(1)
     with store.connection() as connection:
@@ -307,7 +312,3 @@ def _shorten_commit(
     version: str | None, commit: str | None, provider: str | None
 ) -> Iterable[str | None]:
     return version, commit and commit[:40], provider
-
-
-def _is_site(site: str) -> sa.ColumnElement[bool]:
-    return _SUBJECT.site == site if site else _SUBJECT.site.is_(None)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.errors import StoreError
+from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, split_ids
 from treehammer.sql.core.schema import status_change, status_rule_set
 from treehammer.sql.core.watch_rows import RuleSetRow, StatusChangeRow
@@ -48,8 +49,7 @@ def list_state_changes(
     """
     query = sa.select(status_change).where(_TABLE.since_us >= since_us)
     if site is not None:
-        same = _TABLE.site == site if site else _TABLE.site.is_(None)
-        query = query.where(same, _TABLE.subject_kind.in_(SUBJECT_KINDS))
+        query = query.where(text_equals(_TABLE.site, site), _TABLE.subject_kind.in_(SUBJECT_KINDS))
     if not rules:
         query = query.where(_TABLE.rule.is_(None))
     if not superseded:
@@ -90,7 +90,7 @@ def list_states_at(
     if not rules:
         chosen.append(_TABLE.rule.is_(None))
     if site is not None:
-        chosen.append(_TABLE.site == site if site else _TABLE.site.is_(None))
+        chosen.append(text_equals(_TABLE.site, site))
         chosen.append(_TABLE.subject_kind.in_(SUBJECT_KINDS))
     rank = sa.func.row_number().over(
         partition_by=subject,

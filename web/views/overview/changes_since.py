@@ -21,7 +21,6 @@ from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement
-from treehammer.sql.read.reader import MAX_IN_LIST
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.display import calendar_days
@@ -244,7 +243,9 @@ def _count_verdicts(scopes: Mapping[str, Mapping[str, int]]) -> str:
 
 def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[ChangeSentence]:
     """List stored comparisons with verdicts over all sites, or by site without these."""
-    comparisons = overview_queries.list_latest_comparisons(store, MAX_IN_LIST, since_us=since_us)
+    comparisons = overview_queries.list_latest_comparisons(
+        store, overview_queries.MAX_COMPARISONS, since_us=since_us
+    )
     campaigns = comparison_columns.load_campaign_names(
         store, (comparison.first_verdict for comparison in comparisons)
     )

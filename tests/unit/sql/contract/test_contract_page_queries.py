@@ -9,6 +9,7 @@ from measurement_factory import build_verdict, make_campaign_row, make_job_row, 
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.errors import NothingToDoError
+from treehammer.sql.core import row_mapping
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.read import campaign_queries, overview_queries, site_history
 from treehammer.sql.read.campaign_queries import FailedAttemptCount
@@ -168,7 +169,7 @@ def test_job_failures_ordered_by_frequency(filled: Store) -> None:
 def test_same_named_campaigns_are_distinguished(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(campaign_queries, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(row_mapping, "CHUNK_ROWS", 2)
     for id_ in ("0123456789abcdef01", "0123456789abcdef02", "fedcba98765432100"):
         filled.add_campaign(make_campaign_row(id_, name="nightly"), [])
     ids = ["new", "0123456789abcdef01", "fedcba98765432100", "nothing"]
