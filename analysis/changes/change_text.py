@@ -102,3 +102,31 @@ def _concerns_release(change: ChangePointRow, release: str) -> bool:
     if change.kind == SeriesKind.LEVEL:
         return change.control == release
     return any(one.get("release") == release for one in list_places(change))
+
+
+def make_change_record(change: ChangePointRow) -> dict[str, Any]:
+    """Make the record of a change for tables, pages and programs."""
+    return {
+        "id": change.id,
+        "since": format_day(change.day),
+        "state": change.state,
+        "points_at": name_subject(change),
+        "attribution": change.attribution,
+        "subject": change.subject,
+        "quantity": describe_quantity(change),
+        "kind": change.kind,
+        "metric": change.metric,
+        "test": change.test_name,
+        "control": change.control,
+        "change": format_effect(change.effect),
+        "interval": format_interval(change),
+        "effect": change.effect,
+        "low": change.low,
+        "high": change.high,
+        "p": change.p_value,
+        "days_before": change.days_before,
+        "days_after": change.days_after,
+        "seconded": change.seconded,
+        "cause": change.cause,
+        "sites": sorted({str(one["site"]) for one in list_places(change) if one.get("site")}),
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import click
 
@@ -11,10 +10,8 @@ from treehammer.analysis.alarms.alarm_overview import require_measured_release
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_terms import WINDOW_DAYS
 from treehammer.analysis.changes.change_update import update_changes
-from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.config import Settings
-from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read.overview_queries import (
     JOB_SITE,
     STORAGE_SITE,
@@ -83,7 +80,7 @@ def changes_command(
         chosen = change_text.select_changes(found, site, release)
         if not chosen:
             _require_known(store, site, release)
-    print_rows([make_change_record(one) for one in chosen], _COLUMNS, form=form)
+    print_rows([change_text.make_change_record(one) for one in chosen], _COLUMNS, form=form)
     if not chosen:
         click.echo("No changes found.", err=True)
 
@@ -94,33 +91,3 @@ def _require_known(store: Store, site: str, release: str) -> None:
         raise build_unknown_site_error(store, site)
     if release:
         require_measured_release(store, release)
-
-
-def make_change_record(change: ChangePointRow) -> dict[str, Any]:
-    """Make the record of a change for tables and programs."""
-    return {
-        "id": change.id,
-        "since": change_text.format_day(change.day),
-        "state": change.state,
-        "points_at": change_text.name_subject(change),
-        "attribution": change.attribution,
-        "subject": change.subject,
-        "quantity": change_text.describe_quantity(change),
-        "kind": change.kind,
-        "metric": change.metric,
-        "test": change.test_name,
-        "control": change.control,
-        "change": verdict_text.format_effect(change.effect),
-        "interval": change_text.format_interval(change),
-        "effect": change.effect,
-        "low": change.low,
-        "high": change.high,
-        "p": change.p_value,
-        "days_before": change.days_before,
-        "days_after": change.days_after,
-        "seconded": change.seconded,
-        "cause": change.cause,
-        "sites": sorted(
-            {str(one["site"]) for one in change_text.list_places(change) if one.get("site")}
-        ),
-    }

@@ -9,7 +9,6 @@ from starlette.requests import Request
 
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_terms import WINDOW_DAYS
-from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.write.store import Store
@@ -20,28 +19,7 @@ from treehammer.web.views.shared.page_context import link_to
 
 def build_change_point_table(changes: Sequence[ChangePointRow], request: Request) -> DataTable:
     """Build the table of changes; each leads to its evidence."""
-    rows = [
-        {
-            "since": change_text.format_day(one.day),
-            "id": one.id,
-            "points_at": change_text.name_subject(one),
-            "attribution": one.attribution,
-            "subject": one.subject,
-            "quantity": change_text.describe_quantity(one),
-            "metric": one.metric,
-            "kind": one.kind,
-            "test": one.test_name,
-            "control": one.control,
-            "change": verdict_text.format_effect(one.effect),
-            "interval": change_text.format_interval(one),
-            "effect": one.effect,
-            "low": one.low,
-            "high": one.high,
-            "state": one.state,
-            "cause": one.cause,
-        }
-        for one in changes
-    ]
+    rows = [change_text.make_change_record(one) for one in changes]
     columns = (
         TableColumn(
             "since", "since", link=lambda row: link_to(request, "change", change=row["id"])
