@@ -208,15 +208,12 @@ def _add_room(low: float, high: float) -> tuple[float, float]:
     return first, last
 
 
-def encode_places(
-    layout: FigureLayout, field: str, *, several: bool, upright: bool = False
-) -> Specification:
+def encode_places(layout: FigureLayout, field: str, *, upright: bool = False) -> Specification:
     """Return the axis of places: days, or numbers labeled by the names of places.
 
     Args:
         layout: of the figure.
         field: number of a mark's place.
-        several: the figure has several panels.
         upright: it is the vertical axis.
     """
     if layout.dates:
@@ -234,9 +231,9 @@ def encode_places(
     axis = {
         "values": [number - shift for number in range(count)],
         "labelExpr": f"places[round(datum.value + {shift})]",
-        "labelAngle": 0 if upright else _label_angle(layout, several=several),
+        "labelAngle": 0 if upright else _label_angle(layout),
         # Boxes around slanted labels overlap where the labels do not.
-        "labelOverlap": "greedy" if upright or several or count > MAX_SLANTED else False,
+        "labelOverlap": "greedy" if upright or layout.has_panels or count > MAX_SLANTED else False,
         "ticks": bool(shift),
         "grid": False,
     }
@@ -250,10 +247,10 @@ def _date_format(layout: FigureLayout) -> str:
     return "%-d %b" if len(years) == 1 else "%-d %b %Y"
 
 
-def _label_angle(layout: FigureLayout, *, several: bool) -> Any:
+def _label_angle(layout: FigureLayout) -> Any:
     """Return the rotation of labels that depends on the width of the chart."""
     width = _LETTER_WIDTH * max(map(len, layout.places)) * len(layout.places)
-    if several:
+    if layout.has_panels:
         return -90 if width > PANEL_WIDTH else 0
     turned = -90 if len(layout.places) > MAX_SLANTED else _TURNED_LABEL_DEGREES
     fitting = f"{width:.0f} < width ? 0 : {30 * len(layout.places)} < width ? {turned} : -90"
@@ -271,6 +268,11 @@ def list_tooltips(layout: FigureLayout, *numbers: tuple[str, str]) -> list[Speci
         encode_field(field, QUANTITATIVE, title=title, format="" if field == "n" else ".4~g")
         for field, title in numbers
     ]
+
+
+def list_mean_tooltips(layout: FigureLayout) -> list[Specification]:
+    """Return the tooltip of a mark that is a mean with an interval."""
+    return list_tooltips(layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted))
 
 
 def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:
@@ -300,6 +302,33 @@ def wrap_lines(texts: Sequence[str], width: float) -> list[str]:
     """Wrap texts to the width of a file in pixels."""
     letters = max(60, int(width / _LETTER_WIDTH))
     return [line for text in texts for line in textwrap.wrap(text, letters)]
+
+
+def chart_layers(
+    layers: Sequence[Specification],
+    title: str,
+    size: tuple[float, float],
+    *,
+    zoomed: Sequence[str] = ("x", "y"),
+) -> Specification:
+    """Make a chart of layers whose series can be hidden, with axes that can be zoomed.
+
+    Args:
+        layers: of the chart.
+        title: description for screen readers.
+        size: width and height in a file, in pixels.
+        zoomed: channels of the axes.
+    """
+    named, zoom = add_zoom(layers, zoomed)
+    width, height = size
+    return {
+        "layer": named,
+        "data": MARKS,
+        "params": [zoom, *LEGEND_PARAMETERS],
+        "title": title,
+        "width": width,
+        "height": height,
+    }
 
 
 def complete_specification(

@@ -24,6 +24,7 @@ from treehammer.web.figures.chart_parts import (
     encode_places,
     encode_series,
     encode_values,
+    list_mean_tooltips,
     list_rows,
     list_tooltips,
     make_layer,
@@ -69,13 +70,12 @@ def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -
         layout: of the figure.
         links: start of the addresses of marks, and what each panel, place and series adds to it.
     """
-    several = len(layout.panels) > 1
     width, height = _chart_size(layout)
     columns = min(len(layout.panels), _PANELS_PER_ROW if layout.kind != DOTS else 2)
     whole = width * columns
     layers, zoom = add_zoom(_LAYERS[layout.kind](layout, whole))
     chart: Specification = {"layer": layers, "width": width, "height": height}
-    if several:
+    if layout.has_panels:
         header = {"labelExpr": "panels[datum.value]", "title": None}
         facet = encode_field("p", "ordinal", header=header)
         chart = {"facet": facet, "spec": chart, "columns": columns}
@@ -97,14 +97,13 @@ def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -
 def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     """Return the size of a panel in a file, in pixels."""
     places, series = len(layout.places), len(layout.series)
-    several = len(layout.panels) > 1
     dodged = max(1.0, series / 2) if series <= _MAX_DODGED else 1.0
     rows = {HEAT_MAP: series, DOTS: places * dodged}.get(layout.kind, 0)
     row_height = float(_ROW_HEIGHT)
     if layout.kind == HEAT_MAP:
         row_height = min(max(_HEAT_MAP_HEIGHT / series, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
-    height = row_height * rows if rows else float(_PANEL_HEIGHT if several else _HEIGHT)
-    if several:
+    height = row_height * rows if rows else float(_PANEL_HEIGHT if layout.has_panels else _HEIGHT)
+    if layout.has_panels:
         return PANEL_WIDTH, max(height, 60)
     points = places * (1 if layout.dates or layout.kind in (HEAT_MAP, DOTS) else series)
     return min(max(700.0, 14.0 * points), 2200.0), max(height, 60)
@@ -118,10 +117,9 @@ def _calculate_position(layout: FigureLayout) -> list[Specification]:
 
 
 def _layer_points(layout: FigureLayout, width: float) -> list[Specification]:
-    several = len(layout.panels) > 1
     transform = _calculate_position(layout)
     base = {
-        "x": encode_places(layout, "at", several=several),
+        "x": encode_places(layout, "at"),
         "color": encode_color(layout.series, width),
         "opacity": FADE_SERIES,
     }
@@ -130,18 +128,18 @@ def _layer_points(layout: FigureLayout, width: float) -> list[Specification]:
     layers = [make_layer("rule", bars, [*transform, DROP_MISSING_BARS], strokeWidth=1.2)]
     if layout.dates and layout.joined:
         layers.append(make_layer("line", values, transform, strokeWidth=1.2))
-    tooltip = list_tooltips(
-        layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted)
-    )
-    points = {**values, "shape": encode_marker(layout.series, width), "tooltip": tooltip}
+    points = {
+        **values,
+        "shape": encode_marker(layout.series, width),
+        "tooltip": list_mean_tooltips(layout),
+    }
     return [*layers, make_layer("point", points, transform, filled=True, opacity=1)]
 
 
 def _layer_boxes(layout: FigureLayout, width: float) -> list[Specification]:
-    several = len(layout.panels) > 1
     transform = _calculate_position(layout)
     base = {
-        "x": encode_places(layout, "at", several=several),
+        "x": encode_places(layout, "at"),
         "color": encode_color(layout.series, width),
         "opacity": FADE_SERIES,
     }
@@ -171,10 +169,9 @@ def _layer_boxes(layout: FigureLayout, width: float) -> list[Specification]:
 
 
 def _layer_steps(layout: FigureLayout, width: float) -> list[Specification]:
-    several = len(layout.panels) > 1
     dashes = [DASHES[number % len(DASHES)] for number in range(len(layout.series))]
     encoding = {
-        "x": encode_places(layout, "x", several=several),
+        "x": encode_places(layout, "x"),
         "y": encode_values(layout),
         "color": encode_color(layout.series, width),
         "opacity": FADE_SERIES,
@@ -186,7 +183,6 @@ def _layer_steps(layout: FigureLayout, width: float) -> list[Specification]:
 
 
 def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
-    several = len(layout.panels) > 1
     count = len(layout.series)
     rows = {
         "values": list(range(count)),
@@ -208,25 +204,22 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[Specification]:
         x0="datum.x - 0.47", x1="datum.x + 0.47", y0="datum.s - 0.45", y1="datum.s + 0.45"
     )
     encoding = {
-        "x": encode_places(layout, "x0", several=several),
+        "x": encode_places(layout, "x0"),
         "x2": {"field": "x1"},
         "y": encode_field("y0", QUANTITATIVE, title=None, axis=rows, scale=scale),
         "y2": {"field": "y1"},
         "color": color,
         "opacity": FADE_SERIES,
-        "tooltip": list_tooltips(
-            layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted)
-        ),
+        "tooltip": list_mean_tooltips(layout),
     }
     return [make_layer("rect", encoding, [*add_common_fields(), *edges], clip=True)]
 
 
 def _layer_dots(layout: FigureLayout, width: float) -> list[Specification]:
     dodged = len(layout.series) <= _MAX_DODGED
-    several = len(layout.panels) > 1
     transform = _calculate_position(layout)
     base = {
-        "y": encode_places(layout, "at" if dodged else "x", several=several, upright=True),
+        "y": encode_places(layout, "at" if dodged else "x", upright=True),
         "color": encode_color(layout.series, width),
         "opacity": FADE_SERIES,
     }
@@ -236,9 +229,7 @@ def _layer_dots(layout: FigureLayout, width: float) -> list[Specification]:
         **base,
         "x": encode_values(layout),
         "shape": encode_marker(layout.series, width),
-        "tooltip": list_tooltips(
-            layout, ("y", "mean"), ("l", "from"), ("h", "to"), ("n", layout.counted)
-        ),
+        "tooltip": list_mean_tooltips(layout),
     }
     dots = make_layer("point", points, transform, filled=True)
     return [lines, dots] if dodged else [dots]

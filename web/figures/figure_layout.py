@@ -133,6 +133,11 @@ class FigureLayout:
     joined: bool = True
 
     @property
+    def has_panels(self) -> bool:
+        """Whether there are several panels."""
+        return len(self.panels) > 1
+
+    @property
     def marks(self) -> list[FigureMark]:
         """Marks of all panels."""
         return [mark for panel in self.panels for mark in panel.marks]

@@ -13,13 +13,11 @@ from treehammer.web.figures.chart_parts import (
     DROP_MISSING_BARS,
     FADE_SERIES,
     HIDE_SERIES,
-    LEGEND_PARAMETERS,
-    MARKS,
     NOMINAL,
     QUANTITATIVE,
     TEMPORAL,
     Specification,
-    add_zoom,
+    chart_layers,
     complete_specification,
     encode_color,
     encode_field,
@@ -224,15 +222,7 @@ class LineChart:
     @property
     def specification(self) -> Specification:
         """The chart as Vega-Lite."""
-        layers, zoom = add_zoom(self._layers(interactive=True))
-        chart = {
-            "layer": layers,
-            "data": MARKS,
-            "params": [zoom, *LEGEND_PARAMETERS],
-            "title": self.title,
-            "width": _WIDTH,
-            "height": _HEIGHT,
-        }
+        chart = chart_layers(self._layers(interactive=True), self.title, (_WIDTH, _HEIGHT))
         meta = {"series": [asdict(line.style) for line in self.lines]}
         return complete_specification(chart, self._all_rows(), meta)
 

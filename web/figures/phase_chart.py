@@ -11,12 +11,10 @@ from treehammer.web.display.display_units import DisplayUnit, fit_unit, format_s
 from treehammer.web.figures.chart_parts import (
     FADE_SERIES,
     HIDE_SERIES,
-    LEGEND_PARAMETERS,
-    MARKS,
     NOMINAL,
     QUANTITATIVE,
     Specification,
-    add_zoom,
+    chart_layers,
     complete_specification,
     encode_color,
     encode_field,
@@ -113,15 +111,8 @@ class PhaseChart:
             "tooltip": encode_field("text", NOMINAL, title=" "),
         }
         bars = make_layer("bar", encoding, [HIDE_SERIES], stroke="white", strokeWidth=0.5)
-        layers, zoom = add_zoom([bars], ["x"])
-        chart = {
-            "layer": layers,
-            "data": MARKS,
-            "params": [zoom, *LEGEND_PARAMETERS],
-            "title": self.title,
-            "width": _WIDTH,
-            "height": _BAR_HEIGHT * len(self.bars),
-        }
+        size = _WIDTH, _BAR_HEIGHT * len(self.bars)
+        chart = chart_layers([bars], self.title, size, zoomed=["x"])
         meta = {"series": [asdict(one) for one in self.series], "legend": "Phases"}
         return complete_specification(chart, self._list_rows(), meta)
 

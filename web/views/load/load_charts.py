@@ -175,11 +175,13 @@ class _StepCharts:
 
     def __init__(self, steps: Sequence[OperationGroup], merged_steps: int) -> None:
         self.points = [
-            _LoadPoint(_start_s(one), one, f"step {_number(one)}") for one in steps if one.seconds
+            _LoadPoint(step_start_s(one), one, f"step {step_number(one)}")
+            for one in steps
+            if one.seconds
         ]
-        self._axis = NumberAxis([0.0, 1.0, *map(_start_s, steps)])
+        self._axis = NumberAxis([0.0, 1.0, *map(step_start_s, steps)])
         self._marks = [
-            ChartMark(_start_s(one), _number(one), _describe_limited(one))
+            ChartMark(step_start_s(one), step_number(one), _describe_limited(one))
             for one in steps
             if one.limited_steps
         ]
@@ -269,17 +271,19 @@ def _find_common_size(groups: Iterable[OperationGroup]) -> float | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _number(step: OperationGroup) -> int:
+def step_number(step: OperationGroup) -> int:
+    """Return the number of a time step, the first part of its key."""
     return int(step.key[0])  # type: ignore[index]
 
 
-def _start_s(step: OperationGroup) -> float:
+def step_start_s(step: OperationGroup) -> float:
+    """Return the start of a time step, the second part of its key."""
     return float(step.key[1])  # type: ignore[index]
 
 
 def _describe_limited(step: OperationGroup) -> str:
     rows = pluralize(step.steps + step.limited_steps, "row")
-    return f"step {_number(step)}: {step.limited_steps} of {rows} left out"
+    return f"step {step_number(step)}: {step.limited_steps} of {rows} left out"
 
 
 def _flat_dots(*points: tuple[float, float]) -> list[ChartDot]:

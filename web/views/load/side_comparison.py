@@ -11,7 +11,7 @@ from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, LineChart, NumberAxis
-from treehammer.web.views.load.load_charts import LoadChart
+from treehammer.web.views.load.load_charts import LoadChart, step_number, step_start_s
 
 #: Quantiles that are drawn for both sides, with the color of each side.
 _COLORS = {CLIENT: {"p50_s": 2, "p99_s": 5}, SERVER: {"p50_s": 0, "p99_s": 3}}
@@ -48,7 +48,7 @@ def draw_sides(sides: dict[str, list[OperationGroup]], points: int) -> list[Load
         for name, color in colors.items()
     ]
     drawn = [max(dot.value, 1e-6) for line in lines for dot in line.dots]
-    axis = NumberAxis([0.0, 1.0, *(_start_s(one) for steps in sides.values() for one in steps)])
+    axis = NumberAxis([0.0, 1.0, *(step_start_s(one) for steps in sides.values() for one in steps)])
     chart = LineChart(
         "Client and server over time",
         lines,
@@ -69,7 +69,7 @@ def make_side_table(sides: dict[str, list[OperationGroup]]) -> DataTable:
     found: dict[tuple[int, float], dict[str, Any]] = {}
     for side, steps in sides.items():
         for one in steps:
-            key = _number(one), _start_s(one)
+            key = step_number(one), step_start_s(one)
             row = found.setdefault(key, {"step": key[0], "start_s": key[1]})
             figures = one.list_figures()
             row.update({f"{side}_{name}": figures[name] for name in _FIGURES})
@@ -93,13 +93,5 @@ def make_side_table(sides: dict[str, list[OperationGroup]]) -> DataTable:
 
 def _make_dot(step: OperationGroup, side: str, name: str) -> ChartDot:
     value = step.latency.quantile(QUANTILES[name])
-    text = f"step {_number(step)}: {side} {name.removesuffix('_s')} {format_seconds(value)}"
-    return ChartDot(_start_s(step), value, text=text)
-
-
-def _number(step: OperationGroup) -> int:
-    return int(step.key[0])  # type: ignore[index]
-
-
-def _start_s(step: OperationGroup) -> float:
-    return float(step.key[1])  # type: ignore[index]
+    text = f"step {step_number(step)}: {side} {name.removesuffix('_s')} {format_seconds(value)}"
+    return ChartDot(step_start_s(step), value, text=text)
