@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, NoReturn, Optional, Sequence
 
 from . import build_facts, extensions, root_engine, value_checksum
 from .payload_task import PayloadError, PayloadTask, write_result
@@ -19,11 +19,13 @@ class PayloadReport:
     Attributes:
         values: by catalogue name.
         extras: by the names of the test's own metrics.
+        operations: rows of a load test.
         phase: the current phase, which an unexpected failure names.
     """
 
     values: Dict[str, Any] = field(default_factory=dict)
     extras: Dict[str, float] = field(default_factory=dict)
+    operations: Sequence[Mapping[str, Any]] = ()
     phase: str = "import"
 
 
@@ -36,29 +38,44 @@ def run_payload(
         perform: performs the task and fills in the report.
         folder: the payload's folder, base of ``@file``; by default the script's.
     """
+
+    def perform_job(job: str, report: PayloadReport) -> None:
+        task = PayloadTask.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0])))
+        perform(task, report)
+
+    report_job("treehammer_kit", perform_job)
+
+
+def report_job(kit: str, perform: Callable[[str, PayloadReport], None]) -> NoReturn:
+    """Perform the job that the worker started, write the result, and exit.
+
+    Args:
+        kit: named in messages.
+        perform: performs the job of a ``job.json`` and fills in the report.
+    """
     job, result = os.environ.get("TREEHAMMER_JOB"), os.environ.get("TREEHAMMER_RESULT")
     if not job or not result:
         sys.exit(
-            "treehammer_kit: TREEHAMMER_JOB and TREEHAMMER_RESULT are not set; run this payload "
+            f"{kit}: TREEHAMMER_JOB and TREEHAMMER_RESULT are not set; run this payload "
             "with 'treehammer submit' or 'python worker.pyz run job.json'"
         )
     report = PayloadReport()
     failure = None
     try:
-        task = PayloadTask.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0])))
-        perform(task, report)
+        perform(job, report)
     except PayloadError as error:
         failure = error.document
     except Exception as error:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
         failure = PayloadError("payload", "exception", report.phase, message).document
-    write_result(result, report.values, report.extras, failure)
+    write_result(result, report.values, report.extras, failure, report.operations)
     if failure:
-        print(f"treehammer_kit: {failure['message']}", file=sys.stderr)
+        print(f"{kit}: {failure['message']}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Skip ROOT's teardown: it is not part of the measurement and may crash.
+    # ROOT's teardown is not part of the measurement and may crash; operations of a load that hang,
+    # and libraries that wait for them, must not keep the process.
     os._exit(1 if failure else 0)
 
 

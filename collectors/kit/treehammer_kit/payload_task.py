@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 TASK_FORMAT = 1
 
@@ -27,6 +28,24 @@ class PayloadError(Exception):
             "message": message,
             "transient": transient,
         }
+
+
+@contextmanager
+def parse_job(path: str) -> Iterator[Dict[str, Any]]:
+    """Read ``job.json`` and parse it in a block.
+
+    Raises:
+        PayloadError: the file is missing, or its document is invalid.
+    """
+    try:
+        with open(path, encoding="utf-8") as stream:
+            document = json.load(stream)
+        if document["format"] != TASK_FORMAT:
+            raise ValueError(f"expected format {TASK_FORMAT}, not {document['format']}")
+        yield document
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise PayloadError("payload", "bad-job", "setup", f"{path}: {reason}") from error
 
 
 @dataclass(frozen=True)
@@ -95,11 +114,7 @@ class PayloadTask:
         Raises:
             PayloadError: the file is missing or invalid.
         """
-        try:
-            with open(path, encoding="utf-8") as stream:
-                document = json.load(stream)
-            if document["format"] != TASK_FORMAT:
-                raise ValueError(f"expected format {TASK_FORMAT}, not {document['format']}")
+        with parse_job(path) as document:
             execution = document["execution"]
             variant = execution["variant"]
             cold = variant.get("cache") == "cold"
@@ -124,9 +139,6 @@ class PayloadTask:
                 imports=document.get("imports", ()),
                 variant=variant,
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise PayloadError("payload", "bad-job", "setup", f"{path}: {reason}") from error
 
 
 def _parse_format(value: Any) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from ...shared_files import local_path
-from ..treehammer_kit.payload_task import TASK_FORMAT, PayloadError
+from ..treehammer_kit.payload_task import PayloadError, parse_job
 from .operation import LoadFile
 from .written_files import WrittenFiles
 
@@ -77,11 +76,7 @@ class LoadTask:
         Raises:
             PayloadError: the file is invalid, or there is no file to load.
         """
-        try:
-            with open(path, encoding="utf-8") as stream:
-                document = json.load(stream)
-            if document["format"] != TASK_FORMAT:
-                raise ValueError(f"expected format {TASK_FORMAT}, not {document['format']}")
+        with parse_job(path) as document:
             execution = document["execution"]
             load = {**ALONE, **(document.get("load") or {})}
             task = cls(
@@ -105,10 +100,6 @@ class LoadTask:
                 written=_name_folder(load["writable"], load["folder"]),
                 door_url=document.get("door_url", ""),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PayloadError(
-                "payload", "bad-job", "setup", f"{path}: {type(error).__name__}: {error}"
-            ) from error
         if needs_storage:
             task._check_storage()
         task._check()

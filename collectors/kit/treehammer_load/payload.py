@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from dataclasses import replace
 from threading import Event
 from typing import (
@@ -17,7 +16,6 @@ from typing import (
     FrozenSet,
     Iterator,
     List,
-    Mapping,
     NamedTuple,
     NoReturn,
     Optional,
@@ -25,7 +23,8 @@ from typing import (
 )
 
 from ...record.operation_steps import CONNECT, VANISH
-from ..treehammer_kit.payload_task import PayloadError, write_result
+from ..treehammer_kit.payload_report import PayloadReport, report_job
+from ..treehammer_kit.payload_task import PayloadError
 from .clients import make_client
 from .clients.copy_client import CopyClient, CopyCommand
 from .clients.vanish_poller import VanishPoller
@@ -87,29 +86,14 @@ def run_payload(
         perform: performs the task.
         needs_storage: whether it needs files, or an area for writing.
     """
-    job, result = os.environ.get("TREEHAMMER_JOB"), os.environ.get("TREEHAMMER_RESULT")
-    if not job or not result:
-        sys.exit(
-            "treehammer_load: TREEHAMMER_JOB and TREEHAMMER_RESULT are not set; run this payload "
-            "with 'treehammer submit' or 'python worker.pyz run job.json'"
-        )
-    outcome = LoadOutcome([], {}, {})
-    failure: Optional[Mapping[str, Any]] = None
-    try:
+
+    def perform_job(job: str, report: PayloadReport) -> None:
+        report.phase = "load"
         outcome = perform(LoadTask.read(job, needs_storage=needs_storage))
-    except PayloadError as error:
-        failure = error.document
-    except Exception as error:
-        traceback.print_exc()
-        message = f"{type(error).__name__}: {error}"
-        failure = PayloadError("payload", "exception", "load", message).document
-    write_result(result, outcome.values, outcome.figures, failure, outcome.rows)
-    if failure:
-        print(f"treehammer_load: {failure['message']}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Operations that hang, and libraries that wait for them, must not keep the process.
-    os._exit(1 if failure else 0)
+        report.values, report.extras = outcome.values, outcome.figures
+        report.operations = outcome.rows
+
+    report_job("treehammer_load", perform_job)
 
 
 def perform_load(
