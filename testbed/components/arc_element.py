@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import ssl
 import urllib.error
@@ -12,10 +11,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-import jinja2
-
 from treehammer.errors import TestbedError
 from treehammer.testbed.components.secure_storage import SecureStorage
+from treehammer.testbed.components.template_rendering import render_template
 from treehammer.testbed.core.component import (
     Component,
     DaemonSpec,
@@ -129,13 +127,16 @@ class ArcElement(Component):
         (folder / "port").write_text(str(self._port), encoding="ascii")
         self._write_certificates()
         (folder / "etc/arc.conf").write_text(
-            self._render(
-                "arc.conf.j2", user=SUBJECT, issuer=self.secure.issuer.url if self.secure else ""
+            render_template(
+                "arc.conf.j2",
+                port=self._port,
+                user=SUBJECT,
+                issuer=self.secure.issuer.url if self.secure else "",
             ),
             encoding="utf-8",
         )
         (folder / "run.sh").write_text(
-            self._render(
+            render_template(
                 "arc.sh.j2",
                 folder=str(folder),
                 mount=str(folder / "root"),
@@ -164,17 +165,6 @@ class ArcElement(Component):
             token = token_file(self.box)
             self.secure.issuer.write_token(token, SUBMIT_SCOPE, CREDENTIAL_LIFETIME_S)
             self.box.change_owner(token)
-
-    def _render(self, template: str, **values: object) -> str:
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-            undefined=jinja2.StrictUndefined,
-            autoescape=False,  # noqa: S701 - configuration, not HTML
-            trim_blocks=True,
-            keep_trailing_newline=True,
-        )
-        environment.filters["quote"] = shlex.quote
-        return environment.get_template(template).render(port=self._port, **values)
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return A-REX and its web server, as one."""

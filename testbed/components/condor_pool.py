@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
-
 from treehammer.errors import TestbedError
 from treehammer.testbed.components import arc_element
+from treehammer.testbed.components.template_rendering import render_template
 from treehammer.testbed.core import mount_namespace
 from treehammer.testbed.core.component import (
     ENVIRONMENT_MARK,
@@ -294,7 +293,7 @@ class CondorPool(Component):
         box.make_folder(submit_folder(box))
         for site in pool.sites:
             self._configure_site(site)
-        box.write_file(pool.config_file, self._render_template("pool.j2"))
+        box.write_file(pool.config_file, self._render_pool())
         who = re.escape(f"{ISSUER},{SCITOKEN_USER}")
         box.write_file(
             pool.user_map_file, f"SCITOKENS ^{who}$ {pool.scitoken_user}@{pool.domain}\n"
@@ -347,14 +346,8 @@ class CondorPool(Component):
             box, pool.folder / "startd" / site, show, startd, before=small
         )
 
-    def _render_template(self, template: str) -> str:
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-            undefined=jinja2.StrictUndefined,
-            autoescape=False,  # noqa: S701 - configuration, not HTML
-            trim_blocks=True,
-            keep_trailing_newline=True,
-        )
+    def _render_pool(self) -> str:
+        """Render the configuration of the pool's daemons."""
         pool = self.pool
         sites = [
             {
@@ -364,19 +357,11 @@ class CondorPool(Component):
             }
             for site in pool.sites
         ]
-        common = {"release": pool.release_root, "domain": pool.domain, "schedd": pool.schedd_name}
-        if template == "client.j2":
-            return environment.get_template(template).render(
-                common,
-                config=pool.client_config,
-                folder=pool.client_folder,
-                pool=pool.folder,
-                port=pool.collector_port,
-                tokens=pool.client_folder / "tokens.d",
-                ids=".".join(map(str, pool.workspace.user or ())),
-            )
-        return environment.get_template(template).render(
-            common,
+        return render_template(
+            "pool.j2",
+            release=pool.release_root,
+            domain=pool.domain,
+            schedd=pool.schedd_name,
             folder=pool.folder,
             sockets=pool.folder / "s",
             keys=pool.folder / "keys",
@@ -388,6 +373,22 @@ class CondorPool(Component):
             slots=pool.slots,
             routes=pool.routes,
             mark=f"{ENVIRONMENT_MARK}={pool.workspace.folder}",
+        )
+
+    def _render_client(self) -> str:
+        """Render the configuration of the pool's users."""
+        pool = self.pool
+        return render_template(
+            "client.j2",
+            release=pool.release_root,
+            domain=pool.domain,
+            schedd=pool.schedd_name,
+            config=pool.client_config,
+            folder=pool.client_folder,
+            pool=pool.folder,
+            port=pool.collector_port,
+            tokens=pool.client_folder / "tokens.d",
+            ids=".".join(map(str, pool.workspace.user or ())),
         )
 
     def _create_token(self, who: str, *limits: str) -> str:
@@ -420,7 +421,7 @@ class CondorPool(Component):
         if not pool.collector_port:
             return "the collector"
         if not pool.client_config.exists():
-            pool.client_config.write_text(self._render_template("client.j2"), encoding="utf-8")
+            pool.client_config.write_text(self._render_client(), encoding="utf-8")
         done = subprocess.run(
             ["condor_status", "-any", "-af", "MyType", "Name", "GLIDEIN_Site"],
             executable=pool.release_root / "usr/bin/condor_status",

@@ -21,12 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from treehammer.errors import TestbedError
 from treehammer.testbed.components import fts_service
 from treehammer.testbed.components.database_server import DatabaseServer
 from treehammer.testbed.components.secure_storage import add_authority
+from treehammer.testbed.components.template_rendering import render_template
 from treehammer.testbed.components.xrootd_storage import RUCIO_FOLDER, XrootdStorage, rse_name
 from treehammer.testbed.core.component import (
     NODE_PYTHON,
@@ -66,7 +64,6 @@ _SCRIPTS = (
     "testbed_policy/__init__.py",
     "testbed_policy/permission.py",
 )
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -110,15 +107,8 @@ def load_rucio_issuer(box: Workspace) -> TokenIssuer:
     Raises:
         TestbedError: the testbed has no Rucio.
     """
-    try:
-        url = (_issuer_folder(box) / "issuer.url").read_text(encoding="utf-8")
-    except OSError:
-        raise TestbedError(
-            "has no Rucio",
-            where=f"testbed {box.name}",
-            hint="Start it with treehammer testbed up --with-rucio.",
-        ) from None
-    return TokenIssuer(url, _issuer_folder(box))
+    remedy = "Start it with treehammer testbed up --with-rucio."
+    return TokenIssuer.load(box, _issuer_folder(box), "has no Rucio", remedy)
 
 
 def _client_folder(box: Workspace) -> Path:
@@ -201,7 +191,7 @@ class RucioServer(Component):
             "scope": TOKEN_SCOPE,
         }
         for name in ("rucio.cfg", "alembic.ini"):
-            text = _render_template(f"{name}.j2", **values, password=passwords[ADMIN_ACCOUNT])
+            text = render_template(f"{name}.j2", **values, password=passwords[ADMIN_ACCOUNT])
             box.write_file(self.folder / name, text, 0o600)
         setup = json.dumps(self._database_setup(passwords), indent=1)
         box.write_file(self.folder / "setup.json", setup, 0o600)
@@ -231,7 +221,7 @@ class RucioServer(Component):
         """Make the issuer, and register Rucio there as a client."""
         folder = self.box.make_folder(_issuer_folder(self.box))
         self.issuer = TokenIssuer(f"https://{LISTEN_ADDRESS}:{self.issuer_port}", folder)
-        self.box.write_file(folder / "issuer.url", self.issuer.url)
+        self.issuer.save(self.box)
         self.box.make_folder(folder / "served")
         self.issuer.publish_documents(folder / "served")
         client = {
@@ -259,7 +249,7 @@ class RucioServer(Component):
 
     def _write_client(self, account: str, way: str, auth_type: str, **options: object) -> None:
         path = rucio_client_config(self.box, account, way)
-        text = _render_template(
+        text = render_template(
             "rucio-client.cfg.j2",
             path=path,
             address=f"{LISTEN_ADDRESS}:{self.port}",
@@ -404,14 +394,3 @@ def write_rucio_token(
 ) -> Path:
     """Write a token with which Rucio admits an account; a negative lifetime makes an expired one."""
     return issuer.write_token(path, scope, lifetime_s, subject=account, audience=TOKEN_AUDIENCE)
-
-
-def _render_template(template: str, **values: object) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - configuration, not HTML
-        keep_trailing_newline=True,
-        trim_blocks=True,
-    )
-    return environment.get_template(template).render(values)

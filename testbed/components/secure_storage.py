@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import jinja2
-
 from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed.components import xrootd_storage
+from treehammer.testbed.components.template_rendering import render_template
 from treehammer.testbed.core import mount_namespace
 from treehammer.testbed.core.component import (
     NODE_PYTHON,
@@ -54,7 +53,6 @@ _PROXY_LIFETIME_S = 12 * 3600.0
 #: Bundle that libscitokens uses; the testbed's replaces it for the daemons alone.
 _SYSTEM_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _AUTHORITY_NAME = "Treehammer testbed"
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 class SecureStorage(Component):
@@ -123,7 +121,7 @@ class SecureStorage(Component):
             self._write_proxies()
         free = find_free_ports(1 + len(DOOR_NAMES) * len(self.sites))
         self.issuer = TokenIssuer(f"https://{HOST}:{free.pop()}", self.folder)
-        self.box.write_file(self.folder / "issuer.url", self.issuer.url)
+        self.issuer.save(self.box)
         self.issuer.publish_documents(self.folder / "issuer")
         self.ports = {site: {kind: free.pop() for kind in DOOR_NAMES} for site in self.sites}
         self._write_bundle_script()
@@ -171,12 +169,8 @@ class SecureStorage(Component):
         export = storage / xrootd_storage.DATASET_FOLDER.lstrip("/")
         for path in (storage.parent, storage, export.parent, export):
             self.box.make_folder(path)
-        template = jinja2.Template(
-            (_TEMPLATES / "secure.cfg.j2").read_text(encoding="utf-8"),
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-        )
-        text = template.render(
+        text = render_template(
+            "secure.cfg.j2",
             folder=folder,
             site=site,
             port=port,
@@ -288,15 +282,8 @@ def load_issuer(box: Workspace) -> TokenIssuer:
     Raises:
         TestbedError: the testbed has none.
     """
-    try:
-        url = (secure_folder(box) / "issuer.url").read_text(encoding="utf-8")
-    except OSError:
-        raise TestbedError(
-            "has no token issuer",
-            where=f"testbed {box.name}",
-            hint="Start it with treehammer testbed up --secure-sites 2.",
-        ) from None
-    return TokenIssuer(url, secure_folder(box))
+    remedy = "Start it with treehammer testbed up --secure-sites 2."
+    return TokenIssuer.load(box, secure_folder(box), "has no token issuer", remedy)
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -15,10 +15,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-import jinja2
-
 from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door, LoadPermission
+from treehammer.testbed.components.template_rendering import render_template
 from treehammer.testbed.core.component import (
     Component,
     DaemonSpec,
@@ -53,7 +52,6 @@ RESERVED_DOORS = ("root", "http", "cache", "pinned", "federation", "rucio")
 _MIDDLEWARE = {"root": "XRootD", "http": "XrdHttp", "cache": "XCache"}
 #: Tree of XRootD's packages in the cache, and the link to its programs in each server's folder.
 TREE, PROGRAMS_LINK = "xrootd-server", "programs"
-_TEMPLATE = Path(__file__).parent / "templates" / "xrootd.cfg.j2"
 _CONNECT_TIMEOUT_S = 2.0
 
 
@@ -189,12 +187,8 @@ class XrootdStorage(Component):
         select_suite(folder / PROGRAMS_LINK, programs_folder(suite, self.box.cache))
         self.box.make_folder(folder / "adm", 0o700)
         manager = f"{self.links.hub_address}:{self.manager_port}"
-        template = jinja2.Template(
-            _TEMPLATE.read_text(encoding="utf-8"),
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-        )
-        text = template.render(
+        text = render_template(
+            "xrootd.cfg.j2",
             folder=folder,
             export=DATASET_FOLDER,
             writable=RUCIO_FOLDER if self.box.rucio else "",

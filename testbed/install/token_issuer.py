@@ -13,13 +13,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from treehammer.testbed.core.component import write_secret
+from treehammer.errors import TestbedError
+from treehammer.testbed.core.component import Workspace, write_secret
 
 #: Audience of WLCG tokens for any service.
 ANY_AUDIENCE = "https://wlcg.cern.ch/jwt/v1/any"
 #: User whose tokens and certificates a testbed issues.
 SUBJECT = "alice"
 _ALGORITHM, _KEY_ID = "ES256", "key-1"
+_URL_FILE = "issuer.url"
 #: Seconds by which a token is valid before it is issued.
 _CLOCK_SKEW_S = 10
 
@@ -35,6 +37,23 @@ class TokenIssuer:
 
     url: str
     folder: Path
+
+    @classmethod
+    def load(cls, box: Workspace, folder: Path, absence: str, remedy: str) -> TokenIssuer:
+        """Load the issuer of a running testbed.
+
+        Raises:
+            TestbedError: the testbed has none, as ``absence`` says.
+        """
+        try:
+            url = (folder / _URL_FILE).read_text(encoding="utf-8")
+        except OSError:
+            raise TestbedError(absence, where=f"testbed {box.name}", hint=remedy) from None
+        return cls(url, folder)
+
+    def save(self, box: Workspace) -> None:
+        """Write the URL for :meth:`load`."""
+        box.write_file(self.folder / _URL_FILE, self.url)
 
     @property
     def _key_file(self) -> Path:
