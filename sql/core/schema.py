@@ -3,9 +3,10 @@
 Every entry of the metric catalogue has one column: in the measurement table or in the table of its
 dimension (:mod:`treehammer.sql.core.dimensions`). Lists of passes share the column ``passes``
 (:mod:`treehammer.sql.core.packing`). Most other tables have a row class in
-:mod:`treehammer.sql.core.rows` or :mod:`treehammer.sql.core.watch_rows`, whose fields are their columns. SQLite, PostgreSQL and Oracle can hold the same rows: names
-have at most 30 characters, times are whole microseconds since 1970 UTC, and empty text is NULL, as
-on Oracle. Tests run on SQLite, on PostgreSQL and on a substitute for Oracle; see docs/databases.md.
+:mod:`treehammer.sql.core.rows` or :mod:`treehammer.sql.core.watch_rows`, whose fields are their
+columns. SQLite, PostgreSQL and Oracle can hold the same rows: names have at most 30 characters,
+times are whole microseconds since 1970 UTC, and empty text is NULL, as on Oracle. Tests run on
+SQLite, on PostgreSQL and on a substitute for Oracle; see docs/databases.md.
 """
 
 from __future__ import annotations
@@ -25,42 +26,9 @@ from treehammer.collectors.record.metric_catalogue import (
     Metric,
 )
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
+from treehammer.sql.core import rows, watch_rows
 from treehammer.sql.core.column_types import REAL, LongText, NumberList, StoredText
 from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
-from treehammer.sql.core.rows import (
-    REQUIRED,
-    AccessKeyRow,
-    AttemptRow,
-    AuditRow,
-    CampaignOwnerRow,
-    CampaignRow,
-    ExtraRow,
-    InstructionRow,
-    JobRow,
-    PairRow,
-    ReceiptRow,
-    ReplicaRow,
-    StoredRow,
-    VerdictRow,
-)
-from treehammer.sql.core.watch_rows import (
-    AlarmEvent,
-    AlarmMessage,
-    AnnouncedState,
-    ChangePointRow,
-    DowntimeRow,
-    OverrideRow,
-    PatrolChargeRow,
-    PatrolEntryRow,
-    PatrolLeaseRow,
-    PatrolSiteRow,
-    PatrolStartRow,
-    ReleaseCheck,
-    RuleSetRow,
-    StatusChangeRow,
-    WatchedDayRow,
-    WatchedSeriesRow,
-)
 
 _TYPES: dict[str, TypeEngine[Any]] = {
     "int": sa.BigInteger(),
@@ -121,7 +89,7 @@ def _dimension_key_column(dimension: Dimension) -> sa.Column[Any]:
 
 def _row_table(
     name: str,
-    row_class: type[StoredRow],
+    row_class: type[rows.StoredRow],
     *items: sa.Column[Any] | sa.Index,
     key: tuple[str, ...] = ("id",),
     references: Mapping[str, sa.Column[Any]] = {},
@@ -159,7 +127,7 @@ def _field_column_type(hint: Any) -> tuple[TypeEngine[Any], bool]:
     kind, *details = get_args(hint) or (hint,)
     if kind is str:
         text = StoredText(details[0]) if details[0] else LongText()
-        return text, REQUIRED not in details
+        return text, rows.REQUIRED not in details
     return _FIELD_TYPES[kind], type(None) in details
 
 
@@ -323,7 +291,7 @@ rollup_day = sa.Table(
 
 extra = _row_table(
     "extra",
-    ExtraRow,
+    rows.ExtraRow,
     key=("measurement_id", "name"),
     references={"measurement_id": measurement.c.measurement_id},
 )
@@ -357,11 +325,11 @@ rollup_operation = sa.Table(
     sa.Index("ix_rollup_operation_subject", "subject_id", "day"),
 )
 
-campaign = _row_table("campaign", CampaignRow, sa.Index("ix_campaign_created", "created_us"))
+campaign = _row_table("campaign", rows.CampaignRow, sa.Index("ix_campaign_created", "created_us"))
 
 job = _row_table(
     "job",
-    JobRow,
+    rows.JobRow,
     sa.Index("ix_job_campaign", "campaign_id", "site"),
     # Unfinished jobs: few among very many.
     sa.Index("ix_job_state", "state", "campaign_id"),
@@ -370,7 +338,7 @@ job = _row_table(
 
 attempt = _row_table(
     "attempt",
-    AttemptRow,
+    rows.AttemptRow,
     key=("job_id", "number"),
     references={"job_id": job.c.id},
     # NUMBER is a reserved word on Oracle.
@@ -378,7 +346,7 @@ attempt = _row_table(
 )
 
 # FILE is a reserved word on Oracle.
-replica = _row_table("replica", ReplicaRow, column_names={"file": "file_name"})
+replica = _row_table("replica", rows.ReplicaRow, column_names={"file": "file_name"})
 
 
 def _line_column() -> sa.Column[Any]:
@@ -386,11 +354,11 @@ def _line_column() -> sa.Column[Any]:
     return sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False)
 
 
-pair = _row_table("pair", PairRow, _line_column(), key=("comparison_id",))
+pair = _row_table("pair", rows.PairRow, _line_column(), key=("comparison_id",))
 
 verdict = _row_table(
     "verdict",
-    VerdictRow,
+    rows.VerdictRow,
     _line_column(),
     # Latest comparisons, by the first line of each.
     sa.Index("ix_verdict_latest", "line", "created_us", "comparison_id"),
@@ -400,26 +368,26 @@ verdict = _row_table(
 # FUNCTION is a reserved word on PostgreSQL.
 instruction_count = _row_table(
     "instruction_count",
-    InstructionRow,
+    rows.InstructionRow,
     sa.Index("ix_instruction_count_test", "test_hash"),
     key=("count_id", "line"),
     column_names={"function": "function_name"},
 )
 
-access_key = _row_table("access_key", AccessKeyRow, key=("key_id",))
+access_key = _row_table("access_key", rows.AccessKeyRow, key=("key_id",))
 
-campaign_owner = _row_table("campaign_owner", CampaignOwnerRow, key=("campaign_id",))
+campaign_owner = _row_table("campaign_owner", rows.CampaignOwnerRow, key=("campaign_id",))
 
 receipt = _row_table(
     "receipt",
-    ReceiptRow,
+    rows.ReceiptRow,
     sa.Index("ix_receipt_campaign", "campaign_id"),
     sa.Index("ix_receipt_key", "key_id", "received_us"),
     key=("subject", "kind", "key_id", "address"),
 )
 
 # AUDIT is a reserved word on Oracle.
-audit_entry = _row_table("audit_entry", AuditRow)
+audit_entry = _row_table("audit_entry", rows.AuditRow)
 
 # Campaigns and jobs with revoked tokens; ``scope`` is 'campaign' or 'job'.
 access_revocation = sa.Table(
@@ -446,46 +414,46 @@ read_session = sa.Table(
 )
 
 status_change = _row_table(
-    "status_change", StatusChangeRow, sa.Index("ix_status_change_since", "since_us")
+    "status_change", watch_rows.StatusChangeRow, sa.Index("ix_status_change_since", "since_us")
 )
 
-status_rule_set = _row_table("status_rule_set", RuleSetRow, key=("version",))
+status_rule_set = _row_table("status_rule_set", watch_rows.RuleSetRow, key=("version",))
 
-site_downtime = _row_table("site_downtime", DowntimeRow)
+site_downtime = _row_table("site_downtime", watch_rows.DowntimeRow)
 
-site_override = _row_table("site_override", OverrideRow)
+site_override = _row_table("site_override", watch_rows.OverrideRow)
 
 alarm_state = _row_table(
     "alarm_state",
-    AnnouncedState,
+    watch_rows.AnnouncedState,
     sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
 )
 
 alarm_event = _row_table(
-    "alarm_event", AlarmEvent, sa.Index("ix_alarm_event_happened", "happened_us")
+    "alarm_event", watch_rows.AlarmEvent, sa.Index("ix_alarm_event_happened", "happened_us")
 )
 
 alarm_message = _row_table(
     "alarm_message",
-    AlarmMessage,
+    watch_rows.AlarmMessage,
     sa.Index("ix_alarm_message_due", "state", "due_us"),
     references={"event_id": alarm_event.c.id},
 )
 
 release_check = _row_table(
     "release_check",
-    ReleaseCheck,
+    watch_rows.ReleaseCheck,
     sa.Index("ix_release_check_campaign", "campaign_id"),
     sa.Index("ix_release_check_state", "state", "changed_us"),
 )
 
-patrol_lease = _row_table("patrol_lease", PatrolLeaseRow, key=("name",))
+patrol_lease = _row_table("patrol_lease", watch_rows.PatrolLeaseRow, key=("name",))
 
-patrol_entry = _row_table("patrol_entry", PatrolEntryRow, key=("name",))
+patrol_entry = _row_table("patrol_entry", watch_rows.PatrolEntryRow, key=("name",))
 
 patrol_start = _row_table(
     "patrol_start",
-    PatrolStartRow,
+    watch_rows.PatrolStartRow,
     sa.Index("ix_patrol_start_campaign", "campaign_id", unique=True),
     sa.Index("ix_patrol_start_state", "state", "entry"),
     key=("entry", "occasion"),
@@ -493,26 +461,28 @@ patrol_start = _row_table(
 
 patrol_charge = _row_table(
     "patrol_charge",
-    PatrolChargeRow,
+    watch_rows.PatrolChargeRow,
     sa.Index("ix_patrol_charge_day", "day", "site"),
     key=("campaign_id", "site"),
 )
 
-patrol_site = _row_table("patrol_site", PatrolSiteRow, key=("site",))
+patrol_site = _row_table("patrol_site", watch_rows.PatrolSiteRow, key=("site",))
 
 watched_series = _row_table(
     "watched_series",
-    WatchedSeriesRow,
+    watch_rows.WatchedSeriesRow,
     # WORK is a reserved word on Oracle, RELEASE on PostgreSQL.
     column_names={"work": "work_key", "release": "root_release"},
 )
 
 watched_day = _row_table(
     "watched_day",
-    WatchedDayRow,
+    watch_rows.WatchedDayRow,
     sa.Index("ix_watched_day_day", "day"),
     key=("series_id", "day"),
     references={"series_id": watched_series.c.id},
 )
 
-change_point = _row_table("change_point", ChangePointRow, sa.Index("ix_change_point_day", "day"))
+change_point = _row_table(
+    "change_point", watch_rows.ChangePointRow, sa.Index("ix_change_point_day", "day")
+)
