@@ -1,1 +1,1 @@
-"""Where it runs: sites, planning, templates, batch systems, tracking."""
+"""Submission: sites, planning, templates, batch systems, tracking."""

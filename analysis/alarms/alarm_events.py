@@ -54,7 +54,7 @@ def find_regressions(checks: Iterable[ReleaseCheck]) -> Iterator[AlarmChange]:
 def find_change_points(changes: Iterable[ChangePointRow], now_us: int) -> Iterator[AlarmChange]:
     """Find the confirmed change points that are news and made reading slower.
 
-    A change of long ago that is found now, such as at the first search, is no news.
+    A change of long ago that is found now, such as at the first search, is not announced.
     """
     for one in changes:
         is_news = one.found_us >= now_us - NEWS_US and _day_us(one.day) >= now_us - RECENT_US

@@ -96,7 +96,7 @@ class SubjectState:
             unknown.
         evidence: path of the page with the evidence, below the service's address.
         rule: rule that led to the state, with its version.
-        is_excused: whether nobody is told of the state: a downtime, or a site in a central event.
+        is_excused: whether messages about the state are suppressed, by a downtime or a central event.
     """
 
     kind: AlarmKind
@@ -139,7 +139,7 @@ class SubjectState:
         """Build the state from values of JSON.
 
         Raises:
-            ValueError: the document is no state.
+            ValueError: the document is not a state.
         """
         try:
             return cls(

@@ -117,7 +117,7 @@ class _FigureContext(Context):  # type: ignore[misc]  # nagiosplugin has no type
 
 
 class _SubjectSummary(Summary):  # type: ignore[misc]  # nagiosplugin has no types
-    """The summary of the subject, whatever its state is."""
+    """The summary of the subject in any state."""
 
     def __init__(self, subject: SubjectState) -> None:
         self._subject = subject

@@ -103,7 +103,7 @@ class RemoteService:
             reason = getattr(error, "reason", error)
             raise StoreError(f"the service does not answer: {reason}", where=self.url) from error
         if not isinstance(document, dict):
-            raise StoreError("the response is no JSON object", where=self.url)
+            raise StoreError("the response is not a JSON object", where=self.url)
         return document
 
 

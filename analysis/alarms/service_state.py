@@ -23,7 +23,7 @@ from treehammer.sql.write.store import Store
 
 #: Shares of the unfinished jobs that are held, in percent.
 HELD_WARNING, HELD_CRITICAL = 20.0, 80.0
-#: Held jobs below this number are no warning.
+#: Fewer held jobs are not a warning.
 MIN_HELD = 5
 #: Seconds that the oldest message waits for its delivery.
 WAITING_WARNING_S, WAITING_CRITICAL_S = 3600.0, 86_400.0

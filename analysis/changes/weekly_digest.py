@@ -93,7 +93,7 @@ def parse_week(text: str) -> date:
     """Parse a week such as ``2026-W46``; return its Monday.
 
     Raises:
-        ValueError: it is no week.
+        ValueError: it is not a week.
     """
     year, _, week = text.partition("-W")
     return date.fromisocalendar(int(year), int(week), 1)

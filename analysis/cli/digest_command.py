@@ -38,7 +38,7 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Non
     try:
         first = parse_week(week) if week else last_whole_week(datetime.now(UTC).date())
     except ValueError:
-        raise ConfigError(f"{week!r} is no week; write 2026-W46", where="--week") from None
+        raise ConfigError(f"{week!r} is not a week; write 2026-W46", where="--week") from None
     with Store.open(settings.database, create=False) as store:
         digest = build_digest(fetch_change_points(store), first)
     if mail:

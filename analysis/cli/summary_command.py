@@ -234,7 +234,7 @@ def _add_own_metrics(
 def _check_quantity(name: str, rows: Sequence[Row], reported: Mapping[str, float]) -> None:
     metric = METRICS_BY_NAME.get(name)
     if metric and metric.type not in ("int", "float"):
-        raise ConfigError(f"{name} is no number", where="--metrics")
+        raise ConfigError(f"{name} is not a number", where="--metrics")
     if not metric and all(row[name] is None for row in rows):
         numbers = [one.name for one in METRICS_BY_NAME.values() if one.type in ("int", "float")]
         listed = f"Reported: {', '.join(sorted(reported))}. " * bool(reported)

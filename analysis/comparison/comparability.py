@@ -49,7 +49,7 @@ class BuildDifference:
 def compare_builds(a: Iterable[Sample], b: Iterable[Sample], axis: str) -> BuildDifference:
     """Compare the ROOT builds of both sides; on the axis ``root`` version and commit may differ.
 
-    They may differ between the sides: a side that holds two of them is no one release.
+    They may differ between the sides: a side that holds two of them is not one release.
     """
     a, b = list(a), list(b)
     facts = BUILD_FACTS if axis == "root" else (*_RELEASE_FACTS, *BUILD_FACTS)

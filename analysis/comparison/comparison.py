@@ -49,11 +49,18 @@ from treehammer.sql.read.measurement_selection import Condition, Selection
 
 @dataclass(frozen=True)
 class ComparisonQuery:
-    """Is ``b`` faster or slower than ``a`` on ``axis``, effects within ±delta (in ln) aside?
+    """A comparison of the value ``b`` of an axis with the value ``a``.
 
-    ``selection`` is of which measurements, ``where_a`` and ``where_b`` are conditions on one side
-    alone.  ``among`` holds all values that are asked together with ``b``, which share one correction
-    for their number.  All of it is part of the identity.
+    Attributes:
+        axis: the axis.
+        a: the reference.
+        b: the other value.
+        delta: effects (in ln) within ±delta count as none.
+        selection: the compared measurements.
+        where_a: further conditions on side A alone.
+        where_b: further conditions on side B alone.
+        among: all values compared with ``a`` together, ``b`` included; they share one correction for
+            the number of tests.
     """
 
     axis: str
@@ -77,7 +84,7 @@ class ComparisonQuery:
 
     @property
     def id(self) -> str:
-        """Identity of the comparison: asking the same again replaces the answer."""
+        """Hash of all attributes: a repeated comparison replaces the stored one."""
         parts = [RULE_VERSION, self.axis, self.a, self.b, self.delta, str(self.selection)]
         if self.where_a or self.where_b:
             parts += [[str(where) for where in side] for side in (self.where_a, self.where_b)]

@@ -190,11 +190,11 @@ def _mean_over_hosts(jobs: Iterable[Job], effect: Callable[[Job], float]) -> flo
 
 
 def select_jobs(jobs: Sequence[Job]) -> tuple[list[Job], Counter[str]]:
-    """Select the jobs whose hosts are known, and of two hosts those with two jobs at least.
+    """Select the jobs with known hosts; of two hosts, only those with at least two jobs.
 
     Returns:
-        the jobs that count, and how many were left out for which reason.  All count where no host
-        is known, or where nothing could be judged.
+        the selected jobs, and the number of excluded ones by reason.  All jobs are selected if no
+        host is known, or if the rest would be too few to judge.
     """
     counts = _count_per_host(jobs)
     known = [job for job in jobs if job.host] if counts else list(jobs)

@@ -17,13 +17,19 @@ from treehammer.hctests.matrix.headline import HeadlineMetric
 
 @dataclass(frozen=True)
 class PooledEffect:
-    """One test variant and metric over sites.
+    """Effect on one metric of one test variant, over sites.
 
-    ``series`` is one of its series, for its name.  ``refused`` stands instead of a statistical
-    verdict, with ``why``; None where the rule applies.  ``pooled`` is None with fewer than two
-    sites.  Only the jobs of ``sites`` are counted; ``estimates`` are theirs.  ``shared_hosts`` maps
-    each host of several sites to these.  ``of_a`` and ``of_b`` are columns in which the executions of
-    a side agree at all sites, with their values.
+    Attributes:
+        series: one of its series, for its name.
+        headline: the metric.
+        estimates: estimate of each site that enters.
+        sites: sites that enter; ``jobs``, ``hosts`` and ``jobs_per_site`` count theirs alone.
+        shared_hosts: host of several sites -> these sites.
+        pooled: None with fewer than two sites.
+        refused: verdict that replaces the statistical one; None where the rule applies.
+        why: reason of ``refused``.
+        of_a: columns in which the executions of side A agree at all sites, with their values.
+        of_b: the same of side B.
     """
 
     series: SeriesSides
@@ -49,9 +55,9 @@ class PooledEffect:
 def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
     """Pool the series of each release key and metric over sites, in order of label.
 
-    One that no site measured on both sides has no row.
-    Series without enough data, that read too little or with other values stay outside.  Where no
-    series may enter a verdict, those whose builds or contents differ are pooled for information.
+    Keys that no site measured on both sides are left out, and so are series with too little data or
+    other values.  If no series may enter a verdict, those whose builds or contents differ are pooled
+    for information.
     """
     groups: dict[tuple[str, str], list[SeriesEffect]] = defaultdict(list)
     for one in effects:

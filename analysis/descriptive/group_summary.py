@@ -71,12 +71,12 @@ class ExecutionGroup:
 
     @property
     def jobs(self) -> int:
-        """How many jobs the usable executions belong to."""
+        """Number of jobs that the usable executions belong to."""
         return len({row["job_id"] for row in self.rows})
 
     @property
     def hosts(self) -> int:
-        """How many known hosts they ran on."""
+        """Number of known hosts on which they ran."""
         return len(select_known_hosts(row["host"] for row in self.rows))
 
     def mean_and_rms(self, metric: str) -> MeanAndRms | None:

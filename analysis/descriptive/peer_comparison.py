@@ -65,7 +65,7 @@ def compare_over_time(
     Args:
         sums: of one metric by day, of all sites.
         site: the site in question.
-        time: the day or week that a day (YYYYMMDD) belongs to; None where it is no day.
+        time: the day or week that a day (YYYYMMDD) belongs to; None for other numbers.
     """
     if site not in sums.sites:
         return []

@@ -54,12 +54,12 @@ class DayOutcomes:
 
     @cached_property
     def total(self) -> int:
-        """How many there are."""
+        """Number of all measurements."""
         return self.assessed + self.unsupported
 
     @property
     def assessed(self) -> int:
-        """How many say something of the site."""
+        """Number of those that say something about the site."""
         return self.good + self.failed + self.implausible
 
     @cached_property

@@ -343,7 +343,7 @@ def _list_rule_problems(document: RulesDocument) -> Iterator[DocumentProblem]:
         if name in RESERVED_RULE_NAMES or not _NAME.fullmatch(name):
             reserved = ", ".join(RESERVED_RULE_NAMES)
             expected = f"a word of lower-case letters, digits and '-' but {reserved}"
-            yield DocumentProblem(path, f"is no name of a rule (expected {expected})")
+            yield DocumentProblem(path, f"is not a valid name of a rule (expected {expected})")
         elif model is None:
             kinds = ", ".join(_MODELS)
             yield DocumentProblem((*path, "kind"), f"is missing or unknown (known: {kinds})")

@@ -113,7 +113,7 @@ class PageRequest:
 class PageTimings:
     """Timings of a page, and bytes as sent.
 
-    ``seconds`` is the service's time; ``cpu_s`` and ``waited_s`` are its threads' time on a CPU and
+    ``seconds`` is the service's time; ``cpu_s`` and ``run_queue_s`` are its threads' time on a CPU and
     ready to run without one.
     """
 

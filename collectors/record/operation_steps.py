@@ -151,7 +151,7 @@ def _find_contradictions(row: Mapping[str, Any]) -> List[str]:
         try:
             counted = LatencyHistogram.decode(row["latency"]).count
         except ValueError as error:
-            problems.append(f"latency is no histogram: {error}")
+            problems.append(f"latency is not a histogram: {error}")
         else:
             if counted != row["done"]:
                 problems.append(f"latency counts {counted} operations, done is {row['done']}")

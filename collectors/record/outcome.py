@@ -19,7 +19,7 @@ class Outcome(str, Enum):
     FAILED = "failed"
     #: The execution completed, but its numbers cannot be true.
     IMPLAUSIBLE = "implausible"
-    #: The release or setup lacks a feature, which is no failure of the site.
+    #: The release or setup lacks a feature; the site did not fail.
     NOT_SUPPORTED = "not supported"
 
     __str__ = str.__str__

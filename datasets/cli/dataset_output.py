@@ -1,4 +1,4 @@
-"""How datasets are shown: sizes, and the facts of a file's layout."""
+"""Output of datasets: sizes, and the facts of a file's layout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from treehammer.datasets.model.manifest import (
 from treehammer.terminal import OutputColumn, print_rows
 from treehammer.text_formatting import format_size, pluralize
 
-#: How people write the names of formats.
+#: Names of formats as people write them.
 FORMAT_TITLES = {TTREE: "TTree", RNTUPLE: "RNTuple"}
 
 #: Items of a list that are shown.

@@ -38,7 +38,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class TreeLayout:
-    """How the main tree or RNTuple lies in the file; sizes in bytes.
+    """Layout of the main tree or RNTuple in the file; sizes in bytes.
 
     Of an RNTuple, branches are the fields that stand for them, and baskets are pages.  Equal pages
     lie in the file once and count each time, so that a small file can be smaller than its parts.

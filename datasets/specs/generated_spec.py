@@ -187,13 +187,15 @@ class _BranchesTable(SpecTable):
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
         if (self.length is not None) != (self.shape == "array"):
-            raise ValueError("'length' belongs to shape 'array' and to no other")
+            raise ValueError("'length' is required for shape 'array', and not allowed for others")
         if (self.collection is not None) != (self.shape in ("jagged", "vector")):
-            raise ValueError("'collection' belongs to shapes 'jagged' and 'vector'")
+            raise ValueError(
+                "'collection' is required for shapes 'jagged' and 'vector', and not allowed for others"
+            )
         if self.shape == "vector" and self.type not in ("float", "double", "int"):
             raise ValueError("a vector is one of float, double or int")
         if self.hold is not None and (self.bits != (0, 0) or self.zeros != (0, 0)):
-            raise ValueError("'hold' counts events: 'bits' and 'zeros' have no place beside it")
+            raise ValueError("'hold' counts events and cannot be combined with 'bits' or 'zeros'")
         if self.bits[1] > MAX_RANDOM_BITS[self.type]:
             raise ValueError(f"'bits' of {self.type} is at most {MAX_RANDOM_BITS[self.type]}")
         return self

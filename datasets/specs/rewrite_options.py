@@ -109,7 +109,7 @@ class RewriteOptions:
         name, colon, level = self.compression.partition(":")
         if name not in DEFAULT_LEVELS or (colon and not re.fullmatch("[1-9]", level)):
             raise DatasetError(
-                f"{self.compression!r} is no compression",
+                f"{self.compression!r} is not a compression",
                 where="--compression",
                 hint=f"Known are {', '.join(DEFAULT_LEVELS)}, each with a level from 1 to 9 as in zstd:5, "
                 "and none.",
@@ -172,7 +172,9 @@ class RewriteOptions:
         words = [text.format(options[key]) for key, text in parts.items() if key in options]
         name = "-".join([source, *words]).replace(":", "").lower()
         if not spec_schema.DATASET_NAME.fullmatch(name):
-            raise DatasetError(f"{name!r} is no name", where=source, hint="Name it with --as NEW.")
+            raise DatasetError(
+                f"{name!r} is not a valid name", where=source, hint="Name it with --as NEW."
+            )
         return name
 
 
@@ -196,4 +198,4 @@ def _parse_size(flag: str, text: str, or_else: str = "") -> int:
 
 
 def _conflict_error(one: str, other: str, why: str) -> DatasetError:
-    return DatasetError(f"has no meaning beside {other}", where=one, hint=why)
+    return DatasetError(f"cannot be combined with {other}", where=one, hint=why)

@@ -86,7 +86,7 @@ def find_headline_metric(
 def _find_catalogue_metric(name: str) -> HeadlineMetric:
     metric = METRICS_BY_NAME[name]
     if metric.type not in ("int", "float"):
-        raise ValueError("is no number")
+        raise ValueError("is not a number")
     if name in COUNTER_NAMES:
         raise ValueError("is an exact counter, which every comparison lists anyway")
     if not metric.better:

@@ -104,7 +104,7 @@ def _reason_against_doors(
         for name in ("access", "cache")
     }
     if "staged" in used["access"]:
-        return 'with access = "staged": the loop reads a copy, whatever the door'
+        return 'with access = "staged": the loop reads a copy, through any door'
     if "cold" in used["cache"]:
         return 'with cache = "cold": what one door reads is warm for the others'
     return ""
@@ -312,7 +312,7 @@ def check_load(load: LoadTable, test: TestTable) -> Iterator[DocumentProblem]:
         return
     if ramp.every_s % load.step_s:
         yield DocumentProblem(
-            path, f"levels of {ramp.every_s} s are no multiple of step_s = {load.step_s:g}"
+            path, f"levels of {ramp.every_s} s are not a multiple of step_s = {load.step_s:g}"
         )
 
 

@@ -105,11 +105,14 @@ def check_extensions(test: TestTable, *, is_load: bool) -> Iterator[DocumentProb
     for index, name in enumerate(test.load):
         if not re.search(r"\.so(\.\d+)*$", name):
             yield DocumentProblem(
-                ("test", "load", index), f"{name!r} is no shared library (expected a name in .so)"
+                ("test", "load", index),
+                f"{name!r} is not a shared library (expected a name in .so)",
             )
     for index, name in enumerate(test.imports):
         if not all(part.isidentifier() for part in name.split(".")):
-            yield DocumentProblem(("test", "imports", index), f"{name!r} is no name of a module")
+            yield DocumentProblem(
+                ("test", "imports", index), f"{name!r} is not the name of a module"
+            )
 
 
 def check_dictionary_files(folder: Path, definition: TestDefinition) -> Iterator[DocumentProblem]:

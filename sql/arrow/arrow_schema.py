@@ -9,7 +9,7 @@ import pyarrow as pa
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.sql.core.column_names import EXTRA_PREFIX
 
-#: Rows of one record batch: some tens of MB of memory while it is made; larger ones are no faster.
+#: Rows of one record batch: some tens of MB of memory while it is made; larger ones are not faster.
 BATCH_ROWS = 2_000
 #: The column that extras are joined by.
 ID_COLUMN = "measurement_id"

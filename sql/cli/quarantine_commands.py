@@ -1,4 +1,4 @@
-"""Commands ``db quarantine``, ``restore`` and ``delete``: undo what a key or campaign brought."""
+"""Commands ``db quarantine``, ``restore`` and ``delete``, for the results of a key or campaign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row classes of what Treehammer does by itself: states of sites, patrol, changes and alarms.
+"""Row classes of the watch: states of sites, patrol, changes and alarms.
 
 Units and unknown values are as in :mod:`treehammer.sql.core.rows`.
 """

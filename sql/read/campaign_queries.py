@@ -1,6 +1,6 @@
 """Queries on campaigns and jobs for pages: progress, failures and attempts.
 
-Single measurements are read for one job at a time or counted by an index.
+Measurements are read for one job at a time or counted by an index.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Figures: counts, means and spreads of metrics by any columns, as tables, matrices and plots show them.
+"""Figures: counts, means and spreads of metrics by any columns, for tables, matrices and plots.
 
-A :class:`FigureQuery` is the question.  Where the roll-ups by day and subject can answer it they do, in
-some thousand rows instead of millions; else the measurements themselves are read.  Both give the
-same numbers, and the answer says where it came from.
+A :class:`FigureQuery` is evaluated on the roll-ups by day and subject if these hold its columns, which
+reads some thousand rows instead of millions, otherwise on the measurements.  Both give the same
+numbers, and the result names its source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from treehammer.sql.read.measurement_selection import Scalar, Selection
 #: The column of the day, YYYYMMDD, and its derived groupings: YYYYMM, and the Monday as YYYYMMDD.
 DAY, MONTH, WEEK = "day", "month", "week"
 TIME_UNITS = (DAY, MONTH, WEEK)
-#: Columns that the roll-ups know; conditions and groups of these alone are theirs to answer.
+#: Columns of the roll-ups, which evaluate conditions and groups of these alone.
 ROLLUP_GROUPINGS = frozenset((*SUBJECT.columns, *TIME_UNITS, "kind", "failure_class"))
 ALL_MEASUREMENTS = Selection()
 FigureSource = Literal["roll-ups", "measurements"]
@@ -51,10 +51,10 @@ class FigureQuery:
         last_day: the last day, which still counts, if any.
         kind: the kind of execution; None for all kinds.
         latencies: whether the histograms of read latency are added up as well.
-        from_measurements: read the measurements in any case; they alone know smallest and largest values.
+        from_measurements: always read the measurements, which alone have smallest and largest values.
 
     Raises:
-        ConfigError: there is no such column, or it cannot be used so.
+        ConfigError: a column does not exist, or cannot be used like this.
     """
 
     metrics: tuple[str, ...] = ()
@@ -74,9 +74,9 @@ class FigureQuery:
 
     @property
     def source(self) -> FigureSource:
-        """Where the answer will come from."""
-        asked = {*self.by, *(where.column for where in self.selection.conditions)}
-        rolled = asked <= ROLLUP_GROUPINGS and set(self.metrics) <= set(ROLLUP_METRICS)
+        """Source of the result."""
+        used = {*self.by, *(where.column for where in self.selection.conditions)}
+        rolled = used <= ROLLUP_GROUPINGS and set(self.metrics) <= set(ROLLUP_METRICS)
         return (
             "roll-ups"
             if rolled and not self.selection.campaigns and not self.from_measurements
@@ -91,7 +91,7 @@ class Moments(NamedTuple):
         value_count: number of these measurements.
         total: sum of their values, in the metric's unit.
         squares: sum of the squares.
-        minimum: the smallest value; None without any, or if the roll-ups answered.
+        minimum: the smallest value; None without any, or from roll-ups.
         maximum: the largest.
     """
 
@@ -103,7 +103,7 @@ class Moments(NamedTuple):
 
     @property
     def mean(self) -> float | None:
-        """The mean; None when there is nothing."""
+        """The mean; None without values."""
         return self.total / self.value_count if self.value_count else None
 
     @property
@@ -159,13 +159,13 @@ class FigureGroup(NamedTuple):
 
     @property
     def good(self) -> int:
-        """How many of them means are taken of."""
+        """Number of good ones, over which means are taken."""
         return self.outcomes.get(Outcome.GOOD.value, 0)
 
     def latency_quantile_s(self, share: float) -> float | None:
         """Return the seconds below which ``share`` of the reads took; None without reads.
 
-        The bin is exact; inside it reads are taken as evenly spread, so that the answer is wrong by
+        The bin is exact; reads are assumed to spread evenly inside it, so that the result is wrong by
         less than a factor of 2.
         """
         wanted = share * sum(self.reads)
@@ -230,7 +230,7 @@ def _require_numeric_metric(name: str) -> None:
             hint=f"{suggest_word(name, numbers)}Numbers of the catalogue, and {EXTRA_PREFIX}NAME.",
         )
     if metric is not None and metric.type not in ("int", "float"):
-        raise ConfigError(f"{name} is no number, so it has no mean", hint="Group by it instead.")
+        raise ConfigError(f"{name} is not a number, so it has no mean", hint="Group by it instead.")
 
 
 def _require_grouping_column(name: str) -> None:

@@ -479,7 +479,7 @@ def measurement_conditions(figure: FigureQuery, dialect: str) -> Iterator[sa.Col
 def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> int:
     """Estimate an upper limit of the selected measurements from roll-ups and the index of campaigns.
 
-    It may be far more than there are, as conditions on other columns are left aside.
+    It may be far more than there are, as conditions on other columns are ignored.
     """
     known = tuple(w for w in figure.selection.conditions if w.column in ROLLUP_GROUPINGS)
     selection = Selection(conditions=known)

@@ -1,4 +1,4 @@
-"""Which measurements are meant: campaigns and conditions on catalogue columns."""
+"""Selections of measurements: campaigns and conditions on catalogue columns."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _ORDER_OPERATORS = ("<", "<=", ">", ">=")
 class Condition:
     """One condition: a column, one of ``= != < <= > >= ~``, and a value of the column's type.
 
-    ``None`` stands for "not known".  ``!=`` also selects rows in which the column is not known.
-    ``~`` compares text with a pattern in which ``*`` stands for any text and ``?`` for one character.
-    Of several values any one will do (with ``!=``: none of them may be it).
+    The value None means "not known".  ``!=`` also selects rows in which the column is not known.
+    ``~`` matches text with a pattern in which ``*`` stands for any text and ``?`` for one character.
+    With several values, any of them must match (with ``!=`` none of them).
     """
 
     column: str
@@ -45,7 +45,7 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """Read ``COLUMN=VALUE`` and its like; an empty value means "not known".
+        """Parse ``COLUMN=VALUE`` or another operator; an empty value means "not known".
 
         Raises:
             ConfigError: the form, the column, or the value is wrong.
@@ -59,16 +59,16 @@ class Condition:
             )
         name, operator, value = match[1], match[2], match[3].strip()
         if not is_storable(value):
-            # PostgreSQL refuses to be asked for it, and Python to send it.
+            # PostgreSQL rejects NUL in a query, and Python cannot encode the other.
             raise ConfigError(
-                "a value contains NUL or is not valid UTF-8, which no stored text does",
+                "a value contains NUL or is not valid UTF-8, unlike any stored text",
                 where="--where",
             )
         return cls(name, operator, _parse_value(_find_metric(name), operator, value))
 
     @property
     def values(self) -> tuple[Scalar, ...]:
-        """The values, also where there is one alone."""
+        """All values; a single one as a tuple."""
         return self.value if isinstance(self.value, tuple) else (self.value,)
 
     @property
@@ -81,19 +81,19 @@ class Condition:
 
 
 def parse_alternatives(texts: Iterable[str]) -> tuple[Condition, ...]:
-    """Combine conditions as pages do: several ``=`` on one column are alternatives.
+    """Parse conditions and combine them as pages do: several ``=`` on one column are alternatives.
 
     Raises:
-        ConfigError: one is wrong.
+        ConfigError: a condition is invalid.
     """
     wheres = map(Condition.parse, texts)
     return _merge_equalities(wheres, lambda some, others: [*dict.fromkeys((*some, *others))])
 
 
 def intersect_conditions(wheres: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Merge the ``=`` conditions on a column to one with the values that they share.
+    """Merge the ``=`` conditions on a column into one with their common values.
 
-    Of two that have none in common the later one stays.
+    Of two without a common value, the later one is kept.
     """
     return _merge_equalities(
         wheres, lambda some, others: [v for v in some if v in others] or [*others]
@@ -118,7 +118,7 @@ def _merge_equalities(
 
 @dataclass(frozen=True)
 class Selection:
-    """Measurements of any of ``campaigns`` (identities; of all when empty) that meet all conditions."""
+    """Measurements of some campaigns (identities; empty for all) that meet all conditions."""
 
     campaigns: tuple[str, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -224,11 +224,13 @@ def _parse_value(metric: Metric, operator: str, text: str) -> Scalar:
         )
     if operator == "~":
         if metric.type != "text":
-            raise ConfigError(f"{metric.name} is no text; '~' compares text only", where=where)
+            raise ConfigError(f"{metric.name} is not text; '~' compares text only", where=where)
         return text
     if operator in _ORDER_OPERATORS and metric.type in ("text", "bool"):
         # As text 6.9 would come after 6.40.
-        raise ConfigError(f"{metric.name} is no number; '{operator}' compares numbers", where=where)
+        raise ConfigError(
+            f"{metric.name} is not a number; '{operator}' compares numbers", where=where
+        )
     if not text:
         if operator in _ORDER_OPERATORS:
             raise ConfigError("a number is missing", where=where)

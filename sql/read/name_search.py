@@ -38,13 +38,13 @@ class SearchHit:
 
 
 def search_names(store: ResultsReader, text: str) -> list[SearchHit]:
-    """Find names that contain a text, whatever the case, and identities that begin with it.
+    """Find names that contain a text in any case, and identities that begin with it.
 
     Of each kind the exact name comes first, then those that begin with the text.
 
     Args:
         store: the database.
-        text: at least one character that is no space.
+        text: at least one character other than a space.
     """
     wanted = text.strip().lower()
     if not wanted:

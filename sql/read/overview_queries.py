@@ -1,6 +1,7 @@
 """Queries for the overview: active campaigns, days of sites, latest comparisons.
 
-Single measurements are read of one site and day alone, and not many, so that it takes milliseconds however many there are.
+Only a limited number of measurements of one site and day is read, so that queries take milliseconds in
+databases of any size.
 """
 
 from __future__ import annotations
@@ -261,9 +262,9 @@ class ComparisonSummary:
 def list_latest_comparisons(
     store: ResultsReader, count: int, first: int = 0, *, since_us: int | None = None
 ) -> list[ComparisonSummary]:
-    """List ``count`` comparisons from the ``first`` on, the newest first.
+    """List ``count`` comparisons from number ``first`` on, the newest first.
 
-    Of those made since a time (microseconds since 1970 UTC), where one is given.
+    With ``since_us`` (microseconds since 1970 UTC) only those made since then.
     """
     newest = verdict.c.created_us.desc(), verdict.c.comparison_id.desc()
     query = sa.select(verdict).where(verdict.c.line == 0).order_by(*newest)
@@ -401,7 +402,7 @@ def list_bad_measurements(store: ResultsReader, site: str, day: int) -> list[Bad
 
 @dataclass(frozen=True)
 class MeasuredJob:
-    """A job that measured something at a site on a day: how much, and how much of it is good."""
+    """A job that measured at a site on a day, with the numbers of all and of good measurements."""
 
     campaign_id: str
     campaign_name: str

@@ -233,7 +233,7 @@ def fetch_conditions(
     """Fetch the conditions under which sites worked last: site -> title -> values.
 
     The last good timed measurement is used, of each series on its last day from ``first`` to
-    ``last`` (YYYYMMDD). Conditions that nobody reported are left out.
+    ``last`` (YYYYMMDD). Conditions without a report are left out.
     """
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     with store.connection() as connection:

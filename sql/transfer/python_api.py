@@ -72,7 +72,7 @@ def result_batches(
         chosen = [store.campaign(one).id for one in _split_names("campaign", campaign)]
         if campaign is not None and not chosen:
             raise ConfigError(
-                "no campaign is asked for", where="campaign", hint="Name one, or give none for all."
+                "no campaign was given", where="campaign", hint="Name one, or give none for all."
             )
         selection = Selection.parse(chosen, _split_names("where", where))
         wanted = (
@@ -112,7 +112,7 @@ def _iter_until_closed(
 
 def _require_known_columns(store: Store, columns: list[str]) -> list[str]:
     if not columns:
-        raise ConfigError("no column is asked for", where="columns", hint="Name one, or give none.")
+        raise ConfigError("no column was given", where="columns", hint="Name one, or give none.")
     with store.snapshot() as snapshot:
         for name in columns:
             extra = name.removeprefix(EXTRA_PREFIX)

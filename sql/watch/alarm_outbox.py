@@ -45,7 +45,7 @@ class AlarmChange:
     Attributes:
         event: None if no message is due, as for the first state of a good subject.
         before: the announced state; None for none. If it is outdated, nothing is recorded.
-        after: the state to record; None for events that are no change of a state.
+        after: the state to record; None for events that do not change a state.
     """
 
     event: AlarmEvent | None

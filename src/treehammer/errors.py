@@ -136,7 +136,7 @@ class PatrolFileError(InvalidDocumentError):
 
 
 class MeasurementFileError(InvalidDocumentError):
-    """A file is no file of measurements, or holds measurements that cannot be imported."""
+    """A file is not a file of measurements, or holds measurements that cannot be imported."""
 
 
 class SourceError(TreehammerError):

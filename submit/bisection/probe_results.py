@@ -44,7 +44,7 @@ def find_metric(name: str, definition: TestDefinition) -> HeadlineMetric:
     """Find a metric of a test by its name: the test's own, of the catalogue, or of operations.
 
     Raises:
-        ConfigError: there is none, or it is no number.
+        ConfigError: there is none, or it is not a number.
     """
     if name in definition.metrics:
         own = definition.metrics[name]

@@ -93,7 +93,7 @@ def _fetch_health(settings: Settings) -> dict[str, Any]:
 
     Raises:
         OSError: it cannot be reached.
-        ValueError: it is no Treehammer service.
+        ValueError: it is not a Treehammer service.
     """
     ca = settings.service_ca_file
     context = ssl.create_default_context(cafile=str(ca) if ca else None)

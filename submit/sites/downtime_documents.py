@@ -194,7 +194,7 @@ def _parse_calendar(content: bytes, shown: str) -> Iterator[tuple[str, Any]]:
     try:
         calendar = Calendar.from_ical(content)
     except ValueError as error:
-        raise ConfigError(f"is no valid iCalendar: {error}", where=shown) from error
+        raise ConfigError(f"is not valid iCalendar: {error}", where=shown) from error
     for number, event in enumerate(cast("list[Event]", calendar.walk("VEVENT")), 1):
 
         def build(event: Event = event) -> DowntimeEntry:

@@ -68,7 +68,7 @@ def read_load(campaign: CampaignRow) -> LoadSettings | None:
     values = json.loads(campaign.plan or "{}").get("definition", {}).get("load")
     if not values:
         return None
-    # Imported here: pydantic is slow to load, and most campaigns are no load tests.
+    # Imported here: pydantic is slow to load, and few campaigns are load tests.
     from treehammer.hctests.schema.toml_models import LoadTable
 
     try:

@@ -57,7 +57,7 @@ def list_record_files(sandbox: Path) -> list[Path]:
 def read_record(
     path: Path, job: JobRow, attempt: int, rejected: list[RejectedFile]
 ) -> Measurement | None:
-    """Read a record that the service would accept as well; move any other file aside.
+    """Read a record that the service would accept as well; set any other file aside.
 
     While the job may still run, an invalid file stays: HTCondor writes outputs in place, so the file
     may be incomplete.

@@ -1,4 +1,4 @@
-"""Starting and stopping a testbed, whatever state a crash left it in."""
+"""Starting and stopping a testbed, also after a crash."""
 
 from __future__ import annotations
 

@@ -57,7 +57,8 @@ class CampaignIngest:
         self._write = write
         self._limits = limits
         self._budget = BodyBudget(MAX_WAITING_BYTES)
-        # A transaction that takes too long ends in its thread; later ones wait for it, whoever left.
+        # A transaction that takes too long ends in its thread, and later ones wait for it even if its
+        # client has left.
         self._thread = ThreadPoolExecutor(1, "campaigns")
 
     async def post_campaign(self, request: Request) -> Response:

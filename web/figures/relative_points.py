@@ -74,7 +74,7 @@ def compare_with_same_work(
     """Compare the groups of a figure with the median of the same work over sites.
 
     Differences between places are fitted together with those between works, so that another mix of
-    work at a place is no difference. Work without a positive mean is left out.
+    work at a place causes no difference. Work without a positive mean is left out.
 
     Args:
         groups: by the figure's columns and those of the work.
@@ -153,7 +153,7 @@ def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool
         _, own_items = np.unique(items[chosen], return_inverse=True)
         own_places, indices = np.unique(places[chosen], return_inverse=True)
         _, effects = adjust_for_items(own_items, places[chosen], logs[chosen])
-        # The mean over works of what remains: each work counts once, whatever its days.
+        # The mean over works of what remains: each work counts once, however many days it has.
         rest = np.bincount(own_items, logs[chosen] - effects[indices]) / np.bincount(own_items)
         values[own_places] = effects + rest.mean()
     return dict(zip(keys, map(float, values), strict=True)), count == 1

@@ -61,7 +61,7 @@ class Claim(Enum):
         "they read different values",
     )
     OTHER_CONTENT = (
-        "{b} and {a} hold different values, so their difference is no verdict on either",
+        "{b} and {a} hold different values, so their difference does not judge either",
         "they hold different values",
     )
     ONLY_IN_A = "{b} was not measured", "{b} was not measured"

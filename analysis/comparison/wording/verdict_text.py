@@ -24,7 +24,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.measurement_selection import Condition, parse_alternatives
 from treehammer.text_formatting import format_signed, format_significant, pluralize
 
-#: Larger effects (in ln: ten thousand times) are not spelt out; the edge of an interval may be any.
+#: Largest effect (in ln, a factor of ten thousand) that is written out; ends of intervals may be larger.
 MAX_SHOWN_EFFECT = math.log(1e4)
 
 #: Times per event -> titles in tables; other headline metrics have their names.
@@ -266,7 +266,7 @@ def describe_verdict(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
 
 
 def word_verdict(metric: str, verdict: str) -> str:
-    """Word a verdict: of other metrics than times ``better`` or ``worse``."""
+    """Word a verdict; on metrics other than times it is ``better`` or ``worse``."""
     return verdict if metric in METRIC_TITLES else _PLAIN_WORDS.get(verdict, verdict)
 
 

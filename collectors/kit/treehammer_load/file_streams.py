@@ -13,7 +13,7 @@ from .workloads import MAX_SEQUENCE, LoadSpan
 from .written_files import WrittenFiles
 
 WRITE, READ = "write", "read"
-#: Who reads a file: each client its own ones, or all clients the same one.
+#: Assignment of files to clients: each client reads its own, or all read the same one.
 OWN, ONE = "own", "one"
 #: Folders of the files that are written: one, or one for each client.
 MANY = "many"

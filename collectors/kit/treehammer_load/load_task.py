@@ -170,7 +170,7 @@ class LoadTask:
 
     @property
     def client(self) -> str:
-        """Who moves whole files: the generator, or a copy program (setting ``client``)."""
+        """Program that moves whole files: the generator, or a copy program (setting ``client``)."""
         return str(self.axes.get("client", self.settings.get("client", GENERATOR)))
 
     @property

@@ -125,7 +125,7 @@ def replay_recording(task: LoadTask, span: LoadSpan) -> Replay:
     """Replay a recording by each of ``clients`` clients, ``factor`` times as fast.
 
     Raises:
-        PayloadError: the dataset is no recording, or its files are not at this door.
+        PayloadError: the dataset is not a recording, or its files are not at this door.
     """
     clients = task.read_count("clients", 1, MAX_CLIENTS)
     factor = task.read_number("factor", 1.0, (0, MAX_FACTOR))
@@ -138,7 +138,7 @@ def load_recording(task: LoadTask) -> Iterator[Operation]:
     """Fetch the recording before the load; there is no operation to perform.
 
     Raises:
-        PayloadError: the dataset is no recording, it cannot be read, or this door cannot replay it.
+        PayloadError: the dataset is not a recording, it cannot be read, or this door cannot replay it.
     """
     if not task.url.partition("://")[0].endswith(("root", "roots")):
         raise PayloadError(
@@ -154,7 +154,7 @@ def _load_recording(files: Tuple[LoadFile, ...]) -> Recording:
     by_name = {file.url.rpartition("/")[2]: file for file in files}
     if RECORDING_NAME not in by_name:
         raise _make_replay_error(
-            "this dataset is no recording: make one with treehammer datasets add NAME FILE.csv"
+            "this dataset is not a recording; make one with treehammer datasets add NAME FILE.csv"
         )
     try:
         figures = json.loads(_fetch(by_name[FIGURES_NAME])) if FIGURES_NAME in by_name else {}

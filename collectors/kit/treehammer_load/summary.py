@@ -115,7 +115,7 @@ def merge_latencies(rows: Sequence[Row]) -> LatencyHistogram:
 
 
 def _summarize_servers(rows: Sequence[Row]) -> Dict[str, float]:
-    """Compare servers; failures without a known server are no server."""
+    """Compare servers; failures without a known server count for none."""
     moved: Dict[str, int] = {}
     for row in rows:
         moved[row["server"]] = moved.get(row["server"], 0) + row["bytes"]

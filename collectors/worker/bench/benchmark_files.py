@@ -70,7 +70,7 @@ def provide_files(storage: str, size_mb: int) -> Iterator[List[LoadFile]]:
     """Provide the files: those that lie at the storage, else new ones that are removed at the end.
 
     Raises:
-        BenchmarkError: a path is no folder for files.
+        BenchmarkError: a path is not a folder for files.
     """
     folder = local_path(storage)
     files = name_files(storage if folder is None else os.path.abspath(folder), size_mb)

@@ -20,7 +20,7 @@ _START_FILE, _ABSENT_PREFIX = "start.json", "absent-"
 
 
 class FolderMeeting:
-    """Each job leaves a file; whoever sees all of them, or waited long enough, sets the start.
+    """Each job leaves a file; the first that sees all of them, or has waited long enough, sets the start.
 
     Args:
         load: the job's part in the load.

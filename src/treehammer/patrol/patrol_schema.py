@@ -54,7 +54,7 @@ def _parse_zone(value: object) -> str:
         ZoneInfo(str(value))
     except (KeyError, OSError, ValueError) as error:
         raise invalid_value(
-            f'{value!r} is no time zone (expected "UTC" or a name such as "Europe/Zurich")'
+            f'{value!r} is not a time zone (expected "UTC" or a name such as "Europe/Zurich")'
         ) from error
     return str(value)
 

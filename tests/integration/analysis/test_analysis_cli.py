@@ -282,7 +282,7 @@ def test_summary_counts_failures_and_knows_test_metrics(settings: Settings) -> N
     "asked, said",
     [
         (("--metrics", "eff_jop"), "no quantity 'eff_jop'.*did you mean 'eff_job'"),
-        (("--metrics", "host"), "host is no number"),
+        (("--metrics", "host"), "host is not a number"),
         (("--by", "color"), "'color' is neither an axis"),
         (("--by", "root", "--baseline", "site=T2_A"), "is not a column of --by"),
         (("--by", "root", "--baseline", "root=6.42"), "no group has root=6.42"),

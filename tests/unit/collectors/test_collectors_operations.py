@@ -124,7 +124,7 @@ def test_complete_row_is_valid() -> None:
         ({"failures": "{}"}, "add up to failed"),
         ({"failures": '{"timeout": true}'}, "add up to failed"),
         ({"failures": json.dumps({"timeout": -1, "other": 2})}, "add up to failed"),
-        ({"latency": "HISTFAAA"}, "latency is no histogram"),
+        ({"latency": "HISTFAAA"}, "latency is not a histogram"),
         ({"step_s": 0.0}, "step_s must be positive"),
         ({"bytes": -1}, "bytes must be at least 0"),
         ({"server": None}, "server is missing"),

@@ -16,7 +16,7 @@ def test_compression_is_parsed(text: str, setting: int) -> None:
 
 @pytest.mark.parametrize("text", ["zstd:", "zstd:0", "zstd:10", "gzip", "zstd5", "505"])
 def test_invalid_compression_is_refused(text: str) -> None:
-    with pytest.raises(DatasetError, match="no compression") as caught:
+    with pytest.raises(DatasetError, match="not a compression") as caught:
         RewriteOptions(compression=text)
     assert caught.value.where == "--compression"
     assert "zstd:5" in caught.value.hint
@@ -48,7 +48,7 @@ def test_invalid_size_is_refused(text: str) -> None:
     ],
 )
 def test_conflicting_options_are_refused(options: dict[str, str], where: str, other: str) -> None:
-    with pytest.raises(DatasetError, match=f"no meaning beside {other}") as caught:
+    with pytest.raises(DatasetError, match=f"cannot be combined with {other}") as caught:
         RewriteOptions(**options)  # type: ignore[arg-type]
     assert caught.value.where == where
     assert caught.value.hint
@@ -72,7 +72,7 @@ def test_suggested_names_contain_options() -> None:
         RewriteOptions(format="rntuple", skip_unwritable=True).suggest_name("nano")
         == "nano-rntuple"
     )
-    with pytest.raises(DatasetError, match="is no name") as caught:
+    with pytest.raises(DatasetError, match="is not a valid name") as caught:
         RewriteOptions(root="path:/opt/root").suggest_name("nano")
     assert "--as" in caught.value.hint
 

@@ -77,7 +77,7 @@ def test_headline_is_read_and_is_no_part_of_the_identity(write_test: WriteTest) 
         ("frame_hz", "'frame_hz' is not a metric; did you mean 'frames_hz'?"),
         ("eff_jop", "'eff_jop' is not a metric; did you mean 'eff_job'?"),
         ("depth", '\'depth\' needs a direction: better = "lower" or "higher" in [metrics.depth]'),
-        ("host", "'host' is no number"),
+        ("host", "'host' is not a number"),
         ("bytes_read", "'bytes_read' is an exact counter, which every comparison lists anyway"),
         ("events_read", "'events_read' has no direction"),
     ],

@@ -48,7 +48,7 @@ def test_load_table_is_read_with_defaults(write_test: WriteTest) -> None:
             "together = true\nramp = '0/30s'",
             "load.ramp: '0/30s' is not a ramp (expected like 10/5m",
         ),
-        ("together = true\nramp = '2/25s'", "levels of 25 s are no multiple of step_s = 10"),
+        ("together = true\nramp = '2/25s'", "levels of 25 s are not a multiple of step_s = 10"),
         ("togehter = true", "unknown key of [load] (known: together, ramp,"),
         ("ceiling = {client = 1}", "unknown key of [load.ceiling]"),
         ("duration_s = 0", "load.duration_s: 0 is wrong (expected more than 0"),

@@ -476,8 +476,8 @@ def test_libraries_are_files_of_the_test(write_test: WriteTest) -> None:
     [
         ('load = ["libGone.so"]', "there is no file 'libGone.so'"),
         ('load = ["libMine.so"]', "'libMine.so' needs 'libMine_rdict.pcm': add it to files"),
-        ('load = ["Mine.C"]', "'Mine.C' is no shared library"),
-        ('imports = ["import x"]', "'import x' is no name of a module"),
+        ('load = ["Mine.C"]', "'Mine.C' is not a shared library"),
+        ('imports = ["import x"]', "'import x' is not the name of a module"),
         ('imports = ["x"]\n[load]', "needs a payload in Python or C++ that reads a tree"),
     ],
 )

@@ -102,7 +102,7 @@ def test_values_and_defaults() -> None:
         ('branch = "main"', "", "needs a ref (add branch, tags or commit)"),
         ('source = "pypi"', 'source = "pypi"\nvalue = "6"', "lacks {version}"),
         ('"22:00-06:00"', '"22-6"', "expected hours such as"),
-        ('"Europe/Zurich"', '"Mars/Base"', "is no time zone"),
+        ('"Europe/Zurich"', '"Mars/Base"', "is not a time zone"),
         ("cpu_hours = 20", "cpu_hours = -1", "-1 is wrong (expected more than 0"),
         ('ceiling = "1h"', 'ceiling = "1m"', "backoff.ceiling: is below first"),
         ('sites = ["all"]', "", "entries.hourly.sites: is missing"),

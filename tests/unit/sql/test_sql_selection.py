@@ -26,7 +26,7 @@ from treehammer.sql.read.measurement_selection import (
         ("eff_job=nan", "a number"),
         ("eff_job>", "missing"),
         ("dirty=perhaps", "true or false"),
-        ("dirty>0", "no number"),
+        ("dirty>0", "not a number"),
         ("axis_root>6.38", "compares numbers"),
         ("eff_job~0.*", "compares text"),
         ("read_latency_hist=1", "list"),

@@ -284,7 +284,7 @@ def test_files_agree_with_table(
 @pytest.mark.parametrize(
     "query, expected",
     [
-        ("metric=site", "site is no number"),
+        ("metric=site", "site is not a number"),
         ("metric=eff_jop", "Did you mean 'eff_job'"),
         ("by=inventory", "long text"),
         ("view=pie", "view must be one of"),

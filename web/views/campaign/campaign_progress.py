@@ -93,6 +93,6 @@ def load_progress(
     planned, remaining_s = campaign.planned_measurements, None
     if span and 0 < recorded < planned:
         remaining_s = (time.time() - span[0] / 1e6) / recorded * (planned - recorded)
-        # One significant digit: the estimate is no better, and the page should not flicker.
+        # One significant digit: the estimate is not better, and the page should not flicker.
         remaining_s = float(f"{remaining_s:.1g}")
     return CampaignProgress(recorded, planned, jobs, remaining_s, span and span[1])

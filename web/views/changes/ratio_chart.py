@@ -179,7 +179,7 @@ def _build_lines(
 
 
 def _measure_the_same(members: Sequence[DailySeries]) -> bool:
-    """Return whether all days measured the same variants: a mean over another mix is no change."""
+    """Return whether all days measured the same variants: a mean over another mix would look like a change."""
     variants: dict[int, set[str]] = defaultdict(set)
     for one in members:
         for day in one.days:

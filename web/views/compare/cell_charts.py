@@ -102,7 +102,7 @@ def _draw_trend(row: VerdictRow, changes: Mapping[date, float]) -> LineChart:
 
 
 def _load_day_means(store: Store, row: VerdictRow, side: str) -> dict[int, float]:
-    """Load the mean of each day (YYYYMMDD) of one side, whatever the campaign."""
+    """Load the mean of each day (YYYYMMDD) of one side, over all campaigns."""
     conditions = side_conditions(verdict_text.flatten_verdict(row), side)
     if not conditions:
         return {}

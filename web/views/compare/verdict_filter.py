@@ -57,7 +57,7 @@ class VerdictFilter:
 
         Args:
             rows: verdicts on headline metrics, or changes of counters.
-            any_metric: leave the filter by metric aside.
+            any_metric: ignore the filter by metric.
         """
         metric = "" if any_metric else self.metric
         columns = {"metric": metric, "verdict": self.verdict}

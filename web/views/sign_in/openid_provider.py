@@ -36,7 +36,7 @@ _MAX_CLAIM_CHARS = 1000
 
 @dataclass(frozen=True)
 class Person:
-    """Who signed in at the provider."""
+    """Person who signed in at the provider."""
 
     identity: str
     name: str
@@ -111,7 +111,7 @@ class OpenIdProvider:
     def _read_person(self, claims: Mapping[str, Any]) -> Person:
         subject = claims.get("sub")
         if not isinstance(subject, str) or not _is_plain(subject):
-            raise _refuse("the provider's answer is invalid: it names nobody")
+            raise _refuse("the provider's answer is invalid: it lacks the person's identity")
         names = (claims.get(name) for name in ("preferred_username", "name", "email"))
         name = next((one for one in names if isinstance(one, str) and _is_plain(one)), subject)
         groups = _list_texts(claims.get(self._settings.group_claim))

@@ -75,7 +75,7 @@ class OpenIdSettings:
 
     @property
     def callback_url(self) -> str:
-        """Where the provider sends browsers; never built from the Host header."""
+        """Address to which the provider sends browsers; never built from the Host header."""
         return self.public_url + CALLBACK_PATH
 
     @property

@@ -61,9 +61,9 @@ def fetch_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
 
 
 def compare_doors(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
-    """Compare doors and days by the same work, so that another mix of work is no change.
+    """Compare doors and days by the same work, so that another mix of work does not look like a change.
 
-    Each work counts once for a door and day, whatever its number of measurements.
+    Each work counts once for a door and day, however many measurements it has.
     """
     works: dict[tuple[str, ...], list[DoorDay]] = defaultdict(list)
     for group in groups:

@@ -166,7 +166,7 @@ def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
         store, query.site, query.recent_day_numbers, MAX_EXPLAINED, DIAGNOSIS_COLUMNS
     )
     days = f"from {query.recent_first} to {query.last}"
-    note = f"The newest {MAX_EXPLAINED} at most, {days}, whatever the filters."
+    note = f"The newest {MAX_EXPLAINED} at most, {days}, ignoring the filters."
     return explain_efficiency(query.site or "Work without a site", rows, note)
 
 

@@ -7,7 +7,7 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple
 
 #: Bytes of a sector in /proc/diskstats, for every device.
 SECTOR_BYTES = 512
-#: Block devices that are no disks of their own: their traffic counts at the disks below.
+#: Block devices on top of disks, whose traffic the disks below count.
 _STACKED_DEVICES = ("loop", "ram", "zram", "dm-", "md")
 
 #: Counter -> meaning, in the order of the table of time steps.

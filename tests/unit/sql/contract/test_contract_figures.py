@@ -328,7 +328,7 @@ def test_empty_database_gives_no_groups(store: Store) -> None:
     ("asked", "said"),
     [
         ({"metrics": ("eff_jop",)}, "unknown metric 'eff_jop'(.|\n)*Did you mean 'eff_job'"),
-        ({"metrics": ("site",)}, "site is no number"),
+        ({"metrics": ("site",)}, "site is not a number"),
         ({"by": ("sites",)}, "unknown column 'sites'(.|\n)*Did you mean 'site'"),
         ({"by": ("pass_loop_wall_s",)}, "cannot group by pass_loop_wall_s: it is a list"),
         ({"by": ("inventory",)}, "cannot group by inventory: it is a long text"),

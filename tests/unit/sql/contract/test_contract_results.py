@@ -104,11 +104,11 @@ def test_abandoned_stream_releases_connection(filled: Store, url: str) -> None:
 INVALID_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"columns": "sites"}, r"unknown column 'sites'\n.*'site'"),
     ({"columns": ["extra_hit"]}, r"unknown column 'extra_hit'\n.*'extra_hits'"),
-    ({"columns": []}, "no column is asked for"),
+    ({"columns": []}, "no column was given"),
     ({"where": "hots=1"}, "host"),
     ({"campaign": "nobody"}, "name of other"),
     ({"campaign": "no\0body"}, "name of other"),
-    ({"campaign": []}, "no campaign is asked for"),
+    ({"campaign": []}, "no campaign was given"),
     ({"campaign": [None]}, "campaign: a text is expected, not None"),
     ({"campaign": 3}, "campaign: a text is expected, or several, not 3"),
     ({"where": "site=a\0b"}, "NUL"),
