@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -13,7 +12,6 @@ from sqlalchemy.engine import Connection, Engine
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError
 from treehammer.sql.auth.access_keys import ROLES, AccessKey, derive_key, fingerprint_master_key
-from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.session_table import end_sessions_of_key, load_sessions
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB, AccessList
 from treehammer.sql.core.database_engine import read_transaction, write_transaction
@@ -188,8 +186,3 @@ def _record(connection: Connection, action: str, subject: str, now_us: int) -> N
     audit_trail.add_entries(
         connection, [audit_trail.make_entry(action, actor, subject, now_us=now_us)]
     )
-
-
-def load_master_key(path: Path) -> bytes:
-    """Load the master key for new keys; see :func:`~.master_key_file.load_master_keys`."""
-    return load_master_keys(path).current

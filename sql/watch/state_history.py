@@ -119,13 +119,6 @@ def find_latest_rule_set(store: ResultsReader) -> RuleSetRow | None:
         return next(iter(fetch_rows(connection, RuleSetRow, query)), None)
 
 
-def find_rule_set(store: ResultsReader, version: str) -> RuleSetRow | None:
-    """Find a rule set by its version, with its text."""
-    query = sa.select(status_rule_set).where(status_rule_set.c.version == version)
-    with store.connection() as connection:
-        return next(iter(fetch_rows(connection, RuleSetRow, query)), None)
-
-
 def record_evaluation(
     store: Store,
     *,

@@ -236,7 +236,6 @@ def _run_status(store: Store) -> None:
     state_history.list_state_changes(store, site="A", superseded=True)
     state_history.list_states_at(store, 9, site="A")
     state_history.find_change(store, made.id)
-    state_history.find_rule_set(store, "v")
     site_exceptions.replace_downtimes(store, "goc", [make_downtime(1, 2)], 1)
     site_exceptions.replace_downtimes(store, "goc", [], 1)
     site_exceptions.list_downtimes(store)

@@ -19,7 +19,8 @@ import psutil
 from command_forker import ForkedCommand, start_command
 
 from treehammer.sql.auth.access_keys import AccessKey
-from treehammer.sql.auth.keyring import Keyring, load_master_key
+from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.setup.database_setup import open_engine
 from treehammer.testbed.install.certificate_authority import CertificateAuthority
 from treehammer.testbed.network.free_ports import find_free_ports
@@ -90,7 +91,7 @@ class AttackedService:
     def make_key(self, name: str) -> AccessKey:
         """Create a key with the role submit."""
         engine = open_engine(self.database, create=True)
-        master = load_master_key(self.folder / "service.key")
+        master = load_master_keys(self.folder / "service.key").current
         key = Keyring(engine).create_key(master, "submit", name, now_us=1)
         engine.dispose()
         return key

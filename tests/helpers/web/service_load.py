@@ -20,7 +20,8 @@ from service_thread import make_body, make_sent_measurement
 from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.access_keys import AccessKey
-from treehammer.sql.auth.keyring import Keyring, load_master_key
+from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.database_check import check_database
@@ -69,7 +70,7 @@ class RunningService:
         settings = config.load_settings(
             {"data_dir": self._data}, environ={}, folder=self._data.parent
         )
-        master = load_master_key(settings.master_key_file)
+        master = load_master_keys(settings.master_key_file).current
         key = Keyring(engine).create_key(master, role, role, now_us=1)
         engine.dispose()
         return key

@@ -20,7 +20,8 @@ from service_load import exchange_request, pack_measurements
 from service_thread import make_sent_measurement
 
 from treehammer.sql.auth.access_keys import parse_key
-from treehammer.sql.auth.keyring import Keyring, load_master_key
+from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.tokens import mint_job_token
 from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.store import Store
@@ -250,7 +251,7 @@ def test_serve_warns_of_keys_of_other_master_key(administrator: Administrator) -
     assert "1 key created with another master key" in done.stderr.readline()
     assert "serving at" in done.stderr.readline()
     administrator.ends(done, signal.SIGTERM)
-    assert load_master_key(administrator.folder / "data" / "service.key")
+    assert load_master_keys(administrator.folder / "data" / "service.key").current
 
 
 def test_serve_notifies_systemd_of_start_and_stop(

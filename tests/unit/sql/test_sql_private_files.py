@@ -15,7 +15,7 @@ from next_revision import next_revision  # noqa: F401 - a fixture
 
 from treehammer import config
 from treehammer.progress import no_progress
-from treehammer.sql.auth.keyring import load_master_key
+from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.setup.database_setup import upgrade_database
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write.store import Store
@@ -63,7 +63,7 @@ def test_backup_of_database_is_private(tmp_path: Path, request: pytest.FixtureRe
 
 def test_keys_are_private(tmp_path: Path) -> None:
     settings = config.load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    load_master_key(settings.master_key_file)
+    load_master_keys(settings.master_key_file)
     words = ["create", "--role", "read", "--name", "a", "-o", str(tmp_path / "a.key")]
     done = CliRunner().invoke(find_command("token"), words, obj=settings, catch_exceptions=False)
     assert done.exit_code == 0

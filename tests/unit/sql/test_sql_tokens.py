@@ -30,7 +30,8 @@ from treehammer.sql.auth.access_keys import (
     load_user_key,
     parse_key,
 )
-from treehammer.sql.auth.keyring import Keyring, load_master_key
+from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.tokens import (
     CLOCK_SKEW_S,
     OUTLIVE_DAYS,
@@ -237,32 +238,32 @@ def test_user_key_comes_from_file_or_environment(
 def test_master_key_is_created_once_and_private(tmp_path: Path) -> None:
     file = tmp_path / "data" / "service.key"
     code = (
-        "import sys, pathlib; from treehammer.sql.auth.keyring import load_master_key; "
-        "print(load_master_key(pathlib.Path(sys.argv[1])).hex())"
+        "import sys, pathlib; from treehammer.sql.auth.master_key_file import load_master_keys; "
+        "print(load_master_keys(pathlib.Path(sys.argv[1])).current.hex())"
     )
     racing = [
         subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     made = {process.communicate(timeout=60)[0].strip() for process in racing}
-    assert made == {load_master_key(file).hex()}
+    assert made == {load_master_keys(file).current.hex()}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [entry.name for entry in file.parent.iterdir()] == [file.name]
 
 
 def test_bad_master_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "service.key"
-    load_master_key(file)
+    load_master_keys(file)
     file.chmod(0o640)
     with pytest.raises(ConfigError, match=r"other users can read(.|\n)*chmod 600"):
-        load_master_key(file)
+        load_master_keys(file)
     file.chmod(0o600)
     for content in (b"", b"ab\n", b"\xff\xfe", b"zz" * 32):
         file.write_bytes(content)
         with pytest.raises(ConfigError, match=r"not a master key(.|\n)*backup"):
-            load_master_key(file)
+            load_master_keys(file)
     with pytest.raises(ConfigError, match="cannot be read or created"):
-        load_master_key(Path(os.devnull) / "service.key")
+        load_master_keys(Path(os.devnull) / "service.key")
 
 
 def test_keyring_stores_keys_and_revocations(url: str) -> None:

@@ -15,7 +15,7 @@ from measurement_factory import make_campaign_row, make_measurement
 from treehammer import config
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.auth.access_keys import parse_key
-from treehammer.sql.auth.keyring import load_master_key
+from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.write.store import Store
 
 
@@ -69,7 +69,7 @@ def test_token_revoke_changes_state_of_keys(settings: config.Settings) -> None:
     states = [row["state"] for row in listed(settings)]
     assert [state.split()[0] for state in states] == ["revoked", "revoked", "active"]
     settings.master_key_file.unlink()
-    load_master_key(settings.master_key_file)
+    load_master_keys(settings.master_key_file)
     assert listed(settings)[2]["state"] == "other master key"
 
 
