@@ -40,6 +40,7 @@ from treehammer.errors import TreehammerError
 from treehammer.sql.watch.patrol_report import fetch_report
 from treehammer.sql.write.store import Store
 from treehammer.testbed.components import component_list, replica_files, xrootd_storage
+from treehammer.testbed.components.sites_file_writer import sites_file_path
 from treehammer.testbed.core import fault_injection, lifecycle, workspace
 from treehammer.testbed.core.component import Component, Workspace
 
@@ -266,7 +267,7 @@ class PatrolStory:
     # Files
 
     def _write_files(self) -> None:
-        sites = component_list.sites_file_path(self._box)
+        sites = sites_file_path(self._box)
         (self._folder / "rules.toml").write_text(RULES_TOML)
         (self._folder / "treehammer.toml").write_text(
             f'sites_file = "{sites}"\ndata_dir = "{self._folder / "data"}"\n'

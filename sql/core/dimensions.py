@@ -32,13 +32,12 @@ class Dimension:
         """Extract this dimension's row from a measurement's values, as a database returns them."""
         return {"id": self.find_id(values)} | {name: values[name] for name in self.columns}
 
-    def find_id(self, values: Mapping[str, Any]) -> int:
-        """Return the number of this dimension's row for a measurement's values."""
-        return self._find_hash(values)
-
     @cached_property
-    def _find_hash(self) -> Callable[[Mapping[str, Any]], int]:
-        """Return the function that hashes this dimension's row and keeps the latest numbers."""
+    def find_id(self) -> Callable[[Mapping[str, Any]], int]:
+        """Function from a measurement's values to the number of this dimension's row.
+
+        It remembers the latest numbers.
+        """
         names = self.columns
 
         @lru_cache(maxsize=1 << 12)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.error import URLError
@@ -156,11 +157,7 @@ def _parse_json(content: bytes, shown: str) -> Iterator[tuple[str, Any]]:
             "is neither iCalendar nor JSON", where=shown, hint=f"JSON: {error}"
         ) from error
     for number, (site, values) in enumerate(_list_entries(document, shown), 1):
-
-        def build(site: str = site, values: Any = values) -> DowntimeEntry:
-            return _validate_entry(site, values)
-
-        yield f"entry {number}", build
+        yield f"entry {number}", partial(_validate_entry, site, values)
 
 
 def _list_entries(document: Any, shown: str) -> Iterable[tuple[str, Any]]:
@@ -196,11 +193,7 @@ def _parse_calendar(content: bytes, shown: str) -> Iterator[tuple[str, Any]]:
     except ValueError as error:
         raise ConfigError(f"is not valid iCalendar: {error}", where=shown) from error
     for number, event in enumerate(cast("list[Event]", calendar.walk("VEVENT")), 1):
-
-        def build(event: Event = event) -> DowntimeEntry:
-            return _convert_event(event)
-
-        yield f"event {number}", build
+        yield f"event {number}", partial(_convert_event, event)
 
 
 def _convert_event(event: Event) -> DowntimeEntry:

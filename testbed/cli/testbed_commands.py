@@ -20,7 +20,6 @@ from treehammer.testbed.components.component_list import (
     build_components,
     read_database_url,
     rucio_client_configs,
-    sites_file_path,
 )
 from treehammer.testbed.components.rucio_server import (
     TOKEN_SCOPE,
@@ -35,6 +34,7 @@ from treehammer.testbed.components.secure_storage import (
     user_proxy,
 )
 from treehammer.testbed.components.server_upgrade import upgrade_server
+from treehammer.testbed.components.sites_file_writer import sites_file_path
 from treehammer.testbed.components.xrootd_storage import RESERVED_DOORS
 from treehammer.testbed.core import lifecycle
 from treehammer.testbed.core.component import Workspace

@@ -46,11 +46,6 @@ def build_pools(box: Workspace, views: Sequence[VisibleFolder] = ()) -> list[Com
     return [first] if second is None else [first, condor_pool.CondorPool(second)]
 
 
-def sites_file_path(box: Workspace) -> Path:
-    """Return the path of the sites file of a running testbed."""
-    return sites_file_writer.sites_file_path(box)
-
-
 def rucio_client_configs(box: Workspace) -> dict[str, Path]:
     """Map each user account to its RUCIO_CONFIG; empty without Rucio."""
     return (

@@ -23,7 +23,8 @@ from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.submit.batch.local.job_processes import start_time
 from treehammer.testbed.components import component_list, condor_pool
-from treehammer.testbed.components.component_list import build_components, sites_file_path
+from treehammer.testbed.components.component_list import build_components
+from treehammer.testbed.components.sites_file_writer import sites_file_path
 from treehammer.testbed.core import lifecycle, mount_namespace, workspace
 from treehammer.testbed.core.component import Component, Workspace
 

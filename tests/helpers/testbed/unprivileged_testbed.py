@@ -12,6 +12,7 @@ import sys
 
 from treehammer import config
 from treehammer.testbed.components import component_list
+from treehammer.testbed.components.sites_file_writer import sites_file_path
 from treehammer.testbed.core import lifecycle, process_control, workspace
 
 
@@ -28,7 +29,7 @@ def main() -> None:
     parts = component_list.build_components(box)
     lifecycle.bring_up(box, parts, lambda text: print(text, file=sys.stderr))
     try:
-        sites_file = str(component_list.sites_file_path(box))
+        sites_file = str(sites_file_path(box))
         os.environ["TREEHAMMER_DATABASE"] = component_list.read_database_url(box)
         checked = run_in_shell(sites_file, "sites", "check", "--json")
         options = ("--sites", "all", "-S", "repeats=1", "--wait")

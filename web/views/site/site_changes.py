@@ -13,11 +13,6 @@ from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 _NO_VERSIONS_NOTE = "No versions reported in this period."
 
 
-def history_texts(texts: Sequence[str]) -> str:
-    """Join the values of one day."""
-    return ", ".join(texts)
-
-
 def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
     """List the last known state of doors, middleware and releases, with its beginning.
 
@@ -29,7 +24,7 @@ def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
     columns = (
         TableColumn("thing", "component"),
         TableColumn("what", "attribute"),
-        TableColumn("value", "value", history_texts, is_long=True),
+        TableColumn("value", "value", ", ".join, is_long=True),
         TableColumn("since", "unchanged since", format_row=_format_since),
         TableColumn("since_known", hidden=True),
         TableColumn("last", "last reported"),
@@ -86,7 +81,7 @@ def build_change_table(rows: Sequence[Row]) -> DataTable:
         TableColumn("day", "day (UTC)"),
         TableColumn("thing", "component"),
         TableColumn("what", "attribute"),
-        TableColumn("before", "before", history_texts, is_long=True),
-        TableColumn("after", "after", history_texts, is_long=True),
+        TableColumn("before", "before", ", ".join, is_long=True),
+        TableColumn("after", "after", ", ".join, is_long=True),
     )
     return DataTable("changes", "Changes", columns, rows, empty_text="No changes in this period.")

@@ -17,7 +17,6 @@ from treehammer.web.display.template_environment import format_cell
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.views.shared.page_context import link_to
 from treehammer.web.views.shared.site_columns import WINDOW_CHOICES
-from treehammer.web.views.site.site_changes import history_texts
 from treehammer.web.views.site.site_query import SiteQuery
 
 
@@ -87,7 +86,7 @@ def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
     """Build one mark per day, with the texts of all its changes."""
     texts: dict[tuple[str, int], list[str]] = {}
     for change in changes:
-        text = f"{change['thing']}: {change['what']} {history_texts(change['after'])}"
+        text = f"{change['thing']}: {change['what']} {', '.join(change['after'])}"
         texts.setdefault((change["day"], change["mark"]), []).append(text)
     return [
         ChartMark(date.fromisoformat(day), number, "; ".join(descriptions))
