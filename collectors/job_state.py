@@ -21,5 +21,6 @@ class JobState(Enum):
         return self in (JobState.DONE, JobState.CANCELLED, JobState.LOST)
 
 
-#: Values of the final states, as they are stored and sent.
+#: Values of the final states and of the others, as they are stored and sent.
 FINAL_JOB_STATES = frozenset(state.value for state in JobState if state.is_final)
+OPEN_JOB_STATES = tuple(state.value for state in JobState if not state.is_final)

@@ -21,6 +21,9 @@ SERVICE_FORMAT = 1
 #: Names of the files beside ``job.json``.
 SERVICE_FILE, CA_FILE, TOKEN_FILE = "service.json", "service-ca.pem", "service-token"
 
+#: Environment variable with a key or token, in place of a file.
+TOKEN_VARIABLE = "TREEHAMMER_SERVICE_TOKEN"  # noqa: S105 - the name of a variable
+
 #: Path of the API below a service's URL.
 API_PREFIX = "/api/v1"
 #: Path that accepts measurements.

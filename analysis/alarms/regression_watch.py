@@ -39,6 +39,7 @@ from treehammer.analysis.comparison.wording.verdict_text import (
 from treehammer.analysis.samples.headline_rows import load_headline_rows
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import ReleaseCheck
@@ -51,7 +52,7 @@ from treehammer.sql.write.store import Store
 #: Reruns that may fail to decide.
 MAX_RERUNS = 3
 #: Campaigns older than this are not compared.
-MAX_AGE_US = 7 * 86_400 * 1_000_000
+MAX_AGE_US = 7 * DAY_US
 #: Slower variants that are listed.
 MAX_LISTED = 20
 #: States of a regression that is announced, or may be.

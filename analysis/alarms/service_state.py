@@ -14,7 +14,7 @@ from treehammer.analysis.alarms.alarm_levels import (
     judge_figure,
     worst_level,
 )
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_state import OPEN_JOB_STATES, JobState
 from treehammer.durations import SECOND_US
 from treehammer.sql.read import overview_queries
 from treehammer.sql.watch import state_history
@@ -52,10 +52,9 @@ class ServiceFacts:
 def assess_service(store: Store, now_us: int) -> SubjectState:
     """Assess the service by its database."""
     latest = state_history.find_latest_rule_set(store)
-    open_states = [state.value for state in JobState if not state.is_final]
     return judge_service(
         ServiceFacts(
-            overview_queries.count_jobs_by_state(store, open_states),
+            overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES),
             AlarmOutbox(store).summarize(),
             latest.evaluated_us if latest else None,
             now_us,

@@ -10,11 +10,11 @@ import click
 
 from treehammer.analysis.descriptive.group_summary import lookup_value
 from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import FIGURE_NAMES, OperationGroup, fetch_operations
-from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.terminal import TABLE, OutputColumn, print_rows
 
 #: Columns of an operation to group by, beside axes and columns of its measurement.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS
 from treehammer.hctests.matrix.definition import MetricDeclaration
@@ -16,7 +17,6 @@ from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
-from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.sql.read.reader import ResultsReader
 
 Row = dict[str, Any]

@@ -12,8 +12,7 @@ from typing import Any
 from treehammer import config
 from treehammer.collectors.software import providers
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-
-_KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
+from treehammer.datasets.production.root_process import KIT_FOLDER
 
 
 def dataset_file(dataset: str) -> str:
@@ -28,7 +27,7 @@ def set_up_software(version: str) -> providers.SoftwareSetup:
     request = providers.prepare_software(
         providers.parse_software_request(version), config.load_settings().software_dir, print
     )
-    return providers.setup_software(request, os.environ, _KIT_FOLDER)
+    return providers.setup_software(request, os.environ, KIT_FOLDER)
 
 
 def run_in_root(script: str, release: str, task: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from typing import Dict, Iterable, Iterator, Tuple
+from typing import Dict, Iterable, Iterator, Optional, Tuple
 
+#: Name of a latency that people read, in s -> its quantile.
+QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99, "max_s": 1.0}
 #: Largest latency with a bin of its own, in microseconds: one day.
 HIGHEST_US = 86_400_000_000
 
@@ -106,6 +108,11 @@ class LatencyHistogram:
         mean = self.mean * 1e6
         squares = sum((_bin_middle(i) - mean) ** 2 * n for i, n in self._counts.items())
         return float((squares / self.count) ** 0.5 / 1e6)
+
+    def list_quantiles(self) -> Dict[str, Optional[float]]:
+        """Return :data:`QUANTILES` in s; None for an empty histogram."""
+        known = self.count > 0
+        return {name: self.quantile(part) if known else None for name, part in QUANTILES.items()}
 
     def share_above(self, seconds: float) -> float:
         """Return the share of the values above a latency; the histogram must not be empty."""

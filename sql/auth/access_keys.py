@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from treehammer.collectors.service_spec import TOKEN_VARIABLE
 from treehammer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 READ, SUBMIT, ADMIN = "read", "submit", "admin"
 ROLES = (READ, SUBMIT, ADMIN)
-#: Environment variable with the text of a key, used when no file is configured.
-TOKEN_VARIABLE = "TREEHAMMER_SERVICE_TOKEN"  # noqa: S105 - the name of a variable
 
 _KEY_PREFIX = "th1"
 #: A key's text, with its identity and its secret as groups.

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.record.latency_histogram import QUANTILES, LatencyHistogram
 from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.sql.core.packing import decode_latency
@@ -24,7 +24,6 @@ from treehammer.sql.core.schema import (
 )
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.read.operation_queries import QUANTILES, list_quantiles
 from treehammer.sql.read.reader import ResultsReader
 
 Row = Mapping[str, Any]
@@ -105,7 +104,7 @@ class OperationGroup:
 
     def list_figures(self) -> dict[str, Any]:
         """Return all figures by name, with the quantiles of the latency in seconds."""
-        return {name: getattr(self, name) for name in _FIGURES} | list_quantiles(self.latency)
+        return {name: getattr(self, name) for name in _FIGURES} | self.latency.list_quantiles()
 
 
 #: Attributes of a group that are figures, in the order of tables.

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.core.schema import operation
@@ -16,8 +15,6 @@ from treehammer.sql.core.schema import operation
 #: Row of the table of operations: values by name; empty text is None.
 OperationRow = Mapping[str, Value]
 
-#: Name of a latency that people read, in s -> its quantile.
-QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99, "max_s": 1.0}
 OPERATION_COLUMNS = tuple(metric.name for metric in OPERATION_METRICS)
 
 
@@ -34,12 +31,6 @@ def fetch_operations_of(
     for id_, *values in connection.execute(query):
         found[id_].append(dict(zip(OPERATION_COLUMNS, values, strict=True)))
     return found
-
-
-def list_quantiles(latency: LatencyHistogram) -> dict[str, float | None]:
-    """Return the :data:`QUANTILES` of a histogram; None if it is empty."""
-    known = latency.count > 0
-    return {name: latency.quantile(q) if known else None for name, q in QUANTILES.items()}
 
 
 def restore_operation(row: OperationRow) -> dict[str, Value]:

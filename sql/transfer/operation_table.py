@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.arrow.arrow_schema import ARROW_TYPES, ID_COLUMN, build_field
 from treehammer.sql.arrow.column_conversion import Problems, convert_column
 from treehammer.sql.arrow.measurement_parsing import OPERATIONS_COLUMN
 from treehammer.sql.core.packing import decode_latency
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.read.operation_queries import QUANTILES, list_quantiles
 from treehammer.sql.transfer.companion_tables import CompanionTable
 from treehammer.sql.write.store import Store
 
@@ -80,7 +80,7 @@ def _iter_flat_batches(store: Store, selection: Selection) -> Iterator[pa.Record
     with store.snapshot() as snapshot:
         rows = snapshot.operations(selection)
         while some := [
-            {**row, **list_quantiles(decode_latency(str(row["latency"] or "")))}
+            {**row, **decode_latency(str(row["latency"] or "")).list_quantiles()}
             for row in islice(rows, _BATCH_ROWS)
         ]:
             yield pa.RecordBatch.from_pylist(some, schema=_FLAT_SCHEMA)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.sql.core.schema import patrol_charge
 from treehammer.sql.core.watch_rows import PatrolChargeRow
-
-US_PER_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class SiteUse:
 
 def utc_day(now_us: int) -> int:
     """Return the UTC day of a time, in days since 1970."""
-    return now_us // US_PER_DAY
+    return now_us // DAY_US
 
 
 def fetch_use(connection: Connection, day: int) -> dict[str, SiteUse]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,18 @@ from pathlib import Path
 
 from treehammer.collectors.shared_files import DISK_FULL_ERRNOS
 from treehammer.errors import BatchError
+
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def require_folder_name(campaign: str) -> None:
+    """Check that a campaign's id can be part of a folder's name.
+
+    Raises:
+        BatchError: it cannot.
+    """
+    if not _FOLDER_NAME.fullmatch(campaign):
+        raise BatchError(f"{campaign!r} cannot name a submission")
 
 
 @contextmanager

@@ -17,12 +17,13 @@ from treehammer.collectors.service_spec import (
     PROXY_VARIABLES,
     SERVICE_FILE,
     TOKEN_PLACEHOLDER,
+    TOKEN_VARIABLE,
     ServiceSpec,
 )
 from treehammer.collectors.worker.upload.service_client import ServiceConfigError, ServiceEndpoint
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.sql.auth.access_keys import TOKEN_VARIABLE, AccessKey, load_user_key
+from treehammer.sql.auth.access_keys import AccessKey, load_user_key
 from treehammer.sql.auth.tokens import mint_job_token
 from treehammer.submit.planning.submission_options import SubmissionOptions
 

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.packing import decode_latency
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.read.operation_queries import list_quantiles, restore_operation
+from treehammer.sql.read.operation_queries import restore_operation
 from treehammer.sql.write.store import Store
 from treehammer.web.api.page_operations import CAMPAIGN_OPERATIONS_PATH
 from treehammer.web.core.live_database import LiveDatabase
@@ -79,6 +79,6 @@ def _write_lines(database: LiveDatabase, owners: Sequence[Owner]) -> str:
     lines = []
     for owner in owners:
         for line, row in enumerate(operations[owner["measurement_id"]]):
-            quantiles = list_quantiles(decode_latency(str(row["latency"] or "")))
+            quantiles = decode_latency(str(row["latency"] or "")).list_quantiles()
             lines.append({**owner, "line": line, **restore_operation(row), **quantiles})
     return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)

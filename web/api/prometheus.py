@@ -15,16 +15,13 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel
 from treehammer.analysis.status.site_state import SiteState
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
+from treehammer.web.core.service_metrics import METRICS_MEDIA_TYPE
 from treehammer.web.display import calendar_days
 from treehammer.web.views.shared.page_context import PageContext
-
-MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-_OPEN_STATES = [state.value for state in JobState if not state.is_final]
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -37,7 +34,9 @@ def metrics_view(store: Store, _request: Request) -> Response:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_MetricsCollector(list(_metric_families(store))))
     return Response(
-        generate_latest(registry), media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store"}
+        generate_latest(registry),
+        media_type=METRICS_MEDIA_TYPE,
+        headers={"Cache-Control": "no-store"},
     )
 
 
@@ -61,8 +60,8 @@ def _metric_families(store: Store) -> Iterable[Metric]:
         "Unfinished jobs, by the last known state in their batch system.",
         labels=["state"],
     )
-    counts = overview_queries.count_jobs_by_state(store, _OPEN_STATES)
-    for state in _OPEN_STATES:
+    counts = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
+    for state in OPEN_JOB_STATES:
         jobs.add_metric([state], counts.get(state, 0))
     yield jobs
 

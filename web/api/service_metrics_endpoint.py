@@ -10,10 +10,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from treehammer.web.core.auth import AccessControl, require_read_grant
-from treehammer.web.core.service_metrics import ServiceMetrics
+from treehammer.web.core.service_metrics import METRICS_MEDIA_TYPE, ServiceMetrics
 
 PATH = "/metrics/service"
-MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Seconds to wait for the size of the database.
 SIZE_TIMEOUT_S = 3.0
 
@@ -41,6 +40,6 @@ def routes(
         except TimeoutError:
             pass  # The other metrics do not need the database.
         headers = {"Cache-Control": "no-store"}
-        return Response(metrics.format_text(), media_type=MEDIA_TYPE, headers=headers)
+        return Response(metrics.format_text(), media_type=METRICS_MEDIA_TYPE, headers=headers)
 
     return [Route(PATH, get_metrics, name="service_metrics", methods=["GET"])]

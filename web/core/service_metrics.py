@@ -15,6 +15,8 @@ from treehammer.sql.write.ownership import Delivery
 from treehammer.sql.write.recording import AddResult
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
 
+#: Format in which metrics are sent.
+METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Upper bounds in seconds of the histograms of requests and of commits.
 REQUEST_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 COMMIT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

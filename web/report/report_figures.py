@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
+from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES
 from treehammer.analysis.descriptive.group_summary import MeanAndRms
 from treehammer.web.figures.figure_layout import (
     DOTS,
@@ -21,8 +22,6 @@ from treehammer.web.figures.figure_layout import (
 from treehammer.web.figures.inline_svg import InlineFigure, draw_inline
 from treehammer.web.report.execution_cells import ExecutionCell
 
-#: Metrics of times in a figure, with their titles.
-_TIMES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
 _MS_PER_S = 1e3
 #: Ratio of means above which they are drawn on a logarithmic scale.
 _MAX_LINEAR_RATIO = 20
@@ -77,12 +76,12 @@ def _name_series(cells: Sequence[ExecutionCell]) -> Mapping[tuple[str, str], str
 
 def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
     """Draw CPU and wall time per event by variant and release, two panels per site."""
-    cells = [cell for cell in cells if _TIMES.keys() <= cell.spreads.keys()]
+    cells = [cell for cell in cells if METRIC_TITLES.keys() <= cell.spreads.keys()]
     if not cells:
         return None
     alt = "CPU and wall milliseconds per event. " + _alt_text(
         cells,
-        lambda of: " and ".join(f"{_MS_PER_S * of[name].mean:.3g}" for name in _TIMES),
+        lambda of: " and ".join(f"{_MS_PER_S * of[name].mean:.3g}" for name in METRIC_TITLES),
     )
     variants = list(dict.fromkeys(cell.variant for cell in cells))
     releases = list(dict.fromkeys(cell.release for cell in cells))
@@ -114,7 +113,7 @@ def _mark_times(
     marks: dict[str, list[FigureMark]] = defaultdict(list)
     for cell in cells:
         position = releases.index(cell.release), variants.index(cell.variant)
-        for name, title in _TIMES.items():
+        for name, title in METRIC_TITLES.items():
             mark = _make_mark(cell.spreads[name], *position, scale=_MS_PER_S)
             marks[f"{cell.place}: {title}"].append(mark)
     return marks

@@ -6,7 +6,7 @@ import statistics
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from ...kit.treehammer_load.operation import LoadFile
-from ...record.latency_histogram import LatencyHistogram
+from ...record.latency_histogram import QUANTILES, LatencyHistogram
 from ...shared_files import local_path
 from ..probes.cgroup import Cgroup
 from ..probes.node_facts import collect_node_facts
@@ -23,7 +23,6 @@ from .benchmark_set import (
     find_ratio,
 )
 
-_QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99, "max_s": 1.0}
 _NODE_FACTS = ("host", "cpu_model", "cores_allowed", "os_name", "kernel", "worker_python")
 _REMOTE_CACHE = (
     "the server's memory was not emptied (--evict COMMAND): rounds may have read from it"
@@ -100,10 +99,6 @@ def _describe_part(part: Part, result: BenchmarkResult) -> Dict[str, Any]:
     rounds, values = result.rounds[part.name], result.values(part)
     latency = LatencyHistogram.sum(one.latency for one in rounds)
     value = statistics.median(values) if values else None
-    quantiles = {
-        name: latency.quantile(fraction) if latency.count else None
-        for name, fraction in _QUANTILES.items()
-    }
     return {
         "name": part.name,
         "meaning": part.meaning,
@@ -117,7 +112,7 @@ def _describe_part(part: Part, result: BenchmarkResult) -> Dict[str, Any]:
         "failures": _sum_failures(rounds),
         "client_cpu": max(one.client_cpu for one in rounds),
         "client_limited": any(one.client_limited for one in rounds),
-        **quantiles,
+        **latency.list_quantiles(),
     }
 
 
@@ -199,7 +194,7 @@ def _format_table(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 "–" if part["spread"] is None else f"{100 * part['spread']:.1f} %",
                 f"{part['reference']:g} {part['unit']:<4}",
                 "–" if part["ratio"] is None else f"{part['ratio']:.2f}",
-                *(_format_ms(part[name]) for name in _QUANTILES),
+                *(_format_ms(part[name]) for name in QUANTILES),
                 str(sum(part["failures"].values())),
             ]
         )

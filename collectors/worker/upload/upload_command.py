@@ -7,15 +7,12 @@ import os
 import time
 from typing import Any, Mapping
 
-from ...service_spec import DEFAULT_WAIT_S, TOKEN_FILE
+from ...service_spec import DEFAULT_WAIT_S, TOKEN_FILE, TOKEN_VARIABLE
 from ..bounded_log import print_line
 from .outbox import Outbox, describe_upload_problems, read_last_service
 from .outbox_sender import SendStatus, send_outbox
 from .service_client import ServiceConfigError, ServiceEndpoint
 from .uploader import find_ca_file, read_service_spec
-
-#: Variable that may hold the token.
-TOKEN_VARIABLE = "TREEHAMMER_SERVICE_TOKEN"
 
 
 def add_upload_command(verbs: Any) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.config import Settings
+from treehammer.durations import SECOND_US
 from treehammer.errors import TreehammerError
 from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.patrol.patrol_file import BackOffRule
-from treehammer.patrol.start_times import US
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
@@ -106,7 +106,7 @@ class CampaignSettlement:
         message = ""
         limit_s = PatrolRequest.parse(start.request).time_limit_s
         if not progress.is_finished:
-            if now_us < start.claimed_us + limit_s * US:
+            if now_us < start.claimed_us + limit_s * SECOND_US:
                 return False
             count = self._tracker.cancel(campaign)
             progress = poll_campaign(self._tracker, campaign, _LOG.info)
@@ -273,7 +273,7 @@ def make_judge(
 
 
 def _delay_probe(site: PatrolSiteRow, rule: BackOffRule, now_us: int) -> PatrolSiteRow:
-    probe_us = now_us + rule.delay_s(site.failures) * US
+    probe_us = now_us + rule.delay_s(site.failures) * SECOND_US
     return replace(site, probe_us=probe_us, changed_us=now_us)
 
 

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from treehammer.config import Settings
+from treehammer.durations import SECOND_US
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.patrol.occasions import Occasion
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
-from treehammer.patrol.start_times import US
 from treehammer.sql.core.watch_rows import PatrolSiteRow, PatrolStartRow
 from treehammer.sql.watch.patrol_lease import LeaseLostError
 from treehammer.sql.watch.patrol_starts import CLAIMED, FAILED, PROBE, PatrolStarts, SiteCharge
@@ -311,7 +311,7 @@ class CampaignStarter:
             if not start.occasion.startswith(PROBE) or not site.failures:
                 return site
             failures = site.failures + 1
-            probe_us = now_us + self._file.back_off.delay_s(failures) * US
+            probe_us = now_us + self._file.back_off.delay_s(failures) * SECOND_US
             return replace(site, failures=failures, probe_us=probe_us, changed_us=now_us)
 
         return judge

@@ -12,10 +12,10 @@ from pathlib import Path
 from treehammer.collectors.package_index import list_root_releases
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings
+from treehammer.durations import SECOND_US
 from treehammer.errors import ConfigError, SourceError, TreehammerError
 from treehammer.hctests.git.pinned_tests import list_refs
 from treehammer.patrol.patrol_file import PACKAGE_INDEX, PatrolEntry, ReleaseSource
-from treehammer.patrol.start_times import US
 from treehammer.text_formatting import join_lines
 
 COMMIT, TAG, RELEASE = "commit:", "tag:", "release:"
@@ -60,7 +60,7 @@ class RepeatedLook:
 
     def __init__(self, look: Callable[[], Mapping[str, str]], every_s: int) -> None:
         self._look = look
-        self._every_us = every_s * US
+        self._every_us = every_s * SECOND_US
         self._errors = 0
         self._next_us = 0
         self._value: Mapping[str, str] | None = None

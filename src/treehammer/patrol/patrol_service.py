@@ -19,6 +19,7 @@ from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
+from treehammer.durations import SECOND_US
 from treehammer.errors import MissingExtraError, StoreError, TreehammerError
 from treehammer.optional_packages import explain_missing_extra
 from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
@@ -33,7 +34,6 @@ from treehammer.patrol.occasions import (
 )
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.patrol.regression_reruns import find_reruns, record_reruns
-from treehammer.patrol.start_times import US
 from treehammer.sql.core.database_engine import read_clock
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.watch import patrol_report
@@ -104,7 +104,7 @@ class Patrol:
         self._finder = OccasionFinder(settings, file.look_every_s, file.releases)
         self._channels = AlarmChannels.from_settings(settings)
         self._next_watch_us = 0
-        self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * US
+        self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
         self._control_release = settings.control_release
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
@@ -159,7 +159,7 @@ class Patrol:
                 self._complete_start(own, now_us)
 
     def _complete_start(self, start: PatrolStartRow, now_us: int) -> None:
-        limit_us = PatrolRequest.parse(start.request).time_limit_s * US
+        limit_us = PatrolRequest.parse(start.request).time_limit_s * SECOND_US
         if now_us <= start.claimed_us + limit_us:
             self._starter.submit(start)
             self._delay(start.entry, start.occasion, "its submission was interrupted", now_us)
@@ -197,18 +197,18 @@ class Patrol:
         now_us = self._read_clock()
         if now_us < self._next_watch_us:
             return
-        self._next_watch_us = now_us + WATCH_S * US
+        self._next_watch_us = now_us + WATCH_S * SECOND_US
         record_reruns(self._store, self._starts, now_us)
         report = watch_and_notify(self._store, self._rules, self._channels, self._read_clock)
         for _, event, reason in report.failed:
             _LOG.warning("a message was not sent: %s: %s", event.title, reason)
         if now_us >= self._next_changes_us:
-            self._next_changes_us = now_us + CHANGES_EVERY_S * US
+            self._next_changes_us = now_us + CHANGES_EVERY_S * SECOND_US
             self._update_changes(now_us)
 
     def _update_changes(self, now_us: int) -> None:
         """Search the daily series for changes; the next watch announces new ones."""
-        now = datetime.fromtimestamp(now_us / US, UTC)
+        now = datetime.fromtimestamp(now_us / SECOND_US, UTC)
         try:
             with explain_missing_extra():
                 result = update_changes(self._store, now, control=self._control_release)
@@ -347,9 +347,9 @@ class Patrol:
         if before is None or before.reason != reason:
             _LOG.info("%s: %s: %s", entry, occasion, join_lines(reason))
         # Forget occasions of the past, which will not start any more.
-        day_ago_us = now_us - 86_400 * US
+        day_ago_us = now_us - 86_400 * SECOND_US
         self._retries = {k: v for k, v in self._retries.items() if v.next_us > day_ago_us}
-        self._retries[entry, occasion] = _Retry(delay_s, now_us + delay_s * US, reason)
+        self._retries[entry, occasion] = _Retry(delay_s, now_us + delay_s * SECOND_US, reason)
 
     # State for people
 

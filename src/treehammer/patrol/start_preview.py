@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 from treehammer.config import Settings
+from treehammer.durations import SECOND_US
 from treehammer.errors import DefinitionError, SourceError
 from treehammer.hctests.cli.definition_options import load_pinned_test
 from treehammer.patrol.campaign_starts import select_entry_sites
 from treehammer.patrol.occasions import OccasionFinder
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
-from treehammer.patrol.start_times import US
 
 
 def list_next_starts(
@@ -77,5 +77,5 @@ def _next_starts(entry: PatrolEntry, now_us: int, count: int) -> list[int]:
         # Of several slots within quiet hours only the last one starts.
         if not found or allowed_us != found[-1]:
             found.append(allowed_us)
-        due_us = max(slot.due_us, allowed_us - entry.times.every_s * US)
+        due_us = max(slot.due_us, allowed_us - entry.times.every_s * SECOND_US)
     return found

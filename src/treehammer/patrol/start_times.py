@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-US = 1_000_000
+from treehammer.durations import SECOND_US
+
 _MINUTES_PER_DAY = 1440
 
 
@@ -33,22 +34,22 @@ class StartTimes:
 
     def latest_slot(self, now_us: int) -> Slot:
         """Return the latest slot that is due; earlier ones that were missed are not made up for."""
-        number = now_us // (self.every_s * US)
+        number = now_us // (self.every_s * SECOND_US)
         slot = self._slot(number)
         return slot if slot.due_us <= now_us else self._slot(number - 1)
 
     def next_slot(self, now_us: int) -> Slot:
         """Return the first slot that is not due yet."""
-        number = now_us // (self.every_s * US)
+        number = now_us // (self.every_s * SECOND_US)
         slot = self._slot(number)
         return slot if slot.due_us > now_us else self._slot(number + 1)
 
     def _slot(self, number: int) -> Slot:
         begin_s = number * self.every_s
         digest = hashlib.sha256(f"{self.entry} {begin_s}".encode()).digest()
-        delay_us = int.from_bytes(digest[:8], "big") * self.jitter_s * US >> 64
+        delay_us = int.from_bytes(digest[:8], "big") * self.jitter_s * SECOND_US >> 64
         begin = datetime.fromtimestamp(begin_s, UTC)
-        return Slot(f"time:{begin:%Y-%m-%dT%H:%M:%SZ}", begin_s * US + delay_us)
+        return Slot(f"time:{begin:%Y-%m-%dT%H:%M:%SZ}", begin_s * SECOND_US + delay_us)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class QuietHours:
         if not self.spans:
             return now_us
         zone = ZoneInfo(self.timezone)
-        moment = datetime.fromtimestamp(now_us / US, zone)
+        moment = datetime.fromtimestamp(now_us / SECOND_US, zone)
         if not self._is_quiet(moment):
             return now_us
         # Spans have whole minutes; hours that a change of the clocks skips do not matter.
@@ -76,7 +77,7 @@ class QuietHours:
         for minutes in range(1, _MINUTES_PER_DAY + 61):
             later = first + timedelta(minutes=minutes)
             if not self._is_quiet(later.astimezone(zone)):
-                return round(later.timestamp()) * US
+                return round(later.timestamp()) * SECOND_US
         return 0
 
     def _is_quiet(self, moment: datetime) -> bool:

@@ -39,9 +39,9 @@ from treehammer.submit.batch.staging import (
     copy_input,
     create_folder_atomically,
     remove_folder_atomically,
+    require_folder_name,
 )
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
 _INCOMING = ".incoming"
@@ -73,8 +73,7 @@ class Submission:
         Raises:
             BatchError: the campaign's id is not a valid folder name.
         """
-        if not _SAFE_NAME.fullmatch(campaign):
-            raise BatchError(f"{campaign!r} cannot name a submission")
+        require_folder_name(campaign)
         whole = json.dumps([campaign, text, list(job_ids)])
         return cls(root, campaign, sha256(whole.encode()).hexdigest()[:12])
 

@@ -31,7 +31,6 @@ process, never sees partial content.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -48,14 +47,13 @@ from treehammer.submit.batch.staging import (
     copy_input,
     create_folder_atomically,
     remove_folder_atomically,
+    require_folder_name,
 )
 
 DESCRIPTION_NAME = "description.toml"
 INPUTS_NAME = "inputs"
 PREVIOUS_ATTEMPTS_NAME = "previous_attempts"
 FINISHED_NAME = "finished"
-
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -250,8 +248,7 @@ class Spool:
         Raises:
             BatchError: nothing was queued.
         """
-        if not _SAFE_NAME.fullmatch(campaign_id):
-            raise BatchError(f"{campaign_id!r} cannot name a submission")
+        require_folder_name(campaign_id)
         self._clear_incoming()
         last = max((int(name.partition("-")[0]) for name in self.cluster_names()), default=0)
         name = f"{last + 1:06d}-{campaign_id}"

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.patrol.start_times import US, QuietHours, StartTimes
+from treehammer.durations import SECOND_US
+from treehammer.patrol.start_times import QuietHours, StartTimes
 
-HOUR_US = 3600 * US
+HOUR_US = 3600 * SECOND_US
 
 
 @given(st.integers(10**15, 2 * 10**15), st.integers(1, 100_000), st.integers(0, 100_000))
@@ -20,7 +21,7 @@ def test_slots_follow_each_other(now_us: int, every_s: int, jitter_s: int) -> No
     latest, following = times.latest_slot(now_us), times.next_slot(now_us)
     assert latest.due_us <= now_us < following.due_us
     assert times.latest_slot(following.due_us) == following
-    assert following.due_us - latest.due_us <= 2 * every_s * US
+    assert following.due_us - latest.due_us <= 2 * every_s * SECOND_US
 
 
 def test_delays_are_stable_and_spread() -> None:
@@ -29,7 +30,7 @@ def test_delays_are_stable_and_spread() -> None:
     assert first[0] == first[1]
     delays = {StartTimes(f"e{n}", 3600, 600).next_slot(10**15).due_us % HOUR_US for n in range(50)}
     assert len(delays) == 50
-    assert 0 <= min(delays) < 120 * US < 480 * US < max(delays) < 600 * US
+    assert 0 <= min(delays) < 120 * SECOND_US < 480 * SECOND_US < max(delays) < 600 * SECOND_US
     assert StartTimes("a", 3600).latest_slot(10**15).name == "time:2001-09-09T01:00:00Z"
 
 
@@ -47,7 +48,10 @@ def test_quiet_hours_end_by_local_time(moment: str, end: str) -> None:
     zone = ZoneInfo("Europe/Zurich")
     now, expected = (datetime.fromisoformat(text).replace(tzinfo=zone) for text in (moment, end))
     quiet = QuietHours(((22 * 60, 6 * 60), (12 * 60, 12 * 60 + 15)), "Europe/Zurich")
-    assert quiet.end_of_quiet(round(now.timestamp()) * US) == round(expected.timestamp()) * US
+    assert (
+        quiet.end_of_quiet(round(now.timestamp()) * SECOND_US)
+        == round(expected.timestamp()) * SECOND_US
+    )
 
 
 def test_quiet_hours_may_cover_the_whole_day() -> None:

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from measurement_factory import make_measurement
 
 from treehammer import config
+from treehammer.collectors.service_spec import TOKEN_VARIABLE
 from treehammer.errors import ConfigError, TokenError
 from treehammer.sql.auth import tokens
 from treehammer.sql.auth.access_keys import (
-    TOKEN_VARIABLE,
     AccessKey,
     MasterKeys,
     derive_key,

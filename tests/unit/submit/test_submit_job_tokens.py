@@ -13,7 +13,13 @@ import pytest
 from ingest_stub import IngestStub, StubReply
 from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_local_plan, make_settings
 
-from treehammer.collectors.service_spec import CA_FILE, SERVICE_FILE, TOKEN_FILE, TOKEN_PLACEHOLDER
+from treehammer.collectors.service_spec import (
+    CA_FILE,
+    SERVICE_FILE,
+    TOKEN_FILE,
+    TOKEN_PLACEHOLDER,
+    TOKEN_VARIABLE,
+)
 from treehammer.config import Settings, load_settings
 from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
@@ -65,7 +71,7 @@ def granted(token: str) -> tokens.AccessGrant:
 
 @pytest.fixture(autouse=True)
 def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(access_keys.TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
 
 
 @pytest.fixture
@@ -170,7 +176,7 @@ def test_missing_key_is_refused_before_storing(tmp_path: Path) -> None:
 
 
 def test_key_is_read_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(access_keys.TOKEN_VARIABLE, KEY.text)
+    monkeypatch.setenv(TOKEN_VARIABLE, KEY.text)
     found = reporting_for_submission(settings(tmp_path, key=None), SubmissionOptions())
     assert found is not None
     assert found.key == KEY

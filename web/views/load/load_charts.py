@@ -8,8 +8,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from treehammer.analysis.status.status_rules import OperationsRule
+from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.sql.read.operation_figures import OperationGroup
-from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.text_formatting import pluralize
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.figures.line_chart import (

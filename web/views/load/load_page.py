@@ -12,13 +12,13 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive.start_spread import StartSpread
 from treehammer.analysis.status.storage_status import load_rule
+from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.operation_figures import (
     FIGURE_NAMES,
     OperationGroup,
 )
-from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.load_starts import read_load, summarize_campaign_starts
 from treehammer.text_formatting import format_share

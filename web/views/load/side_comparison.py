@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.sql.read.operation_figures import OperationGroup
-from treehammer.sql.read.operation_queries import QUANTILES
 from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, LineChart, NumberAxis

@@ -18,7 +18,7 @@ from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.storage_status import StorageDay, load_rule
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import overview_queries
@@ -72,8 +72,6 @@ SITE_KINDS = {JOB_SITE: "site of the jobs", STORAGE_SITE: "site of the storage"}
 #: States that a day can have.
 _SHOWN_STATES = (SiteState.OK, SiteState.WARNING, SiteState.CRITICAL, SiteState.UNKNOWN)
 
-_OPEN_STATES = [state.value for state in JobState if not state.is_final]
-
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the route of the page."""
@@ -89,7 +87,7 @@ def overview_view(store: Store, request: Request) -> PageView:
     storages = load_storage_days(store, shown)
     states = list_standing_states(store)
     current = index_by_site(states, by)
-    active = overview_queries.list_active_campaigns(store, _OPEN_STATES)
+    active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
     running = campaign_table("running", "Campaigns with active jobs", active, request)
     latest = overview_queries.list_latest_comparisons(store, MAX_COMPARISONS)
     verdicts = _verdict_table(store, request, latest)
