@@ -6,6 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -356,17 +357,5 @@ def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceSt
     box = define_workspace(name, DEFAULT_SITES, settings)
     state = read_state(box.folder)
     if state is not None:
-        box = define_workspace(
-            name,
-            len(state.sites),
-            settings,
-            slots=state.slots,
-            second_pool=state.second_pool,
-            releases=state.releases,
-            rucio=state.rucio,
-            database=state.database,
-            secure_sites=state.secure_sites,
-            arc=state.arc,
-            channels=state.channels,
-        )
+        box = replace(box, **state.options)
     return box, state

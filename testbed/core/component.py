@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 #: Receives one short sentence at a time about slow steps.
 ProgressCallback = Callable[[str], None]
@@ -30,43 +31,57 @@ class VisibleFolder:
     writable: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class GridOptions:
+    """Options of a testbed, which cannot change while it runs.
+
+    Attributes:
+        sites: names of its sites, in order; the last one is distant.
+        slots: jobs that each site runs at once.
+        second_pool: whether there is a second HTCondor pool for the grid universe.
+        releases: ROOT releases that jobs find on CVMFS.
+        rucio: whether Rucio runs.
+        database: whether a results database runs.
+        secure_sites: number of sites, the first ones, whose doors require TLS and credentials.
+        arc: whether an ARC computing element runs.
+        channels: further XRootD doors of each site: name, and the suite of Debian that they follow.
+    """
+
+    sites: tuple[str, ...]
+    slots: int = 1
+    second_pool: bool = False
+    releases: tuple[str, ...] = ()
+    rucio: bool = False
+    database: bool = False
+    secure_sites: int = 0
+    arc: bool = False
+    channels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options by name."""
+        return {one.name: getattr(self, one.name) for one in fields(GridOptions)}
+
+
 @dataclass(frozen=True)
-class Workspace:
+class Workspace(GridOptions):
     """One testbed on this machine.
 
     Attributes:
         name: chosen by the user; several testbeds can run.
         folder: holds exactly the files that ``down`` removes.
         cache: packages, kept between testbeds.
-        sites: names of its sites, in order; the last one is distant.
         user: (uid, gid) of daemons and jobs; None for the current user.
         hidden_folders: folders that no job may read.
-        second_pool: whether there is a second HTCondor pool for the grid universe.
-        releases: ROOT releases that jobs find on CVMFS.
         software_dir: cached environments of ROOT releases.
-        rucio: whether Rucio runs.
-        database: whether a results database runs.
-        slots: jobs that each site runs at once.
-        secure_sites: number of sites, the first ones, whose doors require TLS and credentials.
-        arc: whether an ARC computing element runs.
-        channels: further XRootD doors of each site: name, and the suite of Debian that they follow.
     """
 
     name: str
     folder: Path
     cache: Path
-    sites: tuple[str, ...]
     user: tuple[int, int] | None = None
     hidden_folders: tuple[Path, ...] = ()
-    second_pool: bool = False
-    releases: tuple[str, ...] = ()
     software_dir: Path = Path()
-    rucio: bool = False
-    database: bool = False
-    slots: int = 1
-    secure_sites: int = 0
-    arc: bool = False
-    channels: tuple[tuple[str, str], ...] = ()
 
     def make_folder(self, path: Path, mode: int = 0o755) -> Path:
         """Create a folder and its parents for the testbed's user; return the path."""

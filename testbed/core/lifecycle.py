@@ -27,7 +27,6 @@ from treehammer.testbed.core.component import (
 from treehammer.testbed.core.workspace import (
     RunningDaemon,
     WorkspaceState,
-    configuration_of,
     lock_workspace,
     read_state,
     write_state,
@@ -105,7 +104,7 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
     if dead:
         say(f"restarting: {', '.join(dead)} had ended")
         return False
-    if state.configuration != configuration_of(box):
+    if state.options != box.options:
         more = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
         more += [", a database"] * state.database
         more += [f", {state.secure_sites} of them secure"] * bool(state.secure_sites)
@@ -130,17 +129,7 @@ def _install_components(parts: Sequence[Component], say: ProgressCallback) -> No
 
 def _start_components(box: Workspace, parts: Sequence[Component], say: ProgressCallback) -> None:
     _remove_workspace(box, parts)
-    state = WorkspaceState(
-        box.sites,
-        box.second_pool,
-        box.releases,
-        rucio=box.rucio,
-        database=box.database,
-        slots=box.slots,
-        secure_sites=box.secure_sites,
-        arc=box.arc,
-        channels=box.channels,
-    )
+    state = WorkspaceState(**box.options)
     for path in (box.folder, box.folder / "logs", *box.hidden_folders):
         path.mkdir(parents=True, exist_ok=True)
     for path in (box.folder, box.folder / "logs"):

@@ -19,7 +19,7 @@ from treehammer.collectors.shared_files import write_atomically
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TestbedError, suggest_word
-from treehammer.testbed.core.component import Workspace
+from treehammer.testbed.core.component import GridOptions, Workspace
 
 #: Environment variable with the folder of all testbeds.
 WORKSPACES_VARIABLE = "TREEHAMMER_TESTBEDS"
@@ -55,51 +55,12 @@ class RunningDaemon:
     stop_signal: int
 
 
-@dataclass(frozen=True)
-class WorkspaceState:
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceState(GridOptions):
     """Saved state of a testbed; ``ready`` once all components were."""
 
-    sites: tuple[str, ...]
-    second_pool: bool
-    releases: tuple[str, ...] = ()
     ready: bool = False
     daemons: tuple[RunningDaemon, ...] = ()
-    rucio: bool = False
-    database: bool = False
-    slots: int = 1
-    secure_sites: int = 0
-    arc: bool = False
-    channels: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def configuration(self) -> tuple[object, ...]:
-        """Options that cannot change while it runs; compare :func:`configuration_of`."""
-        return (
-            self.sites,
-            self.slots,
-            self.second_pool,
-            self.releases,
-            self.rucio,
-            self.database,
-            self.secure_sites,
-            self.arc,
-            self.channels,
-        )
-
-
-def configuration_of(box: Workspace) -> tuple[object, ...]:
-    """Return the :attr:`WorkspaceState.configuration` that this testbed would have."""
-    return (
-        box.sites,
-        box.slots,
-        box.second_pool,
-        box.releases,
-        box.rucio,
-        box.database,
-        box.secure_sites,
-        box.arc,
-        box.channels,
-    )
 
 
 def workspaces_folder() -> Path:

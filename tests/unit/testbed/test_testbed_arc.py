@@ -16,7 +16,7 @@ def test_other_users_than_root_get_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    box = Workspace("t", tmp_path / "box", tmp_path / "cache", ("SITE_A",))
+    box = Workspace("t", tmp_path / "box", tmp_path / "cache", sites=("SITE_A",))
     with pytest.raises(TestbedError, match=r"needs root(?s:.*)leave ARC out"):
         ArcElement(box).install(print)
     assert not [*tmp_path.iterdir()]

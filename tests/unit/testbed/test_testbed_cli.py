@@ -44,7 +44,7 @@ def remembered(boxes: Path) -> None:
         RunningDaemon("one", me, start_time(me), 0.0, 15),
         RunningDaemon("two", me, 1, 0.0, 15),
     )
-    workspace.write_state(folder, WorkspaceState(("SITE_A",), False, daemons=daemons))
+    workspace.write_state(folder, WorkspaceState(sites=("SITE_A",), daemons=daemons))
 
 
 @pytest.mark.parametrize("command", ["status", "down", "logs", "upgrade SITE_A root sid"])
@@ -59,7 +59,7 @@ def test_channels_are_part_of_the_state(boxes: Path) -> None:
     channels = (("stable", "bookworm"), ("testing", "sid"))
     assert testbed_commands.parse_channels(["stable=bookworm", "testing=sid"]) == [*channels]
     (boxes / "testbed").mkdir(parents=True)
-    state = WorkspaceState(("SITE_A",), False, channels=channels)
+    state = WorkspaceState(sites=("SITE_A",), channels=channels)
     workspace.write_state(boxes / "testbed", state)
     assert workspace.read_state(boxes / "testbed") == state
 

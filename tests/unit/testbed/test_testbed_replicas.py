@@ -30,7 +30,7 @@ def catalogue(tmp_path: Path) -> FolderCatalogue:
 
 @pytest.fixture
 def box(tmp_path: Path) -> Workspace:
-    made = Workspace("box", tmp_path / "box", tmp_path / "cache", SITES)
+    made = Workspace("box", tmp_path / "box", tmp_path / "cache", sites=SITES)
     for site in SITES:
         storage_folder(made, site).mkdir(parents=True)
     return made

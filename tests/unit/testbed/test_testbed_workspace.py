@@ -68,7 +68,11 @@ def test_folder_of_other_user_is_refused(
 
 def test_state_round_trip(tmp_path: Path) -> None:
     state = WorkspaceState(
-        ("A", "B"), True, ("6.40.00",), True, (RunningDaemon("x", 1, 2, 3.5, 15),)
+        sites=("A", "B"),
+        second_pool=True,
+        releases=("6.40.00",),
+        ready=True,
+        daemons=(RunningDaemon("x", 1, 2, 3.5, 15),),
     )
     workspace.write_state(tmp_path, state)
     assert workspace.read_state(tmp_path) == state
