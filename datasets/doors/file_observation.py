@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from treehammer.datasets.model.file_digest import FileDigest
+
 #: Failures of a door: no such file, access denied, no answer in time, another error, or not
 #: reachable from this machine.
 MISSING, REFUSED, NO_RESPONSE, FAILED, NOT_TRIED = (
@@ -32,6 +34,11 @@ class FileObservation:
     sha256: str = ""
     failure: str = ""
     message: str = ""
+
+    @classmethod
+    def from_digest(cls, digest: FileDigest) -> FileObservation:
+        """Return the observation of a file that was read in full."""
+        return cls(digest.size, digest.adler32, digest.sha256)
 
 
 def normalize_adler32(text: str) -> str:

@@ -40,7 +40,7 @@ def read_file(
         found = digest_file(path, advance, copy_to=copy_to)
     except OSError as error:
         return _describe_failure(error)
-    return FileObservation(found.size, found.adler32, found.sha256)
+    return FileObservation.from_digest(found)
 
 
 def write_file(source: Path, path: Path) -> FileObservation:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import ssl
-import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from html import unescape
 from http.client import HTTPException
 from pathlib import Path
@@ -34,6 +33,7 @@ from treehammer.datasets.doors.probe import (
     check_sample,
     find_first_file,
 )
+from treehammer.datasets.model.file_digest import digest_blocks
 from treehammer.progress import ByteCallback
 from treehammer.version import __version__
 
@@ -96,24 +96,17 @@ def read_file(
     """Read a file and its checksums, and copy it to a new file if one is given."""
 
     def get(session: _HttpSession) -> FileObservation:
-        size, adler, sha = 0, 1, hashlib.sha256()
         with (
             session.request("GET", url, {}) as answer,
             Path(copy_to or os.devnull).open("wb") as kept,
         ):
             length = answer.headers.get("Content-Length", "")
-            while block := answer.read(READ_BLOCK_BYTES):
-                size += len(block)
-                adler = zlib.adler32(block, adler)
-                sha.update(block)
-                kept.write(block)
-                if advance:
-                    advance(len(block))
-        if length.isdigit() and size < int(length):
+            found = digest_blocks(iter(partial(answer.read, READ_BLOCK_BYTES), b""), advance, kept)
+        if length.isdigit() and found.size < int(length):
             return FileObservation(
-                failure=NO_RESPONSE, message=f"the connection ended after {size} bytes"
+                failure=NO_RESPONSE, message=f"the connection ended after {found.size} bytes"
             )
-        return FileObservation(size, f"{adler:08x}", sha.hexdigest())
+        return FileObservation.from_digest(found)
 
     return _observe_file(url, get)
 

@@ -6,12 +6,10 @@ progress as ``done``, the bytes of each block read or written, and finally the r
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from treehammer.datasets.doors.probe import (
     check_sample,
     find_first_file,
 )
+from treehammer.datasets.model.file_digest import digest_blocks
 
 #: Bytes of a request, small enough for a response in time on a slow connection.
 TRANSFER_BLOCK_BYTES = 2 << 20
@@ -209,16 +208,17 @@ def _read_file(url: str, copy_to: str) -> FileObservation:
     """Read a file and its checksums, and copy it to a file unless ``copy_to`` is ''."""
     from XRootD import client
 
-    size, adler, sha = 0, 1, hashlib.sha256()
     with client.File() as file, Path(copy_to or os.devnull).open("wb") as kept:
         _unwrap_response(file.open(url))
-        while block := _unwrap_response(file.read(size, TRANSFER_BLOCK_BYTES)):
-            size += len(block)
-            adler = zlib.adler32(block, adler)
-            sha.update(block)
-            kept.write(block)
-            _print_message(done=len(block))
-    return FileObservation(size, f"{adler:08x}", sha.hexdigest())
+        found = digest_blocks(_read_blocks(file), lambda done: _print_message(done=done), kept)
+    return FileObservation.from_digest(found)
+
+
+def _read_blocks(file: Any) -> Iterator[bytes]:
+    offset = 0
+    while block := _unwrap_response(file.read(offset, TRANSFER_BLOCK_BYTES)):
+        yield block
+        offset += len(block)
 
 
 def _write_file(path: str, url: str) -> FileObservation:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 BLOCK = 1 << 20
 
@@ -31,16 +33,23 @@ def digest_file(
         advance: receives the number of bytes of each block.
         copy_to: a file to create.
     """
+    with source.open("rb") as reader, copy_to.open("xb") if copy_to else nullcontext() as copy:
+        return digest_blocks(iter(partial(reader.read, BLOCK), b""), advance, copy)
+
+
+def digest_blocks(
+    blocks: Iterable[bytes],
+    advance: Callable[[int], None] | None = None,
+    copy: BinaryIO | None = None,
+) -> FileDigest:
+    """Digest a file given as blocks, and write them to ``copy`` if that is given."""
     size, adler, sha = 0, 1, hashlib.sha256()
-    with ExitStack() as stack:
-        reader = stack.enter_context(source.open("rb"))
-        writer = stack.enter_context(copy_to.open("xb")) if copy_to else None
-        while block := reader.read(BLOCK):
-            size += len(block)
-            adler = zlib.adler32(block, adler)
-            sha.update(block)
-            if writer:
-                writer.write(block)
-            if advance:
-                advance(len(block))
+    for block in blocks:
+        size += len(block)
+        adler = zlib.adler32(block, adler)
+        sha.update(block)
+        if copy:
+            copy.write(block)
+        if advance:
+            advance(len(block))
     return FileDigest(size, f"{adler:08x}", sha.hexdigest())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from treehammer.datasets.model.file_digest import FileDigest
+from treehammer.datasets.model.file_digest import FileDigest, digest_blocks
 from treehammer.datasets.specs.raw_spec import RawSpec
 
 #: Bytes that one hash yields; part of the definition of the files.
@@ -31,11 +30,5 @@ def write_raw_file(
     spec: RawSpec, index: int, path: Path, advance: Callable[[int], None]
 ) -> FileDigest:
     """Write a file block by block; ``advance`` receives the bytes of each block."""
-    adler, sha = 1, hashlib.sha256()
     with path.open("xb") as stream:
-        for block in generate_blocks(spec, index):
-            stream.write(block)
-            adler = zlib.adler32(block, adler)
-            sha.update(block)
-            advance(len(block))
-    return FileDigest(spec.file_size, f"{adler:08x}", sha.hexdigest())
+        return digest_blocks(generate_blocks(spec, index), advance, stream)
