@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from rich.filesize import decimal
@@ -15,6 +16,11 @@ MEGABYTE = 1_000_000
 def pluralize(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: ``1 job``, ``2 jobs``."""
     return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
+def format_counts(counts: Mapping[str, int]) -> str:
+    """Format counts by name: ``3 faster, 1 slower``; a dash for none."""
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "–"
 
 
 def split_list(text: str) -> tuple[str, ...]:

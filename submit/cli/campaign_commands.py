@@ -16,7 +16,6 @@ from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.live_progress import (
-    format_counts,
     live_display,
     summarize_progress,
     visible_states,
@@ -31,7 +30,7 @@ from treehammer.submit.tracking.load_starts import describe_starts
 from treehammer.submit.tracking.record_files import CollectResult
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
 from treehammer.terminal import TABLE, OutputColumn, on_interrupt, output_options, print_rows
-from treehammer.text_formatting import pluralize, split_list
+from treehammer.text_formatting import format_counts, pluralize, split_list
 
 #: Failure groups printed on a terminal.
 MAX_SHOWN_FAILURES = 5

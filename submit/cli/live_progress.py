@@ -15,7 +15,7 @@ from rich.text import Text
 from treehammer.collectors.job_state import JobState
 from treehammer.submit.tracking.tracker import TrackingProgress
 from treehammer.terminal import make_console
-from treehammer.text_formatting import format_duration, pluralize
+from treehammer.text_formatting import format_counts, format_duration, pluralize
 
 #: Receives the progress of a campaign.
 ShowProgress = Callable[[TrackingProgress], None]
@@ -51,11 +51,6 @@ def visible_states(progress: TrackingProgress) -> list[str]:
     """List the states to show: held only if a job is held."""
     held = any(states.get(JobState.HELD.value) for states in progress.states.values())
     return [state.value for state in JobState if held or state is not JobState.HELD]
-
-
-def format_counts(values: dict[str, int]) -> str:
-    """Format as ``2 lost, 1 held``; a dash for none."""
-    return ", ".join(f"{count} {name}" for name, count in values.items()) or "–"
 
 
 def _progress_table(name: str, progress: TrackingProgress) -> Group:

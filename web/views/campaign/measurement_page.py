@@ -18,7 +18,7 @@ from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_size
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
-from treehammer.web.display.display_units import fit_unit
+from treehammer.web.display.display_units import fit_unit, format_per_cent
 from treehammer.web.display.metric_titles import head_column
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.figures.figure_chart import FigureChart
@@ -174,7 +174,11 @@ def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTab
         ),
         TableColumn("b", "B", format_row=_make_format("b"), is_long=True, hidden=not is_pair),
         TableColumn(
-            "change", "B against A", format_row=_format_change, is_number=True, hidden=not is_pair
+            "change",
+            "B against A",
+            format_row=lambda row: "" if row["change"] is None else format_per_cent(row["change"]),
+            is_number=True,
+            hidden=not is_pair,
         ),
         TableColumn("meaning", "meaning", is_long=True),
         *hidden_columns("unit", "group", "equal"),
@@ -204,8 +208,3 @@ def _format_value(name: str, value: Any, unit: str) -> str:
 
 #: Units that are converted before the fitting one is chosen.
 _SIZES = {"ns": 1e-9}
-
-
-def _format_change(row: Row) -> str:
-    change = row["change"]
-    return "" if change is None else f"{100 * change:+.1f} %".replace("-", "−")

@@ -17,6 +17,7 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import format_counts
 from treehammer.web.core.responses import AsciiJSONResponse
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time
@@ -28,7 +29,6 @@ from treehammer.web.views.compare.background_comparison import (
 from treehammer.web.views.compare.compare_query import CompareQuery, TooManyMeasurementsError
 from treehammer.web.views.compare.comparison_page import ShownComparison, comparison_view
 from treehammer.web.views.compare.release_matrix import load_release_matrices
-from treehammer.web.views.shared.common_columns import format_counts
 from treehammer.web.views.shared.page_context import (
     HTML,
     PageContext,

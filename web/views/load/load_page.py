@@ -21,7 +21,7 @@ from treehammer.sql.read.operation_figures import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.load_starts import read_load, summarize_campaign_starts
-from treehammer.text_formatting import format_share
+from treehammer.text_formatting import format_counts, format_share
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.data_tables import (
     MAX_SHOWN_ROWS,
@@ -41,7 +41,6 @@ from treehammer.web.views.load.load_levels import (
     find_smallest_share,
 )
 from treehammer.web.views.load.side_comparison import draw_sides, make_side_table
-from treehammer.web.views.shared.common_columns import format_counts
 from treehammer.web.views.shared.page_context import (
     HTML,
     PageContext,

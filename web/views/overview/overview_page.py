@@ -25,6 +25,7 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, ComparisonSummary
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import format_counts
 from treehammer.web.display import calendar_days
 from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time
@@ -38,7 +39,7 @@ from treehammer.web.views.overview.overview_tiles import (
     tile_of_comparison,
 )
 from treehammer.web.views.shared.campaign_table import campaign_table
-from treehammer.web.views.shared.common_columns import format_counts, outcome_counts
+from treehammer.web.views.shared.common_columns import outcome_counts
 from treehammer.web.views.shared.page_context import (
     HTML,
     PageContext,

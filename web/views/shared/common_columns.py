@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -49,8 +48,3 @@ def job_column(request: Request, title: str) -> TableColumn:
         lambda id_: id_[:8],
         link=lambda row: link_to(request, "job", job_id=row["job_id"]),
     )
-
-
-def format_counts(counts: Mapping[str, int]) -> str:
-    """Write counts by verdict, e.g. ``3 faster, 1 slower``; a dash for none."""
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "–"
