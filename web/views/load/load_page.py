@@ -17,7 +17,6 @@ from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.operation_figures import (
     FIGURE_NAMES,
-    OperationGroup,
 )
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.load_starts import read_load, summarize_campaign_starts
@@ -33,7 +32,13 @@ from treehammer.web.display.display_units import format_seconds
 from treehammer.web.display.template_environment import format_cell, format_time
 from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import ChartSheet, LineChart
-from treehammer.web.views.load.load_charts import LoadChart, draw_levels, draw_steps
+from treehammer.web.views.load.load_charts import (
+    LoadChart,
+    draw_levels,
+    draw_steps,
+    step_number,
+    step_start_s,
+)
 from treehammer.web.views.load.load_details import LoadDetails, level_of, load_details
 from treehammer.web.views.load.load_levels import (
     compute_evenness,
@@ -178,9 +183,8 @@ def _level_table(details: LoadDetails, request: Request) -> DataTable:
 
 def _step_table(details: LoadDetails) -> DataTable:
     rows = [
-        {"step": step, "start_s": start_s, **one.list_figures()}
+        {"step": step_number(one), "start_s": step_start_s(one), **one.list_figures()}
         for one in details.steps
-        for step, start_s in (_step_key(one),)
     ]
     columns = (
         TableColumn("step", "step", is_number=True),
@@ -190,11 +194,6 @@ def _step_table(details: LoadDetails) -> DataTable:
     )
     merged = f"Each row merges {details.points} steps." * (details.points > 1)
     return DataTable("steps", "Time steps", columns, rows, note=merged)
-
-
-def _step_key(step: OperationGroup) -> tuple[int, float]:
-    assert isinstance(step.key, tuple)
-    return step.key
 
 
 def _server_table(details: LoadDetails) -> DataTable:
