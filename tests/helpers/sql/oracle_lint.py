@@ -116,8 +116,8 @@ class SqlStatement:
 
     def positions_after(self, *names: str) -> Iterator[int]:
         """Yield the positions after every occurrence of a sequence of words."""
-        for place in range(len(self.tokens) - len(names) + 1):
-            if tuple(self.tokens[place : place + len(names)]) == names:
+        for place, word in enumerate(self.tokens):
+            if word == names[0] and tuple(self.tokens[place : place + len(names)]) == names:
                 yield place + len(names)
 
     def token_at(self, place: int) -> SqlToken:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import scipy
 from comparison_questions import THREE, A, B, ask, changed, evidence, is_b, rows
-from scipy import stats
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.comparison.comparison import (
@@ -116,7 +116,7 @@ def test_sites_that_share_a_host_count_as_one_among_others() -> None:
     means = {one.site: one.effect or 0.0 for one in rows(_measure_on_shared_host(FIVE[:2]))}
     groups = [(means["T2_A"] + means["T2_B"]) / 2, *(means[site] for site in FIVE[2:])]
     assert row.effect == pytest.approx(sum(groups) / 4)
-    assert evidence(row).p == pytest.approx(float(stats.ttest_1samp(groups, 0.0).pvalue))
+    assert evidence(row).p == pytest.approx(float(scipy.stats.ttest_1samp(groups, 0.0).pvalue))
 
 
 def test_sites_on_hosts_of_their_own_share_none() -> None:

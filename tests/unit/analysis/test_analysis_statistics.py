@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from treehammer.analysis.statistics.estimates import (
     Estimate,
@@ -50,7 +50,7 @@ def test_unpaired_interval_equals_scipy_on_logarithms() -> None:
     a, b = noise.lognormal(0, 0.1, 9).tolist(), noise.lognormal(0.1, 0.3, 14).tolist()
     found = estimate_unpaired(a, b)
     assert found is not None
-    theirs = stats.ttest_ind(np.log(b), np.log(a), equal_var=False)
+    theirs = scipy.stats.ttest_ind(np.log(b), np.log(a), equal_var=False)
     assert found.p == pytest.approx(float(theirs.pvalue))
     interval = theirs.confidence_interval(0.95)
     assert found.interval() == pytest.approx((float(interval.low), float(interval.high)))
@@ -66,13 +66,13 @@ def test_four_sites_are_pooled_by_t_over_their_means() -> None:
     means = [0.01, 0.05, 0.09, 0.02, 0.04]
     found = pool_estimates([[Estimate(mean, 0.01, 5)] for mean in means])
     assert found is not None
-    theirs = stats.ttest_1samp(means, 0.0)
+    theirs = scipy.stats.ttest_1samp(means, 0.0)
     assert found.estimate.p == pytest.approx(float(theirs.pvalue))
     interval = theirs.confidence_interval(0.95)
     assert found.estimate.interval() == pytest.approx((interval.low, interval.high))
     tau = math.sqrt(np.var(means, ddof=1) - 0.01**2)
     assert found.tau == pytest.approx(tau)
-    half = float(stats.t.isf(0.025, 4)) * math.hypot(tau, found.estimate.se)
+    half = float(scipy.stats.t.isf(0.025, 4)) * math.hypot(tau, found.estimate.se)
     assert found.prediction == pytest.approx((0.042 - half, 0.042 + half))
 
 
@@ -89,7 +89,7 @@ def test_average_has_satterthwaite_degrees_of_freedom() -> None:
     a, b = noise.normal(0, 1, 5).tolist(), noise.normal(0, 4, 9).tolist()
     parts = [one for one in (estimate_mean(a), estimate_mean(b)) if one]
     found = average_estimates(parts)
-    theirs = stats.ttest_ind(a, [-value for value in b], equal_var=False)
+    theirs = scipy.stats.ttest_ind(a, [-value for value in b], equal_var=False)
     assert found.mean == pytest.approx((np.mean(a) + np.mean(b)) / 2)
     assert found.p == pytest.approx(float(theirs.pvalue))
     assert found.df == pytest.approx(float(theirs.df))
@@ -145,7 +145,7 @@ def test_adjusted_intervals_agree_with_rejections(p_values: list[float]) -> None
         for p, one in zip(p_values, adjust(p_values), strict=True):
             if abs(one.p - ALPHA) < 1e-9:
                 continue
-            quantile = float(stats.t.isf(p / 2, 9))
+            quantile = float(scipy.stats.t.isf(p / 2, 9))
             low, high = Estimate(quantile, 1.0, 9).interval(one.level)
             assert (one.p < ALPHA) == (not low <= 0 <= high)
 
@@ -247,7 +247,7 @@ def test_plan_is_minimal_at_every_level(spread: float, level: float) -> None:
     df = 1e9  # The spread is as good as known.
 
     def chances(jobs: int) -> tuple[float, float]:
-        limits = [float(stats.t.isf(tail, jobs - 1)) for tail in (level / 2, level)]
+        limits = [float(scipy.stats.t.isf(tail, jobs - 1)) for tail in (level / 2, level)]
         noise = np.random.default_rng(3)
         t = noise.normal(DEFAULT_DELTA, spread / math.sqrt(jobs), 20_000) / (
             spread * np.sqrt(noise.chisquare(jobs - 1, 20_000) / (jobs - 1) / jobs)

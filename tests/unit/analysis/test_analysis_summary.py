@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from scipy import stats
+import scipy
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.comparison.wording import verdict_text
@@ -41,7 +41,7 @@ def test_summary_counts_jobs_as_units() -> None:
     assert group.job_values("rate") == [12.0, 14.0, 16.0]
     figure = group.mean_over_jobs("rate")
     assert figure is not None
-    low, high = stats.t.interval(0.95, 2, loc=14, scale=2 / math.sqrt(3))
+    low, high = scipy.stats.t.interval(0.95, 2, loc=14, scale=2 / math.sqrt(3))
     assert figure.jobs == 3
     assert figure.mean == pytest.approx(14)
     assert figure.low == pytest.approx(low)
