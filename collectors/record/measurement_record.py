@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from dataclasses import InitVar, dataclass, field
-from typing import AbstractSet, Any, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .day_numbers import DAY_US, epoch_day_to_number
 from .metric_catalogue import CATALOGUE, Metric, Value
@@ -45,16 +45,17 @@ class Measurement:
         values: catalogue name -> value; absent and ``None`` mean the same.
         extras: metrics that the test defines.
         operations: rows of a load test, see :data:`OPERATION_METRICS`.
-        checked: names of values that are known to be valid, and present where required.
+        unchecked: names of the values to check, where the others are known to be valid, and present
+            if required; None for all.
     """
 
     values: Mapping[str, Value]
     extras: Mapping[str, float] = field(default_factory=dict)
     operations: Sequence[Mapping[str, Value]] = ()
-    checked: InitVar[AbstractSet[str]] = frozenset()
+    unchecked: InitVar[Optional[Sequence[str]]] = None
 
-    def __post_init__(self, checked: AbstractSet[str]) -> None:
-        _raise_problems(_find_field_problems(self.values, self.extras, checked))
+    def __post_init__(self, unchecked: Optional[Sequence[str]]) -> None:
+        _raise_problems(_find_field_problems(self.values, self.extras, unchecked))
         if self.operations:
             _raise_problems(find_operation_problems(self.operations))
 
@@ -84,12 +85,12 @@ class Measurement:
         return cls.from_document(document)
 
     @classmethod
-    def from_document(cls, document: Any, checked: AbstractSet[str] = frozenset()) -> Measurement:
+    def from_document(cls, document: Any, unchecked: Optional[Sequence[str]] = None) -> Measurement:
         """Build a measurement from an external document, such as parsed JSON.
 
         Args:
             document: the record.
-            checked: names of values that are known to be valid, and present where required.
+            unchecked: names of the values to check, see :class:`Measurement`.
 
         Raises:
             RecordError: not a valid record, or its fields contradict each other.
@@ -103,7 +104,7 @@ class Measurement:
         operations = document.get("operations", [])
         if not isinstance(operations, list):
             raise RecordError("'operations' must be a list")
-        measurement = cls(document["values"], document["extras"], operations, checked)
+        measurement = cls(document["values"], document["extras"], operations, unchecked)
         _raise_problems(_find_contradictions(measurement.values))
         return measurement
 
@@ -129,15 +130,11 @@ def _raise_problems(problems: Sequence[str]) -> None:
 
 
 def _find_field_problems(
-    values: Mapping[str, Any], extras: Mapping[str, Any], checked: AbstractSet[str] = frozenset()
+    values: Mapping[str, Any], extras: Mapping[str, Any], unchecked: Optional[Sequence[str]] = None
 ) -> List[str]:
     problems = []
-    left: Iterable[str] = values
-    if checked:
-        # Rows of a checked batch usually have nothing else.
-        left = () if values.keys() <= checked else [one for one in values if one not in checked]
-    for name in left:
-        value = values[name]
+    for name in values if unchecked is None else unchecked:
+        value = values.get(name)
         check = _CHECKS.get(name)
         if check is None:
             problems.append(f"unknown field {name!r}")
@@ -145,13 +142,9 @@ def _find_field_problems(
             reason = check(value)
             if reason:
                 problems.append(f"{name} {reason}")
-    problems += _find_missing(values, checked)
+    required = _REQUIRED if unchecked is None else [one for one in unchecked if one in _REQUIRED]
+    problems += [f"{name} is missing" for name in required if values.get(name) is None]
     return problems + _find_extra_problems(extras)
-
-
-def _find_missing(values: Mapping[str, Any], checked: AbstractSet[str]) -> List[str]:
-    missing = [name for name in _REQUIRED if name not in checked and values.get(name) is None]
-    return [f"{name} is missing" for name in missing]
 
 
 def _find_extra_problems(extras: Mapping[str, Any]) -> List[str]:

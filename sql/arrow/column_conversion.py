@@ -26,7 +26,8 @@ class ColumnTypeError(Exception):
 def convert_column(column: pa.Array, name: str, kind: str, problems: Problems) -> pa.Array:
     """Convert a column to its type; a value that does not fit becomes null and goes to ``problems``.
 
-    NaN becomes null: other programs write it for unknown values.
+    NaN becomes null: other programs write it for unknown values. Texts become a dictionary of the
+    distinct ones, so that each is examined once.
 
     Args:
         column: as it came.
@@ -37,7 +38,7 @@ def convert_column(column: pa.Array, name: str, kind: str, problems: Problems) -
     Raises:
         ColumnTypeError: none of its values can fit.
     """
-    if pa.types.is_dictionary(column.type):
+    if pa.types.is_dictionary(column.type) and not (kind == "text" and _has_few_texts(column)):
         column = column.dictionary_decode()
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), ARROW_TYPES[kind])
@@ -45,6 +46,12 @@ def convert_column(column: pa.Array, name: str, kind: str, problems: Problems) -
     for row in np.flatnonzero(wrong):
         problems[int(row)].append(f"{name} {reason}")
     return fitted
+
+
+def _has_few_texts(column: pa.DictionaryArray) -> bool:
+    """Return whether a dictionary holds texts, and no more of them than its column has rows."""
+    texts = column.dictionary
+    return pa.types.is_string(texts.type) and not texts.null_count and len(texts) <= len(column)
 
 
 BoolArray = NDArray[np.bool_]
@@ -80,19 +87,35 @@ def _convert_float(column: pa.Array) -> _Converted:
 
 
 def _convert_text(column: pa.Array) -> _Converted:
-    kind = column.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise ColumnTypeError(str(kind))
-    wrong = np.zeros(len(column), bool)
+    if not pa.types.is_dictionary(column.type):
+        kind = column.type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise ColumnTypeError(str(kind))
+        column = column.dictionary_encode()
+    wrong = _find_damaged_texts(column)
+    if wrong.any():
+        sound = pa.DictionaryArray.from_arrays(_set_null(column.indices, wrong), column.dictionary)
+        column = sound.dictionary_decode().dictionary_encode()
+    places, texts = column.indices.cast(pa.int32()), column.dictionary.cast(pa.string())
+    return pa.DictionaryArray.from_arrays(places, texts), wrong, "must be UTF-8"
+
+
+def _find_damaged_texts(column: pa.DictionaryArray) -> BoolArray:
+    """Find the rows whose text is not UTF-8, or not in the dictionary."""
+    if _is_valid(column):  # nearly always
+        return np.zeros(len(column), bool)
+    texts, places = column.dictionary, column.indices
+    sound = [place for place in range(len(texts)) if _is_valid(texts.slice(place, 1))]
+    damaged = pc.invert(pc.is_in(places, pa.array(sound, places.type)))
+    return to_mask(pc.and_(places.is_valid(), damaged))
+
+
+def _is_valid(column: pa.Array) -> bool:
     try:
         column.validate(full=True)
-    except pa.ArrowInvalid:  # somewhere in it
-        for row in range(len(column)):
-            try:
-                column.slice(row, 1).validate(full=True)
-            except pa.ArrowInvalid:
-                wrong[row] = True
-    return _set_null(column, wrong).cast(pa.string()), wrong, "must be UTF-8"
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _convert_bool(column: pa.Array) -> _Converted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import repeat
 from typing import Any, cast
 
 import numpy as np
@@ -42,13 +42,18 @@ def parse_measurements(batch: pa.RecordBatch, problems: Problems) -> Iterator[Me
         problems: rows that are invalid already; receives the others that are, with the reasons.
     """
     operations = _list_operations(batch)
-    checked = find_valid_columns(batch)
-    for row, (values, extras) in enumerate(_list_rows(batch)):
+    valid, given = find_valid_columns(batch), {*batch.schema.names}
+    unchecked = [
+        metric.name
+        for metric in CATALOGUE
+        if metric.name not in valid and (metric.required or metric.name in given)
+    ]
+    for row, (values, extras) in enumerate(list_rows(batch)):
         if row in problems:
             continue
         try:
             document = {"values": values, "extras": extras, "operations": operations[row]}
-            yield Measurement.from_document(document, checked)
+            yield Measurement.from_document(document, unchecked)
         except RecordError as error:
             problems[row].append(str(error))
 
@@ -104,22 +109,43 @@ def _restore_texts(step: Any) -> Any:
     return step | {name: "" for name in _OPERATION_TEXTS if step.get(name) is None}
 
 
-def _list_rows(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
+def list_rows(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
     """Yield the catalogue's values and the known extras of each row."""
-    columns = {
-        name: list_values(column, _EMPTY_TEXTS.get(name))
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if name != OPERATIONS_COLUMN
-    }
+    names = batch.schema.names
+    common, columns = _split_columns(batch.select([n for n in names if n in METRICS_BY_NAME]))
     all_extras = {
-        name.removeprefix(EXTRA_PREFIX): columns.pop(name)
-        for name in batch.schema.names
-        if name in columns and name not in METRICS_BY_NAME
+        name.removeprefix(EXTRA_PREFIX): list_values(batch.column(name), None)
+        for name in names
+        if name not in METRICS_BY_NAME and name != OPERATIONS_COLUMN
     }
-    names = tuple(columns)
-    for row, cells in enumerate(zip(*columns.values(), strict=True)):
-        extras = {n: column[row] for n, column in all_extras.items() if column[row] is not None}
-        yield dict(zip(names, cells)), extras  # noqa: B905 - it takes longer with strict
+    rows = zip(*columns.values(), strict=True) if columns else repeat((), batch.num_rows)
+    for row, cells in enumerate(rows):
+        # The copy has room for all names, whereas a new mapping would grow again and again.
+        values = common.copy()
+        values.update(zip(columns, cells))  # noqa: B905 - it takes longer with strict
+        yield values, {name: own[row] for name, own in all_extras.items() if own[row] is not None}
+
+
+def _split_columns(batch: pa.RecordBatch) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Return the values that all rows share, with None for other columns; and the others' lists."""
+    common: dict[str, Any] = {}
+    columns: dict[str, list[Any]] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        unknown = _EMPTY_TEXTS.get(name)
+        common[name] = None
+        if column.null_count == len(column):
+            common[name] = unknown
+        elif _is_constant(column):
+            common[name] = column.dictionary[0].as_py()
+        else:
+            columns[name] = list_values(column, unknown)
+    return common, columns
+
+
+def _is_constant(column: pa.Array) -> bool:
+    """Return whether every row of a dictionary has the same text."""
+    is_text = pa.types.is_dictionary(column.type)
+    return is_text and len(column.dictionary) == 1 and not column.null_count
 
 
 def list_values(column: pa.Array, unknown: str | None) -> list[Any]:
@@ -127,20 +153,14 @@ def list_values(column: pa.Array, unknown: str | None) -> list[Any]:
     if column.null_count == len(column):
         return [unknown] * len(column)
     if pa.types.is_string(column.type):
-        encoded = column.dictionary_encode()
-        texts = [*encoded.dictionary.to_pylist(), unknown]
-        places = encoded.indices.fill_null(len(texts) - 1).to_numpy().tolist()
+        column = column.dictionary_encode()
+    if pa.types.is_dictionary(column.type):
+        texts = [*column.dictionary.to_pylist(), unknown]
+        places = column.indices.fill_null(len(texts) - 1).to_numpy().tolist()
         return list(map(texts.__getitem__, places))
     if pa.types.is_list(column.type):
-        return _list_lists(column)
+        return cast("list[Any]", column.to_pylist())
     return _list_numbers(column)
-
-
-def _list_lists(column: pa.ListArray) -> list[list[Any] | None]:
-    numbers = _list_numbers(column.flatten())
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-    ends = [0, *np.cumsum(lengths).tolist()]
-    return _set_unknown([numbers[start:end] for start, end in pairwise(ends)], column)
 
 
 def _list_numbers(column: pa.Array) -> list[Any]:

@@ -21,6 +21,7 @@ from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.arrow.arrow_schema import build_field
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
+from treehammer.sql.arrow.measurement_parsing import list_values
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, InstructionRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.write.store import Store
@@ -128,9 +129,8 @@ def _parse_column(
         raise MeasurementFileError(
             f"unexpected value of {name} in table {target.table.name} ({error})"
         ) from error
-    values: list[Any] = fitted.to_pylist()
+    values = list_values(fitted, "" if hint is str else None)
     if hint is str:
-        values = [value or "" for value in values]
         length = getattr(target.type, "length", None) or MAX_LONG_TEXT
         wrong = [len(text) > length or "\0" in text for text in values]
     else:

@@ -94,7 +94,7 @@ def _translate_damage(file: Path) -> Iterator[None]:
 class _ParquetReader:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = parquet.ParquetFile(path)
+        self._file = _open_parquet(path)
         self._about: Mapping[bytes, bytes] = self._file.metadata.metadata or {}
         self._names: list[str] = self._file.schema_arrow.names
         # Files of a partitioned export omit the column, but have it in their metadata.
@@ -128,6 +128,14 @@ class _ParquetReader:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _open_parquet(path: Path) -> parquet.ParquetFile:
+    """Open a file whose texts are read as dictionaries of the distinct ones."""
+    layout = parquet.read_metadata(path)
+    schema = layout.schema.to_arrow_schema()
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    return parquet.ParquetFile(path, metadata=layout, read_dictionary=texts)
 
 
 class _TreeReader:

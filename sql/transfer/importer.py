@@ -22,7 +22,6 @@ from treehammer.collectors.record.measurement_record import EXTRA_NAME, Measurem
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.errors import MeasurementFileError
 from treehammer.progress import ProgressFactory
-from treehammer.sql.arrow.arrow_schema import build_schema
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
 from treehammer.sql.arrow.measurement_parsing import OPERATIONS_COLUMN, parse_measurements
 from treehammer.sql.core.column_names import EXTRA_PREFIX
@@ -254,16 +253,16 @@ def _convert_batch(
     path: Path, batch: pa.RecordBatch, kinds: Mapping[str, str], problems: Problems
 ) -> pa.RecordBatch:
     """Convert the columns of a batch to their types; unfit values go to ``problems``."""
-    schema = build_schema([name for name in kinds if name != OPERATIONS_COLUMN], {})
+    names = [name for name in kinds if name != OPERATIONS_COLUMN]
     columns = []
-    for name in schema.names:
+    for name in names:
         try:
             columns.append(convert_column(batch.column(name), name, kinds[name], problems))
         except ColumnTypeError as error:
             raise MeasurementFileError(
                 f"column {name} has type {error}; expected {kinds[name]}", where=str(path)
             ) from error
-    converted = pa.RecordBatch.from_arrays(columns, schema=schema)
+    converted = pa.RecordBatch.from_arrays(columns, names=names)
     if OPERATIONS_COLUMN not in kinds:
         return converted
     return converted.append_column(OPERATIONS_COLUMN, batch.column(OPERATIONS_COLUMN))

@@ -97,7 +97,9 @@ def convert_operations(batch: pa.RecordBatch) -> pa.StructArray:
     """Convert rows of a flat table to items of the nested column; unfit values become null."""
     problems: Problems = defaultdict(list)
     columns = [
-        convert_column(column, name, _TYPES[name], problems) if name in _TYPES else column
+        convert_column(column, name, _TYPES[name], problems).cast(ARROW_TYPES[_TYPES[name]])
+        if name in _TYPES
+        else column
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.StructArray.from_arrays(columns, names=batch.schema.names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ from treehammer.collectors.record.measurement_record import (
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
 from treehammer.sql.arrow.arrow_schema import ARROW_TYPES
-from treehammer.sql.arrow.measurement_parsing import find_valid_columns, list_values
+from treehammer.sql.arrow.column_conversion import Problems, convert_column
+from treehammer.sql.arrow.measurement_parsing import find_valid_columns, list_rows, list_values
 
 #: Values of each kind that fit its type, valid for some metrics and invalid for others.
 CANDIDATES: dict[str, list[Any]] = {
@@ -57,10 +59,10 @@ def test_checked_values_are_not_checked_again() -> None:
     with pytest.raises(RecordError, match="events"):
         Measurement(values)
     with pytest.raises(RecordError, match=r"^cpu_per_event_s must be a finite number$"):
-        Measurement(values, checked={"events"})
+        Measurement(values, unchecked=["cpu_per_event_s", "job_id"])
     del values["job_id"]
-    with pytest.raises(RecordError, match="job_id is missing"):
-        Measurement(values, checked={"events", "cpu_per_event_s"})
+    with pytest.raises(RecordError, match=r"^job_id is missing$"):
+        Measurement(values, unchecked=["host", "job_id"])
 
 
 @pytest.mark.parametrize("kind", ARROW_TYPES)
@@ -73,3 +75,60 @@ def test_listed_values_equal_those_of_arrow(kind: str) -> None:
             assert listed == part.to_pylist()
             assert list(map(type, listed)) == list(map(type, part.to_pylist()))
     assert list_values(pa.array(["a", None, "a"]), "") == ["a", "", "a"]
+
+
+TEXTS = ["a", None, "b", "a", "é"]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(TEXTS),
+        pa.array(TEXTS, pa.large_string()),
+        pa.array(TEXTS).dictionary_encode(),
+        pa.array(["c", *TEXTS]).dictionary_encode().slice(1),
+        pa.array(TEXTS, pa.large_string()).dictionary_encode(),
+        pa.DictionaryArray.from_arrays(
+            pa.array([1, None, 2, 1, 3], pa.int8()), pa.array([None, "a", "b", "é"])
+        ),
+        pa.DictionaryArray.from_arrays(
+            pa.array([0, None, 1, 0, 2], pa.uint64()), pa.array(["a", "b", "é", *"cdefg"])
+        ),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_texts_become_dictionary(column: pa.Array) -> None:
+    problems: Problems = defaultdict(list)
+    converted = convert_column(column, "host", "text", problems)
+    assert converted.type == pa.dictionary(pa.int32(), pa.string())
+    assert converted.to_pylist() == list_values(converted, None) == TEXTS
+    assert not problems
+
+
+def test_only_damaged_texts_are_refused() -> None:
+    damaged = pa.array([b"a", b"\xff", None, b"b", b"\xff"]).view(pa.string())
+    for column in (damaged, damaged.dictionary_encode()):
+        problems: Problems = defaultdict(list)
+        converted = convert_column(column, "host", "text", problems)
+        assert list_values(converted, "") == ["a", "", "", "b", ""]
+        assert problems == {1: ["host must be UTF-8"], 4: ["host must be UTF-8"]}
+
+
+def test_places_outside_dictionary_are_refused() -> None:
+    places = pa.array([0, 2, None, -1], pa.int32())
+    column = pa.DictionaryArray.from_arrays(places, pa.array(["a", "b"]), safe=False)
+    problems: Problems = defaultdict(list)
+    converted = convert_column(column, "host", "text", problems)
+    assert list_values(converted, None) == ["a", None, None, None]
+    assert sorted(problems) == [1, 3]
+
+
+def test_rows_share_values_of_equal_columns() -> None:
+    values = full_measurement(1).values
+    texts = {name: pa.array([values[name]] * 2).dictionary_encode() for name in ("host", "kind")}
+    batch = pa.record_batch(
+        {**texts, "eff_job": pa.array([0.5, None]), "door": pa.nulls(2), "ref": pa.nulls(2)}
+    )
+    same = {"host": values["host"], "kind": values["kind"], "door": "", "ref": None}
+    assert list(list_rows(batch)) == [({**same, "eff_job": number}, {}) for number in (0.5, None)]
+    assert list(list_rows(batch.select([*same]).slice(1))) == [(same, {})]
