@@ -6,7 +6,7 @@ to insert it; and it expands every list of a query anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -42,10 +42,9 @@ class CompiledStatement:
     text_places: tuple[int, ...]
     converters: tuple[tuple[int, Callable[[Any], Any]], ...]
 
-    def bind(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-        """Return the parameters of each row."""
+    def bind(self, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
+        """Yield the parameters of each row."""
         pick = itemgetter(*self.names)
-        found = []
         for row in rows:
             values = list(pick(row))
             for place in self.text_places:
@@ -53,8 +52,7 @@ class CompiledStatement:
                     values[place] = None
             for place, convert in self.converters:
                 values[place] = convert(values[place])
-            found.append(tuple(values))
-        return found
+            yield tuple(values)
 
 
 @dataclass(frozen=True)

@@ -294,12 +294,9 @@ def _insert_measurements(
 ) -> None:
     # The values themselves become the rows: to copy them takes longer than anything else here.
     rows = [content.values for content in new.values()]
-    for row in rows:
-        row[PASSES_COLUMN] = pack_lists(row)
     dimensions.set_keys(connection, rows)
-    backend_of(connection.engine).insert_rows(connection, measurement, rows)
-    for row in rows:
-        sums.add(row)
+    insert_rows = backend_of(connection.engine).insert_rows
+    insert_rows(connection, measurement, _iter_complete_rows(rows, sums))
     _insert_extras(connection, new)
     operations = {id_: content.operations for id_, content in new.items() if content.operations}
     if operations:
@@ -312,6 +309,16 @@ def _insert_measurements(
                 if one.operations
             ),
         )
+
+
+def _iter_complete_rows(
+    rows: Iterable[dict[str, Any]], sums: rollups.RollupSums
+) -> Iterator[dict[str, Any]]:
+    """Pack the lists of each row, yield it, and add it to the sums of the roll-ups."""
+    for row in rows:
+        row[PASSES_COLUMN] = pack_lists(row)
+        yield row
+        sums.add(row)
 
 
 def _insert_extras(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -91,23 +91,26 @@ class Backend:
         """Prepare a connection, outside of a transaction, for changes of tables."""
         yield plain.execution_options(**{ACCESS_OPTION: "alter", **self.writing_options})
 
-    def insert_rows(self, connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-        """Insert rows that hold a value, or None, for every column; other entries are ignored."""
+    def insert_rows(self, connection: Connection, table: sa.Table, rows: Iterable[Row]) -> None:
+        """Insert rows that hold a value, or None, for every column; other entries are ignored.
+
+        A server may insert some of them while others are iterated.
+        """
         self.execute_rows(connection, insert_into(table), rows)
 
     def execute_rows(
-        self, connection: Connection, statement: sa.Insert | sa.Update, rows: Sequence[Row]
+        self, connection: Connection, statement: sa.Insert | sa.Update, rows: Iterable[Row]
     ) -> None:
         """Execute a constant statement for each row; at least one."""
         if style := self._positional_style(connection):
             dialect: Any = type(connection.dialect)
             compiled = compile_statement(statement, dialect, style)
-            connection.exec_driver_sql(compiled.text, compiled.bind(rows))
+            connection.exec_driver_sql(compiled.text, [*compiled.bind(rows)])
         elif statement.is_insert:
             names = statement.table.c.keys()
             connection.execute(statement, [{name: row[name] for name in names} for row in rows])
         else:
-            connection.execute(statement, rows)
+            connection.execute(statement, [*rows])
 
     def fetch_rows(
         self, connection: Connection, query: sa.Executable, parameters: Mapping[str, Any]

@@ -60,8 +60,8 @@ def test_empty_text_is_stored_as_null() -> None:
         .values(slot=sa.bindparam("slot"), plausible=sa.bindparam("good"))
     )
     compiled = compile_statement(change, SQLITE, "qmark")
-    rows = compiled.bind([{"id": "a", "slot": "", "good": True}])
-    assert dict(zip(compiled.names, rows[0], strict=True)) == {
+    (row,) = compiled.bind([{"id": "a", "slot": "", "good": True}])
+    assert dict(zip(compiled.names, row, strict=True)) == {
         "id": "a",
         "slot": None,
         "good": True,
