@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +29,14 @@ from treehammer.sql.core.column_names import EXTRA_PREFIX
 from treehammer.sql.transfer import campaign_merge
 from treehammer.sql.transfer.file_readers import MeasurementFile, open_measurement_file
 from treehammer.sql.transfer.partitions import list_part_files
-from treehammer.sql.write.recording import AddResult, fingerprint_content, fingerprints_match
+from treehammer.sql.transfer.read_ahead import read_ahead
+from treehammer.sql.write.recording import (
+    TRANSACTION_MEASUREMENTS,
+    AddResult,
+    fingerprint_content,
+    fingerprints_match,
+    split_batches,
+)
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.version import __version__
@@ -234,19 +242,29 @@ def _add_batches(
 ) -> Iterator[int]:
     """Add valid rows and record problems of the others; yield the number of rows read so far."""
     first = 0
-    for batch in incoming.batches([*kinds]):
-        problems: Problems = defaultdict(list)
-        added = add(parse_measurements(_convert_batch(done.file, batch, kinds, problems), problems))
-        done.new += added.new
-        done.duplicates += added.known
-        done.conflicts += len(added.conflicting)
-        done.conflicting_ids += added.conflicting[: MAX_LISTED - len(done.conflicting_ids)]
-        done.invalid += len(problems)
-        for row, reasons in sorted(problems.items()):
-            if len(done.problems) < MAX_LISTED:
-                done.problems.append(f"{done.file}: row {first + row + 1}: {'; '.join(reasons)}")
-        first += batch.num_rows
-        yield first
+    with closing(read_ahead(incoming.batches([*kinds]))) as batches:
+        for batch in batches:
+            problems: Problems = defaultdict(list)
+            added = add(_parse_ahead(_convert_batch(done.file, batch, kinds, problems), problems))
+            done.new += added.new
+            done.duplicates += added.known
+            done.conflicts += len(added.conflicting)
+            done.conflicting_ids += added.conflicting[: MAX_LISTED - len(done.conflicting_ids)]
+            done.invalid += len(problems)
+            for row, reasons in sorted(problems.items()):
+                if len(done.problems) < MAX_LISTED:
+                    done.problems.append(
+                        f"{done.file}: row {first + row + 1}: {'; '.join(reasons)}"
+                    )
+            first += batch.num_rows
+            yield first
+
+
+def _parse_ahead(batch: pa.RecordBatch, problems: Problems) -> Iterator[Measurement]:
+    """Yield the valid measurements; while some are written, those after them are parsed."""
+    parsed = parse_measurements(batch, problems)
+    with closing(read_ahead(split_batches(parsed, TRANSACTION_MEASUREMENTS))) as lists:
+        yield from chain.from_iterable(lists)
 
 
 def _convert_batch(
