@@ -28,14 +28,25 @@ def _list_fields(kind: Callable[..., StoredRow]) -> list[tuple[str, bool]]:
 
 def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
     """Fetch the rows of a query as dataclasses; unknown text becomes ''."""
-    # By position rather than by name, which is faster for ten thousand rows.
-    place = {name: index for index, name in enumerate(query.selected_columns.keys())}
+    found = connection.execute(query).all()
+    if not found:
+        return []
+    columns = dict(zip(query.selected_columns.keys(), zip(*found, strict=True), strict=True))
     build: Callable[..., Row] = kind
-    plan = [(place[name], text) for name, text in _list_fields(build)]
-    return [
-        build(*["" if (value := row[index]) is None and text else value for index, text in plan])
-        for row in connection.execute(query).all()
+    fields = _list_fields(build)
+    values = [
+        [text or "" for text in columns[name]] if is_text else columns[name]
+        for name, is_text in fields
     ]
+    names = [name for name, _ in fields]
+    return [_build_row(kind, names, cells) for cells in zip(*values, strict=True)]
+
+
+def _build_row(kind: type[Row], names: Sequence[str], cells: Iterable[Any]) -> Row:
+    # The constructor of a frozen dataclass sets each field by a call, for as long as fetching takes.
+    row = kind.__new__(kind)
+    vars(row).update(zip(names, cells))  # noqa: B905 - it takes longer with strict
+    return row
 
 
 def split_ids(ids: Iterable[Id]) -> Iterator[list[Id]]:
