@@ -23,8 +23,8 @@ from treehammer.hctests.cli.tests import tests
 from treehammer.hctests.git import pinned_tests
 from treehammer.hctests.git.repository_address import mask_credentials
 from treehammer.hctests.matrix.definition import TEST_FILE_NAME, PinnedTest
-from treehammer.submit.planning.compile_checks import find_compile_problems
-from treehammer.submit.planning.content_checks import (
+from treehammer.submit.planning.checks.compile_checks import find_compile_problems
+from treehammer.submit.planning.checks.content_checks import (
     ContentProblem,
     DatasetContents,
     find_content_problems,

@@ -19,15 +19,16 @@ from treehammer.hctests.cli.definition_options import load_pinned_test
 from treehammer.hctests.matrix.definition import TestDefinition
 from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.write.store import Store
-from treehammer.submit.planning import ceiling_checks, cost_estimate
-from treehammer.submit.planning.common_start_checks import check_common_start
-from treehammer.submit.planning.content_checks import check_contents
+from treehammer.submit.planning import cost_estimate
+from treehammer.submit.planning.checks import ceiling_checks
+from treehammer.submit.planning.checks.common_start_checks import check_common_start
+from treehammer.submit.planning.checks.content_checks import check_contents
+from treehammer.submit.planning.checks.load_permission import list_load_violations
+from treehammer.submit.planning.checks.setting_permission import list_setting_violations
 from treehammer.submit.planning.cost_estimate import ExecutionCost, SiteCost
 from treehammer.submit.planning.door_selection import pair_sites, select_doors
-from treehammer.submit.planning.load_permission import list_load_violations
 from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan, make_plan
-from treehammer.submit.planning.setting_permission import list_setting_violations
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.planning.watch_options import load_watches, split_overrides
 from treehammer.submit.replicas.rucio_placement import doors_with_rse, find_placement

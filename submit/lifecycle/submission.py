@@ -19,10 +19,11 @@ from treehammer.submit.lifecycle.campaign_request import (
     estimate_plan_costs,
     plan_request,
 )
-from treehammer.submit.planning import ceiling_checks, job_credentials
-from treehammer.submit.planning.load_permission import check_load_permission
+from treehammer.submit.planning import job_credentials
+from treehammer.submit.planning.checks import ceiling_checks
+from treehammer.submit.planning.checks.load_permission import check_load_permission
+from treehammer.submit.planning.checks.setting_permission import check_setting_permission
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.setting_permission import check_setting_permission
 from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.submit.reporting import job_reporting
 from treehammer.submit.reporting.campaign_upload import CampaignUploader

@@ -1,1 +1,1 @@
-"""Planning: jobs, costs, ceilings, pacing and credentials."""
+"""Planning: jobs, costs, pacing, credentials, and checks before submission."""

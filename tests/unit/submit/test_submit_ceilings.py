@@ -17,7 +17,8 @@ from plan_factory import (
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import campaign_request, submission
-from treehammer.submit.planning import ceiling_checks, cost_estimate
+from treehammer.submit.planning import cost_estimate
+from treehammer.submit.planning.checks import ceiling_checks
 from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions

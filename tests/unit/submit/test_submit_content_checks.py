@@ -13,7 +13,7 @@ from treehammer.errors import DefinitionError
 from treehammer.hctests.git import pinned_tests
 from treehammer.hctests.matrix.definition import TestDefinition
 from treehammer.hctests.schema import definition_loader
-from treehammer.submit.planning.content_checks import check_contents
+from treehammer.submit.planning.checks.content_checks import check_contents
 
 
 @pytest.fixture(scope="module")

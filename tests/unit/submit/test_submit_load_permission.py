@@ -11,7 +11,7 @@ from plan_factory import make_grid_plan, make_grid_site, make_settings
 from treehammer.errors import ConfigError, NothingToDoError, SitesError
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import submission
-from treehammer.submit.planning.load_permission import list_load_violations
+from treehammer.submit.planning.checks.load_permission import list_load_violations
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.sites.site_model import Door, LoadPermission
 from treehammer.submit.sites.site_registry import load_sites

@@ -10,7 +10,8 @@ from measurement_factory import make_campaign_row
 from plan_factory import READING_TEST, make_grid_plan, make_grid_site
 
 from treehammer.submit.lifecycle.rerun import rerun_command
-from treehammer.submit.planning import ceiling_checks, cost_estimate
+from treehammer.submit.planning import cost_estimate
+from treehammer.submit.planning.checks import ceiling_checks
 from treehammer.submit.planning.job_clusters import plan_clusters
 from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan

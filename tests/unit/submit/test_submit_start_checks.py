@@ -13,8 +13,8 @@ from treehammer.collectors.job_spec import JobSpec
 from treehammer.collectors.worker.run.job_loading import load_job
 from treehammer.collectors.worker.start.common_start import PATIENCE_S
 from treehammer.errors import ConfigError
-from treehammer.submit.planning import ceiling_checks
-from treehammer.submit.planning.common_start_checks import check_common_start
+from treehammer.submit.planning.checks import ceiling_checks
+from treehammer.submit.planning.checks.common_start_checks import check_common_start
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.job_clusters import plan_clusters
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from plan_factory import READING_TEST, make_grid_plan, make_grid_site, make_local_plan
 
-from treehammer.submit.planning import ceiling_checks, cost_estimate
+from treehammer.submit.planning import cost_estimate
+from treehammer.submit.planning.checks import ceiling_checks
 from treehammer.submit.planning.job_clusters import plan_clusters
 from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.submit.sites.site_model import Ceilings

@@ -16,7 +16,7 @@ from treehammer.datasets.production.root_process import KIT_FOLDER
 from treehammer.errors import SoftwareError
 from treehammer.hctests.matrix.definition import PinnedTest
 from treehammer.progress import ProgressFactory
-from treehammer.submit.planning.content_checks import ContentProblem
+from treehammer.submit.planning.checks.content_checks import ContentProblem
 
 _SUFFIXES = (".C", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx")
 _TIMEOUT_S = 600

@@ -1,0 +1,1 @@
+"""Checks of a plan and its test before anything is stored or sent."""
