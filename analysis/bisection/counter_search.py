@@ -21,10 +21,6 @@ class CounterSearch:
         """Return the search with a build's value, and GOOD's from the same job."""
         return replace(self, values={**self.values, 0: good, build: value})
 
-    def skip_build(self, build: int) -> CounterSearch:
-        """Return the search without a build that cannot be measured."""
-        return replace(self, skipped=self.skipped | {build})
-
     def choose_next(self) -> int:
         """Choose the build to measure next: BAD first, then the middle of those left."""
         if not self.values:

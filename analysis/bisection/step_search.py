@@ -92,10 +92,6 @@ class StepSearch:
         more = tuple(JobEffect(build, effect) for effect in effects)
         return replace(self, jobs=(*self.jobs, *more))
 
-    def skip_build(self, build: int) -> StepSearch:
-        """Return the search without a build that cannot be measured."""
-        return replace(self, skipped=self.skipped | {build})
-
     def choose_next(self) -> int:
         """Choose the build to measure next: BAD first, then the most informative one.
 

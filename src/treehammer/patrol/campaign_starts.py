@@ -10,7 +10,7 @@ from typing import Any
 
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US
-from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
+from treehammer.errors import ConfigError, TreehammerError
 from treehammer.patrol.occasions import Occasion
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.sql.core.watch_rows import PatrolSiteRow, PatrolStartRow
@@ -315,10 +315,3 @@ class CampaignStarter:
             return replace(site, failures=failures, probe_us=probe_us, changed_us=now_us)
 
         return judge
-
-    def is_stored(self, start: PatrolStartRow) -> bool:
-        """Return whether the campaign of a start is in the database."""
-        try:
-            return self._store.campaign(start.campaign_id).id == start.campaign_id
-        except (ConfigError, NothingToDoError):
-            return False

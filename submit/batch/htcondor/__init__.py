@@ -13,11 +13,10 @@ A description is written in HTCondor's submit language without a ``queue`` state
     number of this start of the job (:data:`~.submit_description.ATTEMPT_VARIABLE`): from 1, growing,
     unique, with gaps if a shadow was restarted without the job;
 ``$(treehammer_output)``
-    folder in the job's sandbox, ``output/attempt-N``, for the output of this start
-    (:data:`~.submit_description.OUTPUT_VARIABLE`).  ``output`` exists; the job creates the folder in
-    it and redirects its standard streams there, to ``worker.out`` and ``worker.err``.  With
-    ``when_to_transfer_output = ON_EXIT_OR_EVICT`` the output of an evicted start is returned with
-    that of the next.
+    folder in the job's sandbox, ``output/attempt-N``, for the output of this start.  ``output``
+    exists; the job creates the folder in it and redirects its standard streams there, to
+    ``worker.out`` and ``worker.err``.  With ``when_to_transfer_output = ON_EXIT_OR_EVICT`` the
+    output of an evicted start is returned with that of the next.
 
 A complete example::
 

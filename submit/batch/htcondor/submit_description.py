@@ -10,8 +10,6 @@ from treehammer.submit.batch.archives import OUTPUT_ARCHIVE
 
 #: Placeholder in a template: number of this start of the job.
 ATTEMPT_VARIABLE = "$(treehammer_attempt)"
-#: Placeholder in a template: sandbox folder for the output of this start.
-OUTPUT_VARIABLE = "$(treehammer_output)"
 #: Placeholder in a template: the start script and its first argument, for jobs of plain files.
 START_VARIABLE = "$(treehammer_start)"
 #: Name of the start script in the job's sandbox.

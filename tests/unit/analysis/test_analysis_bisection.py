@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_search_without_enough_jobs_is_undecided() -> None:
 
 
 def test_skipped_builds_widen_the_result() -> None:
-    search = StepSearch(16).skip_build(7).skip_build(8)
+    search = StepSearch(16, skipped=frozenset({7, 8}))
     noise = np.random.default_rng(3)
     while not search.conclude().is_decided:
         build = search.choose_next()
@@ -135,7 +136,7 @@ def count_probes(values: list[float], skipped: tuple[int, ...] = ()) -> tuple[Co
     while not search.conclude().is_decided:
         build = search.choose_next()
         if build in skipped:
-            search = search.skip_build(build)
+            search = replace(search, skipped=search.skipped | {build})
             continue
         probes += 1
         search = search.add_value(build, values[build], values[0])

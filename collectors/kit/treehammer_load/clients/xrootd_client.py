@@ -36,8 +36,8 @@ CLIENT_SETTINGS: Mapping[str, str] = {
     "XRD_TIMEOUTRESOLUTION": "1",
     "XRD_APPNAME": "treehammer",
 }
-#: Pieces of one vector read, and bytes of one piece, that every server accepts.
-MAX_VECTOR, MAX_PIECE = 1024, 2_097_136
+#: Pieces of one vector read that every server accepts.
+MAX_VECTOR = 1024
 
 _WARM_UP_S, _REFRESH_S = 2.0, 10.0
 _ASKED_OF_DOOR = frozenset({CONNECT, LOCATE, STAT, DELETE, MKDIR, RMDIR})
