@@ -107,12 +107,12 @@ def check_command(
              treehammer check --all --format monit
     """
     require_package("nagiosplugin")
-    asked = [
+    subjects = [
         (AlarmKind.SITE, site),
         (AlarmKind.RELEASE, release),
         (AlarmKind.SERVICE, service and SERVICE_NAME),
     ]
-    chosen = [(kind, name) for kind, name in asked if name is not None]
+    chosen = [(kind, name) for kind, name in subjects if name is not None]
     if len(chosen) + everything != 1:
         return _print_failure("", "give one of --site, --release, --service and --all")
     if service not in (None, _DATABASE):

@@ -120,7 +120,7 @@ def compare_command(
 
 
 def _compare_selected(
-    store: Store, selection: Selection, axis: str, asked: Sequence[str], delta: float
+    store: Store, selection: Selection, axis: str, texts: Sequence[str], delta: float
 ) -> list[ComparisonResult]:
     """Compare each further value with the first and store the verdicts."""
     # scipy takes a third of a second to load, which no other command should pay for.
@@ -134,8 +134,8 @@ def _compare_selected(
     if not samples:
         raise NothingToDoError("no measurement is selected", where=str(selection))
     if axis == "campaign":
-        asked = [campaign_queries.resolve_campaign(store, one) for one in asked]
-    values = [find_axis_value(samples, axis, one) for one in asked]
+        texts = [campaign_queries.resolve_campaign(store, one) for one in texts]
+    values = [find_axis_value(samples, axis, one) for one in texts]
     questions = compare_with_first(axis, values, delta=delta, selection=selection)
     return [
         _store_result(store, counted, one)

@@ -125,9 +125,9 @@ def summary_command(
         return
     wanted = _split_names(by)
     with Store.open(settings.database, create=False) as store:
-        asked = None if campaign == "all" else store.campaign(campaign)
-        title = asked.name if asked else "all campaigns"
-        selection = Selection.parse((asked.id,) if asked else (), wheres)
+        chosen = None if campaign == "all" else store.campaign(campaign)
+        title = chosen.name if chosen else "all campaigns"
+        selection = Selection.parse((chosen.id,) if chosen else (), wheres)
         if metrics is None and baseline is None and _has_operations(store, selection):
             _summarize_operations(store, selection, wanted, title, form)
             return

@@ -296,7 +296,7 @@ class _RowBuilder:
         self.question = question
         self._now_us = now_us
         self._contrasts = contrasts
-        self._asked: dict[str, Any] = {
+        self._query_values: dict[str, Any] = {
             "campaigns": question.selection.campaigns,
             "where": _condition_texts(question.selection.conditions),
             "where_a": _condition_texts(question.where_a),
@@ -356,7 +356,7 @@ class _RowBuilder:
             servers_b=list_servers(one.series.b),
             of_a=common_values(one.series.a),
             of_b=common_values(one.series.b),
-            **self._asked,
+            **self._query_values,
         )
         return self._build_row(
             one,
@@ -392,7 +392,7 @@ class _RowBuilder:
             points_at_change=(one.series.release, one.metric) in self._contrasts.slower,
             of_a=one.of_a,
             of_b=one.of_b,
-            **self._asked,
+            **self._query_values,
         )
         return self._build_row(
             one,

@@ -146,11 +146,11 @@ class JobRecording:
             if len(have) >= wanted:
                 return
             overrides = {**self.request.overrides, "repeats": str(wanted - len(have))}
-            asked = campaign_request.CampaignRequest(
+            further = campaign_request.CampaignRequest(
                 **{**vars(self.request), "overrides": overrides}
             )
             plan = campaign_request.plan_request(
-                asked, self.settings, fetch=True, bars=progress_bar
+                further, self.settings, fetch=True, bars=progress_bar
             )
             self._wait_for_campaign(submission.submit_plan(plan, self.settings).id)
 

@@ -157,7 +157,7 @@ def _build_sample(
     values: Random,
     factor: float,
 ) -> Sample:
-    asked = synthetic_measurements.subject_columns(
+    subject = synthetic_measurements.subject_columns(
         site, variant, synthetic_measurements.RELEASES.index(release)
     )
     return Sample(
@@ -165,19 +165,19 @@ def _build_sample(
         kind=TIMED,
         job_id=f"{site}-{variant}-{job}",
         campaign_id=synthetic_measurements.campaign_id(0),
-        test_name=asked["test_name"],
+        test_name=subject["test_name"],
         test_hash="a" * 64,
-        dataset=asked["dataset"],
-        dataset_hash=asked["dataset_hash"],
-        site=asked["site"],
-        door=asked["door"],
-        door_protocol=asked["door_protocol"],
-        host=f"node{job:03}.{asked['site']}",
-        variant=parse_variant(asked["variant"]),
+        dataset=subject["dataset"],
+        dataset_hash=subject["dataset_hash"],
+        site=subject["site"],
+        door=subject["door"],
+        door_protocol=subject["door_protocol"],
+        host=f"node{job:03}.{subject['site']}",
+        variant=parse_variant(subject["variant"]),
         instrument_version=1,
         loop_cpu_s=60.0,
         metrics={
             metric: 0.01 * factor * values.lognormvariate(0, 0.01) for metric in HEADLINE_METRICS
         },
-        content_hash=asked["content_hash"],
+        content_hash=subject["content_hash"],
     )

@@ -318,8 +318,8 @@ def _text_values(site: int, variant: int, release: int, host: int) -> dict[str, 
 
 def _failed_values(values: dict[str, Any], failure: str) -> dict[str, Any]:
     """Remove values that a failed payload does not report."""
-    told = {m.name: m.owner != "payload" or m.name.startswith("root_") for m in CATALOGUE}
-    return {name: value for name, value in values.items() if told[name]} | {
+    is_known = {m.name: m.owner != "payload" or m.name.startswith("root_") for m in CATALOGUE}
+    return {name: value for name, value in values.items() if is_known[name]} | {
         "failure_class": failure,
         "failure_kind": "exit",
         "failure_phase": "loop",

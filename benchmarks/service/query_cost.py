@@ -66,7 +66,7 @@ def _run_all_queries(kind: str, count: int, keep: Path | None) -> list[dict[str,
                 figure = replace(query.figure_query, from_measurements=raw)
                 if figure.source in answers:
                     continue  # roll-ups lack this information
-                seconds, answer = _time_query(lambda asked=figure: store.fetch_figure(asked))  # type: ignore[misc]
+                seconds, answer = _time_query(lambda query=figure: store.fetch_figure(query))  # type: ignore[misc]
                 _require_rows(query, kind, count, answer.groups)
                 answers[figure.source] = answer
                 rows.append(

@@ -191,7 +191,7 @@ class ExtraColumns:
         places = {id_: place for place, id_ in enumerate(ids)}
         columns: dict[str, list[float | None]] = {name: [None] * len(ids) for name in names}
         while self._next is not None and self._next.measurement_id in places:
-            # A reader may bring more of them than are asked for.
+            # A reader may bring more of them than requested.
             if column := columns.get(EXTRA_PREFIX + self._next.name):
                 column[places[self._next.measurement_id]] = self._next.value
             self._next = next(self._extras, None)

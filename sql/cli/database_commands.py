@@ -138,8 +138,8 @@ def prune_command(
 
     Example: treehammer db prune --passes-after 365 --logs-after 90 --dry-run
     """
-    asked = {"passes": passes, "logs": logs, "operations": operations}
-    ages = {name: days for name, days in asked.items() if days}
+    requested = {"passes": passes, "logs": logs, "operations": operations}
+    ages = {name: days for name, days in requested.items() if days}
     if not ages:
         raise ConfigError(
             "no data to prune", hint="Give --passes-after, --logs-after or --operations-after DAYS."

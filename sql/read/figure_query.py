@@ -137,14 +137,14 @@ def _merge_known(
 
 
 class FigureGroup(NamedTuple):
-    """One line of a table, one cell of a matrix, one point of a plot.
+    """Figures of a group of measurements: a line of a table, a cell of a matrix, a point of a plot.
 
     Attributes:
-        by: the values that the measurements of this group share, by column.
-        outcomes: how many measurements, by outcome; those that did not occur are absent.
-        metrics: the metrics that were asked for.
+        by: common values of the group's measurements, by column.
+        outcomes: number of measurements by outcome; outcomes that did not occur are absent.
+        metrics: the requested metrics.
         reads: of good measurements, by latency: bin i is [2^i, 2^(i+1)) microseconds (bin 0 from
-            0); empty when it was not asked for.
+            0); empty unless requested.
     """
 
     by: Mapping[str, Scalar]

@@ -37,7 +37,7 @@ class RunOutcome:
         outcomes: number of measurements by outcome label; a failed attempt without any counts as one.
         measurement_id: a measurement that is not good, else any; '' without one.
         event_s: series -> mean wall time per event of its good measurements, in seconds; only if
-            it was asked for.
+            requested.
     """
 
     site: str

@@ -257,11 +257,11 @@ class XrootdStorage(Component):
         return ""
 
     def _redirector_knows(self, site: str) -> bool:
-        asked = [str(self._programs / "xrdfs"), f"{self.links.hub_address}:{self.redirector_port}"]
+        client = [str(self._programs / "xrdfs"), f"{self.links.hub_address}:{self.redirector_port}"]
         env = {"XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1", "XRD_LOGLEVEL": "Error"}
         with suppress(subprocess.TimeoutExpired):
             done = subprocess.run(
-                [*asked, "locate", f"{DATASET_FOLDER}/{SITE_MARKER_FILE.format(site)}"],
+                [*client, "locate", f"{DATASET_FOLDER}/{SITE_MARKER_FILE.format(site)}"],
                 env=env,
                 capture_output=True,
                 text=True,

@@ -177,7 +177,7 @@ def wait_until(true: Callable[[], bool], otherwise: str) -> None:
     """Wait until something is true.
 
     Args:
-        true: asked repeatedly.
+        true: called repeatedly.
         otherwise: message of the error while it is false.
 
     Raises:

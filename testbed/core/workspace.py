@@ -197,7 +197,7 @@ def lock_workspace(box: Workspace, on_wait: Callable[[], object]) -> Iterator[No
 
 @contextmanager
 def _lock_file(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
-    told = False
+    announced = False
     while True:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
@@ -208,9 +208,9 @@ def _lock_file(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not told:
+                if not announced:
                     on_wait()
-                told = True
+                announced = True
                 fcntl.flock(stream, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(stream.fileno()), path.stat()):

@@ -73,20 +73,20 @@ def unpack_packages(
         TestbedError: a program is missing, or the packages cannot be fetched.
     """
     tree = cache / f"{name}-{suite}"
-    asked = {"format": TREE_FORMAT, "tree": str(tree), "packages": [*packages], "alone": [*alone]}
+    request = {"format": TREE_FORMAT, "tree": str(tree), "packages": [*packages], "alone": [*alone]}
     if programs:
-        asked["programs"] = [*programs]
-    if is_complete(tree, asked):
+        request["programs"] = [*programs]
+    if is_complete(tree, request):
         return tree / "root"
     with hold_lock(
         cache / f"{name}-{suite}.lock", lambda: say(f"waiting for another download of {name}")
     ):
-        if not is_complete(tree, asked):
+        if not is_complete(tree, request):
             check_tools()
             archives = fetch_archives(
                 name, packages, suite, cache, say, alone=alone, programs=programs
             )
-            _build_tree(tree, archives, asked)
+            _build_tree(tree, archives, request)
     return tree / "root"
 
 
@@ -112,11 +112,11 @@ def fetch_archives(
     return archives
 
 
-def is_complete(tree: Path, asked: Mapping[str, Any]) -> bool:
+def is_complete(tree: Path, request: Mapping[str, Any]) -> bool:
     """Return whether a tree holds the requested packages."""
     with suppress(OSError, ValueError):
         found = json.loads((tree / COMPLETION_FILE).read_text(encoding="utf-8"))
-        return isinstance(found, dict) and found.items() >= asked.items()
+        return isinstance(found, dict) and found.items() >= request.items()
     return False
 
 
@@ -255,7 +255,7 @@ def _apt_options(folder: Path, suite: str) -> list[str]:
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
-def _build_tree(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, Any]) -> None:
+def _build_tree(tree: Path, archives: Mapping[str, Path], request: Mapping[str, Any]) -> None:
     """Unpack and adapt everything in a temporary folder, then rename it to the tree."""
     part = tree.with_name(f"{tree.name}.part")
     for old in (part, tree):
@@ -270,7 +270,7 @@ def _build_tree(tree: Path, archives: Mapping[str, Path], asked: Mapping[str, An
         shutil.rmtree(root / needless, ignore_errors=True)
     _patch_library_paths(root, tree / "root", archives)
     versions = {name: path.name.split("_")[1] for name, path in archives.items()}
-    mark = json.dumps({**asked, "versions": versions}, indent=1)
+    mark = json.dumps({**request, "versions": versions}, indent=1)
     (part / COMPLETION_FILE).write_text(mark + "\n", encoding="utf-8")
     part.rename(tree)
 

@@ -67,9 +67,9 @@ def unpack_system(
     """
     tree = cache / f"{name}-{suite}"
     wanted = sorted({*packages, *SYSTEM_PACKAGES})
-    asked = {"format": ROOT_FORMAT, "packages": wanted}
+    request = {"format": ROOT_FORMAT, "packages": wanted}
     with hold_lock(cache / f"{name}-{suite}.lock"):
-        if not debian_packages.is_complete(tree, asked):
+        if not debian_packages.is_complete(tree, request):
             debian_packages.check_tools()
             archives = debian_packages.fetch_archives(name, wanted, suite, cache, say)
             part = tree.with_name(f"{tree.name}.part")
@@ -78,7 +78,7 @@ def unpack_system(
                     shutil.rmtree(old)
             _unpack_root(part / "root", [*archives.values()])
             mark = part / debian_packages.COMPLETION_FILE
-            mark.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
+            mark.write_text(json.dumps(request, indent=1) + "\n", encoding="utf-8")
             part.rename(tree)
     return tree / "root"
 

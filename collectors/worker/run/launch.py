@@ -211,10 +211,10 @@ def _estimate_ratios(times: Dict[str, Dict[str, List[int]]], passes: int) -> Dic
     return found
 
 
-def _supervise(execution: Execution, asked: StopSignals, launched: LaunchedPayload) -> Any:
+def _supervise(execution: Execution, worker_signals: StopSignals, launched: LaunchedPayload) -> Any:
     """Run a payload in this child of the worker; return its end or the failure of its start."""
     with StopSignals() as signals:
-        if asked.stopped_by:  # between the fork and here
+        if worker_signals.stopped_by:  # between the fork and here
             os.kill(os.getpid(), signal.SIGTERM)
         payload_process.become_subreaper()
         try:
