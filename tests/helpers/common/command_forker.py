@@ -10,6 +10,7 @@ socket, which gets the process id and later the exit code.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import importlib
@@ -86,7 +87,7 @@ class ForkedCommand:
 
 
 class CommandForker:
-    """A process that forks commands; it ends with this one."""
+    """A process that forks commands."""
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -105,11 +106,18 @@ class CommandForker:
             socket.send_fds(self._requests, [message], [*streams, theirs.fileno()])
         return answers
 
+    def close(self) -> None:
+        """End the process; commands go on."""
+        self._requests.close()
+        self._process.wait()
+
 
 @functools.cache
 def provide_forker() -> CommandForker:
-    """Return the forking process of this one."""
-    return CommandForker()
+    """Return the forking process of this one, and end it at exit."""
+    forker = CommandForker()
+    atexit.register(forker.close)
+    return forker
 
 
 def start_command(
