@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -162,9 +162,8 @@ def require_programs() -> Path:
         skip_or_fail(f"no PostgreSQL: {error}")
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[SharedPostgresServer]:
-    """Start the server of this process."""
+@contextmanager
+def _run_server() -> Iterator[SharedPostgresServer]:
     found = require_programs()
     # A socket's path may have 107 bytes; pytest's own folders can be longer.
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir="/tmp"))
@@ -178,3 +177,35 @@ def postgresql() -> Iterator[SharedPostgresServer]:
             server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+class _ServerLeases:
+    """The server of this process, which runs while a fixture provides it."""
+
+    def __init__(self) -> None:
+        self._running = ExitStack()
+        self._users = 0
+        self._server: SharedPostgresServer | None = None
+
+    @contextmanager
+    def lease(self) -> Iterator[SharedPostgresServer]:
+        if self._server is None:
+            self._server = self._running.enter_context(_run_server())
+        self._users += 1
+        try:
+            yield self._server
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._server = None
+                self._running.close()
+
+
+_LEASES = _ServerLeases()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[SharedPostgresServer]:
+    """Provide the server of this process; all files that import this fixture share it."""
+    with _LEASES.lease() as server:
+        yield server
