@@ -61,7 +61,7 @@ METRIC, TEST = "wall_per_event_s", "ttree-read"
 
 @dataclass(frozen=True)
 class PlantedStep:
-    """A true change: what it is, its name, its size in ln (0 for none) and its day number."""
+    """A true change: kind and name of its origin, size in ln (0 for none) and day number."""
 
     attribution: Attribution
     subject: str
@@ -279,7 +279,7 @@ MakeJobs = Callable[[np.random.Generator, PlantedStep], Iterator[SimulatedJob]]
 
 @dataclass(frozen=True)
 class Alert:
-    """A group of alerts: days on which it may lie, and what it points at; '' where nothing is said."""
+    """A group of alerts: day, origin ('' if none is named), and series."""
 
     day: int
     attribution: str = ""

@@ -25,19 +25,19 @@ class ExitCode(IntEnum):
 
 
 def suggest_word(word: str, known: Iterable[str]) -> str:
-    """Build ``Did you mean 'x'? `` with the nearest known word; '' where none is near."""
+    """Build ``Did you mean 'x'? `` with the nearest known word; '' if none is similar."""
     near = _find_nearest(word, known)
     return f"Did you mean {near!r}? " if near else ""
 
 
 def suggest_nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Build ``; did you mean 'x'?`` for the end of a message; '' where none is near."""
+    """Build ``; did you mean 'x'?`` for the end of a message; '' if none is similar."""
     near = _find_nearest(word, known, cutoff)
     return f"; did you mean {near!r}?" if near else ""
 
 
 def _find_nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Find the nearest word, whose case may differ; '' where none is near."""
+    """Find the nearest word, whose case may differ; '' if none is similar."""
     folded: dict[str, str] = {}
     for one in known:
         folded.setdefault(one.casefold(), one)

@@ -37,21 +37,22 @@ def select_doors(
         for site, storage in site_pairs
         for door in _select_site_doors(definition, storage, site)
     )
-    names = definition.axis_values(DOOR_AXIS) if DOOR_AXIS in definition.axes else ()
-    missing = [
-        f"Site {storage.name} has no door {name!r} "
-        f"(known: {', '.join(door.name for door in storage.doors)})."
-        for _, storage in site_pairs
-        for name in names
-        if not storage.find_door(name)
-    ]
-    paths = [
+    notes = [note for _, storage in site_pairs for note in _missing_door_notes(definition, storage)]
+    notes += [
         f"Door {access.door.name} of site {access.storage.name} is a path, which the nodes of "
         f"site {access.site.name} may not have."
         for access in accesses
         if access.is_remote and access.door.is_path
     ]
-    return accesses, list(dict.fromkeys([*missing, *paths]))
+    return accesses, list(dict.fromkeys(notes))
+
+
+def _missing_door_notes(definition: TestDefinition, site: Site) -> Iterator[str]:
+    if DOOR_AXIS in definition.axes:
+        known = ", ".join(door.name for door in site.doors)
+        for name in definition.axis_values(DOOR_AXIS):
+            if not site.find_door(name):
+                yield f"Site {site.name} has no door {name!r} (known: {known})."
 
 
 def _select_site_doors(definition: TestDefinition, site: Site, reader: Site) -> Sequence[Door]:
