@@ -65,7 +65,7 @@ LONG_FOLDERS = (
     "unit/collectors",
 )
 
-pytest.register_assert_rewrite("store_helpers")
+pytest.register_assert_rewrite("store_helpers", "postgres_fixture", "h2_oracle")
 pytest_plugins = ["grid_fixtures", "secure_fixtures", "tiny_dataset"]
 
 
