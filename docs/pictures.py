@@ -13,6 +13,7 @@ import io
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import browser as browsers
@@ -22,6 +23,7 @@ from playwright.sync_api import Browser
 
 from benchmarks.harness import planted_world, synthetic_measurements
 from treehammer.sql.read import campaign_queries, overview_queries
+from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"
@@ -32,7 +34,7 @@ class Shot:
     """One screenshot.
 
     Attributes:
-        path: of the page; ``{campaign}``, ``{comparison}``, ``{site}`` and ``{job}`` are replaced.
+        path: of the page, with names of parts in braces; see :func:`_find_parts`.
         height: of the window in pixels.
         width: of the window in pixels.
         scheme: color scheme.
@@ -70,6 +72,12 @@ SHOTS: Mapping[str, Shot] = {
     ),
     "campaign": Shot("/campaigns/{campaign}", 800),
     "job": Shot("/jobs/{job}", 1000),
+    "measurement": Shot("/measurements/{measurement}", 1000),
+    "day": Shot("/days/{day}?site={site}", 1000),
+    "sites": Shot("/sites", 1000),
+    "campaigns": Shot("/campaigns", 1000),
+    "comparisons": Shot("/compare", 1000),
+    "changes": Shot("/changes", 1000),
     "load": Shot("/campaigns/{campaign}/load", 1000),
 }
 #: Taken by default: those of the synthetic world, and those of a real campaign of few sites. The
@@ -80,7 +88,10 @@ OF_WORLD = (
 )
 OF_CAMPAIGN = ("campaign", "explore", "latency")
 #: Pages of ``--looks``.
-LOOKED_AT = ("overview", "compare", "s0", "site", "campaign", "job")
+LOOKED_AT = (
+    *("overview", "compare", "s0", "site", "campaign", "job", "measurement", "day", "sites"),
+    *("campaigns", "comparisons", "changes", "explore"),
+)
 #: Sizes of windows and color schemes of ``--looks``.
 LOOKS = [(size, scheme) for size in ((1400, 900), (390, 844)) for scheme in ("light", "dark")]
 
@@ -107,16 +118,20 @@ def main() -> None:
 
 
 def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
-    """Find the newest campaign and comparison, a job, and the site to show."""
+    """Find the newest campaign and comparison, a job with its measurement and day, and a site."""
     campaign = store.campaign("last").id
     compared = overview_queries.list_latest_comparisons(store, 1)
     (job,), _ = campaign_queries.list_job_summaries(store, campaign, {}, 0, 1)
     site = planted_world.INEFFICIENT_SITE if is_world else overview_queries.list_sites(store)[-1]
+    of_job = Selection.parse((), [f"job_id={job.job.id}"])
+    row = next(iter(store.measurements(of_job, ("measurement_id", "day"))))
     return {
         "campaign": campaign,
         "comparison": compared[0].first_verdict.comparison_id if compared else "",
         "site": site,
         "job": job.job.id,
+        "measurement": str(row["measurement_id"]),
+        "day": date.fromisoformat(str(row["day"])).isoformat(),
     }
 
 
