@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,6 @@ EXPENSIVE_FIXTURES = (
     "tiny_catalogue",
 )
 
-#: Expensive fixture of each file that uses one.
-GROUPS = pytest.StashKey[dict[Path, str]]()
-#: Expensive fixtures that were set up, with their requests.
-STARTED = pytest.StashKey[list[tuple[pytest.FixtureDef[Any], Any]]]()
-
 #: Folders with the longest files, in the order in which they begin: the last files are short, so
 #: that all workers end at about the same time.
 LONG_FOLDERS = (
@@ -64,6 +59,48 @@ LONG_FOLDERS = (
     "unit/sql",
     "unit/collectors",
 )
+
+
+class GroupEnds:
+    """Ends the expensive fixtures of a group after its last test: testbeds never idle.
+
+    A plugin of its own, since hooks of a conftest.py are called for fixtures of a session only if it
+    lies in the root folder.
+
+    Attributes:
+        groups: expensive fixture of each file that uses one.
+    """
+
+    def __init__(self) -> None:
+        self.groups: Mapping[Path, str] = {}
+        self._started: list[tuple[pytest.FixtureDef[Any], Any]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        """Remember the expensive fixtures that were set up."""
+        result = yield
+        if fixturedef.argname in EXPENSIVE_FIXTURES:
+            self._started.append((fixturedef, request))
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        """End the fixtures that were set up, if the next test is of another group."""
+        try:
+            return (yield)
+        finally:
+            group = self.groups.get(item.path)
+            if group and (nextitem is None or self.groups.get(nextitem.path) != group):
+                while self._started:  # a later test would set them up anew
+                    definition, request = self._started.pop()
+                    definition.finish(request)
+
+
+ENDS = pytest.StashKey[GroupEnds]()
 
 pytest.register_assert_rewrite("store_helpers", "postgres_fixture", "h2_oracle")
 pytest_plugins = ["grid_fixtures", "secure_fixtures", "tiny_dataset"]
@@ -80,6 +117,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Load the fixtures of the database servers only where they are asked for."""
+    config.stash[ENDS] = GroupEnds()
+    config.pluginmanager.register(config.stash[ENDS])
     if config.getoption("--services"):
         for plugin in ("postgres_fixture", "h2_oracle"):
             config.pluginmanager.import_plugin(plugin)
@@ -113,7 +152,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     )
     groups = {path: EXPENSIVE_FIXTURES[rank] for path, rank in ranks.items()}
-    config.stash[GROUPS], config.stash[STARTED] = groups, []
+    config.stash[ENDS].groups = groups
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist
         for item in items:
             if item.path in groups:
@@ -122,33 +161,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.path.relative_to(TESTS).parts[0] in SERVICE_FOLDERS:
                 item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> Generator[None, object, object]:
-    """Remember the expensive fixtures that were set up."""
-    result = yield
-    if fixturedef.argname in EXPENSIVE_FIXTURES:
-        request.config.stash[STARTED].append((fixturedef, request))
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(
-    item: pytest.Item, nextitem: pytest.Item | None
-) -> Generator[None, object, object]:
-    """End the expensive fixtures of a group after its last test, as testbeds never idle."""
-    try:
-        return (yield)
-    finally:
-        groups, started = item.config.stash[GROUPS], item.config.stash[STARTED]
-        group = groups.get(item.path)
-        if group and (nextitem is None or groups.get(nextitem.path) != group):
-            while started:  # a later test would set them up anew
-                definition, request = started.pop()
-                definition.finish(request)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
