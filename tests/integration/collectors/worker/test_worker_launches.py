@@ -108,8 +108,7 @@ def test_both_sides_take_turns_and_extra_work_is_found(
         assert float(str(values["payload_user_s"])) >= 2
         assert ("segment_cpu_log_ratio" in values) == (side == "B")
     assert by_side["timed", "A"]["passes_done"] == by_side["timed", "B"]["passes_done"]
-    # Planted is ln 1.5 = 0.41; other work on the machine may disturb one side more, and gave 1.1 once.
-    assert float(str(by_side["timed", "B"]["segment_cpu_log_ratio"])) > 0.2
+    assert 0.2 < float(str(by_side["timed", "B"]["segment_cpu_log_ratio"])) < 0.6  # ln 1.5 is 0.41
     if control:
         assert abs(float(str(by_side["control", "B"]["segment_cpu_log_ratio"]))) < 0.2
         assert by_side["control", "A"]["segments"] == by_side["control", "B"]["segments"]
