@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from treehammer.sql.read import campaign_queries
 from treehammer.web.core import root_exports
 from treehammer.web.display.data_tables import MAX_SHOWN_ROWS
-from treehammer.web.figures import figure_layout, figure_points
+from treehammer.web.figures import drawing_process, figure_layout, figure_points
 from treehammer.web.views.campaign import campaign_tables
 from treehammer.web.views.compare import background_comparison, compare_query
 from treehammer.web.views.load import load_details
@@ -27,7 +28,8 @@ ROOT = Path(__file__).parents[3]
         f"| Explore without daily sums | {figure_points.MAX_READ:,} measurements |",
         f"at most {figure_layout.MAX_PLACES} positions, {figure_layout.MAX_SERIES} series or "
         f"{figure_layout.MAX_PANELS} panels ({figure_layout.MAX_TIMES} of days, weeks, months)",
-        f"| campaign | messages of 2000 failed measurements, {campaign_tables.MAX_MESSAGES} kinds; "
+        f"| campaign | messages of {campaign_queries.MAX_FAILURE_MESSAGES} failed measurements, "
+        f"{campaign_tables.MAX_MESSAGES} kinds; "
         f"{campaign_tables.JOBS_PER_PAGE} jobs per page |",
         f"At most {load_details.MAX_ROWS:,} rows",
         f"Over {load_details.MAX_POINTS} steps are merged.",
@@ -45,6 +47,7 @@ def test_limits_of_pages_are_documented(sentence: str) -> None:
 
 def test_documented_counts_in_words() -> None:
     text = (ROOT / "docs/pages.md").read_text(encoding="utf-8")
-    assert (page_context.MAX_CONCURRENT_QUERIES, site_standing_view.MAX_BETTER_SITES) == (6, 10)
+    assert (page_context.MAX_CONCURRENT_QUERIES, drawing_process.MAX_DRAWING_PROCESSES) == (6, 2)
+    assert site_standing_view.MAX_BETTER_SITES == 10
     assert "Six queries, two figure files and one ROOT file" in text
     assert "more than half of the ten best sites" in text
