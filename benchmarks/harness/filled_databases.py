@@ -27,11 +27,11 @@ from benchmarks.harness import synthetic_measurements
 from treehammer import config
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.errors import ConfigError
-from treehammer.sql.core.backends.generic import ACCESS_OPTION
-from treehammer.sql.core.database_engine import write_transaction
 from treehammer.sql.core.dimensions import SUBJECT
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import measurement
+from treehammer.sql.engine.backends.generic import ACCESS_OPTION
+from treehammer.sql.engine.database_engine import write_transaction
 from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write import rollups
 from treehammer.sql.write.dimension_rows import DimensionWriter

@@ -27,9 +27,9 @@ from benchmarks.harness import synthetic_measurements
 from benchmarks.harness.filled_databases import run_postgres
 from benchmarks.harness.ratio_figures import RatioFigure, median_ratio, plot_points, write_rows
 from treehammer.progress import no_progress
-from treehammer.sql.core.backends.postgresql import libpq_connection_string
-from treehammer.sql.core.database_engine import parse_url
 from treehammer.sql.core.schema import dimension_tables, measurement
+from treehammer.sql.engine.backends.postgresql import libpq_connection_string
+from treehammer.sql.engine.database_engine import parse_url
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.transfer.export import export_file

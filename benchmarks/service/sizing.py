@@ -23,7 +23,7 @@ from benchmarks.harness.service_runs import run_service
 from benchmarks.harness.synthetic_measurements import MEASUREMENTS_PER_JOB, SyntheticCampaigns
 from benchmarks.service.page_cost import PageRequest, iso_day, request_page
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.database_engine import measure_database
+from treehammer.sql.engine.database_engine import measure_database
 from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write.store import Store
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from treehammer.sql.core.error_hints import BUSY_SECONDS
+from treehammer.sql.engine.error_hints import BUSY_SECONDS
 
 DriverRow = tuple[Any, ...]
 

@@ -26,9 +26,9 @@ from treehammer.errors import StoreError
 from treehammer.sql.arrow import arrow_schema, row_stream
 from treehammer.sql.arrow.adbc_drivers import BACKENDS, SqlStatement
 from treehammer.sql.arrow.stream_process import COUNT_KEY, READER_GONE, StreamRequest
-from treehammer.sql.core.backends.postgresql import libpq_connection_string
 from treehammer.sql.core.column_names import ALL_COLUMNS, EXTRA_PREFIX, stored_columns
-from treehammer.sql.core.database_errors import build_store_error, display_url, sqlite_path
+from treehammer.sql.engine.backends.postgresql import libpq_connection_string
+from treehammer.sql.engine.database_errors import build_store_error, display_url, sqlite_path
 from treehammer.sql.read.measurement_queries import MeasurementQueries
 from treehammer.sql.read.measurement_selection import Selection
 

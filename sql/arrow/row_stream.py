@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, Connection
 from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.arrow.stream_process import ExtraColumns
 from treehammer.sql.core.column_names import EXTRA_PREFIX
-from treehammer.sql.core.database_engine import make_engine, read_transaction
+from treehammer.sql.engine.database_engine import make_engine, read_transaction
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot, MeasurementQueries
 from treehammer.sql.read.measurement_selection import Selection
 

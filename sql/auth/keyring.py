@@ -14,10 +14,10 @@ from treehammer.errors import ConfigError
 from treehammer.sql.auth.access_keys import ROLES, AccessKey, derive_key, fingerprint_master_key
 from treehammer.sql.auth.session_table import end_sessions_of_key, load_sessions
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB, AccessList
-from treehammer.sql.core.database_engine import read_transaction, write_transaction
-from treehammer.sql.core.row_mapping import fetch_rows
 from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.core.schema import access_key, access_revocation, campaign, job, measurement
+from treehammer.sql.engine.database_engine import read_transaction, write_transaction
+from treehammer.sql.engine.row_mapping import fetch_rows
 from treehammer.sql.write import audit_trail
 
 # Columns that hold identities of campaigns and jobs.

@@ -14,9 +14,9 @@ from treehammer.sql.auth.read_sessions import (
     make_session_token,
 )
 from treehammer.sql.auth.tokens import ReadSession
-from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.core.schema import read_session
+from treehammer.sql.engine.database_engine import read_transaction, write_transaction
 from treehammer.sql.write import audit_trail
 
 #: Sessions of one key or identity; a further sign-in ends the oldest, since all are kept in memory.

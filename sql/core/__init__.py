@@ -1,1 +1,1 @@
-"""Schema, row types, database engines and migrations."""
+"""Schema, row types and stored values."""

@@ -15,7 +15,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
-from treehammer.sql.core.error_hints import DAMAGED_VALUE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,6 +48,8 @@ _UNKNOWN_LENGTH = -1
 _SMALL_BYTES = 1024
 #: Begin of zlib's format, and of a block that is not compressed and the last one (RFC 1950 and 1951).
 _ZLIB_HEADER, _LAST_STORED_BLOCK = b"\x78\x01", 1
+#: Begin of the message of a stored value that Treehammer cannot have written.
+DAMAGED_VALUE = "damaged value"
 _DAMAGED_PASSES = "no packed passes"
 
 

@@ -17,9 +17,9 @@ from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.outcomes import has_outcome, outcome_column
-from treehammer.sql.core.row_mapping import Row, fetch_rows
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
+from treehammer.sql.engine.row_mapping import Row, fetch_rows
 from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
 from treehammer.sql.read.reader import ResultsReader
 

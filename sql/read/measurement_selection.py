@@ -20,8 +20,8 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.row_mapping import split_ids
 from treehammer.sql.core.schema import measurement
+from treehammer.sql.engine.row_mapping import split_ids
 
 Scalar = int | float | str | bool | None
 

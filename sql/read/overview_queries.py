@@ -22,7 +22,6 @@ from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.outcomes import has_outcome, is_bad
-from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows, split_ids
 from treehammer.sql.core.rows import CampaignRow, VerdictRow
 from treehammer.sql.core.schema import (
     campaign,
@@ -32,6 +31,7 @@ from treehammer.sql.core.schema import (
     rollup_day,
     verdict,
 )
+from treehammer.sql.engine.row_mapping import CHUNK_ROWS, fetch_rows, split_ids
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.subject_table import load_subjects
 

@@ -16,13 +16,13 @@ from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.metric_sums import credible_value, moment_sums
-from treehammer.sql.core.row_mapping import split_ids
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
     rollup_column_names,
     rollup_day,
 )
+from treehammer.sql.engine.row_mapping import split_ids
 from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, workload_key

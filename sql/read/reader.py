@@ -14,9 +14,6 @@ from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import schema
 from treehammer.sql.core.column_names import ALL_COLUMNS
-from treehammer.sql.core.database_engine import read_transaction
-from treehammer.sql.core.database_errors import display_url, translate_errors
-from treehammer.sql.core.row_mapping import Row, fetch_rows, select_comparison_rows, split_ids
 from treehammer.sql.core.rows import (
     AttemptRow,
     CampaignRow,
@@ -28,6 +25,9 @@ from treehammer.sql.core.rows import (
     ReplicaRow,
     VerdictRow,
 )
+from treehammer.sql.engine.database_engine import read_transaction
+from treehammer.sql.engine.database_errors import display_url, translate_errors
+from treehammer.sql.engine.row_mapping import Row, fetch_rows, select_comparison_rows, split_ids
 from treehammer.sql.read.figure_query import FigureQuery, FigureResult
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection

@@ -11,13 +11,13 @@ from sqlalchemy.engine import URL, Engine
 
 from treehammer.errors import NothingToDoError, StoreError
 from treehammer.private_files import create_private_file
-from treehammer.sql.core.database_engine import (
+from treehammer.sql.engine.database_engine import (
     enable_wal,
     make_engine,
     parse_url,
     require_usable_server,
 )
-from treehammer.sql.core.database_errors import display_url, sqlite_path
+from treehammer.sql.engine.database_errors import display_url, sqlite_path
 from treehammer.sql.setup import schema_upgrade
 
 

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.errors import StoreError
-from treehammer.sql.core.backends import backend_of
-from treehammer.sql.core.backends.generic import TableLayout
-from treehammer.sql.core.database_errors import display_url
 from treehammer.sql.core.schema import metadata
+from treehammer.sql.engine.backends import backend_of
+from treehammer.sql.engine.backends.generic import TableLayout
+from treehammer.sql.engine.database_errors import display_url
 
 #: Number of missing items that a message names.
 MAX_LISTED = 10

@@ -15,10 +15,10 @@ from sqlalchemy.engine import Connection, Engine
 
 from treehammer.errors import ConfigError, StoreError
 from treehammer.private_files import create_private_file
-from treehammer.sql.core.backends import backend_of
-from treehammer.sql.core.database_engine import alter_transaction, read_transaction
-from treehammer.sql.core.database_errors import display_url, sqlite_path, translate_errors
 from treehammer.sql.core.schema import metadata
+from treehammer.sql.engine.backends import backend_of
+from treehammer.sql.engine.database_engine import alter_transaction, read_transaction
+from treehammer.sql.engine.database_errors import display_url, sqlite_path, translate_errors
 from treehammer.sql.setup.schema_check import (
     create_missing_indexes,
     find_missing_indexes,

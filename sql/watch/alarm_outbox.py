@@ -19,9 +19,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
-from treehammer.sql.core.row_mapping import fetch_rows
 from treehammer.sql.core.schema import alarm_event, alarm_message, alarm_state
 from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage, AnnouncedState
+from treehammer.sql.engine.row_mapping import fetch_rows
 from treehammer.sql.write.store import Store
 
 #: States of a message.

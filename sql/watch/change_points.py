@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
-from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows
 from treehammer.sql.core.schema import change_point
 from treehammer.sql.core.watch_rows import ChangePointRow
+from treehammer.sql.engine.row_mapping import fetch_rows, insert_missing_rows
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 

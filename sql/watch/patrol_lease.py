@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.errors import StoreError
-from treehammer.sql.core.database_engine import read_clock
-from treehammer.sql.core.row_mapping import fetch_rows, upsert_rows
 from treehammer.sql.core.schema import patrol_lease
 from treehammer.sql.core.watch_rows import PatrolLeaseRow
+from treehammer.sql.engine.database_engine import read_clock
+from treehammer.sql.engine.row_mapping import fetch_rows, upsert_rows
 from treehammer.sql.write.store import Store
 
 #: Seconds for which a lease is valid after its last renewal.

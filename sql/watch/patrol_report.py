@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.sql.core.database_engine import read_clock
-from treehammer.sql.core.row_mapping import fetch_rows, upsert_rows
 from treehammer.sql.core.schema import patrol_entry, patrol_site, patrol_start
 from treehammer.sql.core.watch_rows import (
     PatrolEntryRow,
@@ -17,6 +15,8 @@ from treehammer.sql.core.watch_rows import (
     PatrolSiteRow,
     PatrolStartRow,
 )
+from treehammer.sql.engine.database_engine import read_clock
+from treehammer.sql.engine.row_mapping import fetch_rows, upsert_rows
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_budget import SiteLimits, SiteUse, fetch_use, utc_day
 from treehammer.sql.watch.patrol_lease import Clock, PatrolLease, fetch_lease

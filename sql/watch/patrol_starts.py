@@ -24,13 +24,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.sql.core import schema
-from treehammer.sql.core.row_mapping import (
+from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.engine.row_mapping import (
     fetch_rows,
     insert_missing_rows,
     split_ids,
     upsert_rows,
 )
-from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
 from treehammer.sql.watch.patrol_budget import SiteLimits, find_exhausted_sites, utc_day
 from treehammer.sql.watch.patrol_lease import LeaseLostError, PatrolLease
 from treehammer.sql.write.store import Store

@@ -11,7 +11,6 @@ from dataclasses import asdict
 import sqlalchemy as sa
 
 from treehammer.collectors.job_state import FINAL_JOB_STATES
-from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows
 from treehammer.sql.core.schema import (
     campaign,
     dimension_tables,
@@ -20,6 +19,7 @@ from treehammer.sql.core.schema import (
     release_check,
 )
 from treehammer.sql.core.watch_rows import ReleaseCheck
+from treehammer.sql.engine.row_mapping import fetch_rows, insert_missing_rows
 from treehammer.sql.write.store import Store
 
 #: Finished campaigns that are examined at once.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, upsert_rows
 from treehammer.sql.core.schema import site_downtime, site_override
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow
+from treehammer.sql.engine.row_mapping import fetch_rows, insert_missing_rows, upsert_rows
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 

@@ -12,9 +12,9 @@ from sqlalchemy.engine import Connection
 
 from treehammer.errors import StoreError
 from treehammer.sql.core.column_types import text_equals
-from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, split_ids
 from treehammer.sql.core.schema import status_change, status_rule_set
 from treehammer.sql.core.watch_rows import RuleSetRow, StatusChangeRow
+from treehammer.sql.engine.row_mapping import fetch_rows, insert_missing_rows, split_ids
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 

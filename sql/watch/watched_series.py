@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from treehammer.sql.core.row_mapping import CHUNK_ROWS, fetch_rows, upsert_rows
 from treehammer.sql.core.schema import watched_day, watched_series
 from treehammer.sql.core.watch_rows import WatchedDayRow, WatchedSeriesRow
+from treehammer.sql.engine.row_mapping import CHUNK_ROWS, fetch_rows, upsert_rows
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
-from treehammer.sql.core.database_engine import read_transaction, write_transaction
-from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.core.schema import audit_entry
+from treehammer.sql.engine.database_engine import read_transaction, write_transaction
+from treehammer.sql.engine.row_mapping import fetch_rows, insert_missing_rows
 
 CREATE_KEY, REVOKE_KEY, REVOKE_TOKENS = "create key", "revoke key", "revoke tokens"
 ROTATE = "rotate master key"

@@ -11,8 +11,6 @@ from sqlalchemy.engine import Connection
 
 from treehammer.errors import StoreError
 from treehammer.sql.core import schema
-from treehammer.sql.core.database_engine import require_integrity
-from treehammer.sql.core.database_errors import display_url
 from treehammer.sql.core.packing import (
     DamagedValueError,
     decode_latency,
@@ -20,6 +18,8 @@ from treehammer.sql.core.packing import (
     unpack_lists,
 )
 from treehammer.sql.core.schema import measurement, operation
+from treehammer.sql.engine.database_engine import require_integrity
+from treehammer.sql.engine.database_errors import display_url
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.setup.schema_check import require_complete_schema

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.metric_catalogue import Value
-from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.dimensions import DIMENSIONS
 from treehammer.sql.core.outcomes import literal_text
 from treehammer.sql.core.schema import dimension_tables
+from treehammer.sql.engine.backends import backend_of
 
 #: Maximum number of ids in a cache, about 10 MB; when it is full, it starts again.
 MAX_CACHED_IDS = 100_000

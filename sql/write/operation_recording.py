@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
-from treehammer.sql.core.row_mapping import CHUNK_ROWS
 from treehammer.sql.core.schema import operation
+from treehammer.sql.engine.row_mapping import CHUNK_ROWS
 from treehammer.sql.read.operation_queries import OperationRow
 
 #: Type of a column -> conversion to the value that a database returns.

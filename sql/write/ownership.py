@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.errors import ForeignCampaignError
-from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.outcomes import literal_text
-from treehammer.sql.core.row_mapping import insert_new_rows, split_ids
 from treehammer.sql.core.rows import CampaignOwnerRow, CampaignRow, ReceiptRow
 from treehammer.sql.core.schema import access_key, campaign_owner, job, receipt
+from treehammer.sql.engine.backends import backend_of
+from treehammer.sql.engine.row_mapping import insert_new_rows, split_ids
 
 #: Group of campaigns that this installation submits without a key; administrators act for it.
 LOCAL_OWNER = "(this installation)"

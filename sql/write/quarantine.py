@@ -8,7 +8,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.row_mapping import fetch_rows, split_ids
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import (
     attempt,
@@ -21,6 +20,7 @@ from treehammer.sql.core.schema import (
     receipt,
     replica,
 )
+from treehammer.sql.engine.row_mapping import fetch_rows, split_ids
 from treehammer.sql.write import audit_trail, ownership, quality_flags, rollups
 
 QUARANTINE, RESTORE, DELETE = "quarantine", "restore", "delete"

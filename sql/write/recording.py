@@ -16,11 +16,11 @@ from sqlalchemy.engine import Connection, RowMapping
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Value
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.column_names import ALL_COLUMNS, PASSES_COLUMN
 from treehammer.sql.core.dimensions import SUBJECT
 from treehammer.sql.core.packing import pack_lists, unpack_lists
 from treehammer.sql.core.schema import extra, measurement
+from treehammer.sql.engine.backends import backend_of
 from treehammer.sql.read.operation_queries import OperationRow, fetch_operations_of
 from treehammer.sql.write import (
     operation_recording,

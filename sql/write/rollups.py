@@ -18,7 +18,6 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.collectors.record.outcome import Outcome, label_outcome
-from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.metric_sums import (
     HISTOGRAM_COLUMN,
     MAX_CREDIBLE,
@@ -41,6 +40,7 @@ from treehammer.sql.core.schema import (
     rollup_column_names,
     rollup_day,
 )
+from treehammer.sql.engine.backends import backend_of
 from treehammer.sql.write import operation_rollups
 from treehammer.sql.write.rollup_keys import (
     CHUNK,

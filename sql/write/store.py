@@ -16,12 +16,6 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.errors import UnstorableContentError
 from treehammer.sql.core import schema
-from treehammer.sql.core.database_engine import read_transaction, write_transaction
-from treehammer.sql.core.row_mapping import (
-    insert_missing_rows,
-    replace_comparison_rows,
-    upsert_rows,
-)
 from treehammer.sql.core.rows import (
     AttemptRow,
     AuditRow,
@@ -31,6 +25,12 @@ from treehammer.sql.core.rows import (
     PairRow,
     ReplicaRow,
     VerdictRow,
+)
+from treehammer.sql.engine.database_engine import read_transaction, write_transaction
+from treehammer.sql.engine.row_mapping import (
+    insert_missing_rows,
+    replace_comparison_rows,
+    upsert_rows,
 )
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.setup.database_setup import open_engine

@@ -18,8 +18,13 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.job_state import FINAL_JOB_STATES
 from treehammer.errors import UnstorableContentError
 from treehammer.sql.core import schema
-from treehammer.sql.core.row_mapping import fetch_rows, insert_missing_rows, split_ids, upsert_rows
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.engine.row_mapping import (
+    fetch_rows,
+    insert_missing_rows,
+    split_ids,
+    upsert_rows,
+)
 from treehammer.sql.write.ownership import (
     CAMPAIGN,
     REPLICA,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from treehammer.config import Settings
-from treehammer.sql.core.database_engine import parse_url
+from treehammer.sql.engine.database_engine import parse_url
 from treehammer.submit.diagnosis.diagnosis_run import Diagnosis, DiagnosisState
 
 #: Free bytes below which a folder is nearly full, and below which nothing fits.

@@ -13,7 +13,7 @@ from typing import Any
 from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, StoreError
-from treehammer.sql.core.database_engine import require_integrity
+from treehammer.sql.engine.database_engine import require_integrity
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.setup.schema_upgrade import REVISION
 from treehammer.submit.diagnosis.diagnosis_run import Diagnosis, DiagnosisState

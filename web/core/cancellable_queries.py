@@ -9,7 +9,7 @@ from typing import TypeVar
 import anyio
 from starlette.requests import Request
 
-from treehammer.sql.core.query_limits import QueryGroup
+from treehammer.sql.engine.query_limits import QueryGroup
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
 Result = TypeVar("Result")

@@ -16,10 +16,10 @@ from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.read_sessions import SessionHolder, hash_session_token
 from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.auth.tokens import AccessList
-from treehammer.sql.core.database_engine import measure_database, parse_url
-from treehammer.sql.core.database_errors import display_url, sqlite_path
-from treehammer.sql.core.query_limits import is_cancelled
 from treehammer.sql.core.rows import AuditRow
+from treehammer.sql.engine.database_engine import measure_database, parse_url
+from treehammer.sql.engine.database_errors import display_url, sqlite_path
+from treehammer.sql.engine.query_limits import is_cancelled
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.operation_queries import restore_operation
 from treehammer.sql.setup.database_setup import open_engine

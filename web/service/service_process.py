@@ -24,8 +24,8 @@ from treehammer.config import PUBLIC, Settings
 from treehammer.errors import ConfigError
 from treehammer.private_files import is_private
 from treehammer.sql.auth.master_key_file import load_master_keys
-from treehammer.sql.core.database_engine import parse_url
-from treehammer.sql.core.database_errors import display_url, sqlite_path
+from treehammer.sql.engine.database_engine import parse_url
+from treehammer.sql.engine.database_errors import display_url, sqlite_path
 from treehammer.sql.write.store import Store
 from treehammer.systemd_notify import SystemdNotifier
 from treehammer.text_formatting import pluralize

@@ -8,8 +8,8 @@ from alembic import context
 from alembic.ddl.oracle import OracleImpl
 from sqlalchemy.exc import DatabaseError
 
-from treehammer.sql.core.backends.oracle import is_already_applied
 from treehammer.sql.core.schema import metadata
+from treehammer.sql.engine.backends.oracle import is_already_applied
 
 
 class _Resumable(OracleImpl):

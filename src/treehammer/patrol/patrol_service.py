@@ -34,8 +34,8 @@ from treehammer.patrol.occasions import (
 )
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.patrol.regression_reruns import find_reruns, record_reruns
-from treehammer.sql.core.database_engine import read_clock
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.watch import patrol_report
 from treehammer.sql.watch.patrol_lease import Clock, LeaseLostError, PatrolLease
 from treehammer.sql.watch.patrol_starts import CLAIMED, PROBE, STORED, SUBMITTED, PatrolStarts

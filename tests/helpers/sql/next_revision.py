@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.sql.core.database_engine import alter_transaction, make_engine, parse_url
+from treehammer.sql.engine.database_engine import alter_transaction, make_engine, parse_url
 from treehammer.sql.setup import schema_upgrade
 
 NEXT_REVISION = f"""

@@ -37,9 +37,9 @@ from treehammer.progress import no_progress
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.read_sessions import SessionHolder
 from treehammer.sql.auth.session_table import SessionTable
-from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.core.watch_rows import RuleSetRow, StatusChangeRow
+from treehammer.sql.engine.database_engine import read_transaction, write_transaction
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.transfer.database_copy import copy_database

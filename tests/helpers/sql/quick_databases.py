@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.util import LRUCache
 
 from treehammer.private_files import create_private_file
-from treehammer.sql.core.backends.sqlite import SQLiteBackend
+from treehammer.sql.engine.backends.sqlite import SQLiteBackend
 from treehammer.sql.setup import database_setup
 
 _MAX_STATEMENTS = 2000

@@ -39,10 +39,10 @@ from treehammer.sql.arrow import arrow_stream
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.read_sessions import SessionHolder
 from treehammer.sql.auth.session_table import SessionTable
-from treehammer.sql.core.database_engine import read_transaction
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
+from treehammer.sql.engine.database_engine import read_transaction
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file, export_partitions

@@ -12,9 +12,9 @@ from treehammer.analysis.alarms.regression_watch import requested_reruns, watch_
 from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.patrol.regression_reruns import find_reruns, record_reruns
-from treehammer.sql.core.database_engine import read_clock
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolStartRow
+from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_starts import CLAIMED, FINISHED, SUBMITTED, PatrolStarts
 from treehammer.sql.watch.release_checks import ReleaseCheckTable

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from treehammer.errors import StoreError
-from treehammer.sql.core.database_engine import alter_transaction, make_engine, parse_url
+from treehammer.sql.engine.database_engine import alter_transaction, make_engine, parse_url
 
 
 def interrupt_statement(engine: Engine) -> None:

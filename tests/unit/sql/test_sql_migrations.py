@@ -23,10 +23,10 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import NothingToDoError, StoreError
 from treehammer.sql.core.column_names import ALL_COLUMNS
-from treehammer.sql.core.database_engine import alter_transaction, make_engine, parse_url
 from treehammer.sql.core.dimensions import DIMENSIONS
 from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.core.schema import metadata
+from treehammer.sql.engine.database_engine import alter_transaction, make_engine, parse_url
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.setup import schema_upgrade
 from treehammer.sql.setup.database_setup import upgrade_database

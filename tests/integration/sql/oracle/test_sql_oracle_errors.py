@@ -13,7 +13,7 @@ from next_revision import next_revision  # noqa: F401 - a fixture
 
 from treehammer import config
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.core import database_engine, database_errors
+from treehammer.sql.engine import database_engine, database_errors
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 

@@ -13,8 +13,8 @@ from measurement_factory import full_measurement
 from next_revision import next_revision, run_migrations  # noqa: F401 - a fixture
 
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.core.backends.oracle import is_already_applied
-from treehammer.sql.core.database_engine import make_engine, parse_url
+from treehammer.sql.engine.backends.oracle import is_already_applied
+from treehammer.sql.engine.database_engine import make_engine, parse_url
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.setup.database_setup import upgrade_database
 from treehammer.sql.write.database_check import check_database

@@ -18,9 +18,9 @@ from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
 from treehammer.errors import ExitCode, NothingToDoError, StoreError
-from treehammer.sql.core import database_engine, database_errors
-from treehammer.sql.core.backends import postgresql as postgresql_backend
 from treehammer.sql.core.schema import metadata
+from treehammer.sql.engine import database_engine, database_errors
+from treehammer.sql.engine.backends import postgresql as postgresql_backend
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.setup.database_setup import upgrade_database
 from treehammer.sql.transfer.export import export_file

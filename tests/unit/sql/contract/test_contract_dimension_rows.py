@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from measurement_factory import make_measurement
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.database_engine import make_engine, parse_url, write_transaction
 from treehammer.sql.core.schema import dimension_tables, measurement, rollup_day
+from treehammer.sql.engine.database_engine import make_engine, parse_url, write_transaction
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write import dimension_rows, rollups
 from treehammer.sql.write.database_check import check_database

@@ -16,9 +16,9 @@ from store_helpers import find_rollup_differences
 
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.errors import StoreError
-from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import operation, rollup_operation
+from treehammer.sql.engine.database_engine import read_transaction, write_transaction
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.write.database_check import check_database

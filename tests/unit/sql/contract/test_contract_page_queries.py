@@ -9,8 +9,8 @@ from measurement_factory import build_verdict, make_campaign_row, make_job_row, 
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.errors import NothingToDoError
-from treehammer.sql.core import row_mapping
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
+from treehammer.sql.engine import row_mapping
 from treehammer.sql.read import campaign_queries, overview_queries, site_history
 from treehammer.sql.read.campaign_queries import FailedAttemptCount
 from treehammer.sql.read.measurement_selection import Selection

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from measurement_factory import make_campaign_row
 
-from treehammer.sql.core.database_engine import read_clock
 from treehammer.sql.core.watch_rows import PatrolSiteRow, PatrolStartRow
+from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.watch.patrol_budget import SiteLimits, SiteUse, fetch_use
 from treehammer.sql.watch.patrol_lease import LeaseLostError, PatrolLease
 from treehammer.sql.watch.patrol_report import fetch_report, fetch_sites, write_limits

@@ -13,7 +13,7 @@ import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.arrow import arrow_schema, arrow_stream
-from treehammer.sql.core.database_engine import parse_url
+from treehammer.sql.engine.database_engine import parse_url
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 

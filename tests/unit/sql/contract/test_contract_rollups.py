@@ -13,9 +13,9 @@ from store_helpers import find_rollup_differences
 
 from treehammer.errors import StoreError
 from treehammer.sql.core import metric_sums
-from treehammer.sql.core.database_engine import read_transaction, write_transaction
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import dimension_tables, rollup_day
+from treehammer.sql.engine.database_engine import read_transaction, write_transaction
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.database_check import check_database

@@ -30,13 +30,13 @@ import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TEXT, MAX_TEXT
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.core import schema
-from treehammer.sql.core.database_engine import (
+from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, ReplicaRow
+from treehammer.sql.engine.database_engine import (
     alter_transaction,
     make_engine,
     parse_url,
     write_transaction,
 )
-from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.setup.database_setup import upgrade_database
 from treehammer.sql.setup.schema_upgrade import REVISION

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy.engine import URL, Engine
 
-from treehammer.sql.core.backends.generic import Backend
-from treehammer.sql.core.backends.oracle import OracleBackend
-from treehammer.sql.core.backends.postgresql import PostgreSQLBackend
-from treehammer.sql.core.backends.sqlite import SQLiteBackend
+from treehammer.sql.engine.backends.generic import Backend
+from treehammer.sql.engine.backends.oracle import OracleBackend
+from treehammer.sql.engine.backends.postgresql import PostgreSQLBackend
+from treehammer.sql.engine.backends.sqlite import SQLiteBackend
 
 _BACKENDS: dict[str, Backend] = {
     "sqlite": SQLiteBackend(),

@@ -12,11 +12,11 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.core import database_errors
-from treehammer.sql.core.backends.generic import CONNECT_TIMEOUT_S, AccessMode, Backend
 from treehammer.sql.core.column_types import REAL, NumberList, StoredText
-from treehammer.sql.core.compiled_statements import Row, compile_statement, insert_into
-from treehammer.sql.core.database_errors import display_url
+from treehammer.sql.engine import database_errors
+from treehammer.sql.engine.backends.generic import CONNECT_TIMEOUT_S, AccessMode, Backend
+from treehammer.sql.engine.compiled_statements import Row, compile_statement, insert_into
+from treehammer.sql.engine.database_errors import display_url
 
 #: Oldest supported server; docs/databases.md lists the tested versions.
 MINIMUM_VERSION = (13,)

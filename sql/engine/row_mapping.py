@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_type_hints
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.sql.core.backends import backend_of
 from treehammer.sql.core.rows import PairRow, StoredRow, VerdictRow
+from treehammer.sql.engine.backends import backend_of
 
 Row = TypeVar("Row", bound=StoredRow)
 Id = TypeVar("Id")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
-from treehammer.sql.core.compiled_statements import (
+from treehammer.sql.engine.compiled_statements import (
     Row,
     compile_query,
     compile_statement,

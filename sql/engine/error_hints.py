@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from treehammer.sql.core.packing import DAMAGED_VALUE
+
 #: Seconds that a writer waits for another writer before it fails.
 BUSY_SECONDS = 30.0
 
@@ -12,9 +14,6 @@ _COMMITTED_INTACT = "what was committed before is intact."
 _SCHEMA_INCOMPLETE = "the database lacks something that this version needs"
 _CHECK_HINT = "Run: treehammer db check"
 
-#: Message for stored values that Treehammer cannot have written; see
-#: :class:`.packing.DamagedValueError`.
-DAMAGED_VALUE = "damaged value"
 _DAMAGED_VALUE_HINT = (DAMAGED_VALUE, "a value is not what was written", _CHECK_HINT)
 
 #: PostgreSQL calls this an error of operation.

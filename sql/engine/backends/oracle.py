@@ -15,15 +15,15 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from treehammer.errors import StoreError
-from treehammer.sql.core import database_errors
-from treehammer.sql.core.backends.generic import (
+from treehammer.sql.engine import database_errors
+from treehammer.sql.engine.backends.generic import (
     ACCESS_OPTION,
     CONNECT_TIMEOUT_S,
     AccessMode,
     Backend,
     TableLayout,
 )
-from treehammer.sql.core.database_errors import display_url
+from treehammer.sql.engine.database_errors import display_url
 
 #: Oldest supported server.
 MINIMUM_VERSION = (19,)

@@ -14,8 +14,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 
 from treehammer.config import mask_password
 from treehammer.errors import StoreError, UnstorableContentError
-from treehammer.sql.core import error_hints
 from treehammer.sql.core.packing import DamagedValueError
+from treehammer.sql.engine import error_hints
 
 #: Seconds that a writer waits for another writer before it fails.
 BUSY_SECONDS = error_hints.BUSY_SECONDS

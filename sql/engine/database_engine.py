@@ -12,11 +12,11 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from treehammer.errors import ConfigError
 from treehammer.optional_packages import explain_missing_extra
-from treehammer.sql.core import database_errors
-from treehammer.sql.core.backends import backend_of
-from treehammer.sql.core.backends.generic import ACCESS_OPTION
-from treehammer.sql.core.database_errors import translate_errors
-from treehammer.sql.core.query_limits import make_cancellable
+from treehammer.sql.engine import database_errors
+from treehammer.sql.engine.backends import backend_of
+from treehammer.sql.engine.backends.generic import ACCESS_OPTION
+from treehammer.sql.engine.database_errors import translate_errors
+from treehammer.sql.engine.query_limits import make_cancellable
 
 
 def parse_url(text: str) -> URL:

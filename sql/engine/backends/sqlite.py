@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
 from treehammer.errors import StoreError
-from treehammer.sql.core import database_errors
-from treehammer.sql.core.backends.generic import ACCESS_OPTION, AccessMode, Backend
-from treehammer.sql.core.database_errors import display_url, sqlite_path
+from treehammer.sql.engine import database_errors
+from treehammer.sql.engine.backends.generic import ACCESS_OPTION, AccessMode, Backend
+from treehammer.sql.engine.database_errors import display_url, sqlite_path
 
 #: Memory for pages of the file, by connection.
 _CACHE_KIBIBYTES = 16_384

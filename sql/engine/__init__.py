@@ -1,0 +1,1 @@
+"""Database engines, their dialects and errors, and the mapping of row classes."""
