@@ -127,7 +127,7 @@ class ServiceEndpoint:
                 return _parse_response(
                     reply.code,
                     reply.headers,
-                    reply.read(_MAX_RESPONSE_BYTES),
+                    _read_body(reply),
                     lambda document: _covers_all_items(document, items),
                 )
         except urllib.error.URLError as error:
@@ -194,7 +194,7 @@ class ServiceSession:
         try:
             self._connection.request("POST", self._base + path, body.encode(), self._headers)
             reply = self._connection.getresponse()
-            content = reply.read(_MAX_RESPONSE_BYTES)
+            content = _read_body(reply)
         except (OSError, http.client.HTTPException) as error:
             message = f"it does not answer: {_describe_network_error(error)}"
             raise ConnectionError(message) from error
@@ -215,6 +215,19 @@ def _build_tls_context(ca: str) -> ssl.SSLContext:
         raise ServiceConfigError(
             f"{ca}: cannot be used to verify the service ({reason})"
         ) from error
+
+
+def _read_body(reply: Any) -> bytes:
+    """Read the body of a reply, up to a limit.
+
+    Raises:
+        http.client.IncompleteRead: the connection ended before; http.client accepts that if a limit
+            is given, and the rest of an answer would look like that of another service.
+    """
+    body: bytes = reply.read(_MAX_RESPONSE_BYTES)
+    if reply.length and len(body) < _MAX_RESPONSE_BYTES:
+        raise http.client.IncompleteRead(body, reply.length)
+    return body
 
 
 def _describe_network_error(reason: Any) -> str:

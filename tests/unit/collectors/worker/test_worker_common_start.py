@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import psutil
 import pytest
+from local_servers import serve_http
 
 from treehammer.collectors.job_spec import LoadSpec
 from treehammer.collectors.record.failures import ExecutionError
@@ -19,7 +21,7 @@ from treehammer.collectors.worker.start import common_start
 from treehammer.collectors.worker.start.appointment import Appointment
 from treehammer.collectors.worker.start.common_start import CommonStart, LoadStart
 from treehammer.collectors.worker.start.meeting_folder import FolderMeeting
-from treehammer.collectors.worker.start.meeting_service import ClockComparison
+from treehammer.collectors.worker.start.meeting_service import ClockComparison, ServiceMeeting
 from treehammer.collectors.worker.stop_signals import StopSignals
 from treehammer.collectors.worker.upload.service_client import ServiceEndpoint
 
@@ -117,6 +119,34 @@ def test_unreachable_service_lets_the_job_start_alone(
     assert "cannot be reached: Connection refused" in said
     without = CommonStart(load, str(tmp_path), None, signals).wait("1-1")
     assert without.values()["start_state"] == "alone"
+
+
+@pytest.mark.parametrize("sent", [0, 20])
+def test_truncated_answer_is_no_refusal(sent: int) -> None:
+    """A service that is killed may have sent the headers of an answer, and a part of its body."""
+    body = b'{"time_us": 1, "start_us": 5, "present": 2, "jobs": 2, "poll_s": 1.0}'
+
+    class Service(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        breaks_off = True
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[:sent] if Service.breaks_off else body)
+            self.close_connection = Service.breaks_off
+
+    with serve_http(Service) as port:
+        endpoint = ServiceEndpoint(f"http://127.0.0.1:{port}", "token")
+        meeting = ServiceMeeting(LOAD, "b", endpoint)
+        with pytest.raises(ConnectionError, match="does not answer"):
+            meeting.poll(0, None)
+        Service.breaks_off = False
+        found = meeting.poll(0, None)
+    assert found is not None
+    assert found.start_us == 5
 
 
 def test_job_after_the_end_of_the_load_fails(tmp_path: Path, signals: StopSignals) -> None:

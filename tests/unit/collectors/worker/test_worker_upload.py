@@ -194,6 +194,7 @@ def test_transient_errors_are_retried(
         StubReply(503, {}, {"Retry-After": "7"}),
         StubReply(502, "<html>"),
         StubReply(429, {"error": "slower"}),
+        StubReply(200, '{"new": 3, ', {"Content-Length": "99"}),  # the service ends meanwhile
     ]
     ingest.script = lambda _: replies.pop(0) if replies else None
     outbox, time = Outbox(str(tmp_path), ingest.url), Time()
