@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <utility>
+#include <cstdlib>
 #include <vector>
 
 namespace treehammer {
@@ -20,19 +20,38 @@ inline uint64_t Mix(uint64_t x) // splitmix64
    return x ^ (x >> 31);
 }
 
+inline int CompareHashes(const void *left, const void *right)
+{
+   const uint64_t a = *static_cast<const uint64_t *>(left), b = *static_cast<const uint64_t *>(right);
+   return a < b ? -1 : a > b;
+}
+
 /// The max(1, round(fraction * total)) entries with the smallest seeded hashes, in ascending order:
 /// uniform, the same on every machine, and a smaller fraction is a subset of a larger one.
+/// Counts the hashes by their highest bits and sorts one part of them: cling takes 0.1 s to compile
+/// std::nth_element and std::sort.
 inline std::vector<Long64_t> SampleEntries(Long64_t total, double fraction, uint64_t seed)
 {
-   std::vector<std::pair<uint64_t, Long64_t>> hashed(total);
+   if (total == 0)
+      return {};
+   const uint64_t mixed = Mix(seed);
+   const auto hash = [mixed](Long64_t entry) { return Mix(mixed ^ uint64_t(entry)); };
+   constexpr int shift = 48;
+   std::vector<uint64_t> counts(1 << (64 - shift));
    for (Long64_t entry = 0; entry < total; ++entry)
-      hashed[entry] = {Mix(Mix(seed) ^ uint64_t(entry)), entry};
-   const auto wanted = std::min(total, std::max<Long64_t>(1, std::llround(fraction * total)));
-   std::nth_element(hashed.begin(), hashed.begin() + std::max<Long64_t>(0, wanted - 1), hashed.end());
+      ++counts[hash(entry) >> shift];
+   uint64_t wanted = std::min(total, std::max<Long64_t>(1, std::llround(fraction * total))), part = 0;
+   while (wanted > counts[part])
+      wanted -= counts[part++];
+   std::vector<uint64_t> hashes; // of the part with the largest one that is wanted
+   for (Long64_t entry = 0; entry < total; ++entry)
+      if (hash(entry) >> shift == part)
+         hashes.push_back(hash(entry));
+   std::qsort(hashes.data(), hashes.size(), sizeof(uint64_t), CompareHashes);
    std::vector<Long64_t> entries;
-   for (Long64_t i = 0; i < wanted; ++i)
-      entries.push_back(hashed[i].second);
-   std::sort(entries.begin(), entries.end());
+   for (Long64_t entry = 0; entry < total; ++entry)
+      if (hash(entry) <= hashes[wanted - 1])
+         entries.push_back(entry);
    return entries;
 }
 

@@ -70,6 +70,7 @@ def compile_kit(root: Any) -> None:
     Raises:
         PayloadError: this ROOT cannot compile it.
     """
+    root.gSystem.Load("libTreePlayer")  # else cling searches all libraries for its symbols
     compile_header(root, "kit.hpp")
     root.treehammer.PrintFramesOfCrashes()
 
@@ -100,6 +101,7 @@ def compile_ntuple_header(root: Any, name: str) -> None:
             f"RNTuples are not supported with ROOT {version}: ROOT::RNTupleReader "
             "exists since 6.36",
         )
+    root.gSystem.Load("libROOTNTuple")  # as in compile_kit
     compile_header(root, name)
 
 

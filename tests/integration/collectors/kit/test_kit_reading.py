@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uproot
 
+from treehammer.collectors.kit import treehammer_kit as kit
 from treehammer.collectors.record import metric_catalogue
 from treehammer.collectors.software import providers
 
@@ -102,6 +103,47 @@ def test_event_fraction_is_exact(
     values = run_payload(latest_release, tree_file, tree_file, events=0.01).values
     assert values["events_read"] == 80
     assert values["events_total"] == 8000
+
+
+SAMPLE_SCRIPT = """
+import json, sys
+import ROOT
+
+ROOT.gInterpreter.Declare(f'#include "{sys.argv[1]}"')
+with open(sys.argv[2]) as stream:
+    samples = [list(ROOT.treehammer.SampleEntries(*wanted)) for wanted in json.load(stream)]
+with open(sys.argv[3], "w") as stream:
+    json.dump(samples, stream)
+"""
+
+
+def sample_entries(total: int, fraction: float, seed: int) -> list[int]:
+    """Select the entries with the smallest hashes by sorting all of them."""
+
+    def mix(x: int) -> int:
+        x = (x + 0x9E3779B97F4A7C15) % 2**64
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        return x ^ (x >> 31)
+
+    by_hash = sorted(range(total), key=lambda entry: mix(mix(seed) ^ entry))
+    return sorted(by_hash[: max(1, round(fraction * total))])
+
+
+def test_sampled_events_have_the_smallest_hashes(
+    latest_release: providers.SoftwareSetup, run_script: Run, tmp_path: Path
+) -> None:
+    wanted = [
+        (total, fraction, seed)
+        for total in (1, 2, 100, 70_000)
+        for fraction in (0.0001, 0.02, 0.3, 0.999)
+        for seed in (7, 2**63 + 1)
+    ]
+    asked, answer = tmp_path / "wanted.json", tmp_path / "samples.json"
+    asked.write_text(json.dumps(wanted))
+    header = Path(kit.__file__).with_name("events.hpp")
+    run_script(latest_release, SAMPLE_SCRIPT, header, asked, answer)
+    assert json.loads(answer.read_text()) == [sample_entries(*one) for one in wanted]
 
 
 def test_passes_are_identical_and_a_cold_execution_has_one(
