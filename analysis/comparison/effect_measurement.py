@@ -42,7 +42,7 @@ def measure_effect(
         values_a, unused_a = select_jobs(values_a)
         values_b, unused_b = select_jobs(values_b)
         left_out = left_a + left_b + unused_a + unused_b
-    bare = SeriesEffect(
+    measured = SeriesEffect(
         series=series,
         headline=headline,
         pairs=tuple(pairs),
@@ -55,7 +55,7 @@ def measure_effect(
         data_comparison=compare_data(a, b, known, axis),
         estimate=None,
     )
-    return _apply_refusals(bare)
+    return _estimate_or_refuse(measured)
 
 
 def _select_valid_samples(side: Sequence[Sample], metric: str) -> Sequence[Sample]:
@@ -63,9 +63,10 @@ def _select_valid_samples(side: Sequence[Sample], metric: str) -> Sequence[Sampl
     return [sample for sample in side if not sample.reason_unusable(metric)] or side
 
 
-def _apply_refusals(bare: SeriesEffect) -> SeriesEffect:
-    estimate = None if bare.data_comparison.forbids_comparison else estimate_effect([bare])
-    judged = replace(bare, estimate=estimate)
+def _estimate_or_refuse(measured: SeriesEffect) -> SeriesEffect:
+    """Estimate the effect, or refuse the series for the first of its reasons."""
+    forbidden = measured.data_comparison.forbids_comparison
+    judged = replace(measured, estimate=None if forbidden else estimate_effect([measured]))
     reasons = list(find_refusal_reasons(judged))
     if not reasons:
         return judged
@@ -76,6 +77,7 @@ def _apply_refusals(bare: SeriesEffect) -> SeriesEffect:
         why="; ".join(reason.why for reason in reasons),
         remedy=first.remedy,
     )
-    # Different values are never compared: nothing of them reaches the pair table either.
-    nothing = first.verdict is Verdict.VALUES_DIFFER
-    return replace(judged, pairs=(), a=(), b=()) if nothing else judged
+    if first.verdict is Verdict.VALUES_DIFFER:
+        # Different values are never compared: none of them reaches the pair table either.
+        return replace(judged, pairs=(), a=(), b=())
+    return judged

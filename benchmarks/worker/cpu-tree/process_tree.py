@@ -16,7 +16,7 @@ CLOCKS = RESULT.with_name("clocks")
 
 
 def burn_cpu(seconds: float) -> None:
-    """Use so much CPU in this thread."""
+    """Use CPU time in this thread."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
@@ -31,6 +31,7 @@ def exit_process() -> NoReturn:
 
 
 def fork_child(work: Callable[[], object]) -> int:
+    """Start a process that does some work and ends; return its pid."""
     pid = os.fork()
     if pid == 0:
         work()
