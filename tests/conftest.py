@@ -126,12 +126,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector from searching modules and tests, which live to the end."""
+    """Keep the garbage collector from searching modules and tests, which live to the end.
+
+    It runs seldom afterwards: Python's default, after 700 new objects, takes 8 % of the tests' time.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 

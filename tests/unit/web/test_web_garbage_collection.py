@@ -21,7 +21,6 @@ def restored_collector() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("fails", [False, True])
