@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,34 @@ from treehammer.collectors.software import providers
 KIT = Path(providers.__file__).parents[1] / "kit"
 
 
-def start_payload(folder: Path, call: str, url: str, start_us: int, seconds: float) -> Any:
-    """Start a payload in a folder of its own."""
+def setup_client() -> providers.SoftwareSetup:
+    """Set up the Python in which payloads load a storage."""
     request = providers.prepare_software(
         providers.parse_software_request("xrootd:6.2.1"), config.load_settings().software_dir
     )
-    software = providers.setup_software(request, os.environ, KIT)
+    return providers.setup_software(request, os.environ, KIT)
+
+
+def measure_start_s(software: providers.SoftwareSetup, folder: Path) -> float:
+    """Measure how long a payload takes to start on this machine at the moment."""
+    script = folder / "start.py"
+    script.write_text("import treehammer_load\n")
+    began = time.monotonic()
+    command = software.build_command("python", str(script))
+    subprocess.run(command, env=dict(software.env), check=True)
+    return time.monotonic() - began
+
+
+@contextmanager
+def run_payload(
+    software: providers.SoftwareSetup,
+    folder: Path,
+    call: str,
+    url: str,
+    start_us: int,
+    seconds: float,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a payload in a folder of its own, while the block runs at most."""
     folder.mkdir()
     job = {
         "format": 1,
@@ -45,13 +69,18 @@ def start_payload(folder: Path, call: str, url: str, start_us: int, seconds: flo
         "TREEHAMMER_RESULT": str(folder / "result.json"),
     }
     with (folder / "log").open("wb") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             software.build_command("python", "load.py"),
             env={**software.env, **places},
             cwd=folder,
             stdout=output,
             stderr=output,
         )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def read_result(process: Any, folder: Path) -> dict[str, Any]:
@@ -62,12 +91,20 @@ def read_result(process: Any, folder: Path) -> dict[str, Any]:
 
 
 def test_full_listen_queue_is_seen_from_both_sides(tmp_path: Path) -> None:
-    log = tmp_path / "server.log"
-    with serve_slowly(log, backlog=1, seconds=0.05) as port:
-        start_us = round((time.time() + 3) * 1e6)
-        watch = start_payload(tmp_path / "watch", "run_server_watch()", "", start_us, 5)
-        url = f"http://127.0.0.1:{port}/data"
-        load = start_payload(tmp_path / "load", "run(t.open_files)", url, start_us, 0.5)
+    log, software = tmp_path / "server.log", setup_client()
+    start_us = round((time.time() + max(3.0, 10 * measure_start_s(software, tmp_path))) * 1e6)
+    with (
+        serve_slowly(log, backlog=1, seconds=0.05) as port,
+        run_payload(software, tmp_path / "watch", "run_server_watch()", "", start_us, 5) as watch,
+        run_payload(
+            software,
+            tmp_path / "load",
+            "run(t.open_files)",
+            f"http://127.0.0.1:{port}/data",
+            start_us,
+            0.5,
+        ) as load,
+    ):
         client = read_result(load, tmp_path / "load")["operations"]
         watched = read_result(watch, tmp_path / "watch")
     calls = list(parse_log(log.read_text().splitlines(), select_format(LOG_FORMAT)))

@@ -23,7 +23,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
 )
 from treehammer.collectors.worker.probes.proxy_details import read_proxy
 
-SOON = float(int(time.time()) + 3600)
+SOON = 2_500_000_000.0  # in 2049, encoded with a two-digit year
 FAR = 4_000_000_000.0  # in 2096, encoded with a four-digit year
 
 
