@@ -1,13 +1,12 @@
-"""Commands on the documentation's analysis page, run on a synthetic database."""
+"""Queries on the documentation's analysis page, run on a synthetic database."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import shlex
 from pathlib import Path
 
+import command_forker
 import duckdb
 import pytest
 from console import commands
@@ -21,7 +20,7 @@ PAGE = (REPOSITORY / "docs" / "analysis.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a working folder with a synthetic database."""
+    """Create a working folder with a synthetic database, exported as the page does."""
     folder = tmp_path_factory.mktemp("page")
     with Store.open(f"sqlite:///{folder}/demo-results/results.db") as store:
         for campaign in ("first", "second"):
@@ -47,33 +46,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 [("6.38.00", "1.0"), ("6.40.00", "1.0"), ("6.40.00", "0.02")], start=1
             )
         )
+    (export,) = [one.text for one in commands(PAGE) if "export parts" in one.text]
+    done = command_forker.run_command(shlex.split(export)[1:], folder=folder)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
-@pytest.fixture(scope="module")
-def typed(folder: Path) -> list[subprocess.CompletedProcess[str]]:
-    """Run all commands of the page, with Parquet instead of the TTree, which needs ROOT."""
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "TREEHAMMER_CACHE_DIR": str(folder / "cache"),
-    }
-    return [
-        subprocess.run(
-            ["bash", "-e", "-c", command.text.replace("theirs.root", "theirs.parquet")],
-            cwd=folder, env=environment, capture_output=True, text=True, check=False,
-        )
-        for command in commands(PAGE)
-    ]  # fmt: skip
-
-
-def test_documented_commands_succeed(typed: list[subprocess.CompletedProcess[str]]) -> None:
-    assert len(typed) > 8
-    for done in typed:
-        assert done.returncode == 0, f"{done.args[-1]}\n{done.stdout}{done.stderr}"
-
-
-@pytest.mark.usefixtures("typed")
 def test_study_s0_table_is_reproduced(folder: Path) -> None:
     (query,) = [c.text for c in commands(PAGE) if "stddev_pop" in c.text]
     view, table = re.findall(r'duckdb\.sql\("""(.*?)"""\)', query, re.DOTALL)
@@ -88,7 +66,6 @@ def test_study_s0_table_is_reproduced(folder: Path) -> None:
     ]
 
 
-@pytest.mark.usefixtures("typed")
 def test_campaign_condition_opens_only_matching_files(folder: Path) -> None:
     (query,) = re.findall(r'duckdb\.sql\("""(EXPLAIN.*?)"""\)', PAGE, re.DOTALL)
     query = query.replace("...", "").replace("'parts/", f"'{folder}/parts/")
