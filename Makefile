@@ -1,5 +1,5 @@
 # `make demo` and `make test` do everything on a fresh machine; `make help` lists the rest.
-.PHONY: help install demo lint docs reference pictures unit check test bench clean
+.PHONY: help install demo lint docs reference pictures unit check test bytecode bench clean
 BIN := .venv/bin
 HELPERS := $(subst $() ,:,$(addprefix tests/helpers/,common sql web submit testbed datasets))
 
@@ -34,8 +34,12 @@ unit: install ## run the unit tests: no ROOT, no services; ARGS go to pytest
 check: lint unit ## run lint and unit tests: the check before every commit
 
 test: install ## run lint, docs and all tests; ARGS select tests, e.g. ARGS="tests/unit/sql -k rollups"
-	@$(if $(ARGS),:,$(MAKE) --no-print-directory --jobs=2 --output-sync lint docs)
+	@$(if $(ARGS),:,$(MAKE) --no-print-directory --jobs=2 --output-sync lint docs bytecode)
 	@scripts/test.sh $(or $(ARGS),--services)
+
+# Otherwise, in a fresh clone, every worker of the tests would compile all of them.
+bytecode: install
+	@$(BIN)/pytest --collect-only --quiet --services >/dev/null 2>&1 || true
 
 bench: install ## run the benchmarks; writes benchmarks/results/
 	@$(BIN)/python -m benchmarks

@@ -12,8 +12,8 @@ if [ -z "${TREEHAMMER_SHARED_DATA:-}" ] && [ -d ../shared/data ]; then
     export TREEHAMMER_SHARED_DATA
 fi
 case " $* " in
-    *" --services "*) more=3 ;;
-    *) more=2 ;;
+    *" --services "*) more=4 ;;
+    *) more=3 ;;
 esac
 workers=$(($(nproc) + more))
 export PYTEST_ADDOPTS="${CI:+--durations=25} ${PYTEST_ADDOPTS:-}"
