@@ -37,7 +37,7 @@ test: install ## run lint, docs and all tests; ARGS select tests, e.g. ARGS="tes
 	@$(if $(ARGS),:,$(MAKE) --no-print-directory --jobs=2 --output-sync lint docs bytecode)
 	@scripts/test.sh $(or $(ARGS),--services)
 
-# Otherwise, in a fresh clone, every worker of the tests would compile all of them.
+# Otherwise, in a fresh clone, every worker would compile all tests. Errors appear when the tests run.
 bytecode: install
 	@$(BIN)/pytest --collect-only --quiet --services >/dev/null 2>&1 || true
 

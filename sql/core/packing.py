@@ -48,7 +48,7 @@ _UNKNOWN_LENGTH = -1
 _SMALL_BYTES = 1024
 #: Begin of zlib's format, and of a block that is not compressed and the last one (RFC 1950 and 1951).
 _ZLIB_HEADER, _LAST_STORED_BLOCK = b"\x78\x01", 1
-#: Begin of the message of a stored value that Treehammer cannot have written.
+#: Beginning of the message about a stored value that Treehammer cannot have written.
 DAMAGED_VALUE = "damaged value"
 _DAMAGED_PASSES = "no packed passes"
 

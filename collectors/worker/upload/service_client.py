@@ -221,8 +221,8 @@ def _read_body(reply: Any) -> bytes:
     """Read the body of a reply, up to a limit.
 
     Raises:
-        http.client.IncompleteRead: the connection ended before; http.client accepts that if a limit
-            is given, and the rest of an answer would look like that of another service.
+        http.client.IncompleteRead: the connection ended within the body. http.client accepts that
+            if a limit is given, and a part of an answer would be taken for another service's.
     """
     body: bytes = reply.read(_MAX_RESPONSE_BYTES)
     if reply.length and len(body) < _MAX_RESPONSE_BYTES:

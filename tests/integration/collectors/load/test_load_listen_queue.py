@@ -50,7 +50,7 @@ def run_payload(
     start_us: int,
     seconds: float,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a payload in a folder of its own, while the block runs at most."""
+    """Run a payload in a folder of its own; end it after the block."""
     folder.mkdir()
     job = {
         "format": 1,
