@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from rich.filesize import decimal
 
@@ -51,6 +52,15 @@ def format_significant(value: float, digits: int = 3, *, trailing_zeros: bool = 
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
     text = f"{value:.{max(digits - 1 - exponent, 0)}f}"
     return text.rstrip("0").rstrip(".") if "." in text and not trailing_zeros else text
+
+
+def format_cell(value: Any) -> str:
+    """Format any value of a table; a dash for None and ''."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format_significant(value, 4) if isinstance(value, float) else str(value)
 
 
 def format_duration(seconds: float) -> str:

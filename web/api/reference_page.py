@@ -12,9 +12,9 @@ from starlette.routing import BaseRoute
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.web.api.openapi import build_description
 from treehammer.web.core.request_bodies import RequestLimits
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.views.shared.page_context import PageContext, PageView
 
 #: Operations with more parameters than this name the columns of the catalogue, which are left out.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treehammer.analysis.descriptive.efficiency_diagnosis import diagnose_efficiency
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_share
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 
 TIME_TABLE = "time"
 

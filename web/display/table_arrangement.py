@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from treehammer.errors import ConfigError
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
+from treehammer.tables import DataTable, Row, TableColumn
 
 #: Shorter tables can be read without sorting.
 MIN_SORTABLE_ROWS = 3

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.text_formatting import format_duration, format_significant, pluralize
+from treehammer.text_formatting import format_cell, format_duration, pluralize
 from treehammer.web.display.metric_titles import head_axis, head_column, title_column
 
 
@@ -38,15 +38,6 @@ def format_time(us: int) -> str:
     """Format microseconds since 1970 as ``2026-03-01 12:30 UTC``."""
     # Integer division: as a float, the last microsecond of the year 9999 overflows.
     return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def format_cell(value: Any) -> str:
-    """Format any value of a table; a dash for None and ''."""
-    if value is None or value == "":
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return format_significant(value, 4) if isinstance(value, float) else str(value)
 
 
 #: Filters available in templates.

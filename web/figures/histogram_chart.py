@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from treehammer.web.display.data_tables import Row, TableColumn
+from treehammer.tables import Row, TableColumn
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.figure_layout import (

@@ -17,7 +17,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.core.watch_rows import AlarmEvent
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import PageContext, PageView
 

@@ -19,8 +19,8 @@ from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, Moments
 from treehammer.sql.read.measurement_selection import Condition, Scalar, Selection
 from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import format_mean_and_rms
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.views.shared.common_columns import (

@@ -16,8 +16,8 @@ from treehammer.sql.watch.patrol_report import (
     fetch_report,
 )
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_duration, format_size
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 

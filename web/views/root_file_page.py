@@ -14,9 +14,9 @@ from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_queries import CampaignTitle
 from treehammer.sql.read.measurement_selection import Selection, parse_alternatives
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.core.root_exports import MAX_MEASUREMENTS, RootExports, fingerprint_selection
-from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import (
     PageContext,

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.sql.read.name_search import MAX_HITS, HitKind, SearchHit, search_names
 from treehammer.sql.write.store import Store
-from treehammer.web.display.data_tables import DataTable, TableColumn, hidden_columns
+from treehammer.tables import DataTable, TableColumn, hidden_columns
 from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to, wants_html
 

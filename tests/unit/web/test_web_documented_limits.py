@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from treehammer.sql.read import campaign_queries
+from treehammer.tables import MAX_SHOWN_ROWS
 from treehammer.web.core import root_exports
-from treehammer.web.display.data_tables import MAX_SHOWN_ROWS
 from treehammer.web.figures import drawing_process, figure_layout, figure_points
 from treehammer.web.views.campaign import campaign_tables
 from treehammer.web.views.compare import background_comparison, compare_query

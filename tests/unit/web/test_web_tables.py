@@ -11,7 +11,7 @@ import pytest
 from service_thread import ServiceThread
 
 from treehammer.errors import ConfigError
-from treehammer.web.display.data_tables import DataTable, LazyRows, TableColumn
+from treehammer.tables import DataTable, LazyRows, TableColumn
 from treehammer.web.display.table_arrangement import TableArrangement
 
 _ROWS: list[dict[str, Any]] = [

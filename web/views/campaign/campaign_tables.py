@@ -18,8 +18,8 @@ from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_queries import JobSummary
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_counts, format_duration
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.common_columns import job_column
 from treehammer.web.views.shared.page_context import link_to

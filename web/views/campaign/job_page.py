@@ -27,17 +27,17 @@ from treehammer.sql.read import campaign_queries, site_history
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import rerun
-from treehammer.text_formatting import format_size
+from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.text_formatting import format_cell, format_size
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.display.efficiency_explanation import (
     EfficiencyExplanation,
     explain_efficiency,
 )
 from treehammer.web.display.metric_titles import title_column
-from treehammer.web.display.template_environment import format_cell, format_time
+from treehammer.web.display.template_environment import format_time
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.figures.histogram_chart import (
     BIN_COLUMNS,

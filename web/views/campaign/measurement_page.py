@@ -15,12 +15,12 @@ from treehammer.sql.core.dimensions import DIMENSION_OF, SUBJECT
 from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import format_size
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.text_formatting import format_cell, format_size
 from treehammer.web.core.route_paths import require_text
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.display_units import fit_unit, format_per_cent
 from treehammer.web.display.metric_titles import head_column
-from treehammer.web.display.template_environment import format_cell, format_time
+from treehammer.web.display.template_environment import format_time
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.histogram_chart import chart_histograms
 from treehammer.web.figures.phase_chart import PhaseChart, chart_phases

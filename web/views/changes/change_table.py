@@ -12,8 +12,8 @@ from treehammer.analysis.changes.change_terms import WINDOW_DAYS
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.views.shared.page_context import link_to
 
 

@@ -18,9 +18,9 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.change_points import fetch_change_points, find_change_point
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.metric_titles import head_column
 from treehammer.web.views.changes.change_table import build_change_point_table, list_recent_changes
 from treehammer.web.views.changes.ratio_chart import (

@@ -21,8 +21,8 @@ from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.watched_series import fetch_watched_days, fetch_watched_series
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, TableColumn
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.metric_titles import head_column
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.figures.plot_style import choose_release_colors

@@ -17,9 +17,9 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_counts
 from treehammer.web.core.responses import AsciiJSONResponse
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.compare import compare_query, comparison_columns
 from treehammer.web.views.compare.background_comparison import (

@@ -13,7 +13,7 @@ from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE, V
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.write.store import Store
-from treehammer.web.display.data_tables import TableColumn
+from treehammer.tables import TableColumn
 from treehammer.web.views.shared.page_context import link_to
 
 #: Fields that distinguish comparisons of the same two values.

@@ -25,7 +25,7 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.write.store import Store
-from treehammer.web.display.data_tables import DataTable
+from treehammer.tables import DataTable
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.views.changes.change_table import list_recent_changes
 from treehammer.web.views.compare import cell_charts, comparison_columns, effect_tables

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.web.display.data_tables import Row
+from treehammer.tables import Row
 
 #: Maximum reach of the drawn axis to either side, in ln.
 _MAX_AXIS_REACH = 2.5

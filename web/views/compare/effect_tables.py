@@ -20,7 +20,7 @@ from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import SELECTION_AXIS
 from treehammer.collectors.job_spec import TIMED
 from treehammer.sql.core.rows import PairRow, VerdictRow
-from treehammer.web.display.data_tables import (
+from treehammer.tables import (
     MAX_SHOWN_ROWS,
     DataTable,
     LazyRows,

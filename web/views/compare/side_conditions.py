@@ -11,7 +11,7 @@ from treehammer.sql.read.measurement_selection import (
     intersect_conditions,
     parse_alternatives,
 )
-from treehammer.web.display.data_tables import Row
+from treehammer.tables import Row
 
 
 def side_conditions(row: Row, side: str) -> tuple[Condition, ...]:

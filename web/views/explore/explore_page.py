@@ -22,8 +22,8 @@ from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS
 from treehammer.sql.write.store import Store
+from treehammer.tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.web.core.responses import RequestRefusedError
-from treehammer.web.display.data_tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, label_variants
 from treehammer.web.figures import explore_query, figure_captions
 from treehammer.web.figures.drawing import FIGURE_FORMATS

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import product, starmap
 
 from treehammer.sql.read.measurement_selection import Scalar
+from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import format_share
-from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.display.metric_titles import title_column
 from treehammer.web.figures import figure_captions

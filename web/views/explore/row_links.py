@@ -11,8 +11,8 @@ from starlette.requests import Request
 
 from treehammer.sql.read.figure_query import DAY, MONTH, WEEK
 from treehammer.sql.read.measurement_selection import Condition, Scalar, intersect_conditions
+from treehammer.tables import Row
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import Row
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 from treehammer.web.figures.explore_query import DIMENSIONS, MEANS, RMS, ExploreQuery
 from treehammer.web.figures.figure_layout import GroupKeys

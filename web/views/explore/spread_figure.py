@@ -10,7 +10,7 @@ from typing import Any
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.figure_query import TIME_UNITS
-from treehammer.web.display.data_tables import DataTable, LazyRows, TableColumn
+from treehammer.tables import DataTable, LazyRows, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, fit_unit
 from treehammer.web.display.metric_titles import title_column
 from treehammer.web.display.variant_labels import VARIANT_COLUMN

@@ -20,16 +20,16 @@ from treehammer.sql.read.operation_figures import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.submit.tracking.load_starts import read_load, summarize_campaign_starts
-from treehammer.text_formatting import format_counts, format_share
-from treehammer.web.core.route_paths import require_text
-from treehammer.web.display.data_tables import (
+from treehammer.tables import (
     MAX_SHOWN_ROWS,
     DataTable,
     TableColumn,
     hidden_columns,
 )
+from treehammer.text_formatting import format_cell, format_counts, format_share
+from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.display_units import format_seconds
-from treehammer.web.display.template_environment import format_cell, format_time
+from treehammer.web.display.template_environment import format_time
 from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import ChartSheet, LineChart
 from treehammer.web.views.load.load_charts import (

@@ -8,7 +8,7 @@ from typing import Any
 from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.sql.read.operation_figures import OperationGroup
-from treehammer.web.display.data_tables import DataTable, TableColumn
+from treehammer.tables import DataTable, TableColumn
 from treehammer.web.display.display_units import format_seconds
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, LineChart, NumberAxis
 from treehammer.web.views.load.load_charts import LoadChart, step_number, step_start_s

@@ -25,9 +25,9 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, ComparisonSummary
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_counts
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.overview import changes_since

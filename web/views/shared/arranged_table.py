@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.local_addresses import requested_path
-from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.table_arrangement import TableArrangement
 from treehammer.web.views.shared.page_links import PARTIAL_PARAMETERS, link_to_same_page
 

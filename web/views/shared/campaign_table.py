@@ -10,7 +10,7 @@ from starlette.requests import Request
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.read.overview_queries import CampaignState
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import link_to
 

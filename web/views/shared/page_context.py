@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, TreehammerError
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable
 from treehammer.version import __version__
 from treehammer.web.core.auth import AccessControl, session_token
 from treehammer.web.core.cancellable_queries import run_queries
@@ -30,7 +31,6 @@ from treehammer.web.core.responses import (
     RequestRefusedError,
     service_unavailable,
 )
-from treehammer.web.display.data_tables import DataTable
 from treehammer.web.display.table_arrangement import (
     MIN_FILTERED_ROWS,
     MIN_SORTABLE_ROWS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treehammer.web.display.data_tables import Row
+from treehammer.tables import Row
 
 #: Numbers of days to choose from, and the default.
 WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), 30

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import link_to
 

@@ -13,8 +13,8 @@ from treehammer.sql.read.figure_query import DAY, FigureGroup, FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.site_history import SERVER_VERSION, WORKLOAD_COLUMNS, group_workload_key
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import format_per_cent
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart

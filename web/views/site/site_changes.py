@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from treehammer.sql.read.site_history import ContextAspect, ContextHistory
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 
 _NO_VERSIONS_NOTE = "No versions reported in this period."
 

@@ -9,11 +9,10 @@ from starlette.requests import Request
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.sql.read.figure_query import WEEK
-from treehammer.text_formatting import pluralize
+from treehammer.tables import Row
+from treehammer.text_formatting import format_cell, pluralize
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import Row
 from treehammer.web.display.display_units import format_per_cent
-from treehammer.web.display.template_environment import format_cell
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.views.shared.page_context import link_to
 from treehammer.web.views.shared.site_columns import WINDOW_CHOICES

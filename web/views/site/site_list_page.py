@@ -19,8 +19,8 @@ from treehammer.sql.read.peer_sums import WorkSums
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.watch.state_history import SITE, list_standing_states
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, format_per_cent
 from treehammer.web.views.shared.common_columns import outcome_columns, outcome_counts
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to

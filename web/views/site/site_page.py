@@ -26,9 +26,9 @@ from treehammer.sql.read.site_history import Workload
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import list_standing_states
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
-from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.display_units import format_per_cent
 from treehammer.web.display.efficiency_explanation import (
     EfficiencyExplanation,

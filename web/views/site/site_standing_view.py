@@ -13,8 +13,8 @@ from treehammer.sql.read.figure_query import FigureQuery, Moments
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.peer_sums import PartSums, WorkKey, WorkSums
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import pluralize
-from treehammer.web.display.data_tables import DataTable, Row, TableColumn
 from treehammer.web.display.display_units import DisplayUnit, aligned_format, format_per_cent
 from treehammer.web.display.metric_titles import head_column, title_column
 from treehammer.web.display.variant_labels import label_variants

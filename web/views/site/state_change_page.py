@@ -13,8 +13,8 @@ from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.route_paths import require_text
-from treehammer.web.display.data_tables import DataTable, TableColumn
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 from treehammer.web.views.shared.site_states import describe_state, parse_evidence

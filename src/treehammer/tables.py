@@ -12,8 +12,7 @@ from typing import Any, overload
 
 from markupsafe import Markup, escape
 
-from treehammer.text_formatting import pluralize
-from treehammer.web.display.template_environment import format_cell
+from treehammer.text_formatting import format_cell, pluralize
 
 Row = Mapping[str, Any]
 
