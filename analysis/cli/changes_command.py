@@ -20,18 +20,19 @@ from treehammer.sql.read.overview_queries import (
 )
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.write.store import Store
-from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import output_options, print_rows
 
 _COLUMNS = (
-    OutputColumn("since", "since"),
-    OutputColumn("state", "state"),
-    OutputColumn("points_at", "points at"),
-    OutputColumn("quantity", "quantity"),
-    OutputColumn("test", "test"),
-    OutputColumn("change", "change", align_right=True),
-    OutputColumn("interval", "95 % interval"),
-    OutputColumn("cause", "changed on that day"),
-    OutputColumn("id", "change id"),
+    TableColumn("since", "since"),
+    TableColumn("state", "state"),
+    TableColumn("points_at", "points at"),
+    TableColumn("quantity", "quantity"),
+    TableColumn("test", "test"),
+    TableColumn("change", "change", is_number=True),
+    TableColumn("interval", "95 % interval"),
+    TableColumn("cause", "changed on that day"),
+    TableColumn("id", "change id"),
 )
 
 

@@ -25,7 +25,8 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.terminal import TABLE, OutputColumn, on_interrupt, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, on_interrupt, output_options, print_rows
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
@@ -248,11 +249,11 @@ def _print_changed_counters(counters: Sequence[CounterChange], query: Comparison
     changed = [one for one in counters if one.verdict != counter_changes.SAME]
     if changed:
         columns = (
-            OutputColumn("label", "variant"),
-            OutputColumn("site", "site"),
-            OutputColumn("a_value", str(query.a), "{:,.0f}".format, True),
-            OutputColumn("b_value", str(query.b), "{:,.0f}".format, True),
-            OutputColumn("shown_verdict", "verdict"),
+            TableColumn("label", "variant"),
+            TableColumn("site", "site"),
+            TableColumn("a_value", str(query.a), "{:,.0f}".format, is_number=True),
+            TableColumn("b_value", str(query.b), "{:,.0f}".format, is_number=True),
+            TableColumn("shown_verdict", "verdict"),
         )
         rows = [
             {**asdict(one), "shown_verdict": counter_changes.format_counter_verdict(one)}
@@ -268,28 +269,26 @@ def _print_counts(counted: Sequence[CountPair], query: ComparisonQuery) -> None:
     rows = [instruction_changes.flatten_change(pair.total) for pair in counted]
     click.echo()
     title = f"Instructions/event. {instruction_changes.NOT_TIME}"
-    print_rows(rows, (OutputColumn("label", "variant"), *columns), title=title)
+    print_rows(rows, (TableColumn("label", "variant"), *columns), title=title)
 
 
-def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> list[OutputColumn]:
+def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> list[TableColumn]:
     sides = verdict_text.side_names(rows[0], names)
     a, b = (verdict_text.title_side(rows, side, "\n") for side in sides)
     return [
-        OutputColumn("label", "variant"),
-        OutputColumn("site", "site"),
-        OutputColumn("metric", verdict_text.title_metrics(rows), verdict_text.title_metric),
-        OutputColumn("holds_for", "holds for", lambda text: text.removeprefix("on ")),
-        OutputColumn("shown_a", a, align_right=True),
-        OutputColumn("shown_b", b, align_right=True),
-        OutputColumn("effect", "change", verdict_text.format_effect, align_right=True),
-        OutputColumn("interval", "interval", align_right=True),
-        OutputColumn("shown_verdict", "verdict"),
+        TableColumn("label", "variant"),
+        TableColumn("site", "site"),
+        TableColumn("metric", verdict_text.title_metrics(rows), verdict_text.title_metric),
+        TableColumn("holds_for", "holds for", lambda text: text.removeprefix("on ")),
+        TableColumn("shown_a", a, is_number=True),
+        TableColumn("shown_b", b, is_number=True),
+        TableColumn("effect", "change", verdict_text.format_effect, is_number=True),
+        TableColumn("interval", "interval", is_number=True),
+        TableColumn("shown_verdict", "verdict"),
     ]
 
 
-def _print_verdicts(
-    rows: Sequence[VerdictRow], columns: Sequence[OutputColumn], title: str
-) -> None:
+def _print_verdicts(rows: Sequence[VerdictRow], columns: Sequence[TableColumn], title: str) -> None:
     def row(one: VerdictRow) -> dict[str, Any]:
         shown = {
             "interval": verdict_text.format_interval(one) or None,

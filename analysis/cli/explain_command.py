@@ -25,7 +25,8 @@ from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.overview_queries import build_unknown_site_error, list_sites
 from treehammer.sql.write.store import Store
-from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, output_options, print_rows
 from treehammer.text_formatting import format_share, pluralize
 
 Row = Mapping[str, Any]
@@ -206,17 +207,17 @@ def _list_parts(
     return [{**line, "other_sites_share": others[TimePart(line["part"])]} for line in lines]
 
 
-def _make_columns(others: Mapping[TimePart, float]) -> list[OutputColumn]:
+def _make_columns(others: Mapping[TimePart, float]) -> list[TableColumn]:
     columns = [
-        OutputColumn("part", "part of the wall time"),
-        OutputColumn("wall_s", "s", lambda value: f"{value:.1f}", align_right=True),
-        OutputColumn("share", "share", format_share, align_right=True),
-        OutputColumn(
-            "without_cpu_s", "without CPU, s", lambda value: f"{value:.1f}", align_right=True
+        TableColumn("part", "part of the wall time"),
+        TableColumn("wall_s", "s", lambda value: f"{value:.1f}", is_number=True),
+        TableColumn("share", "share", format_share, is_number=True),
+        TableColumn(
+            "without_cpu_s", "without CPU, s", lambda value: f"{value:.1f}", is_number=True
         ),
     ]
     if others:
         columns.append(
-            OutputColumn("other_sites_share", "other sites", format_share, align_right=True)
+            TableColumn("other_sites_share", "other sites", format_share, is_number=True)
         )
     return columns

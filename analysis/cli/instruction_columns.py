@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import partial
 
 from treehammer.analysis.comparison.instruction_changes import format_change, format_count
-from treehammer.terminal import OutputColumn
+from treehammer.tables import TableColumn
 
-DIFFERENCE_COLUMN = OutputColumn(
-    "difference", "difference", partial(format_count, signed=True), True
+DIFFERENCE_COLUMN = TableColumn(
+    "difference", "difference", partial(format_count, signed=True), is_number=True
 )
 
 
-def change_columns(a: str, b: str) -> tuple[OutputColumn, ...]:
+def change_columns(a: str, b: str) -> tuple[TableColumn, ...]:
     """Return the columns of counts per event on both sides and their change."""
     return (
-        OutputColumn("a_per_event", a, format_count, True),
-        OutputColumn("b_per_event", b, format_count, True),
+        TableColumn("a_per_event", a, format_count, is_number=True),
+        TableColumn("b_per_event", b, format_count, is_number=True),
         DIFFERENCE_COLUMN,
-        OutputColumn("relative", "change", format_change, True),
+        TableColumn("relative", "change", format_change, is_number=True),
     )

@@ -16,7 +16,8 @@ from treehammer.errors import ExitCode
 from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store
-from treehammer.terminal import OutputColumn, on_interrupt, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import on_interrupt, output_options, print_rows
 
 #: Messages and events that are listed.
 MAX_LISTED = 200
@@ -66,12 +67,12 @@ def notify_command(settings: Settings, listing: bool, form: str) -> int:
 
 
 _COLUMNS = (
-    OutputColumn("happened", "time, UTC"),
-    OutputColumn("title", "event"),
-    OutputColumn("channel", "channel"),
-    OutputColumn("recipient", "recipient"),
-    OutputColumn("state", "message"),
-    OutputColumn("error", "error"),
+    TableColumn("happened", "time, UTC"),
+    TableColumn("title", "event"),
+    TableColumn("channel", "channel"),
+    TableColumn("recipient", "recipient"),
+    TableColumn("state", "message"),
+    TableColumn("error", "error"),
 )
 
 

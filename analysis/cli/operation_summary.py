@@ -15,7 +15,8 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import FIGURE_NAMES, OperationGroup, fetch_operations
-from treehammer.terminal import TABLE, OutputColumn, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, print_rows
 
 #: Columns of an operation to group by, beside axes and columns of its measurement.
 STEP_COLUMNS = ("step", "server")
@@ -48,7 +49,7 @@ def print_operations(
     )
     groups.sort(key=_sort_key)
     lines = [_build_line(group, by) for group in groups]
-    names = [OutputColumn(_name_key(name), name) for name in by]
+    names = [TableColumn(_name_key(name), name) for name in by]
     print_rows(lines, [*names, *_COLUMNS], form=form, title=title)
     click.echo(_NOTE, err=form != TABLE)
     if failures := _describe_failures(groups):
@@ -106,21 +107,21 @@ def _format_number(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
-def _make_column(key: str, title: str, factor: float = 1) -> OutputColumn:
+def _make_column(key: str, title: str, factor: float = 1) -> TableColumn:
     def format_value(value: float) -> str:
         return _format_number(value * factor)
 
-    return OutputColumn(key, title, format_value, align_right=True)
+    return TableColumn(key, title, format_value, is_number=True)
 
 
 _COLUMNS = (
-    OutputColumn("operation", "operation"),
-    OutputColumn("side", "side"),
-    OutputColumn("active_clients", "active\nclients", align_right=True),
+    TableColumn("operation", "operation"),
+    TableColumn("side", "side"),
+    TableColumn("active_clients", "active\nclients", is_number=True),
     _make_column("attempted_hz", "attempted\n(1/s)"),
     _make_column("observed_hz", "observed\n(1/s)"),
     _make_column("failed_fraction", "failed\n(%)", 100),
     *(_make_column(name, f"{name[:-2]}\n(ms)", 1000) for name in QUANTILES),
     _make_column("bytes_per_s", "rate\n(MB/s)", 1e-6),
-    OutputColumn("limited_steps", "steps\nleft out", align_right=True),
+    TableColumn("limited_steps", "steps\nleft out", is_number=True),
 )

@@ -11,17 +11,18 @@ from treehammer.collectors.record.day_numbers import day_to_number, number_to_da
 from treehammer.errors import NothingToDoError
 from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.terminal import TABLE, OutputColumn, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, print_rows
 
 #: Days shown, up to today (UTC).
 DAYS = 14
 
 _COLUMNS = (
-    OutputColumn("storage_site", "storage site"),
-    OutputColumn("day", "day"),
-    OutputColumn("letter", ""),
+    TableColumn("storage_site", "storage site"),
+    TableColumn("day", "day"),
+    TableColumn("letter", ""),
     *(
-        OutputColumn(name, title, align_right=True)
+        TableColumn(name, title, is_number=True)
         for name, title in (
             ("opened", "opened"),
             ("open_failed", "failed"),
@@ -29,8 +30,8 @@ _COLUMNS = (
             ("block_failed", "failed"),
         )
     ),
-    OutputColumn("block_s", "block (s)", lambda value: f"{value:.3f}", align_right=True),
-    OutputColumn("reason", "reason"),
+    TableColumn("block_s", "block (s)", lambda value: f"{value:.3f}", is_number=True),
+    TableColumn("reason", "reason"),
 )
 
 

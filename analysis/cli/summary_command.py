@@ -19,7 +19,8 @@ from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, output_options, print_rows
 from treehammer.text_formatting import split_list
 
 if TYPE_CHECKING:
@@ -323,27 +324,23 @@ class _SummaryTable:
                 line[f"ratio of {name}"] = group.ratio_over_jobs(base, name) if base else None
         return line
 
-    def columns(self, lines: Sequence[Mapping[str, Any]]) -> list[OutputColumn]:
+    def columns(self, lines: Sequence[Mapping[str, Any]]) -> list[TableColumn]:
         """Build the columns of the table; counts of excluded measurements only if there are any."""
-        found = [OutputColumn(name, name) for name in self.by]
+        found = [TableColumn(name, name) for name in self.by]
         found += [
-            OutputColumn("jobs", "jobs", align_right=True),
-            OutputColumn("hosts", "hosts", align_right=True),
+            TableColumn("jobs", "jobs", is_number=True),
+            TableColumn("hosts", "hosts", is_number=True),
         ]
         for name in self.shown:
             found.append(
-                OutputColumn(
-                    f"figure of {name}", _column_title(name), _format_mean, align_right=True
-                )
+                TableColumn(f"figure of {name}", _column_title(name), _format_mean, is_number=True)
             )
             if self.base:
                 title = f"times that of\n{self.base.text}"
-                found.append(
-                    OutputColumn(f"ratio of {name}", title, _format_ratio, align_right=True)
-                )
+                found.append(TableColumn(f"ratio of {name}", title, _format_ratio, is_number=True))
         for outcome in Outcome:
             if outcome is not Outcome.GOOD and any(line[outcome.key] for line in lines):
-                found.append(OutputColumn(outcome.key, outcome.value, align_right=True))
+                found.append(TableColumn(outcome.key, outcome.value, is_number=True))
         return found
 
 

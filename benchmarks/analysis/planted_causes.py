@@ -30,7 +30,8 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import (
     Cause,
     diagnose_efficiency,
 )
-from treehammer.terminal import OutputColumn, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import print_rows
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,
@@ -203,9 +204,9 @@ def _print_confusion(rows: Sequence[Mapping[str, Any]]) -> None:
         efficiency = statistics.median(row["efficiency"] for row in own)
         lines.append({"planted": case, "expected": planted, "efficiency": efficiency} | counts)
     columns = [
-        OutputColumn("planted", "planted"),
-        OutputColumn("expected", "expected"),
-        OutputColumn("efficiency", "efficiency", "{:.2f}".format),
-        *(OutputColumn(cause, cause, align_right=True) for cause in causes),
+        TableColumn("planted", "planted"),
+        TableColumn("expected", "expected"),
+        TableColumn("efficiency", "efficiency", "{:.2f}".format),
+        *(TableColumn(cause, cause, is_number=True) for cause in causes),
     ]
     print_rows(lines, columns)

@@ -27,25 +27,19 @@ from treehammer.datasets.production import layout_measurement, root_process
 from treehammer.datasets.specs import generated_spec
 from treehammer.datasets.specs.raw_spec import RawSpec
 from treehammer.errors import DatasetError
-from treehammer.terminal import (
-    TABLE,
-    OutputColumn,
-    on_interrupt,
-    output_options,
-    print_rows,
-    progress_bar,
-)
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, on_interrupt, output_options, print_rows, progress_bar
 from treehammer.text_formatting import format_size
 
 LIST_COLUMNS = (
-    OutputColumn("name", "dataset"),
-    OutputColumn("state", "state"),
-    OutputColumn("size", "size", format_size, align_right=True),
-    OutputColumn("files", "files", align_right=True),
-    OutputColumn("tree", "tree"),
-    OutputColumn("entries", "entries", align_right=True),
-    OutputColumn("branches", "branches", align_right=True),
-    OutputColumn("description", "description"),
+    TableColumn("name", "dataset"),
+    TableColumn("state", "state"),
+    TableColumn("size", "size", format_size, is_number=True),
+    TableColumn("files", "files", is_number=True),
+    TableColumn("tree", "tree"),
+    TableColumn("entries", "entries", is_number=True),
+    TableColumn("branches", "branches", is_number=True),
+    TableColumn("description", "description"),
 )
 
 
@@ -208,7 +202,7 @@ def _print_facts(
     """Print a two-column table for people, one row per file for programs."""
     if form == TABLE:
         pairs = [{"key": key, "value": value} for key, value in facts]
-        print_rows(pairs, [OutputColumn("key", ""), OutputColumn("value", "")])
+        print_rows(pairs, [TableColumn("key", ""), TableColumn("value", "")])
     else:
         print_rows(rows, [], form=form)
 

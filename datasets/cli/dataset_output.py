@@ -21,7 +21,8 @@ from treehammer.datasets.model.manifest import (
     ManifestFile,
     TreeLayout,
 )
-from treehammer.terminal import OutputColumn, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import print_rows
 from treehammer.text_formatting import format_size, pluralize
 
 #: Names of formats as people write them.
@@ -75,9 +76,7 @@ def print_layout_comparison(layouts: Mapping[str, TreeLayout]) -> None:
         ]
         for key, value in own:
             rows.setdefault(key, {"key": key})[name] = value
-    print_rows(
-        list(rows.values()), [OutputColumn("key", ""), *(OutputColumn(n, n) for n in layouts)]
-    )
+    print_rows(list(rows.values()), [TableColumn("key", ""), *(TableColumn(n, n) for n in layouts)])
 
 
 def format_origin_value(value: Any) -> str:

@@ -20,7 +20,8 @@ from treehammer.hctests.git.repository_address import mask_credentials
 from treehammer.hctests.matrix import execution_order, identity, variant_expansion
 from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, Variant
 from treehammer.hctests.schema import toml_models
-from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import JSON, TABLE, output_options, print_rows
 
 _VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
@@ -51,11 +52,11 @@ def list_tests(settings: Settings, where: tuple[str, ...], form: str) -> None:
             hint="A test is a folder that contains test.toml.",
         )
     columns = [
-        OutputColumn("test", "test"),
-        OutputColumn("name", "name"),
-        OutputColumn("variants", "variants", align_right=True),
-        OutputColumn("dataset", "dataset"),
-        OutputColumn("description", "description"),
+        TableColumn("test", "test"),
+        TableColumn("name", "name"),
+        TableColumn("variants", "variants", is_number=True),
+        TableColumn("dataset", "dataset"),
+        TableColumn("description", "description"),
     ]
     print_rows(rows, columns, form=form)
 
@@ -111,8 +112,8 @@ def show(
         click.echo(json.dumps(content, indent=1, default=str))
         return
     shown = _displayed_axes(pinned.definition)
-    columns = [OutputColumn("job", "job", align_right=True), OutputColumn("letter", "letter")]
-    columns += [OutputColumn(axis, axis, align_right=axis == "cache_mb") for axis in shown]
+    columns = [TableColumn("job", "job", is_number=True), TableColumn("letter", "letter")]
+    columns += [TableColumn(axis, axis, is_number=axis == "cache_mb") for axis in shown]
     if form == TABLE:
         _print_facts(facts, pinned.definition)
     print_rows(rows, columns, form=form)
@@ -120,8 +121,8 @@ def show(
         click.echo()
         orders_shown = [{**row, "orders": ", ".join(row["orders"])} for row in orders]
         names = [
-            OutputColumn("job", "job", align_right=True),
-            OutputColumn("orders", "orders, drawn again for each job"),
+            TableColumn("job", "job", is_number=True),
+            TableColumn("orders", "orders, drawn again for each job"),
         ]
         print_rows(orders_shown, names)
 

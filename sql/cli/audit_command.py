@@ -15,7 +15,8 @@ from treehammer.durations import SECOND_US
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.store import Store
-from treehammer.terminal import CSV, JSON, OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import CSV, JSON, output_options, print_rows
 from treehammer.text_formatting import format_time
 
 #: Seconds between two looks for new entries.
@@ -57,12 +58,12 @@ def audit_command(
             return
         rows = [asdict(entry) for entry in filter(is_wanted, store.list_changes(since_us))]
     columns = [
-        OutputColumn("changed_us", "time (UTC)", format_time),
-        OutputColumn("action", "action"),
-        OutputColumn("actor", "by"),
-        OutputColumn("scope", "subject"),
-        OutputColumn("reason", "reason"),
-        OutputColumn("measurements", "number", align_right=True),
+        TableColumn("changed_us", "time (UTC)", format_time),
+        TableColumn("action", "action"),
+        TableColumn("actor", "by"),
+        TableColumn("scope", "subject"),
+        TableColumn("reason", "reason"),
+        TableColumn("measurements", "number", is_number=True),
     ]
     print_rows(rows, columns, form=form)
 

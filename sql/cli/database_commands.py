@@ -16,7 +16,8 @@ from treehammer.sql.setup.database_setup import upgrade_database
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.retention import first_kept_day
 from treehammer.sql.write.store import Store
-from treehammer.terminal import OutputColumn, on_interrupt, output_options, print_rows, progress_bar
+from treehammer.tables import TableColumn
+from treehammer.terminal import on_interrupt, output_options, print_rows, progress_bar
 
 # Days. The upper limit catches ages in other units.
 _AGE_DAYS = click.IntRange(1, 36_500)
@@ -32,7 +33,7 @@ def _warn_untested_oracle(*urls: str) -> None:
 
 def _print_table_counts(counts: Mapping[str, int], form: str) -> None:
     rows = [{"table": table, "rows": number} for table, number in counts.items()]
-    columns = [OutputColumn("table", "table"), OutputColumn("rows", "rows", align_right=True)]
+    columns = [TableColumn("table", "table"), TableColumn("rows", "rows", is_number=True)]
     print_rows(rows, columns, form=form)
 
 
@@ -149,10 +150,10 @@ def prune_command(
         results = [prune(name, first_kept_day(days)) for name, days in ages.items()]
     rows = [{**asdict(result), "before_day": f"{result.before_day}"} for result in results]
     columns = [
-        OutputColumn("category", "category"),
-        OutputColumn("before_day", "before"),
-        OutputColumn("measurements", "measurements", align_right=True),
-        OutputColumn("bytes", "bytes", align_right=True),
+        TableColumn("category", "category"),
+        TableColumn("before_day", "before"),
+        TableColumn("measurements", "measurements", is_number=True),
+        TableColumn("bytes", "bytes", is_number=True),
     ]
     print_rows(rows, columns, form=form)
     click.echo("dry run: nothing was changed" if dry_run else "deleted", err=True)

@@ -12,12 +12,13 @@ import click
 from treehammer.config import Settings
 from treehammer.errors import MeasurementFileError, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.terminal import OutputColumn, on_interrupt, output_options, print_rows, progress_bar
+from treehammer.tables import TableColumn
+from treehammer.terminal import on_interrupt, output_options, print_rows, progress_bar
 
 _COUNTS = ("new", "duplicates", "conflicts", "invalid", "campaigns")
 _COLUMNS = [
-    OutputColumn("file", "file"),
-    *(OutputColumn(name, name, align_right=True) for name in _COUNTS),
+    TableColumn("file", "file"),
+    *(TableColumn(name, name, is_number=True) for name in _COUNTS),
 ]
 
 

@@ -16,13 +16,14 @@ from treehammer.sql.write import quarantine
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange, ScopeCount
 from treehammer.sql.write.store import Store
-from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import output_options, print_rows
 from treehammer.text_formatting import format_time, pluralize
 
 _COUNT_COLUMNS = [
-    OutputColumn("campaign_id", "campaign"),
-    OutputColumn("site", "site"),
-    OutputColumn("measurements", "measurements", align_right=True),
+    TableColumn("campaign_id", "campaign"),
+    TableColumn("site", "site"),
+    TableColumn("measurements", "measurements", is_number=True),
 ]
 
 

@@ -205,13 +205,18 @@ class DataTable:
         return [{column.key: row[column.key] for column in self.columns} for row in self.rows]
 
     def to_csv(self) -> str:
-        """Write the table as CSV; lists and mappings become JSON, None is empty."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow([column.key for column in self.columns])
-        writer.writerows([_csv_value(value) for value in row.values()] for row in self.plain_rows())
-        return stream.getvalue()
+        """Write the table as CSV, see :func:`format_csv`."""
+        return format_csv(self.plain_rows(), [column.key for column in self.columns])
+
+
+def format_csv(rows: Sequence[Row], keys: Sequence[str]) -> str:
+    """Write rows as CSV under the names of their keys; lists and mappings become JSON, None is empty."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, keys, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _csv_value(value) for key, value in row.items()} for row in rows)
+    return stream.getvalue()
 
 
 def _csv_value(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, Mapping | list | tuple) else value
+    return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else value

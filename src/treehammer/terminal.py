@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -32,6 +30,7 @@ from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import Interruption, TreehammerError
 from treehammer.progress import ProgressCallback
+from treehammer.tables import TableColumn, format_csv
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,16 +43,6 @@ MIN_LINE_INTERVAL_S = 2.0
 UNFOLDED_WIDTH, FOLDED_WIDTH = 26, 12
 
 TABLE, JSON, CSV = "table", "json", "csv"
-
-
-@dataclass(frozen=True)
-class OutputColumn:
-    """One column of a table: the row's key, the heading people read, how a value is shown."""
-
-    key: str
-    title: str
-    format_value: Callable[[Any], str] = str
-    align_right: bool = False
 
 
 def output_options(function: Callable[P, R]) -> Callable[P, R]:
@@ -99,7 +88,7 @@ def make_console() -> Console:
 
 def print_rows(
     rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[OutputColumn],
+    columns: Sequence[TableColumn],
     *,
     form: str = TABLE,
     title: str = "",
@@ -107,13 +96,31 @@ def print_rows(
     """Print rows as a table of ``columns``; JSON and CSV hold the raw values of every key."""
     if form == JSON:
         click.echo(json.dumps([dict(row) for row in rows], indent=1, default=str))
-        return
-    if form == CSV:
-        _print_csv(rows, columns)
-        return
-    screen = make_console()
-    lines = [[_format_cell(column, row.get(column.key)) for column in columns] for row in rows]
-    whole = _find_unfolded_columns(columns, lines, screen.width)
+    elif form == CSV:
+        keys = list(dict.fromkeys(key for row in rows for key in row))
+        click.echo(format_csv(rows, keys or [column.key for column in columns]), nl=False)
+    else:
+        screen = make_console()
+        screen.print(build_grid(rows, columns, width=screen.width, title=title))
+
+
+def build_grid(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[TableColumn],
+    *,
+    width: int = 0,
+    title: str = "",
+) -> Table:
+    """Build the table of some rows for a terminal.
+
+    Args:
+        rows: with a value for the key of each column.
+        columns: in order.
+        width: of the terminal, to fold long columns and leave short ones whole; 0 folds any.
+        title: printed above the table.
+    """
+    lines = [[column.cell_text(row) for column in columns] for row in rows]
+    whole = _find_unfolded_columns(columns, lines, width)
     # Text is data, never markup: a host may be called [red].
     table = Table(
         title=Text(title, style="table.title") if title else None,
@@ -125,32 +132,17 @@ def print_rows(
     for index, column in enumerate(columns):
         table.add_column(
             Text(column.title),
-            justify="right" if column.align_right else "left",
+            justify="right" if column.is_number else "left",
             overflow="fold",
             no_wrap=index in whole,
         )
     for line in lines:
         table.add_row(*map(Text, line))
-    screen.print(table)
-
-
-def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn]) -> None:
-    keys = list(dict.fromkeys(key for row in rows for key in row)) or [c.key for c in columns]
-    writer = csv.DictWriter(sys.stdout, keys, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _format_csv_value(value) for key, value in row.items()} for row in rows)
-
-
-def _format_csv_value(value: Any) -> Any:
-    return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else value
-
-
-def _format_cell(column: OutputColumn, value: Any) -> str:
-    return "–" if value is None else column.format_value(value)
+    return table
 
 
 def _find_unfolded_columns(
-    columns: Sequence[OutputColumn], lines: Sequence[Sequence[str]], width: int
+    columns: Sequence[TableColumn], lines: Sequence[Sequence[str]], width: int
 ) -> frozenset[int]:
     """Find columns of short values that stay unfolded while long ones fold."""
     widest = [

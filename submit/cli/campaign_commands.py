@@ -16,9 +16,10 @@ from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.live_progress import (
+    list_progress_rows,
     live_display,
+    make_progress_columns,
     summarize_progress,
-    visible_states,
 )
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.submission_click_options import credential_options, service_option
@@ -29,7 +30,8 @@ from treehammer.submit.tracking.failure_summary import FailureGroup, summarize_f
 from treehammer.submit.tracking.load_starts import describe_starts
 from treehammer.submit.tracking.record_files import CollectResult
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
-from treehammer.terminal import TABLE, OutputColumn, on_interrupt, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, on_interrupt, output_options, print_rows
 from treehammer.text_formatting import format_counts, pluralize, split_list
 
 #: Failure groups printed on a terminal.
@@ -102,11 +104,11 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
     if not rows:
         raise NothingToDoError("no campaigns yet", hint="Start one with treehammer submit.")
     columns = (
-        OutputColumn("id", "campaign"),
-        OutputColumn("name", "name"),
-        OutputColumn("jobs", "jobs", format_counts),
-        OutputColumn("planned", "planned", align_right=True),
-        OutputColumn("collected", "collected", align_right=True),
+        TableColumn("id", "campaign"),
+        TableColumn("name", "name"),
+        TableColumn("jobs", "jobs", format_counts),
+        TableColumn("planned", "planned", is_number=True),
+        TableColumn("collected", "collected", is_number=True),
     )
     print_rows(rows, columns, form=form)
 
@@ -115,19 +117,9 @@ def print_progress(
     tracker: CampaignTracker, campaign: CampaignRow, progress: TrackingProgress, form: str
 ) -> None:
     """Print a campaign's progress, its obstacles and its failures."""
-    rows = [
-        {"site": site, **{state.value: states.get(state.value, 0) for state in JobState}}
-        | {"failures": dict(progress.failures.get(site, {}))}
-        for site, states in progress.states.items()
-    ]
-    columns = (
-        OutputColumn("site", "site"),
-        *(OutputColumn(state, state, align_right=True) for state in visible_states(progress)),
-        OutputColumn("failures", "failed", format_counts),
-    )
     if form == TABLE:
         click.echo(f"{campaign.name} ({campaign.id})")
-    print_rows(rows, columns, form=form)
+    print_rows(list_progress_rows(progress), make_progress_columns(progress), form=form)
     if form == TABLE:
         click.echo(summarize_progress(progress))
     for note in tracker.describe_obstacles(campaign):

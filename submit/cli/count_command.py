@@ -21,14 +21,8 @@ from treehammer.submit.counting import count_runner
 from treehammer.submit.counting.callgrind_run import find_valgrind
 from treehammer.submit.counting.count_runner import CountResult
 from treehammer.submit.lifecycle.campaign_request import CampaignRequest, plan_request
-from treehammer.terminal import (
-    TABLE,
-    OutputColumn,
-    on_interrupt,
-    output_options,
-    print_rows,
-    progress_bar,
-)
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, on_interrupt, output_options, print_rows, progress_bar
 
 #: Events of each file that are counted by default.
 DEFAULT_EVENTS = 1000
@@ -120,15 +114,15 @@ def _print_pair(pair: CountPair, a: str, b: str) -> None:
     click.echo("Instructions/event by library")
     print_rows(
         [_flatten(one) for one in (*pair.libraries(), pair.total)],
-        (OutputColumn("library", "library"), *change_columns(a, b)),
+        (TableColumn("library", "library"), *change_columns(a, b)),
     )
     click.echo("\nFunctions with the largest changes")
     print_rows(
         [_flatten(one) for one in pair.functions()],
         (
             DIFFERENCE_COLUMN,
-            OutputColumn("library", "library"),
-            OutputColumn("function", "function", _shorten),
+            TableColumn("library", "library"),
+            TableColumn("function", "function", _shorten),
         ),
     )
     click.echo()

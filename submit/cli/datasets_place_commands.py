@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from treehammer.config import Settings
@@ -36,9 +35,10 @@ from treehammer.durations import parse_duration
 from treehammer.errors import ExitCode, NothingToDoError
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.replicas.replica_selection import select_rses
+from treehammer.tables import TableColumn
 from treehammer.terminal import (
     TABLE,
-    OutputColumn,
+    build_grid,
     make_console,
     on_interrupt,
     output_options,
@@ -51,11 +51,11 @@ from treehammer.text_formatting import format_size
 UNLIMITED_LIFETIME = "forever"
 
 _RULE_COLUMNS = (
-    OutputColumn("site", "site"),
-    OutputColumn("rse", "storage"),
-    OutputColumn("state", "state"),
-    OutputColumn("progress", "files", align_right=True),
-    OutputColumn("reason", ""),
+    TableColumn("site", "site"),
+    TableColumn("rse", "storage"),
+    TableColumn("state", "state"),
+    TableColumn("progress", "files", is_number=True),
+    TableColumn("reason", ""),
 )
 
 
@@ -177,12 +177,12 @@ def _print_quotas(
             }
         )
     columns = (
-        OutputColumn("site", "site"),
-        OutputColumn("rse", "storage"),
-        OutputColumn("needed", "needed", format_size, align_right=True),
-        OutputColumn("used", "used", format_size, align_right=True),
-        OutputColumn("free", "quota left", _format_free_space, align_right=True),
-        OutputColumn("writable", "writable", lambda value: "yes" if value else "not now"),
+        TableColumn("site", "site"),
+        TableColumn("rse", "storage"),
+        TableColumn("needed", "needed", format_size, is_number=True),
+        TableColumn("used", "used", format_size, is_number=True),
+        TableColumn("free", "quota left", _format_free_space, is_number=True),
+        TableColumn("writable", "writable", lambda value: "yes" if value else "not now"),
     )
     print_rows(rows, columns, form=form)
     click.echo()
@@ -214,19 +214,9 @@ def _live_rules(name: str) -> Iterator[Callable[[Sequence[ReplicationStatus]], N
         yield print_changes
         return
     with Live(Text(name), console=console, transient=True, auto_refresh=False) as live:
-        yield lambda statuses: live.update(_rule_table(statuses), refresh=True)
-
-
-def _rule_table(statuses: Sequence[ReplicationStatus]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in _RULE_COLUMNS:
-        table.add_column(
-            column.title, justify="right" if column.align_right else "left", overflow="fold"
+        yield lambda statuses: live.update(
+            build_grid([_rule_row(status) for status in statuses], _RULE_COLUMNS), refresh=True
         )
-    for status in statuses:
-        row = _rule_row(status)
-        table.add_row(*(Text(str(row[column.key])) for column in _RULE_COLUMNS))
-    return table
 
 
 # --- removal
@@ -264,9 +254,9 @@ def remove(settings: Settings, /, name: str, sites: str, form: str) -> ExitCode:
         state = "kept" if kept else "withdrawn"
         rows.append({"rse": rule.expression, "rule": rule.id, "state": state, "reason": kept})
     columns = (
-        OutputColumn("rse", "storage"),
-        OutputColumn("state", "rule"),
-        OutputColumn("reason", ""),
+        TableColumn("rse", "storage"),
+        TableColumn("state", "rule"),
+        TableColumn("reason", ""),
     )
     print_rows(rows, columns, form=form)
     return ExitCode.INFRASTRUCTURE if any(row["reason"] for row in rows) else ExitCode.DONE

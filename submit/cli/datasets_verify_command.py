@@ -31,23 +31,24 @@ from treehammer.submit.replicas.replica_verification import (
     check_replicas,
     worst_check,
 )
-from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows, progress_bar
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, output_options, print_rows, progress_bar
 from treehammer.text_formatting import pluralize
 
 __all__ = ["datasets"]
 
 _LOCAL_COLUMNS = (
-    OutputColumn("name", "dataset"),
-    OutputColumn("state", "state"),
-    OutputColumn("message", ""),
+    TableColumn("name", "dataset"),
+    TableColumn("state", "state"),
+    TableColumn("message", ""),
 )
 _SITE_COLUMNS = (
-    OutputColumn("dataset", "dataset"),
-    OutputColumn("site", "site"),
-    OutputColumn("door", "door"),
-    OutputColumn("state", "state"),
-    OutputColumn("good", "files", align_right=True),
-    OutputColumn("message", ""),
+    TableColumn("dataset", "dataset"),
+    TableColumn("site", "site"),
+    TableColumn("door", "door"),
+    TableColumn("state", "state"),
+    TableColumn("good", "files", is_number=True),
+    TableColumn("message", ""),
 )
 
 

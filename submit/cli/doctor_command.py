@@ -8,7 +8,8 @@ from treehammer.config import Settings
 from treehammer.errors import ExitCode
 from treehammer.submit.diagnosis.diagnosis_run import Diagnosis, DiagnosisState, diagnose
 from treehammer.submit.diagnosis.installation_checks import list_checks
-from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, output_options, print_rows
 from treehammer.text_formatting import pluralize
 
 
@@ -25,9 +26,9 @@ def doctor(settings: Settings, form: str) -> ExitCode:
     """
     found = list(diagnose(list_checks(settings)))
     columns = (
-        OutputColumn("part", "part"),
-        OutputColumn("state", "state"),
-        OutputColumn("shown", "finding"),
+        TableColumn("part", "part"),
+        TableColumn("state", "state"),
+        TableColumn("shown", "finding"),
     )
     rows = [_flatten(one, with_remedy=form == TABLE) for one in found]
     print_rows(rows, columns, form=form)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from treehammer.collectors.job_state import JobState
 from treehammer.submit.tracking.tracker import TrackingProgress
-from treehammer.terminal import make_console
+from treehammer.tables import TableColumn
+from treehammer.terminal import build_grid, make_console
 from treehammer.text_formatting import format_counts, format_duration, pluralize
 
 #: Receives the progress of a campaign.
@@ -53,17 +54,29 @@ def visible_states(progress: TrackingProgress) -> list[str]:
     return [state.value for state in JobState if held or state is not JobState.HELD]
 
 
+def list_progress_rows(progress: TrackingProgress) -> list[dict[str, Any]]:
+    """List the jobs of each site by state, and its failures by class."""
+    return [
+        {
+            "site": site,
+            **{state.value: counts.get(state.value, 0) for state in JobState},
+            "failures": dict(progress.failures.get(site, {})),
+        }
+        for site, counts in progress.states.items()
+    ]
+
+
+def make_progress_columns(progress: TrackingProgress) -> list[TableColumn]:
+    """Make the columns of :func:`list_progress_rows`."""
+    return [
+        TableColumn("site", "site"),
+        *(TableColumn(state, state, is_number=True) for state in visible_states(progress)),
+        TableColumn("failures", "failed", format_counts),
+    ]
+
+
 def _progress_table(name: str, progress: TrackingProgress) -> Group:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    states = visible_states(progress)
-    table.add_column("site")
-    for state in states:
-        table.add_column(state, justify="right")
-    table.add_column("failed", overflow="fold")
-    for site, counts in progress.states.items():
-        cells = [str(counts.get(state, 0)) for state in states]
-        failures = format_counts(dict(progress.failures.get(site, {})))
-        table.add_row(*map(Text, (site, *cells, failures)))
+    table = build_grid(list_progress_rows(progress), make_progress_columns(progress))
     return Group(Text(name), table, Text(summarize_progress(progress)))
 
 

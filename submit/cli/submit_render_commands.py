@@ -29,14 +29,8 @@ from treehammer.submit.rendering import preview
 from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.submit.reporting import job_reporting
 from treehammer.submit.tracking.campaign_polling import make_tracker
-from treehammer.terminal import (
-    TABLE,
-    OutputColumn,
-    on_interrupt,
-    output_options,
-    print_rows,
-    progress_bar,
-)
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, on_interrupt, output_options, print_rows, progress_bar
 from treehammer.text_formatting import format_duration, format_size, pluralize, split_list
 
 
@@ -167,19 +161,19 @@ def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
     is_remote = any(cost.storage_site != cost.site for cost in costs)
     rows = [{"campaign": plan.campaign_id, "name": plan.campaign_name} | asdict(c) for c in costs]
     columns = (
-        OutputColumn("site", "site"),
-        *([OutputColumn("storage_site", "storage")] if is_remote else []),
-        OutputColumn("jobs", "jobs", align_right=True),
-        OutputColumn("measurements", "measurements", align_right=True),
-        OutputColumn("read_bytes", "reads", format_size, align_right=True),
-        OutputColumn("wall_s", "wall time in one slot", format_duration, align_right=True),
-        OutputColumn("cpu_s", "CPU time", format_duration, align_right=True),
+        TableColumn("site", "site"),
+        *([TableColumn("storage_site", "storage")] if is_remote else []),
+        TableColumn("jobs", "jobs", is_number=True),
+        TableColumn("measurements", "measurements", is_number=True),
+        TableColumn("read_bytes", "reads", format_size, is_number=True),
+        TableColumn("wall_s", "wall time in one slot", format_duration, is_number=True),
+        TableColumn("cpu_s", "CPU time", format_duration, is_number=True),
         *(
-            [OutputColumn("reserved_s", "reserved", format_duration, align_right=True)]
+            [TableColumn("reserved_s", "reserved", format_duration, is_number=True)]
             if has_threads
             else []
         ),
-        OutputColumn("basis", "times are"),
+        TableColumn("basis", "times are"),
     )
     if form == TABLE:
         click.echo(plan.campaign_name)

@@ -15,7 +15,8 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.terminal import OutputColumn, on_interrupt, output_options, print_rows, progress_bar
+from treehammer.tables import TableColumn
+from treehammer.terminal import on_interrupt, output_options, print_rows, progress_bar
 from treehammer.testbed.components import replica_files
 from treehammer.testbed.components.component_list import (
     build_components,
@@ -53,11 +54,11 @@ DEFAULT_SITES = 4
 _CHANNEL_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,19}=[a-z0-9-]+")
 
 STATUS_COLUMNS = (
-    OutputColumn("daemon", "daemon"),
-    OutputColumn("pid", "pid", align_right=True),
-    OutputColumn("state", "state"),
-    OutputColumn("since", "since"),
-    OutputColumn("ports", "ports", lambda ports: ", ".join(map(str, ports)) or "–"),
+    TableColumn("daemon", "daemon"),
+    TableColumn("pid", "pid", is_number=True),
+    TableColumn("state", "state"),
+    TableColumn("since", "since"),
+    TableColumn("ports", "ports", lambda ports: ", ".join(map(str, ports)) or "–"),
 )
 
 testbed_name_option = click.option(

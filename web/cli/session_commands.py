@@ -15,7 +15,8 @@ from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.auth.tokens import ReadSession
 from treehammer.sql.setup.database_setup import opened_engine
 from treehammer.sql.write import audit_trail
-from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import output_options, print_rows
 from treehammer.text_formatting import format_time, pluralize
 
 
@@ -31,13 +32,13 @@ def sessions_command(settings: Settings, form: str) -> None:
         table = SessionTable(engine)
         sessions = table.list_sessions(now_us=time.time_ns() // 1000)
     columns = [
-        OutputColumn("session", "session"),
-        OutputColumn("key_id", "key id"),
-        OutputColumn("role", "role"),
-        OutputColumn("name", "for"),
-        OutputColumn("address", "address"),
-        OutputColumn("created_us", "signed in", _format_minute),
-        OutputColumn("expires_us", "expires", _format_minute),
+        TableColumn("session", "session"),
+        TableColumn("key_id", "key id"),
+        TableColumn("role", "role"),
+        TableColumn("name", "for"),
+        TableColumn("address", "address"),
+        TableColumn("created_us", "signed in", _format_minute),
+        TableColumn("expires_us", "expires", _format_minute),
     ]
     print_rows([_session_row(one) for one in sessions], columns, form=form)
 

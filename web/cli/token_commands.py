@@ -24,7 +24,8 @@ from treehammer.sql.auth.tokens import CAMPAIGN, JOB
 from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.setup.database_setup import opened_engine
 from treehammer.sql.write.store import Store
-from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import output_options, print_rows
 from treehammer.text_formatting import format_time, pluralize
 from treehammer.web.cli.master_key_command import rotate_master_command
 from treehammer.web.cli.session_commands import end_session, end_sessions_of, sessions_command
@@ -156,13 +157,13 @@ def list_command(settings: Settings, revoked: bool, form: str) -> None:
         _list_revocations(revocations, form)
         return
     columns = [
-        OutputColumn("key_id", "key id"),
-        OutputColumn("role", "role"),
-        OutputColumn("name", "for"),
-        OutputColumn("owner", "group"),
-        OutputColumn("created_us", "created", _format_day),
-        OutputColumn("expires_us", "expires", _format_day),
-        OutputColumn("state", "state"),
+        TableColumn("key_id", "key id"),
+        TableColumn("role", "role"),
+        TableColumn("name", "for"),
+        TableColumn("owner", "group"),
+        TableColumn("created_us", "created", _format_day),
+        TableColumn("expires_us", "expires", _format_day),
+        TableColumn("state", "state"),
     ]
     print_rows(rows, columns, form=form)
     if revocations:
@@ -172,9 +173,9 @@ def list_command(settings: Settings, revoked: bool, form: str) -> None:
 
 def _list_revocations(revocations: Sequence[Revocation], form: str) -> None:
     columns = [
-        OutputColumn("scope", "tokens of"),
-        OutputColumn("subject", "identity"),
-        OutputColumn("revoked_us", "revoked", _format_day),
+        TableColumn("scope", "tokens of"),
+        TableColumn("subject", "identity"),
+        TableColumn("revoked_us", "revoked", _format_day),
     ]
     print_rows([asdict(one) for one in revocations], columns, form=form)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from treehammer import config
-from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import output_options, print_rows
 
 
 @click.group("config")
@@ -30,5 +31,5 @@ def config_show(settings: config.Settings, form: str) -> None:
         }
         for name, meaning in config.SETTING_HELP.items()
     ]
-    columns = [OutputColumn(key, key) for key in ("setting", "value", "source")]
+    columns = [TableColumn(key, key) for key in ("setting", "value", "source")]
     print_rows(rows, columns, form=form)

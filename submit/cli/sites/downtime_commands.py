@@ -19,7 +19,8 @@ from treehammer.submit.sites.downtime_documents import (
     fetch_document,
     parse_downtimes,
 )
-from treehammer.terminal import OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import output_options, print_rows
 from treehammer.text_formatting import format_time
 
 __all__ = ["sites"]
@@ -52,12 +53,12 @@ def list_downtimes(settings: Settings, show_all: bool, form: str) -> None:
         for row in found
     ]
     columns = (
-        OutputColumn("site", "site"),
-        OutputColumn("of", "of"),
-        OutputColumn("from", "from (UTC)"),
-        OutputColumn("until", "until"),
-        OutputColumn("severity", "severity"),
-        OutputColumn("description", "description"),
+        TableColumn("site", "site"),
+        TableColumn("of", "of"),
+        TableColumn("from", "from (UTC)"),
+        TableColumn("until", "until"),
+        TableColumn("severity", "severity"),
+        TableColumn("description", "description"),
     )
     print_rows(rows, columns, form=form)
 

@@ -30,7 +30,8 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.sites.downtime_commands import sites
 from treehammer.submit.sites.site_registry import load_sites
-from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import JSON, TABLE, output_options, print_rows
 from treehammer.text_formatting import format_duration, format_share, format_time, pluralize
 
 __all__ = ["sites"]
@@ -117,13 +118,13 @@ def _print_changes(rows: Iterable[StatusChangeRow], form: str, *, history: bool)
     shown = sorted(rows, key=lambda row: (row.since_us, row.site)) if history else rows
     lines = [describe_change(row) for row in shown]
     columns = (
-        OutputColumn("since", "since (UTC)"),
-        OutputColumn("site", "site"),
-        OutputColumn("of", "of"),
-        *([OutputColumn("previous", "from")] if history else []),
-        OutputColumn("state", "to" if history else "state"),
-        OutputColumn("cause", "by"),
-        OutputColumn("reason", "reason"),
+        TableColumn("since", "since (UTC)"),
+        TableColumn("site", "site"),
+        TableColumn("of", "of"),
+        *([TableColumn("previous", "from")] if history else []),
+        TableColumn("state", "to" if history else "state"),
+        TableColumn("cause", "by"),
+        TableColumn("reason", "reason"),
     )
     print_rows(lines, columns, form=form)
 
@@ -189,10 +190,10 @@ def show_rules(settings: Settings, file: Path | None, form: str) -> None:
         for name, rule in rules.rules.items()
     ]
     columns = (
-        OutputColumn("rule", "rule"),
-        OutputColumn("version", "version"),
-        OutputColumn("sites", "of", ", ".join),
-        OutputColumn("about", "states"),
+        TableColumn("rule", "rule"),
+        TableColumn("version", "version"),
+        TableColumn("sites", "of", ", ".join),
+        TableColumn("about", "states"),
     )
     print_rows(rows, columns, form=form)
     if form == TABLE:

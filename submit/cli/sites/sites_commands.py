@@ -22,7 +22,8 @@ from treehammer.submit.sites.credential_probes import probe_credentials
 from treehammer.submit.sites.site_model import Ceilings, LoadPermission, Site
 from treehammer.submit.sites.site_probes import PROBE_FAILED, SiteProbeResult, probe_sites
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
-from treehammer.terminal import TABLE, OutputColumn, output_options, print_rows, progress_bar
+from treehammer.tables import TableColumn
+from treehammer.terminal import TABLE, output_options, print_rows, progress_bar
 from treehammer.text_formatting import format_size, pluralize, split_list
 
 
@@ -41,15 +42,15 @@ def list_sites(settings: Settings, form: str) -> None:
     """
     rows = [row for site in load_sites(settings).values() for row in _door_rows(site)]
     columns = (
-        OutputColumn("site", "site"),
-        OutputColumn("batch", "batch system"),
-        OutputColumn("door_name", "door"),
-        OutputColumn("door_prefix", "prefix"),
-        OutputColumn("door_rse", "RSE"),
-        OutputColumn("storage", "storage"),
-        OutputColumn("labels", "labels", ", ".join),
-        OutputColumn("ceilings", "at most", _format_ceilings),
-        OutputColumn("door_load", "load tests", _format_load),
+        TableColumn("site", "site"),
+        TableColumn("batch", "batch system"),
+        TableColumn("door_name", "door"),
+        TableColumn("door_prefix", "prefix"),
+        TableColumn("door_rse", "RSE"),
+        TableColumn("storage", "storage"),
+        TableColumn("labels", "labels", ", ".join),
+        TableColumn("ceilings", "at most", _format_ceilings),
+        TableColumn("door_load", "load tests", _format_load),
     )
     print_rows(rows, columns, form=form)
 
@@ -129,12 +130,12 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
 
 def _print_trials(trials: Sequence[SiteProbeResult], form: str) -> None:
     columns = (
-        OutputColumn("site", "site"),
-        OutputColumn("check", "check"),
-        OutputColumn("result", "result"),
-        OutputColumn("rtt_s", "round trip", _format_milliseconds, align_right=True),
-        OutputColumn("server", "server"),
-        OutputColumn("details", "finding"),
+        TableColumn("site", "site"),
+        TableColumn("check", "check"),
+        TableColumn("result", "result"),
+        TableColumn("rtt_s", "round trip", _format_milliseconds, is_number=True),
+        TableColumn("server", "server"),
+        TableColumn("details", "finding"),
     )
     rows = [asdict(trial) for trial in trials]
     if form == TABLE:

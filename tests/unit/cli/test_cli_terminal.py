@@ -10,14 +10,19 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from treehammer.terminal import OutputColumn, make_bar_columns, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import make_bar_columns, print_rows
 from treehammer.text_formatting import pluralize
 
 
 @pytest.mark.parametrize("text", ["[red]", "x\\[red]y[/red]", "[/]", "ends in \\"])
 def test_text_is_printed_unchanged(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    wide = OutputColumn("other", " " + "-" * 40)  # titles are folded to the table's width
-    print_rows([{"key": text}], [OutputColumn("key", f"head {text}"), wide], title=f"title {text}")
+    wide = TableColumn("other", " " + "-" * 40)  # titles are folded to the table's width
+    print_rows(
+        [{"key": text, "other": ""}],
+        [TableColumn("key", f"head {text}"), wide],
+        title=f"title {text}",
+    )
     title, heading, cell = capsys.readouterr().out.splitlines()
     assert title.rstrip() == f"title {text}"
     assert heading.split("  ")[0] == f"head {text}"
@@ -38,9 +43,9 @@ def test_short_values_are_not_wrapped(
     print_rows(
         [{"name": "reference-small", "interval": "−16.6 … +20.0 %", "text": "many words " * 20}],
         [
-            OutputColumn("name", "name"),
-            OutputColumn("text", "text"),
-            OutputColumn("interval", "interval"),
+            TableColumn("name", "name"),
+            TableColumn("text", "text"),
+            TableColumn("interval", "interval"),
         ],
     )
     first = capsys.readouterr().out.splitlines()[1]

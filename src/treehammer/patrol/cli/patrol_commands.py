@@ -25,7 +25,8 @@ from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
 from treehammer.systemd_notify import SystemdNotifier
-from treehammer.terminal import JSON, TABLE, OutputColumn, output_options, print_rows
+from treehammer.tables import TableColumn
+from treehammer.terminal import JSON, TABLE, output_options, print_rows
 from treehammer.text_formatting import format_duration, format_size, format_time, pluralize
 
 
@@ -37,21 +38,21 @@ _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 #: Starts by time that ``check`` shows for each entry.
 _SHOWN_STARTS = 3
 _ENTRY_COLUMNS = (
-    OutputColumn("entry", "entry"),
-    OutputColumn("last", "last start", format_time),
-    OutputColumn("reason", "by", lambda text: text.partition(":")[0]),
-    OutputColumn("next", "next start", format_time),
-    OutputColumn("in_flight", "in flight", _join_or_dash),
-    OutputColumn("note", "remark"),
+    TableColumn("entry", "entry"),
+    TableColumn("last", "last start", format_time),
+    TableColumn("reason", "by", lambda text: text.partition(":")[0]),
+    TableColumn("next", "next start", format_time),
+    TableColumn("in_flight", "in flight", _join_or_dash),
+    TableColumn("note", "remark"),
 )
 _SITE_COLUMNS = (
-    OutputColumn("site", "site"),
-    OutputColumn("cpu_used_s", "CPU used today", format_duration, align_right=True),
-    OutputColumn("cpu_left_s", "left", format_duration, align_right=True),
-    OutputColumn("bytes_used", "read today", format_size, align_right=True),
-    OutputColumn("bytes_left", "left", format_size, align_right=True),
-    OutputColumn("failures", "failures", align_right=True),
-    OutputColumn("probe", "next probe", format_time),
+    TableColumn("site", "site"),
+    TableColumn("cpu_used_s", "CPU used today", format_duration, is_number=True),
+    TableColumn("cpu_left_s", "left", format_duration, is_number=True),
+    TableColumn("bytes_used", "read today", format_size, is_number=True),
+    TableColumn("bytes_left", "left", format_size, is_number=True),
+    TableColumn("failures", "failures", is_number=True),
+    TableColumn("probe", "next probe", format_time),
 )
 
 
@@ -163,16 +164,12 @@ def check(settings: Settings, file: Path, form: str) -> None:
             hint="\n  ".join(problems),
         )
     columns = (
-        OutputColumn("entry", "entry"),
-        OutputColumn("test", "test"),
-        OutputColumn("follows", "follows", lambda text: text or "–"),
-        OutputColumn("sites", "sites", ", ".join),
-        *(
-            [OutputColumn("from", "from", _join_or_dash)]
-            if any(one["from"] for one in rows)
-            else []
-        ),
-        OutputColumn(
+        TableColumn("entry", "entry"),
+        TableColumn("test", "test"),
+        TableColumn("follows", "follows", lambda text: text or "–"),
+        TableColumn("sites", "sites", ", ".join),
+        *([TableColumn("from", "from", _join_or_dash)] if any(one["from"] for one in rows) else []),
+        TableColumn(
             "next", "next starts (UTC)", lambda some: "\n".join(map(format_time, some)) or "–"
         ),
     )
