@@ -1,4 +1,7 @@
-"""Tables shown on pages and exported as CSV and JSON."""
+"""Tables of pages, reports, terminal and exports.
+
+A column owns its heading, format and cell, so that no heading can stand over another column's cells.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ class TableColumn:
     Attributes:
         key: key of the value in each row.
         title: column heading.
+        address: URL of the heading, '' for none; tables that readers can sort use their own.
+        tooltip: of the heading; '' names the key if the title is another.
         format_value: formats the value for readers; of None they see a dash.
         format_row: formats the cell from the whole row instead.
         is_number: align right.
@@ -35,12 +40,16 @@ class TableColumn:
         css_class: CSS class of a cell, '' for none.
         detail: second, quiet line of a cell, '' for none.
         bar: share from 0 to 1, drawn as a bar before the text; None for no bar.
+        cell_tooltip: tooltip of a cell, '' for none.
+        draw: draws a cell as HTML in place of its text; such a column is not exported.
         sort_key: key of the value to sort by, if ``key`` holds formatted text.
         hidden: exported but not shown.
     """
 
     key: str
     title: str = ""
+    address: str = field(default="", kw_only=True)
+    tooltip: str = field(default="", kw_only=True)
     format_value: Callable[[Any], str] = format_cell
     format_row: Callable[[Row], str] | None = None
     is_number: bool = False
@@ -49,8 +58,15 @@ class TableColumn:
     css_class: Callable[[Row], str] = field(default=lambda _: "")
     detail: Callable[[Row], str] = field(default=lambda _: "")
     bar: Callable[[Row], float | None] = field(default=lambda _: None)
+    cell_tooltip: Callable[[Row], str] = field(default=lambda _: "")
+    draw: Callable[[Row], Markup] | None = None
     sort_key: str = ""
     hidden: bool = False
+
+    @property
+    def heading_tooltip(self) -> str:
+        """Tooltip of the heading, '' for none."""
+        return self.tooltip or ("" if self.key == self.title else self.key)
 
     def cell_text(self, row: Row) -> str:
         """Return the text of a row's cell."""
@@ -72,21 +88,25 @@ class TableColumn:
     def render_cell(self, row: Row, *, is_heading: bool = False) -> str:
         """Render a row's cell as HTML."""
         name, scope = ("th", ' scope="row"') if is_heading else ("td", "")
-        css_class, link, detail, bar = (
-            self.cell_class(row),
-            self.link(row),
-            self.detail(row),
-            self.bar(row),
-        )
-        text = escape(self.cell_text(row))
+        css_class, tooltip = self.cell_class(row), self.cell_tooltip(row)
         return "".join(
             (
                 f"<{name}{scope}",
-                f' class="{escape(css_class)}">' if css_class else ">",
+                f' class="{escape(css_class)}"' if css_class else "",
+                f' title="{escape(tooltip)}">' if tooltip else ">",
+                self.draw(row) if self.draw else self._render_text(row),
+                f"</{name}>",
+            )
+        )
+
+    def _render_text(self, row: Row) -> str:
+        link, detail, bar = self.link(row), self.detail(row), self.bar(row)
+        text = escape(self.cell_text(row))
+        return "".join(
+            (
                 "" if bar is None else _BAR.format(bar),
                 f'<a href="{escape(link)}">{text}</a>' if link else text,
                 f'<span class="why">{escape(detail)}</span>' if detail else "",
-                f"</{name}>",
             )
         )
 
@@ -141,6 +161,9 @@ class DataTable:
         newest: show the last rows instead of the first ones, along a time axis.
         is_arrangeable: readers can sort and filter; not for one page of a longer list.
         arranged_from: all rows in the table's own order, if a reader arranged them.
+        is_exported: the page offers it as CSV and JSON.
+        look: CSS classes: of a list, or of a matrix of small cells.
+        groups: headings above those of the columns, each with the number of columns it spans.
     """
 
     name: str
@@ -153,6 +176,9 @@ class DataTable:
     newest: bool = False
     is_arrangeable: bool = True
     arranged_from: Sequence[Row] | None = None
+    is_exported: bool = True
+    look: str = "listing"
+    groups: Sequence[tuple[str, int]] = ()
 
     @property
     def count(self) -> int:
@@ -181,32 +207,34 @@ class DataTable:
         """Columns that are not hidden."""
         return tuple(column for column in self.columns if not column.hidden)
 
-    def render_row(
-        self, row: Row, beside: str = "", render_beside: Callable[[Row], str] | None = None
-    ) -> Markup:
+    @property
+    def text_columns(self) -> tuple[TableColumn, ...]:
+        """Columns that readers can sort and filter by."""
+        return tuple(column for column in self.shown_columns if not column.draw)
+
+    def render_row(self, row: Row) -> Markup:
         """Render the shown cells of a row as HTML.
 
         In Python, because a template takes twice the time for thousands of cells.
-
-        Args:
-            row: one of the rows.
-            beside: key of the column that has another cell beside it.
-            render_beside: renders that cell.
         """
-        cells = []
-        for place, column in enumerate(self.shown_columns):
-            cells.append(column.render_cell(row, is_heading=place == 0))
-            if render_beside and column.key == beside:
-                cells.append(render_beside(row))
+        cells = (
+            column.render_cell(row, is_heading=place == 0)
+            for place, column in enumerate(self.shown_columns)
+        )
         return Markup("\n".join(cells))  # noqa: S704
 
     def plain_rows(self) -> list[dict[str, Any]]:
         """Return rows for export: raw values by key."""
-        return [{column.key: row[column.key] for column in self.columns} for row in self.rows]
+        keys = self._exported_keys
+        return [{key: row[key] for key in keys} for row in self.rows]
 
     def to_csv(self) -> str:
         """Write the table as CSV, see :func:`format_csv`."""
-        return format_csv(self.plain_rows(), [column.key for column in self.columns])
+        return format_csv(self.plain_rows(), self._exported_keys)
+
+    @property
+    def _exported_keys(self) -> list[str]:
+        return [column.key for column in self.columns if not column.draw]
 
 
 def format_csv(rows: Sequence[Row], keys: Sequence[str]) -> str:

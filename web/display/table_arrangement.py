@@ -91,16 +91,16 @@ class TableArrangement:
         return "descending" if self.descending else "ascending"
 
     def _find_column(self, table: DataTable) -> TableColumn:
-        for column in table.shown_columns:
+        for column in table.text_columns:
             if column.key == self.key:
                 return column
-        known = ", ".join(column.key for column in table.shown_columns)
+        known = ", ".join(column.key for column in table.text_columns)
         raise ConfigError(f"{_SORT}{self.table} must be one of {known}, not {self.key[:40]!r}")
 
     def _matches(self, table: DataTable, row: Row) -> bool:
         if not self.words:
             return True
-        text = " ".join(column.cell_text(row) for column in table.shown_columns).casefold()
+        text = " ".join(column.cell_text(row) for column in table.text_columns).casefold()
         return all(word in text for word in self.words)
 
 

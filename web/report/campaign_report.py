@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ from treehammer.web.display.efficiency_explanation import (
 )
 from treehammer.web.figures.inline_svg import InlineFigure
 from treehammer.web.report.execution_cells import (
-    AVERAGED_METRICS,
+    MEAN_COLUMNS,
     ExecutionCell,
     summarize_executions,
 )
@@ -52,6 +52,20 @@ NODE_COLUMNS = (
     "container",
 )
 BUILD_COLUMNS = ("root_version", "root_commit", "root_provider", *BUILD_FACTS)
+FAILURE_COLUMNS: Mapping[str, str] = {
+    "failure_class": "class",
+    "failure_kind": "kind",
+    "failure_phase": "phase",
+    "failure_message": "message",
+    "site": "site",
+    "kind": "execution",
+}
+IMPLAUSIBLE_COLUMNS: Mapping[str, str] = {
+    "implausible_reasons": "rule",
+    "variant_label": "variant",
+    "site": "site",
+    "host": "host",
+}
 LISTED_COLUMNS = (
     "site",
     "host",
@@ -72,15 +86,14 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
     dict.fromkeys(
         (
             *SAMPLE_COLUMNS,
-            *AVERAGED_METRICS,
+            *(column.metric for column in MEAN_COLUMNS),
             *NODE_COLUMNS,
             *BUILD_COLUMNS,
             *LISTED_COLUMNS,
             *DIAGNOSIS_COLUMNS,
             "axis_root",
-            "failure_kind",
-            "failure_phase",
-            "failure_message",
+            *FAILURE_COLUMNS,
+            *IMPLAUSIBLE_COLUMNS,
             "calibration_before_s",
         )
     )
@@ -88,14 +101,6 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
 
 #: Individual measurements listed; the export holds all.
 MAX_LISTED = 500
-
-
-@dataclass(frozen=True)
-class CountedRow:
-    """Identical rows of a table and their number."""
-
-    count: int
-    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -115,10 +120,10 @@ class CampaignReport:
     explanations: tuple[EfficiencyExplanation, ...]
     efficiency_figure: InlineFigure | None
     time_figure: InlineFigure | None
-    builds: tuple[CountedRow, ...]
-    nodes: tuple[CountedRow, ...]
-    failures: tuple[CountedRow, ...]
-    implausible: tuple[CountedRow, ...]
+    builds: tuple[Row, ...]
+    nodes: tuple[Row, ...]
+    failures: tuple[Row, ...]
+    implausible: tuple[Row, ...]
     listed: tuple[Row, ...]
 
     @property
@@ -165,13 +170,8 @@ def build_report(campaign: CampaignRow, rows: Iterable[Row], *, made_us: int) ->
         time_figure=draw_time_figure(cells),
         builds=_count_rows(rows, ("axis_root", *BUILD_COLUMNS)),
         nodes=_count_nodes(rows),
-        failures=_count_rows(
-            failed,
-            ("failure_class", "failure_kind", "failure_phase", "failure_message", "site", "kind"),
-        ),
-        implausible=_count_rows(
-            implausible, ("implausible_reasons", "variant_label", "site", "host")
-        ),
+        failures=_count_rows(failed, FAILURE_COLUMNS),
+        implausible=_count_rows(implausible, IMPLAUSIBLE_COLUMNS),
         listed=tuple(rows[:MAX_LISTED]),
     )
 
@@ -206,26 +206,24 @@ def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:
     return tuple(sorted({row[name] for row in rows if row[name]}))
 
 
-def _count_rows(rows: Sequence[Row], names: Sequence[str]) -> tuple[CountedRow, ...]:
+def _count_rows(rows: Iterable[Row], names: Collection[str]) -> tuple[Row, ...]:
+    """Return the distinct values of some columns with the number of their executions."""
     counts = Counter(tuple(row[name] for name in names) for row in rows)
     ordered = sorted(counts.items(), key=lambda item: [str(value) for value in item[0]])
-    return tuple(CountedRow(count, values) for values, count in ordered)
+    return tuple(
+        {**dict(zip(names, values, strict=True)), "executions": count} for values, count in ordered
+    )
 
 
-def _count_nodes(rows: Sequence[Row]) -> tuple[CountedRow, ...]:
+def _count_nodes(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Return the nodes with the median time of their calibration loop, a measure of their speed."""
-    nodes = []
     names = ("site", *NODE_COLUMNS)
     times: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for row in rows:
         if row["calibration_before_s"] is not None:
             times[tuple(row[name] for name in names)].append(row["calibration_before_s"])
-    for group in _count_rows(rows, names):
-        calibration_s = times.get(group.values)
-        nodes.append(
-            CountedRow(
-                group.count,
-                (*group.values, statistics.median(calibration_s) if calibration_s else None),
-            )
-        )
-    return tuple(nodes)
+    medians = {node: statistics.median(calibration_s) for node, calibration_s in times.items()}
+    return tuple(
+        {**node, "calibration_s": medians.get(tuple(node[name] for name in names))}
+        for node in _count_rows(rows, names)
+    )

@@ -18,17 +18,33 @@ from treehammer.analysis.descriptive.group_summary import (
 )
 from treehammer.analysis.samples.sample import parse_variant
 
+
+@dataclass(frozen=True)
+class MeanColumn:
+    """A metric whose mean is shown.
+
+    Attributes:
+        metric: name in the catalogue.
+        title: heading with the unit.
+        scale: factor from the metric's unit to that of the heading.
+    """
+
+    metric: str
+    title: str
+    scale: float = 1.0
+
+
 #: Averaged metrics, over usable timed executions only.
-AVERAGED_METRICS = (
-    "eff_job",
-    "eff_payload",
-    "eff_loop",
-    "cpu_per_event_s",
-    "wall_per_event_s",
-    "loop_wall_s",
-    "bytes_read",
-    "read_calls",
-    "max_rss_bytes",
+MEAN_COLUMNS = (
+    MeanColumn("cpu_per_event_s", "CPU, ms/event", 1e3),
+    MeanColumn("wall_per_event_s", "wall, ms/event", 1e3),
+    MeanColumn("loop_wall_s", "loop, s"),
+    MeanColumn("eff_job", "eff_job"),
+    MeanColumn("eff_payload", "eff_payload"),
+    MeanColumn("eff_loop", "eff_loop"),
+    MeanColumn("bytes_read", "read, MB", 1e-6),
+    MeanColumn("read_calls", "read calls"),
+    MeanColumn("max_rss_bytes", "memory, MB", 1e-6),
 )
 
 
@@ -68,7 +84,7 @@ def summarize_executions(rows: Iterable[Row]) -> list[ExecutionCell]:
         place = f"{sites} · {row['door']}" if len(doors[sites]) > 1 else sites
         return place, *(lookup_value(row, axis) for axis in axes), _find_release(row)
 
-    return [_build_cell(one, axes) for one in group_executions(rows, key)]
+    return [_build_cell(group, axes) for group in group_executions(rows, key)]
 
 
 def _find_release(row: Row) -> str:
@@ -83,16 +99,16 @@ def _name_sites(row: Row) -> str:
     return site if storage in (None, site) else f"{storage} from {site}"
 
 
-def _build_cell(one: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:
-    variant = parse_variant(one.rows[0]["variant"])
+def _build_cell(group: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:
+    variant = parse_variant(group.rows[0]["variant"])
     named = tuple(axis for axis in axes if axis in dict(variant.values))
-    spreads = {name: one.mean_and_rms(name) for name in AVERAGED_METRICS}
+    spreads = {column.metric: group.mean_and_rms(column.metric) for column in MEAN_COLUMNS}
     return ExecutionCell(
-        place=str(one.key[0]),
-        variant=variant.label(named) if named else one.rows[0]["test_name"],
-        release=str(one.key[-1]),
-        executions=len(one.rows),
-        jobs=one.jobs,
-        hosts=one.hosts,
+        place=str(group.key[0]),
+        variant=variant.label(named) if named else group.rows[0]["test_name"],
+        release=str(group.key[-1]),
+        executions=len(group.rows),
+        jobs=group.jobs,
+        hosts=group.hosts,
         spreads={name: spread for name, spread in spreads.items() if spread},
     )

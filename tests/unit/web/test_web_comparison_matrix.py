@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 import pytest
 from measurement_factory import build_verdict, make_measurement
 from page_charts import list_marks, load_charts
+from page_tables import read_tables
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
@@ -80,15 +81,13 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service
 
 def read_matrix(page: str) -> dict[tuple[str, str], tuple[str, str]]:
     """Return class and text of each cell of the page's heat map by variant and site."""
-    table = page[page.index('class="matrix effects-by-site"') : page.index("</table>")]
-    head, *rows = table.split("<tr>")[1:]
-    sites = [re.sub("<.*?>", "", one) for one in re.findall(r'<th scope="col">(.*?)</th>', head)]
-    found: dict[tuple[str, str], tuple[str, str]] = {}
-    for row in rows:
-        label = re.sub("<.*?>", "", re.search("<th.*?</th>", row)[0])  # type: ignore[index]
-        cells = re.findall(r'<td class="(.*?)" title.*?>(?:<a.*?>|<span.*?>)(.*?)<span', row)
-        found |= {(label, site): cell for site, cell in zip(sites, cells, strict=True)}
-    return found
+    matrix = read_tables(page)["matrix"]
+    return {
+        (row["variant"].text, matrix.columns[column]): (cell.css_class, cell.text.split(" ")[0])
+        for row in matrix.cells
+        for column, cell in row.items()
+        if column != "variant"
+    }
 
 
 def test_page_begins_with_conclusion_and_doubt(compared: tuple[ServiceThread, str]) -> None:

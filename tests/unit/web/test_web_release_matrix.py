@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
 import pytest
 from measurement_factory import build_verdict
+from page_tables import read_tables
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
@@ -60,9 +60,15 @@ def service(tmp_path: Path) -> Iterator[ServiceThread]:
 def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None:
     page = unescape(service.load_page("/compare"))
     assert page.count('class="matrix releases"') == 1, "one pair of a test is no matrix"
-    table = page.split('class="matrix releases"')[1].split("</table>")[0]
-    assert re.findall(r'scope="(?:col|row)">(.*?)<', table) == ["6.38", "6.40", "6.36", "6.38"]
-    cells = re.findall(r'<td class="(.*?)" title="(.*?)"><a href="/compare/(\w+)">(.*?)</a>', table)
+    (matrix,) = (table for name, table in read_tables(page).items() if name != "comparisons")
+    assert [*matrix.columns.values()] == ["compared with", "6.38", "6.40"]
+    assert matrix.column("base") == ["6.36", "6.38"]
+    cells = [
+        (cell.css_class, cell.tooltip, cell.link.rpartition("/")[2], cell.text)
+        for row in matrix.cells
+        for cell in row.values()
+        if cell.link
+    ]
     assert cells == [
         ("better-2", "6.38 against 6.36: 2 faster, 1 same", "new", "−3.9 % in 2 of 3"),
         ("equal", "6.40 against 6.36: 1 same", "site", "same"),

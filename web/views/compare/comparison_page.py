@@ -29,13 +29,12 @@ from treehammer.tables import DataTable
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.views.changes.change_table import list_recent_changes
 from treehammer.web.views.compare import cell_charts, comparison_columns, effect_tables
-from treehammer.web.views.compare.effect_bars import find_axis_reach, render_effect
+from treehammer.web.views.compare.effect_bars import make_bar_column
 from treehammer.web.views.compare.effect_matrix import (
     MATRIX_LEGEND,
     EffectMatrix,
     matrix_of_counters,
     matrix_of_verdicts,
-    render_matrix_cells,
 )
 from treehammer.web.views.compare.verdict_filter import VerdictFilter, list_filter_choices
 from treehammer.web.views.shared.page_context import (
@@ -135,7 +134,9 @@ class _VerdictRows:
 def comparison_view(one: ShownComparison) -> PageView:
     """Collect the data of a comparison's page."""
     is_page = requested_format(one.request) == HTML
-    tables = _build_effect_tables(one)
+    description = comparison_columns.describe_comparison(one.rows[0], one.names)
+    delta = description["delta"] or DEFAULT_DELTA
+    tables = _build_effect_tables(one, delta)
     counts = instruction_changes.load_counted_work(one.store, one.rows)
     instructions = effect_tables.instruction_table(counts, one.titled)
     counters = _build_counter_table(one, is_page=is_page)
@@ -144,34 +145,31 @@ def comparison_view(one: ShownComparison) -> PageView:
         "tables": tables,
         "instructions": instructions,
         "counters": counters,
+        "selection": description,
+        "delta": delta,
         **_page_values(one),
         **(one.values or {}),
     }
-    title = comparison_columns.describe_comparison(one.rows[0], one.names)["compared"]
     all_tables = (*tables, counters, instructions, *pairs)
     charts = {f"cell-{number}": chart for number, chart in enumerate(values["cell_charts"], 1)}
-    return PageView("comparison.html.j2", title, values, all_tables, charts=charts)
+    return PageView(
+        "comparison.html.j2", description["compared"], values, all_tables, charts=charts
+    )
 
 
 def _page_values(one: ShownComparison) -> dict[str, Any]:
     """Collect what is shown beside the tables."""
     first = one.rows[0]
-    description = comparison_columns.describe_comparison(first, one.names)
-    reach, delta = find_axis_reach(one.rows), description["delta"] or DEFAULT_DELTA
+    matrix = _build_matrix(one)
     return {
         "conclusion": describe_conclusion(one.rows, one.names),
         "is_pooled": any(row.effect is not None for row in one.split.pooled),
-        "matrix": _build_matrix(one),
+        "matrix": matrix.make_table() if matrix else None,
         "matrix_legend": MATRIX_LEGEND,
-        "render_cells": render_matrix_cells,
         "choices": list_filter_choices(one.request, one.shown, one.rows, one.counters),
         "cell_charts": _draw_cell(one) if one.shown.is_one_cell else [],
         "counter_summary": counter_changes.summarize_counters(one.counters),
         "not_time": instruction_changes.NOT_TIME,
-        "render_effect": lambda row: render_effect(row, reach, delta),
-        "delta": delta,
-        "reach": reach,
-        "directions": verdict_text.name_directions(one.rows),
         "first": first,
         "notes": [
             *verdict_text.explain_not_pooled(one.split.pooled),
@@ -180,7 +178,6 @@ def _page_values(one: ShownComparison) -> dict[str, Any]:
         "attribution": summarize_attribution(one.rows, one.names),
         "largest": _describe_largest_regression(one.rows, one.names),
         "since": _list_regressions(one),
-        "selection": description,
         "campaign_names": one.names,
         "live": one.is_live,
         "command": "",
@@ -245,11 +242,12 @@ def _draw_cell(one: ShownComparison) -> list[LineChart]:
     return [chart for chart in charts if chart]
 
 
-def _build_effect_tables(one: ShownComparison) -> list[DataTable]:
+def _build_effect_tables(one: ShownComparison, delta: float) -> list[DataTable]:
     """Build the tables over sites, by site, and of series that lack a side."""
+    bars = make_bar_column(one.rows, delta)
     return [
-        effect_tables.pooled_table(one.request, one.split.pooled, one.titled),
-        effect_tables.site_table(one.request, one.split.by_site, one.titled),
+        effect_tables.pooled_table(one.request, one.split.pooled, one.titled, bars),
+        effect_tables.site_table(one.request, one.split.by_site, one.titled, bars),
         effect_tables.missing_table(one.request, one.split.missing, one.titled),
     ]
 

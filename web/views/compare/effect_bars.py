@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.tables import Row
+from treehammer.tables import Row, TableColumn
 
 #: Maximum reach of the drawn axis to either side, in ln.
 _MAX_AXIS_REACH = 2.5
@@ -79,6 +80,23 @@ def place_effect_bar(row: Row, reach: float) -> EffectBar | None:
         place(effect) if abs(effect) <= reach else None,
         low < -reach,
         high > reach,
+    )
+
+
+def make_bar_column(rows: Sequence[VerdictRow], delta: float) -> TableColumn:
+    """Make the column that draws effects on a common axis, whose ends are its heading.
+
+    Args:
+        rows: all rows of the comparison.
+        delta: effects within it are ignored, in ln.
+    """
+    reach = find_axis_reach(rows)
+    ends = " … ".join(verdict_text.format_effect(end) for end in (-reach, reach))
+    return TableColumn(
+        "bar",
+        f"{verdict_text.name_directions(rows)}\n{ends}",
+        tooltip="change and interval",
+        draw=lambda row: render_effect(row, reach, delta),
     )
 
 

@@ -43,25 +43,29 @@ def _find_unit(rows: Sequence[VerdictRow]) -> str:
     return "ms/event" if all(row.metric in verdict_text.METRIC_TITLES for row in rows) else ""
 
 
-def pooled_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
-    """Build the table over all sites: one row per variant and metric."""
+def pooled_table(
+    request: Request, rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn
+) -> DataTable:
+    """Build the table over all sites: one row per variant and metric, effects also as bars."""
     columns = (
         _VARIANT,
         _metric_column(rows),
-        *_effect_columns(),
+        *_effect_columns(bars),
         TableColumn("sites", "sites", lambda sites: str(len(sites)), is_number=True),
         *(_side_column(request, first, side, "by site", "by site") for side in "ab"),
     )
     return _effect_table("pooled", "Over all sites", columns, rows, "No effect over several sites.")
 
 
-def site_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
-    """Build the table by site: one row per variant, site and metric."""
+def site_table(
+    request: Request, rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn
+) -> DataTable:
+    """Build the table by site: one row per variant, site and metric, effects also as bars."""
     columns = (
         _VARIANT,
         _site_column(request),
         _metric_column(rows),
-        *_effect_columns(),
+        *_effect_columns(bars),
         *(_side_column(request, first, side, _find_unit(rows)) for side in "ab"),
     )
     return _effect_table(
@@ -162,10 +166,11 @@ def _flatten(row: VerdictRow) -> dict[str, Any]:
     }
 
 
-def _effect_columns() -> tuple[TableColumn, ...]:
+def _effect_columns(bars: TableColumn) -> tuple[TableColumn, ...]:
     return (
         TableColumn("change", "change", is_number=True, sort_key="effect"),
         TableColumn("interval", "interval", is_number=True, sort_key="low"),
+        bars,
         TableColumn(
             "shown_verdict",
             "verdict",

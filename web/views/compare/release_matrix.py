@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from starlette.requests import Request
@@ -18,33 +17,20 @@ from treehammer.sql.read.release_comparisons import (
     list_release_comparisons,
 )
 from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, TableColumn
+from treehammer.web.views.compare.effect_matrix import MatrixCell, draw_column
 from treehammer.web.views.shared.page_context import link_to
 
 #: Metric whose verdicts are shown.
 METRIC = HEADLINE_METRICS[0]
+_NOT_COMPARED = MatrixCell("", "absent", "", "not compared")
 
 
-@dataclass(frozen=True)
-class ReleaseCell:
-    """Result of one comparison: text, color and address of its page."""
+def load_release_matrices(store: Store, request: Request) -> list[DataTable]:
+    """Load the matrix of each test, in order of the tests' names; tests with a single pair have none.
 
-    text: str
-    css_class: str
-    address: str
-    description: str
-
-
-@dataclass(frozen=True)
-class ReleaseMatrix:
-    """Comparisons of one test: bases by row, other releases by column; None where none is stored."""
-
-    test: str
-    others: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[ReleaseCell | None]]]
-
-
-def load_release_matrices(store: Store, request: Request) -> list[ReleaseMatrix]:
-    """Load the matrix of each test, in order of the tests' names; tests with a single pair have none."""
+    Bases are rows, other releases columns; the cell of a pair that was not compared is empty.
+    """
     by_test: dict[str, list[ReleaseComparison]] = {}
     for one in list_release_comparisons(store, METRIC):
         by_test.setdefault(one.test, []).append(one)
@@ -55,22 +41,42 @@ def load_release_matrices(store: Store, request: Request) -> list[ReleaseMatrix]
     ]
 
 
-def _build_matrix(test: str, found: Iterable[ReleaseComparison], request: Request) -> ReleaseMatrix:
+def _build_matrix(
+    test: str, comparisons: Iterable[ReleaseComparison], request: Request
+) -> DataTable:
     cells = {
-        (one.a, one.b): _build_cell(
-            one, link_to(request, "comparison", comparison=one.comparison_id)
+        (comparison.a, comparison.b): _build_cell(
+            comparison, link_to(request, "comparison", comparison=comparison.comparison_id)
         )
-        for one in found
+        for comparison in comparisons
     }
     bases, others = (
         sorted({pair[side] for pair in cells}, key=natural_sort_key) for side in (0, 1)
     )
-    return ReleaseMatrix(
-        test, others, [(base, [cells.get((base, other)) for other in others]) for base in bases]
+    columns = (
+        TableColumn("base", "compared with"),
+        *(draw_column(f"root:{other}", other) for other in others),
+    )
+    rows = [
+        {
+            "base": base,
+            **{f"root:{other}": cells.get((base, other), _NOT_COMPARED) for other in others},
+        }
+        for base in bases
+    ]
+    name = test or "several tests"
+    return DataTable(
+        f"releases:{name}",
+        name,
+        columns,
+        rows,
+        is_arrangeable=False,
+        is_exported=False,
+        look="matrix releases",
     )
 
 
-def _build_cell(one: ReleaseComparison, address: str) -> ReleaseCell:
+def _build_cell(one: ReleaseComparison, address: str) -> MatrixCell:
     effects = _choose_scope(one.effects)
     counts = Counter(effect.verdict for effect in effects)
     parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
@@ -78,7 +84,7 @@ def _build_cell(one: ReleaseComparison, address: str) -> ReleaseCell:
     # Databases return rows in any order: equally frequent verdicts are in that of their definition.
     frequent = sorted(Verdict, key=lambda verdict: -counts[verdict])
     words = ", ".join(f"{counts[one]} {one}" for one in frequent if counts[one])
-    return ReleaseCell(
+    return MatrixCell(
         text, _find_class(counts), address, f"{one.b} against {one.a}: {words or 'no verdicts'}"
     )
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,6 +20,7 @@ from treehammer.analysis.status.storage_status import StorageDay, load_rule
 from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, ComparisonSummary
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
@@ -52,12 +52,14 @@ from treehammer.web.views.shared.site_day_matrix import (
     SiteRow,
     load_site_days,
     load_storage_days,
-    render_day_cells,
+    make_day_table,
+    make_good_column,
     select_days,
 )
 from treehammer.web.views.shared.site_states import (
     build_states_table,
     index_by_site,
+    make_state_column,
 )
 
 #: Default number of days in the matrix, and those to choose from.
@@ -94,6 +96,9 @@ def overview_view(store: Store, request: Request) -> PageView:
     verdicts = _verdict_table(store, request, latest)
     latest_tile = _tile_of_latest(request, verdicts, latest)
     storage_days = _storage_day_table(storages)
+    # Storages may have names of no site that ran jobs.
+    is_storage = storages or by == STORAGE_SITE
+    linked = {*overview_queries.list_sites(store)} if is_storage else None
     values = {
         "now": time.time_ns() // 1000,
         "tiles": build_tiles(lines, current, active, latest_tile),
@@ -104,16 +109,21 @@ def overview_view(store: Store, request: Request) -> PageView:
         "max_changes": changes_since.MAX_CHANGES,
         "verdicts": _fold_verdicts(verdicts, request),
         **_matrix_values(store, request, shown, by, lines),
-        "lines": sort_worst_first(lines, current),
+        "matrix": _make_matrix(
+            request, sort_worst_first(lines, current), shown, by, current, linked
+        ),
         "states": current,
         "central": [row for row in states if row.subject_kind == CENTRAL],
         "storage_days": storage_days,
-        "storage_lines": storages,
+        "storage_matrix": make_day_table(
+            "storages",
+            "Status of each storage by day, from load tests",
+            storages,
+            shown,
+            _make_explore_linker(request, "campaign_id"),
+            site_address=_make_site_linker(request, linked),
+        ),
         "storage_rule": load_rule().describe(),
-        "storage_cell_address": _make_explore_linker(request, "campaign_id"),
-        "linked_sites": {*overview_queries.list_sites(store)}
-        if storages or by == STORAGE_SITE
-        else None,
     }
     tables = (
         _site_day_table(() if is_page else lines),
@@ -136,9 +146,6 @@ def _matrix_values(
     newest = overview_queries.find_last_day(store)
     quiet = sorted({*overview_queries.list_sites(store, by)} - {line.site for line in lines})
     return {
-        "days": shown,
-        "day_names": {day: calendar_days.format_day(day) for day in shown},
-        "months": [(text, len(list(days))) for text, days in groupby(shown, "{:%B %Y}".format)],
         "last": shown[-1],
         "count": len(shown),
         "choices": CHOICES,
@@ -149,9 +156,37 @@ def _matrix_values(
         "quiet": _name_sites(quiet),
         "rule": describe_daily_rule(),
         "statuses": _SHOWN_STATES,
-        "render_cells": render_day_cells,
-        "cell_address": _make_cell_linker(request, shown, by),
     }
+
+
+def _make_matrix(
+    request: Request,
+    lines: Sequence[SiteRow[DayOutcomes]],
+    shown: Sequence[date],
+    by: str,
+    states: Mapping[str, StatusChangeRow],
+    linked: Collection[str] | None,
+) -> DataTable:
+    """Make the table of sites by day; the column of states only after an evaluation."""
+    return make_day_table(
+        "days",
+        "Status of each site by day",
+        lines,
+        shown,
+        _make_cell_linker(request, shown, by),
+        [*([make_state_column(states, request)] if states else []), make_good_column()],
+        _make_site_linker(request, linked),
+    )
+
+
+def _make_site_linker(request: Request, linked: Collection[str] | None) -> Callable[[str], str]:
+    """Link a site to its page, if it is one of those given; None links all that have a name."""
+
+    def link(site: str) -> str:
+        has_page = site and (linked is None or site in linked)
+        return link_to(request, "site", site=site) if has_page else ""
+
+    return link
 
 
 def _parse_site_kind(request: Request) -> str:

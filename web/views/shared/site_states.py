@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
 from starlette.requests import Request
 
 from treehammer.sql.core.watch_rows import StatusChangeRow
@@ -51,6 +52,23 @@ def build_states_table(states: Sequence[StatusChangeRow], request: Request) -> D
     rows = [describe_state(row) for row in states]
     empty = "No state has been evaluated yet."
     return DataTable("states", "States", columns, rows, empty_text=empty)
+
+
+def make_state_column(states: Mapping[str, StatusChangeRow], request: Request) -> TableColumn:
+    """Make the column of the current state of each site, linked to its evidence."""
+
+    def draw(row: Row) -> Markup:
+        state = states.get(row["site"])
+        badge = Markup('<span class="badge {}">{}</span>').format(
+            *((state.state.replace(" ", "-"), state.state) if state else ("unknown", "unknown"))
+        )
+        if state is None:
+            return badge
+        title = f"since {format_time(state.since_us)}, by {state.cause}: {state.reason}"
+        address = link_to(request, "state-change", change=state.id)
+        return Markup('<a href="{}" title="{}">{}</a>').format(address, title, badge)
+
+    return TableColumn("state", "state", css_class=lambda _: "state", draw=draw)
 
 
 def build_history_table(changes: Sequence[StatusChangeRow], request: Request) -> DataTable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -266,20 +266,33 @@ def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTabl
     return DataTable("outcomes", caption, columns, rows, empty_text=empty)
 
 
-def _build_work_matrix(works: Sequence[Workload]) -> Mapping[str, Any]:
+def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
     """Arrange all work by variant and release; cells name the doors by which it was read."""
     variants = label_variants((work.variant for work in works), hide_release=True)
-    doors: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    releases = sorted({work.root or "–" for work in works}, key=natural_sort_key)
+    keys = {release: f"root:{release}" for release in releases}
     for work in works:
-        row = (work.test, variants.label(work.variant), work.dataset)
-        found = doors.setdefault(row, {}).setdefault(work.root or "–", [])
-        if work.door not in found:
-            found.append(work.door)
-    return {
-        "rows": doors,
-        "releases": sorted({root for row in doors.values() for root in row}, key=natural_sort_key),
-        "note": variants.note,
-    }
+        label = variants.label(work.variant)
+        row = rows.setdefault(
+            (work.test, label, work.dataset),
+            {"variant": label, "test": work.test, "dataset": work.dataset}
+            | {key: [] for key in keys.values()},
+        )
+        doors = row[keys[work.root or "–"]]
+        if work.door not in doors:
+            doors.append(work.door)
+    columns = (
+        TableColumn("variant", "variant", is_long=True),
+        TableColumn("test", "test"),
+        TableColumn("dataset", "dataset"),
+        *(
+            TableColumn(key, release, lambda doors: ", ".join(doors) or "–")
+            for release, key in keys.items()
+        ),
+    )
+    caption = "Everything measured here: doors by variant and ROOT release"
+    return DataTable("work_matrix", caption, columns, [*rows.values()], note=variants.note)
 
 
 def _work_table(works: Sequence[Workload]) -> DataTable:
