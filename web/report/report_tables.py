@@ -58,14 +58,19 @@ def make_effect_tables(comparison: Comparison) -> list[DataTable]:
     query = comparison.query
     title = f"{query.axis} {query.b} against {query.a}"
     over_sites = comparison.over_sites
-    tables = [_make_effect_table("by_site", f"{title}, by site", comparison.of_series)]
-    if any(row.effect is not None for row in over_sites):
-        tables.insert(0, _make_effect_table("pooled", f"{title}, over all sites", over_sites))
-    return tables
+    name = f"{query.axis}={query.b}"
+    by_site = _make_effect_table(
+        f"by_site {name}", f"{title}, by site", comparison.of_series, by_site=True
+    )
+    if all(row.effect is None for row in over_sites):
+        return [by_site]
+    pooled = _make_effect_table(f"pooled {name}", f"{title}, over all sites", over_sites)
+    return [pooled, by_site]
 
 
-def _make_effect_table(name: str, caption: str, rows: Sequence[VerdictRow]) -> DataTable:
-    by_site = name == "by_site"
+def _make_effect_table(
+    name: str, caption: str, rows: Sequence[VerdictRow], *, by_site: bool = False
+) -> DataTable:
     columns = (
         TableColumn("label", "variant"),
         *([TableColumn("site", "site")] if by_site else []),
