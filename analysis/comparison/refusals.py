@@ -8,11 +8,11 @@ from typing import NamedTuple
 from treehammer.analysis.comparison.comparability import DataComparison
 from treehammer.analysis.comparison.series_effects import SeriesEffect
 from treehammer.analysis.statistics.verdict import (
-    MIN_CPU_S,
     MIN_HOSTS,
     MIN_JOBS,
     Verdict,
 )
+from treehammer.collectors.job_spec import MIN_CPU_S
 from treehammer.hctests.matrix.headline import DEFAULT_HEADLINE
 from treehammer.text_formatting import pluralize
 
@@ -96,8 +96,17 @@ def _find_reading_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
         remedy = "time the loop with the kit, or report loop_cpu_s"
         yield RefusalReason(Verdict.TOO_LITTLE, "the loop's CPU time was not measured", remedy)
     elif one.cpu_s < MIN_CPU_S:
-        why = f"{one.cpu_s:.2g} s of CPU per side in a job, at least {MIN_CPU_S:g} s needed"
-        yield RefusalReason(Verdict.TOO_LITTLE, why, "read more passes, rounds or events per job")
+        # Never rounded up to what is needed.
+        seconds = min(one.cpu_s, MIN_CPU_S - 0.01)
+        why = f"{seconds:.3g} s of CPU per side in a job, at least {MIN_CPU_S:g} s needed"
+        yield RefusalReason(Verdict.TOO_LITTLE, why, _choose_reading_remedy(one))
+
+
+def _choose_reading_remedy(one: SeriesEffect) -> str:
+    """Choose what makes a job read more: launches read on by themselves until the wall limit."""
+    if one.launches:
+        return "raise wall_limit_s, which ended the launches early, or add rounds"
+    return "read more passes, rounds or events per job"
 
 
 def _pluralize_hosts(count: int) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from treehammer.collectors.job_spec import total_cpu_s
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.matrix import identity
 from treehammer.hctests.matrix.definition import Scalar, Variant
@@ -101,7 +102,8 @@ class Sample:
     """One measurement as analysis sees it.
 
     Text that is not known is ``''``.  ``metrics`` holds the metrics of ``headline`` that were recorded,
-    ``loop_cpu_s`` sums the loop's CPU over all counted passes (None where it was not measured),
+    ``loop_cpu_s`` is the loop's CPU over all counted passes (see
+    :func:`~treehammer.collectors.job_spec.total_cpu_s`; None where it was not measured),
     ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
     ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
     alone.  ``side`` names the selection that it belongs to where two selections are compared.
@@ -205,7 +207,7 @@ def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict
 def _sum_pass_cpu(row: Mapping[str, Any]) -> float | None:
     """Return the CPU seconds of all counted passes; the record holds the median of one pass."""
     one_pass: float | None = row.get("loop_cpu_s")
-    return None if one_pass is None else one_pass * (row.get("passes_counted") or 1)
+    return None if one_pass is None else total_cpu_s(one_pass, row.get("passes_counted") or 1)
 
 
 def _is_possible_value(metric: str, value: float | None) -> bool:

@@ -20,10 +20,6 @@ SERIES_SCOPES = (HOST_SCOPE, SITE_SCOPE)
 THROUGH_BASE = "through the base"
 #: Error rate of a family of tests.
 ALPHA = 0.05
-#: CPU seconds that a job must collect on each side, over all rounds and passes.  Below, the steps
-#: of the clocks and the start of each loop weigh too much; the spread of A/A jobs with 1 s of CPU on
-#: a side is 1.7 % and falls to 0.6 % at 4 s.
-MIN_CPU_S = 2.0
 #: Jobs that a claim about one host needs.
 MIN_JOBS = 3
 #: Hosts that a claim about a site needs, and sites that a claim about sites in general needs.

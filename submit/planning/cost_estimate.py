@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from treehammer.collectors.job_spec import CHECKSUM, PAIRED, ExecutionSpec
+from treehammer.collectors.job_spec import CHECKSUM, MIN_CPU_S, PAIRED, ExecutionSpec
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.hctests.matrix.definition import Scalar, Variant
@@ -27,9 +27,7 @@ ROOT_STARTUP_S = 3.0
 UNZIP_BYTES_PER_S = 100e6
 #: Seconds that the worker adds to an execution for calibration, sampling and the record.
 WORKER_STARTUP_S = 0.5
-#: CPU seconds of one side of a launch, and those before it that are not counted; the worker's
-#: turn_conductor has them in nanoseconds.
-LAUNCH_CPU_S = 2.0
+#: CPU seconds of a launch that are not counted; the worker's turn_conductor has them in nanoseconds.
 CALIBRATION_CPU_S = 0.1
 
 MEASURED_BASIS, ASSUMED_BASIS, UNKNOWN_BASIS = "measured before", "assumed", "unknown"
@@ -63,7 +61,7 @@ def _expect_passes(manifest: Manifest, execution: ExecutionSpec) -> float:
         return execution.passes
     unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
     pass_s = max(1e-3, unzipped * _read_fraction(manifest, execution.variant) / UNZIP_BYTES_PER_S)
-    counted = 2 * math.ceil(LAUNCH_CPU_S / pass_s / 2)
+    counted = 2 * math.ceil(MIN_CPU_S / pass_s / 2)
     return counted + min(1.0, CALIBRATION_CPU_S / pass_s)
 
 

@@ -12,7 +12,6 @@ from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES, t
 from treehammer.analysis.statistics.control import ControlCheck
 from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,
-    MIN_CPU_S,
     MIN_HOSTS,
     MIN_SITES,
     ONE_SIDED_VERDICTS,
@@ -21,6 +20,7 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
     VerdictEvidence,
 )
+from treehammer.collectors.job_spec import MIN_CPU_S
 from treehammer.sql.core.rows import VerdictRow
 
 _PLAN = (
@@ -96,10 +96,11 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _exclusion_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
-    if any(row.verdict == Verdict.TOO_LITTLE for row, _ in series):
+    if short := [one for row, one in series if row.verdict == Verdict.TOO_LITTLE]:
+        remedies = "; ".join(dict.fromkeys(one.remedy for one in short))
         yield (
             f"Too little read: less than {MIN_CPU_S:g} s of CPU per side in a job is mostly clock "
-            "steps and start-up, and enters no verdict; read more passes, rounds or events."
+            f"steps and start-up, and enters no verdict; {remedies}."
         )
     if any(THROUGH_BASE in one.test for _, one in series):
         yield (

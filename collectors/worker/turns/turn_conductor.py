@@ -7,9 +7,10 @@ the first to reach an entry, and with it a fill of the TTreeCache.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Callable, Dict, Iterator, List, Mapping, Protocol, Sequence, Tuple
 
-from ...job_spec import BASE_SIDE, OTHER_SIDE
+from ...job_spec import BASE_SIDE, MIN_CPU_S, OTHER_SIDE, total_cpu_s
 
 #: CPU time of one turn of the base, in nanoseconds.
 TURN_CPU_NS = 5_000_000
@@ -17,8 +18,6 @@ TURN_CPU_NS = 5_000_000
 CALIBRATION_CPU_NS = 100_000_000
 #: Entries of the first turn of the calibration.
 FIRST_ENTRIES = 16
-#: CPU time that each side collects in one launch.
-LAUNCH_CPU_NS = 2_000_000_000
 #: Share of the wall limit after which no pass begins that would not end in time.
 MAX_WALL_SHARE = 0.8
 
@@ -69,9 +68,12 @@ class TurnRecord:
         default_factory=lambda: {BASE_SIDE: [], OTHER_SIDE: []}
     )
 
-    def cpu_ns(self, side: str) -> int:
-        """Sum the CPU time of a side."""
-        return sum(turn.cpu_ns for turn in self.turns[side])
+    def collected_cpu_s(self, side: str) -> float:
+        """Compute the CPU seconds of a side as its record will state them."""
+        times = [turn.cpu_ns for turn in self.turns[side]]
+        size = len(times) // self.passes  # every pass has the same turns
+        pass_times = [sum(times[start : start + size]) for start in range(0, len(times), size)]
+        return total_cpu_s(1e-9 * median(pass_times), self.passes)
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,8 @@ class TurnConductor:
         one_more = self.elapsed_share() * (record.passes + 1) / record.passes
         if one_more > MAX_WALL_SHARE:
             return True
-        collected = min(record.cpu_ns(side) for side in self.sides)
-        return record.passes % 2 == 0 and collected >= LAUNCH_CPU_NS
+        collected = min(record.collected_cpu_s(side) for side in self.sides)
+        return record.passes % 2 == 0 and collected >= MIN_CPU_S
 
     def _calibrate(self) -> int:
         """Read the first entries uncounted; return the number of entries of one turn."""

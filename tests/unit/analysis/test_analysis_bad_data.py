@@ -18,7 +18,6 @@ from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuer
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import (
-    MIN_CPU_S,
     MIN_HOSTS,
     MIN_JOBS,
     SERIES_SCOPES,
@@ -26,6 +25,7 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
     VerdictEvidence,
 )
+from treehammer.collectors.job_spec import MIN_CPU_S
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
 

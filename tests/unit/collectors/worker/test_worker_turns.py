@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from treehammer.collectors.job_spec import MIN_CPU_S, total_cpu_s
 from treehammer.collectors.worker.stop_signals import StopSignals
 from treehammer.collectors.worker.turns import core_pinning
 from treehammer.collectors.worker.turns.core_pinning import make_pinning, reserve_core
 from treehammer.collectors.worker.turns.forked_call import ForkedCall
 from treehammer.collectors.worker.turns.turn_conductor import (
-    LAUNCH_CPU_NS,
     TURN_CPU_NS,
     TurnConductor,
     TurnError,
@@ -48,6 +48,17 @@ class FakeSide:
         first, last = map(int, numbers)
         self.read.append((first, last))
         return (last - first) * self._ns, (last - first) * self._ns, 1, 0, 0, 0
+
+
+class SlowStart(FakeSide):
+    """A payload whose first pass takes twice as long."""
+
+    def ask(self, command: str) -> tuple[int, ...]:
+        answer = super().ask(command)
+        if command.startswith("run"):
+            factor = 1 if (self._name, "close") in self._log else 2
+            answer = (answer[0] * factor, *answer[1:])
+        return answer
 
 
 def conduct(
@@ -110,7 +121,18 @@ def test_both_sides_read_every_entry_once_in_each_pass(files: int) -> None:
 def test_passes_repeat_until_each_side_has_enough_cpu_time() -> None:
     record, _, _ = conduct()
     assert record.passes % 2 == 0
-    assert record.cpu_ns("A") >= LAUNCH_CPU_NS > record.cpu_ns("A") * (record.passes - 2) / 4
+    collected = record.collected_cpu_s("A")
+    assert collected >= MIN_CPU_S > collected * (record.passes - 2) / record.passes
+
+
+def test_launch_stops_at_the_cpu_time_that_a_verdict_demands() -> None:
+    """The sum of all passes may reach it before the median pass times their number does."""
+    sides = {name: SlowStart(name, [], 1000, 400_000) for name in "AB"}
+    record = TurnConductor(sides, "A", 1, lambda: None, lambda: 0.0).conduct()
+    assert record.passes == 6  # passes of 0.8, 0.4, 0.4 and 0.4 s take 2.0 s in all
+    recorded = total_cpu_s(0.4, record.passes)  # as the record states it: median pass and number
+    assert record.collected_cpu_s("A") == pytest.approx(recorded)
+    assert recorded >= MIN_CPU_S
 
 
 def test_no_pass_begins_that_would_exceed_the_wall_limit() -> None:
