@@ -326,7 +326,7 @@ class _RowBuilder:
             )
 
     def build_series_row(self, one: SeriesEffect, judged: Judgement) -> VerdictRow:
-        a_value, b_value = one.geometric_means
+        a_value, b_value = one.side_means
         plan = _plan_series(one, judged, self.question.delta)
         evidence = VerdictEvidence(
             why=one.why,

@@ -124,33 +124,32 @@ class SeriesEffect:
         return f"t over {unit}" if self.pairs else f"Welch t over {unit}, unpaired (weaker)"
 
     @property
-    def geometric_means(self) -> tuple[float | None, float | None]:
-        """Geometric means over jobs of both sides, in the metric's unit; B ÷ A is the effect.
+    def side_means(self) -> tuple[float | None, float | None]:
+        """Means over jobs of both sides as measured, in the metric's unit; None without jobs.
 
-        Each host counts once. For pairs, the means lie half an effect below and above the mean of
-        both sides' logarithms, since a ratio of medians is not the median of ratios over rounds.
+        Each job counts with the mean of its executions.  Their ratio need not be the effect.
         """
         if self.pairs:
-            common = {job: (math.log(job.a) + math.log(job.b)) / 2 for job in self.pairs}
-            middle = _mean_over_hosts(self.pairs, common.__getitem__)
-            half = _mean_over_hosts(self.pairs, lambda pair: pair.d) / 2
-            return math.exp(middle - half), math.exp(middle + half)
-        a, b = (
-            math.exp(_mean_over_hosts(side, lambda job: math.log(job.value))) if side else None
-            for side in (self.a, self.b)
-        )
+            return fmean(job.a for job in self.pairs), fmean(job.b for job in self.pairs)
+        a, b = (fmean(job.mean for job in side) if side else None for side in (self.a, self.b))
         return a, b
 
     @property
     def mean(self) -> float | None:
         """Mean effect in ln, also of a single job or without any spread; None without jobs.
 
-        A judged effect is the mean over hosts, of which each counts once.
+        It is the mean over hosts, of which each counts once.
         """
         if self.estimate:
             return self.estimate.mean
-        a, b = self.geometric_means
-        return math.log(b) - math.log(a) if a and b else None
+        if self.pairs:
+            return _mean_over_hosts(self.pairs, lambda pair: pair.d)
+        if not self.a or not self.b:
+            return None
+        a, b = (
+            _mean_over_hosts(side, lambda job: math.log(job.value)) for side in (self.a, self.b)
+        )
+        return b - a
 
     @property
     def cpu_s(self) -> float | None:

@@ -24,9 +24,9 @@ DIRTY_TREE = "dirty beside clean"
 class JobPair:
     """One job's paired effect: ``d`` is the median over its rounds of ln(B/A).
 
-    ``a`` and ``b`` are the medians of the metric itself over the same rounds, in its unit.  In paired
-    mode ``launches`` holds the recorded ln(B/A) of each launch, ``d`` is their mean, and ``b / a`` is
-    exp(d).  ``through_base`` says that each is the difference ln(B/base) - ln(A/base) of two
+    ``a`` and ``b`` are the means of the metric itself over the executions of the same rounds, in its
+    unit, as measured: ``b / a`` need not be exp(d).  In paired mode ``launches`` holds the recorded
+    ln(B/A) of each launch, and ``d`` is their mean.  ``through_base`` says that each is the difference ln(B/base) - ln(A/base) of two
     launches, because the job launched both values with a third one.  ``cpu_s`` is the CPU of the
     loops on the side with less, over all its rounds and passes; None where it was not measured.
     """
@@ -45,11 +45,12 @@ class JobPair:
 
 @dataclass(frozen=True)
 class JobValue:
-    """One job's value of the metric on one side, the median over its rounds, in its unit."""
+    """One job's metric on one side, in its unit: ``value`` is the median over its rounds, ``mean`` the mean."""
 
     job_id: str
     host: str
     value: float
+    mean: float
     cpu_s: float | None
 
 
@@ -68,15 +69,6 @@ class _Round(NamedTuple):
     def executions(self) -> tuple[Sample, ...]:
         """Executions of either side."""
         return (*self.a, *self.b)
-
-
-class _Effect(NamedTuple):
-    """Times of both sides, ln(B/A), and the launches of which it is the mean."""
-
-    a: float
-    b: float
-    d: float
-    launches: tuple[float, ...] = ()
 
 
 def drop_dirty(
@@ -178,6 +170,7 @@ def collect_job_values(
             job_id=job,
             host=_first_host(counted),
             value=median(sample.metrics[metric] for sample in counted),
+            mean=fmean(sample.metrics[metric] for sample in counted),
             cpu_s=_sum_loop_cpu(counted),
         )
         for job, counted in jobs.items()
@@ -215,42 +208,28 @@ def _select_usable(samples: Iterable[Sample], metric: str, left_out: Counter[str
 def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
     launches = [one for one in rounds if one.ratio is not None]
     counted = launches or rounds
-    effect = _average_launches(launches, metric) if launches else _take_medians(rounds, metric)
+    ratios = tuple(one.ratio for one in launches if one.ratio is not None)
     executions = [sample for one in counted for sample in one.executions]
     return JobPair(
         job_id=executions[0].job_id,
         campaign_id=min(sample.campaign_id for sample in executions),
         host=_first_host(executions),
         rounds=len(counted),
-        a=effect.a,
-        b=effect.b,
-        d=effect.d,
+        a=fmean(sample.metrics[metric] for one in counted for sample in one.a),
+        b=fmean(sample.metrics[metric] for one in counted for sample in one.b),
+        d=fmean(ratios) if ratios else _find_median_ratio(rounds, metric),
         cpu_s=_sum_smaller_cpu(counted),
-        launches=effect.launches,
+        launches=ratios,
     )
 
 
-def _average_launches(rounds: Sequence[_Round], metric: str) -> _Effect:
-    """Average the recorded ratios of paired mode; the times lie half the effect from their mean."""
-    ratios = tuple(one.ratio for one in rounds if one.ratio is not None)
-    d = fmean(ratios)
-    a, b = _round_medians(rounds, metric)
-    center = fmean(math.log(value) for value in (*a, *b))
-    return _Effect(math.exp(center - d / 2), math.exp(center + d / 2), d, ratios)
-
-
-def _take_medians(rounds: Sequence[_Round], metric: str) -> _Effect:
-    """Take medians over the rounds of sequential executions."""
-    a, b = _round_medians(rounds, metric)
-    d = median(math.log(y) - math.log(x) for x, y in zip(a, b, strict=True))
-    return _Effect(median(a), median(b), d)
-
-
-def _round_medians(rounds: Sequence[_Round], metric: str) -> tuple[list[float], list[float]]:
-    """Compute the median of each round on both sides."""
-    a = [median(sample.metrics[metric] for sample in one.a) for one in rounds]
-    b = [median(sample.metrics[metric] for sample in one.b) for one in rounds]
-    return a, b
+def _find_median_ratio(rounds: Sequence[_Round], metric: str) -> float:
+    """Find the median over rounds of ln(B/A) of sequential executions, each side's median of a round."""
+    return median(
+        math.log(median(sample.metrics[metric] for sample in one.b))
+        - math.log(median(sample.metrics[metric] for sample in one.a))
+        for one in rounds
+    )
 
 
 def _sum_smaller_cpu(rounds: Sequence[_Round]) -> float | None:

@@ -83,8 +83,8 @@ class VerdictEvidence:
         remedy: the suggested action.
         test: the statistical test, '' where none was made.
         unpaired: whether separate jobs were compared, for want of jobs that hold both sides.
-        a_value, b_value: the metric on either side, in its unit: geometric means over jobs, whose
-            ratio is the effect.
+        a_value, b_value: the metric on either side as measured, in its unit: means over jobs, each
+            with the mean of its executions. Their ratio need not be the effect.
         jobs_a, jobs_b: jobs on either side (equal for pairs).
         p, p_adjusted: of 'no effect', alone and within the family.
         level: error rate of the row's interval, the one at which its claim was judged; 0.05 where
@@ -119,7 +119,7 @@ class VerdictEvidence:
             comparison; kept with its first row.
 
     ``campaigns`` is None in what was recorded before these last ones were: then the selection is
-    not known, and ``a_value`` and ``b_value`` are medians over jobs.
+    not known.
     """
 
     why: str = ""

@@ -183,7 +183,7 @@ class AuditRow(StoredRow):
 class PairRow(StoredRow):
     """One job's paired effect: ``log_ratio`` is the median over its rounds of ln(B/A) of ``metric``.
 
-    ``a_value`` and ``b_value`` are the medians over rounds of the metric itself, in its unit.
+    ``a_value`` and ``b_value`` are the means of the job's executions on either side, in the metric's unit.
     ``comparison_id`` names the comparison that wrote the row; ``comparison_key`` is the fingerprint
     without the compared axis, ``label`` its display name.
     """

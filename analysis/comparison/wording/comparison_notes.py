@@ -61,7 +61,7 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     ):
         notes.append(f"Left out of the comparison: {left_out}.")
     if any(row.jobs for row, _ in series):
-        notes += _reading_notes(*series[0])
+        notes += _reading_notes(series)
     return [*notes, *control_notes(stored_controls(rows))]
 
 
@@ -153,15 +153,23 @@ def _remedy_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
         yield f"{said[0].upper()}{said[1:]}: {remedy}."
 
 
-def _reading_notes(row: VerdictRow, first: VerdictEvidence) -> Iterator[str]:
+def _reading_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
     """Explain how to read effects, intervals and times."""
+    row, first = rows[0]
     yield (
         "Effects are means of ln(B/A), shown in per cent; within "
         f"{verdict_text.format_delta(first.delta)} they count as none. Each kind of claim is "
         "wrong in at most 5 % of comparisons; a row's interval is the one at which its claim was "
         "judged, 95 % alone where none was."
     )
-    yield _describe_times(row, first)
+    names = " or ".join(dict.fromkeys(row.metric for row, _ in rows))
+    values = "Times" if row.metric in METRIC_TITLES else "Values"
+    yield (
+        f"{values} of either side are as measured: the mean over jobs of each job's mean of the "
+        f"exported {names}. The change is the mean of ln(B/A) "
+        f"{'of these jobs' if first.unpaired else 'in pairs within jobs'}, each host counting once, "
+        "and need not equal the ratio of the sides."
+    )
 
 
 def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
@@ -207,17 +215,6 @@ def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
             "Servers changed within series, so effects mix their versions; choose one with --where "
             "'server_version=…', or compare the versions with --axis server_version."
         )
-
-
-def _describe_times(first: VerdictRow, one: VerdictEvidence) -> str:
-    """Describe the times of both sides."""
-    if one.campaigns is None:
-        return (
-            "Times of either side are medians over its jobs, as was recorded then: their ratio need "
-            "not be the effect, which is a mean of ratios within jobs."
-        )
-    values = "Times" if first.metric in METRIC_TITLES else "Values"
-    return f"{values} of either side are geometric means over jobs; their ratio is the effect."
 
 
 def _data_note(found: Mapping[str, str]) -> str:

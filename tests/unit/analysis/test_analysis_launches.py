@@ -36,8 +36,7 @@ def test_effect_is_mean_of_recorded_ratios() -> None:
     (pair,), left_out = pair_jobs(a, b, CPU)
     assert pair.d == pytest.approx(0.025)
     assert pair.rounds == 2
-    assert pair.b / pair.a == pytest.approx(math.exp(0.025))
-    assert math.sqrt(pair.a * pair.b) == pytest.approx(math.sqrt(1.5))
+    assert (pair.a, pair.b) == (1.0, 1.5)  # as measured, whatever the effect
     assert not left_out
 
 
