@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -247,16 +246,43 @@ def _count_outcomes(
 
 
 @dataclass(frozen=True)
+class VerdictCount:
+    """Number of equal verdicts on one metric of one variant within a scope.
+
+    ``largest`` is the effect among them that is largest without its sign; None without any.
+    """
+
+    metric: str
+    label: str
+    scope: str
+    verdict: str
+    count: int
+    largest: float | None
+
+
+@dataclass(frozen=True)
 class ComparisonSummary:
     """A stored comparison in short.
 
     Attributes:
         first_verdict: its first line, with the compared values and the time.
-        verdict_counts: metric -> scope -> verdict -> how many lines, the most frequent verdict first.
+        counts: of all its verdicts, in order of their first lines.
     """
 
     first_verdict: VerdictRow
-    verdict_counts: Mapping[str, Mapping[str, Mapping[str, int]]]
+    counts: Sequence[VerdictCount]
+
+    @property
+    def verdict_counts(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Metric -> scope -> verdict -> how many lines, the most frequent verdict first."""
+        totals: dict[str, dict[str, Counter[str]]] = {}
+        for one in self.counts:
+            scopes = totals.setdefault(one.metric, {})
+            scopes.setdefault(one.scope, Counter())[one.verdict] += one.count
+        return {
+            metric: {scope: dict(counted.most_common()) for scope, counted in scopes.items()}
+            for metric, scopes in totals.items()
+        }
 
 
 def list_latest_comparisons(
@@ -274,7 +300,14 @@ def list_latest_comparisons(
         rows = fetch_rows(
             connection, VerdictRow, query.offset(first).limit(min(count, MAX_COMPARISONS))
         )
-        counts = _remember_results(connection, rows, "counts", _count_verdicts)
+        return summarize_comparisons(connection, rows)
+
+
+def summarize_comparisons(
+    connection: Connection, rows: Sequence[VerdictRow]
+) -> list[ComparisonSummary]:
+    """Summarize comparisons, of which each row is the first."""
+    counts = _remember_results(connection, rows, "counts", _count_verdicts)
     return [ComparisonSummary(row, counts[row.comparison_id]) for row in rows]
 
 
@@ -313,20 +346,23 @@ def _remember_results(
     return found
 
 
-def _count_verdicts(
-    connection: Connection, ids: Sequence[str]
-) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
-    """Count verdicts: comparison -> metric, in order -> scope -> verdict, most frequent first."""
-    by = (verdict.c.comparison_id, verdict.c.metric, verdict.c.scope, verdict.c.verdict)
-    counts = sa.select(*by, sa.func.count(), sa.func.min(verdict.c.line))
-    rows = connection.execute(counts.where(by[0].in_(ids)).group_by(*by)).all()
-    found: dict[str, dict[str, dict[str, dict[str, int]]]] = {id_: {} for id_ in ids}
-    for id_, metric, *_ in sorted(rows, key=lambda row: int(row[5])):
-        found[id_].setdefault(metric, {})
-    for id_, metric, scope, judged, number, _ in sorted(
-        rows, key=lambda row: (-int(row[4]), int(row[5]))
-    ):
-        found[id_][metric].setdefault(scope, {})[judged] = int(number)
+def _count_verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, list[VerdictCount]]:
+    """Count the verdicts of each comparison by metric, variant, scope and verdict, in order."""
+    table = verdict.c
+    by = (table.comparison_id, table.metric, table.label, table.scope, table.verdict)
+    counts = sa.select(
+        *by,
+        sa.func.count(),
+        sa.func.min(table.effect),
+        sa.func.max(table.effect),
+        sa.func.min(table.line).label("first_line"),
+    )
+    query = counts.where(table.comparison_id.in_(ids)).group_by(*by)
+    found: dict[str, list[VerdictCount]] = {id_: [] for id_ in ids}
+    for row in sorted(connection.execute(query), key=lambda row: int(row.first_line)):
+        id_, metric, label, scope, judged, number, *ends, _ = row
+        largest = max((float(end) for end in ends if end is not None), key=abs, default=None)
+        found[id_].append(VerdictCount(metric, label or "", scope, judged, int(number), largest))
     return found
 
 
@@ -338,37 +374,43 @@ def count_comparisons(store: ResultsReader) -> int:
 
 
 def find_largest_effects(
-    store: ResultsReader, comparisons: Sequence[ComparisonSummary], verdicts: Collection[str]
+    store: ResultsReader, groups: Mapping[str, Collection[VerdictCount]]
 ) -> dict[tuple[str, str], VerdictRow]:
-    """Find the line with the largest effect of each comparison and metric, of those with a verdict."""
-    rows = [one.first_verdict for one in comparisons]
-    name = f"largest {sorted(verdicts)}"
-    with store.connection() as connection:
-        found = _remember_results(
-            connection, rows, name, partial(_find_largest_effects, verdicts=verdicts)
-        )
-    return {(id_, row.metric): row for id_, of_metrics in found.items() for row in of_metrics}
+    """Find the line with the largest effect of each comparison and metric.
 
-
-def _find_largest_effects(
-    connection: Connection, ids: Sequence[str], verdicts: Collection[str]
-) -> dict[str, list[VerdictRow]]:
+    Args:
+        store: the database.
+        groups: comparison -> the verdicts among which to search.
+    """
+    largest: dict[tuple[str, str], VerdictCount] = {}
+    for id_, counts in groups.items():
+        for one in counts:
+            best = largest.get((id_, one.metric))
+            if one.largest is not None and (
+                best is None or abs(one.largest) > abs(best.largest or 0)
+            ):
+                largest[id_, one.metric] = one
     table = verdict.c
-    query = sa.select(table.comparison_id, table.metric, table.line, table.effect).where(
-        table.comparison_id.in_(ids),
-        table.verdict.in_(verdicts),
-        table.effect.is_not(None),
-    )
-    best: dict[tuple[str, str], tuple[float, int]] = {}
-    for id_, metric, line, effect in connection.execute(query):
-        rank = -abs(effect), line
-        best[id_, metric] = min(best.get((id_, metric), rank), rank)
     lines = [
-        sa.and_(table.comparison_id == id_, table.line == line)
-        for (id_, _), (_, line) in best.items()
+        sa.and_(
+            table.comparison_id == id_,
+            table.metric == metric,
+            text_equals(table.label, one.label),
+            table.scope == one.scope,
+            table.verdict == one.verdict,
+        )
+        for (id_, metric), one in largest.items()
     ]
-    rows = fetch_rows(connection, VerdictRow, sa.select(verdict).where(sa.or_(sa.false(), *lines)))
-    return {id_: [row for row in rows if row.comparison_id == id_] for id_ in ids}
+    query = sa.select(verdict).where(sa.or_(sa.false(), *lines)).order_by(table.line)
+    found: dict[tuple[str, str], VerdictRow] = {}
+    with store.connection() as connection:
+        for row in fetch_rows(connection, VerdictRow, query):
+            key = row.comparison_id, row.metric
+            if row.effect is not None and (
+                key not in found or abs(row.effect) > abs(found[key].effect or 0)
+            ):
+                found[key] = row
+    return found
 
 
 @dataclass(frozen=True)

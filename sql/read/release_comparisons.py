@@ -18,8 +18,10 @@ MAX_SEARCHED = 500
 
 @dataclass(frozen=True)
 class ReleaseEffect:
-    """Verdict on CPU time per event of one variant; ``scope`` as in :class:`.rows.VerdictRow`."""
+    """Verdict on one metric of one variant; ``scope`` as in :class:`.rows.VerdictRow`."""
 
+    metric: str
+    label: str
     scope: str
     verdict: str
     effect: float | None
@@ -63,11 +65,12 @@ def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseC
         for id_, a, b, evidence in connection.execute(first):
             newest.setdefault((_find_test(evidence), a, b), id_)
         effects: dict[str, list[ReleaseEffect]] = defaultdict(list)
-        query = sa.select(table.comparison_id, table.scope, table.verdict, table.effect).where(
+        columns = (table.label, table.scope, table.verdict, table.effect)
+        query = sa.select(table.comparison_id, *columns).where(
             table.comparison_id.in_(newest.values()), table.metric == metric
         )
-        for id_, *values in connection.execute(query):
-            effects[id_].append(ReleaseEffect(*values))
+        for id_, label, *values in connection.execute(query):
+            effects[id_].append(ReleaseEffect(metric, label or "", *values))
     return [ReleaseComparison(id_, *key, effects[id_]) for key, id_ in newest.items()]
 
 

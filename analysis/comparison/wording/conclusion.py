@@ -9,6 +9,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from treehammer.analysis.comparison.control_evidence import stored_controls
+from treehammer.analysis.comparison.headline import select_headline
 from treehammer.analysis.comparison.wording.verdict_text import (
     METRIC_TITLES,
     describe_place,
@@ -94,15 +95,14 @@ def describe_conclusion(
 ) -> str:
     """Describe the result of a comparison in plain sentences.
 
-    Effects over sites replace those of single sites.  Wall time is mentioned only where its claim
+    It is made of the comparison's headline: verdicts over sites replace those of single sites.  Wall time is mentioned only where its claim
     differs from that on CPU time.
 
     Args:
         rows: all verdicts of one comparison; '' without any.
         names: of campaigns, by identity.
     """
-    pooled = any(not row.site and row.effect is not None for row in rows)
-    results = [*_describe_results([row for row in rows if bool(row.site) is not pooled], names)]
+    results = [*_describe_results(select_headline(rows), names)]
     controls = stored_controls(rows)
     checks = [*_describe_controls(controls, rows[0].axis if rows else "")]
     doubtful = any(check.is_off for check in controls)
@@ -268,7 +268,8 @@ def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
     label = _FRACTION.sub(_describe_fraction, row.label.replace(" ", ", "))
     words = [f"for {label}"] if len({one.label for one in rows}) > 1 else []
     if len({one.site for one in rows}) > 1:
-        words.append(f"at {row.site}")
+        place = f"at {row.site}" if row.site else describe_place(row)
+        words += [place] if row.site or row.effect is not None else []
     return " ".join(words)
 
 

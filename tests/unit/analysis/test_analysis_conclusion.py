@@ -11,6 +11,7 @@ from simulated_campaign import SimulatedCampaign
 from treehammer.analysis.cli.compare_command import print_conclusions
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.control_evidence import attach_controls
+from treehammer.analysis.comparison.headline import select_headline
 from treehammer.analysis.comparison.wording.comparison_notes import comparison_notes
 from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
 from treehammer.analysis.statistics.control import ControlCheck
@@ -229,6 +230,41 @@ def test_variant_without_effect_over_sites_is_not_hidden() -> None:
     assert describe_conclusion(rows) == (
         f"On average at these 2 sites, ROOT {B} needs 3.1 % (2.2 to 4.0 %) more CPU time per event "
         f"than {A} for all branches; there are not enough data for 2 % of the branches."
+    )
+
+
+def make_mixed_rows() -> list[VerdictRow]:
+    """One variant is judged over sites, another at one of its sites alone, and a third nowhere."""
+    evidence = VerdictEvidence(delta=0.02, sites=("A", "B")).to_json()
+    over_sites: dict[str, Any] = {"scope": "sites", "site": "", "hosts": 8}
+    return [
+        make_row(Verdict.SAME, (0.1, -0.4, 0.6), "branches=2%", site="A"),
+        make_row(Verdict.TOO_LITTLE, None, "branches=2%", site="B"),
+        make_row(Verdict.NOT_ENOUGH, None, "branches=2%", **over_sites),
+        make_row(Verdict.SLOWER, MORE, site="A"),
+        make_row(Verdict.UNDECIDED, UNCLEAR, site="B"),
+        make_row(Verdict.SLOWER, MORE, **over_sites, evidence=evidence),
+        make_row(Verdict.ONLY_IN_A, None, "branches=5%", site="A"),
+        make_row(Verdict.NOT_ENOUGH, None, "branches=5%", **over_sites),
+    ]
+
+
+def test_headline_is_of_the_widest_scope_with_a_verdict() -> None:
+    headline = select_headline(make_mixed_rows())
+    assert [(row.label, row.scope, row.verdict) for row in headline] == [
+        ("branches=2%", "host", "same"),
+        ("branches=2%", "host", "too little read"),
+        ("branches=100%", "sites", "slower"),
+        ("branches=5%", "sites", "not enough data"),
+    ]
+
+
+def test_conclusion_names_the_scope_of_each_part() -> None:
+    assert describe_conclusion(make_mixed_rows()) == (
+        f"ROOT {B} needs 3.1 % (2.2 to 4.0 %) more CPU time per event than {A} for all branches on "
+        "average at these 2 sites; there is no difference beyond 2 % for 2 % of the branches at A; "
+        "there are not enough data for 5 % of the branches; too little was read for 2 % of the "
+        "branches at B."
     )
 
 

@@ -8,6 +8,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from measurement_factory import (
     build_verdict,
     make_campaign_row,
@@ -15,8 +16,10 @@ from measurement_factory import (
     make_measurement,
 )
 from page_tables import read_tables
+from release_campaigns import add_campaign
 from service_thread import run_service
 
+from treehammer.cli import cli
 from treehammer.sql.write.store import Store
 
 TODAY = datetime.now(UTC).date()
@@ -62,7 +65,7 @@ def test_tiles_count_latest_days_and_lead_to_evidence(tmp_path: Path) -> None:
         ("/compare/c", "critical", "1 of 3"),
         ("#running", "", "0"),
     ]
-    assert tiles[2][3].startswith("variants slower: ROOT 6.40.00 against 6.38.00")
+    assert tiles[2][3].startswith("variants slower over sites: ROOT 6.40.00 against 6.38.00")
 
 
 def test_tile_of_running_campaigns_shows_progress(tmp_path: Path) -> None:
@@ -95,3 +98,27 @@ def test_empty_service_shows_no_tiles_of_sites(tmp_path: Path) -> None:
         tiles = service.load_page("/").split('<ul class="tiles">')[1].split("</ul>")[0]
     assert "sites" not in tiles
     assert "campaigns running" in tiles
+
+
+def test_every_summary_states_the_verdict_of_the_widest_scope(tmp_path: Path) -> None:
+    """On one host the conclusion is its verdict; that no second site was measured hides nothing."""
+    url = f"sqlite:///{tmp_path / 'results.db'}"
+    with Store.open(url) as store:
+        campaign = add_campaign(store, "one host", 0.0, hosts=1)
+    command = ["--database", url, "compare", "6.38.00", "6.40.00", "--campaign", campaign]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    assert "On this host, there is no difference beyond 2 %" in done.output
+    with run_service(tmp_path, reading_open=True) as service:
+        overview, listed = (unescape(service.load_page(path)) for path in ("/", "/compare"))
+        answer = service.client.get("/api/v1/overview").json()
+        compared = answer["tables"]["verdicts"][0]["comparison_id"]
+        page = unescape(service.load_page(f"/compare/{compared}"))
+    assert "<strong>0 of 1</strong> variants slower by host: ROOT 6.40.00" in overview
+    assert overview.count("CPU and wall: 1 same by host") == 2  # the table, and what changed
+    assert "CPU and wall: 1 same by host" in listed
+    assert "not enough data" not in overview + listed
+    assert "On this host, there is no difference beyond 2 %" in page
+    row = answer["tables"]["verdicts"][0]
+    assert row["headline"] == "CPU: 1 same by host"
+    assert (row["over_sites"], row["by_site"]) == ({"not enough data": 1}, {"same": 1})

@@ -70,11 +70,11 @@ def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None
         if cell.link
     ]
     assert cells == [
-        ("better-2", "6.38 against 6.36: 2 faster, 1 same", "new", "−3.9 % in 2 of 3"),
-        ("equal", "6.40 against 6.36: 1 same", "site", "same"),
+        ("better-2", "6.38 against 6.36: 2 faster, 1 same over sites", "new", "−3.9 % in 2 of 3"),
+        ("equal", "6.40 against 6.36: 1 same by site", "site", "same"),
         (
             "worse-2",
-            "6.40 against 6.38: 1 faster, 1 slower, 1 undecided",
+            "6.40 against 6.38: 1 faster, 1 slower, 1 undecided over sites",
             "both",
             "−9.5 % in 1 of 3, +5.1 % in 1 of 3",
         ),

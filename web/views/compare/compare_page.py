@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison.wording import verdict_text
+from treehammer.analysis.comparison.headline import count_headline, describe_headline
 from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.text_formatting import format_counts
+from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.responses import AsciiJSONResponse
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.compare import compare_query, comparison_columns
@@ -150,16 +149,8 @@ def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -
     columns = (
         *comparison_columns.comparison_columns(request),
         TableColumn("judged_us", "judged", format_time),
-        TableColumn(
-            "over_sites",
-            "over all sites",
-            format_row=_write_scope_counts(over_sites=True),
-            is_long=True,
-        ),
-        TableColumn(
-            "by_site", "by site", format_row=_write_scope_counts(over_sites=False), is_long=True
-        ),
-        TableColumn("verdicts", hidden=True),
+        TableColumn("headline", "variants", is_long=True),
+        *(TableColumn(name, hidden=True) for name in ("over_sites", "by_site", "verdicts")),
     )
     table = DataTable(
         "comparisons",
@@ -189,30 +180,9 @@ def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> 
     return {
         **comparison_columns.describe_comparison(comparison.first_verdict, names),
         **{name: dict(verdicts.most_common()) for name, verdicts in counts.items()},
+        "headline": describe_headline(count_headline(comparison.counts)),
         "verdicts": comparison.verdict_counts,
     }
-
-
-def _write_scope_counts(*, over_sites: bool) -> Callable[[Row], str]:
-    def write(row: Row) -> str:
-        return _format_metric_counts(
-            {
-                metric: comparison_columns.split_by_scope(scopes)[over_sites]
-                for metric, scopes in row["verdicts"].items()
-            }
-        )
-
-    return write
-
-
-def _format_metric_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
-    """Write counts of verdicts per metric; CPU and wall time come from the same jobs."""
-    texts = (
-        f"{verdict_text.title_metric(metric)}: {format_counts(verdict_counts)}"
-        for metric, verdict_counts in counts.items()
-        if verdict_counts
-    )
-    return "; ".join(texts) or "–"
 
 
 def _form_values(store: Store, query: CompareQuery) -> dict[str, Any]:

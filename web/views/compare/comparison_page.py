@@ -13,6 +13,7 @@ from starlette.requests import Request
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.comparison import counter_changes, instruction_changes
 from treehammer.analysis.comparison.counter_changes import CounterChange
+from treehammer.analysis.comparison.headline import select_headline
 from treehammer.analysis.comparison.wording import comparison_notes, verdict_text
 from treehammer.analysis.comparison.wording.attribution import summarize_attribution
 from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
@@ -186,11 +187,11 @@ def _page_values(one: ShownComparison) -> dict[str, Any]:
 
 
 def _describe_largest_regression(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
-    """Describe the largest certain regression over all sites with its interval; '' for none."""
+    """Describe the headline's largest certain regression with its interval; '' for none."""
     slower = [
         row
-        for row in rows
-        if row.scope == SITES_SCOPE and row.verdict == Verdict.SLOWER and row.effect is not None
+        for row in select_headline(rows)
+        if row.verdict == Verdict.SLOWER and row.effect is not None
     ]
     if not slower:
         return ""

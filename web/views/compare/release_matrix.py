@@ -8,9 +8,10 @@ from statistics import median
 
 from starlette.requests import Request
 
+from treehammer.analysis.comparison.headline import SCOPE_WORDS, select_headline
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, natural_sort_key
-from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, SITES_SCOPE, Verdict
+from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, Verdict
 from treehammer.sql.read.release_comparisons import (
     ReleaseComparison,
     ReleaseEffect,
@@ -77,22 +78,19 @@ def _build_matrix(
 
 
 def _build_cell(one: ReleaseComparison, address: str) -> MatrixCell:
-    effects = _choose_scope(one.effects)
+    effects = select_headline(one.effects)
     counts = Counter(effect.verdict for effect in effects)
     parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
     text = ", ".join(parts) or _describe_uncertain(counts)
     # Databases return rows in any order: equally frequent verdicts are in that of their definition.
     frequent = sorted(Verdict, key=lambda verdict: -counts[verdict])
     words = ", ".join(f"{counts[one]} {one}" for one in frequent if counts[one])
+    words += "".join(
+        f" {text}" for scope, text in SCOPE_WORDS.items() if scope in {e.scope for e in effects}
+    )
     return MatrixCell(
         text, _find_class(counts), address, f"{one.b} against {one.a}: {words or 'no verdicts'}"
     )
-
-
-def _choose_scope(effects: Sequence[ReleaseEffect]) -> Sequence[ReleaseEffect]:
-    """Choose the verdicts over sites, else those of single sites."""
-    pooled = [one for one in effects if one.scope == SITES_SCOPE and one.effect is not None]
-    return pooled or [one for one in effects if one.scope != SITES_SCOPE]
 
 
 def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:
@@ -104,7 +102,8 @@ def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:
 
 
 def _describe_uncertain(counts: Mapping[str, int]) -> str:
-    return Verdict.SAME.value if set(counts) == {Verdict.SAME.value} else Verdict.UNDECIDED.value
+    """Name the only verdict, or that there are several without a certain one."""
+    return next(iter(counts)) if len(counts) == 1 else Verdict.UNDECIDED.value
 
 
 def _find_class(counts: Mapping[str, int]) -> str:

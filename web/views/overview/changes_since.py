@@ -7,7 +7,7 @@ and campaigns alone; middleware versions, which only measurements record, are on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, timedelta
 from enum import IntEnum
@@ -15,14 +15,18 @@ from itertools import pairwise
 
 from starlette.requests import Request
 
+from treehammer.analysis.comparison.headline import (
+    count_headline,
+    count_slower,
+    describe_headline,
+)
 from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import format_counts, pluralize
+from treehammer.text_formatting import pluralize
 from treehammer.web.display import calendar_days
 from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.shared.page_context import link_to
@@ -235,13 +239,8 @@ def _join_parts(parts: Sequence[TextPart], max_named: int | None) -> Iterator[Te
     yield TextPart(f" and {more} more." if more else ".")
 
 
-def _count_verdicts(scopes: Mapping[str, Mapping[str, int]]) -> str:
-    of_series, over_sites = comparison_columns.split_by_scope(scopes)
-    return format_counts(over_sites) if over_sites else f"{format_counts(of_series)} by site"
-
-
 def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[ChangeSentence]:
-    """List stored comparisons with verdicts over all sites, or by site without these."""
+    """List stored comparisons with the verdicts of their headlines."""
     comparisons = overview_queries.list_latest_comparisons(
         store, overview_queries.MAX_COMPARISONS, since_us=since_us
     )
@@ -249,19 +248,12 @@ def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterat
         store, (comparison.first_verdict for comparison in comparisons)
     )
     for comparison in comparisons:
-        counts = [
-            f"{verdict_text.title_metric(metric)} {_count_verdicts(scopes)}"
-            for metric, scopes in comparison.verdict_counts.items()
-        ]
-        slower = any(
-            Verdict.SLOWER in verdicts
-            for scopes in comparison.verdict_counts.values()
-            for verdicts in scopes.values()
-        )
+        headline = count_headline(comparison.counts)
+        slower, _, _ = count_slower(headline)
         address = link_to(request, "comparison", comparison=comparison.first_verdict.comparison_id)
         parts = (
             TextPart(verdict_text.comparison_title(comparison.first_verdict, campaigns), address),
-            TextPart(f": {'; '.join(counts)}."),
+            TextPart(f": {describe_headline(headline)}."),
         )
         yield ChangeSentence(ChangeSeverity.SLOWER if slower else ChangeSeverity.NEW, parts)
 

@@ -12,8 +12,13 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from treehammer.analysis.comparison.headline import (
+    count_headline,
+    describe_headline,
+    select_headline,
+)
 from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.storage_status import StorageDay, load_rule
@@ -107,7 +112,7 @@ def overview_view(store: Store, request: Request) -> PageView:
             store, request, recent, calendar_days.today(), MAX_NAMED_SITES if is_page else None
         ),
         "max_changes": changes_since.MAX_CHANGES,
-        "verdicts": _fold_verdicts(verdicts, request),
+        "verdicts": _fold_verdicts(verdicts, latest, request),
         **_matrix_values(store, request, shown, by, lines),
         "matrix": _make_matrix(
             request, sort_worst_first(lines, current), shown, by, current, linked
@@ -281,14 +286,20 @@ def _verdict_table(
     names = comparison_columns.load_campaign_names(
         store, (comparison.first_verdict for comparison in latest)
     )
-    certain = (Verdict.FASTER.value, Verdict.SLOWER.value)
-    largest = overview_queries.find_largest_effects(store, latest, certain)
+    certain = {
+        one.first_verdict.comparison_id: [
+            count for count in select_headline(one.counts) if count.verdict in CERTAIN_VERDICTS
+        ]
+        for one in latest
+    }
+    largest = overview_queries.find_largest_effects(store, certain)
     rows = [
         _verdict_row(one, metric, names, largest) for one in latest for metric in one.verdict_counts
     ]
     columns = (
         *comparison_columns.comparison_columns(request),
         TableColumn("metric", "time", verdict_text.title_metric),
+        TableColumn("headline", "variants, in the widest scope with a verdict", is_long=True),
         TableColumn("over_sites", "variants over all sites", format_counts, is_long=True),
         TableColumn("by_site", "variants by site", format_counts, is_long=True),
         TableColumn("largest", "largest certain effect", is_long=True),
@@ -297,38 +308,27 @@ def _verdict_table(
     return DataTable("verdicts", f"Latest {MAX_COMPARISONS} comparisons", columns, rows)
 
 
-def _fold_verdicts(verdicts: DataTable, request: Request) -> DataTable:
+def _fold_verdicts(
+    verdicts: DataTable, latest: Sequence[ComparisonSummary], request: Request
+) -> DataTable:
     """Fold the rows of a comparison, of one metric each, into one for readers."""
     folded: dict[str, list[Row]] = {}
     for row in verdicts.rows:
         folded.setdefault(row["comparison_id"], []).append(row)
     rows = [
         {
-            **rows[0],
-            "found": _fold_counts(rows, "over_sites")
-            if any(row["over_sites"] for row in rows)
-            else f"by site: {_fold_counts(rows, 'by_site')}",
+            **folded[one.first_verdict.comparison_id][0],
+            "headline": describe_headline(count_headline(one.counts)),
         }
-        for rows in folded.values()
+        for one in latest
     ]
     compared, *hidden = comparison_columns.comparison_columns(request)
     columns = (
         replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
         *hidden,
-        TableColumn("found", "variants", is_long=True, detail=lambda row: row["largest"]),
+        TableColumn("headline", "variants", is_long=True, detail=lambda row: row["largest"]),
     )
     return replace(verdicts, columns=columns, rows=rows, is_arrangeable=False)
-
-
-def _fold_counts(rows: Sequence[Row], name: str) -> str:
-    """Write the counts of several metrics, equal ones once: ``CPU and wall: 20 same, 4 slower``."""
-    metrics: dict[str, list[str]] = {}
-    for row in rows:
-        metrics.setdefault(format_counts(row[name]), []).append(
-            verdict_text.title_metric(row["metric"])
-        )
-    texts = (f"{' and '.join(titles)}: {counts}" for counts, titles in metrics.items())
-    return "; ".join(texts)
 
 
 def _verdict_row(
@@ -342,6 +342,7 @@ def _verdict_row(
     return {
         **comparison_columns.describe_comparison(first, names),
         "metric": metric,
+        "headline": describe_headline({metric: count_headline(comparison.counts)[metric]}),
         "over_sites": over_sites,
         "by_site": by_site,
         "largest": _format_verdict(largest.get((first.comparison_id, metric))),

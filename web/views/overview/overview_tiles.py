@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
+from treehammer.analysis.comparison.headline import count_headline, count_slower
 from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read.overview_queries import CampaignState, ComparisonSummary
-from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.shared.site_day_matrix import SiteRow
 
 
@@ -103,15 +102,11 @@ def _tile_of_running(running: Sequence[CampaignState]) -> Tile:
 
 
 def tile_of_comparison(latest: ComparisonSummary, title: str, address: str) -> Tile:
-    """Count the slower variants of the metric with most of them, over all sites if possible."""
-    counts = [
-        counted
-        for scopes in latest.verdict_counts.values()
-        if (counted := scopes.get(SITES_SCOPE) or comparison_columns.split_by_scope(scopes)[0])
-    ]
-    slower, total = max(
-        ((one.get(Verdict.SLOWER, 0), sum(one.values())) for one in counts), default=(0, 0)
-    )
+    """Count the slower variants of the metric with most of them, in the comparison's headline."""
+    slower, total, scope = count_slower(count_headline(latest.counts))
     return Tile(
-        f"{slower} of {total}", f"variants slower: {title}", address, "critical" if slower else ""
+        f"{slower} of {total}",
+        f"variants slower {scope}: {title}",
+        address,
+        "critical" if slower else "",
     )

@@ -14,7 +14,7 @@ from treehammer.sql.engine import row_mapping
 from treehammer.sql.read import campaign_queries, overview_queries, site_history
 from treehammer.sql.read.campaign_queries import FailedAttemptCount
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal
+from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal, VerdictCount
 from treehammer.sql.read.selection_fingerprint import SelectionFingerprint
 from treehammer.sql.write.store import Store
 from treehammer.web.core import root_exports
@@ -229,18 +229,28 @@ def test_latest_comparisons(filled: Store) -> None:
     last = overview_queries.list_latest_comparisons(filled, 2, 2)
     assert [one.first_verdict.comparison_id for one in last] == ["first"]
     assert overview_queries.count_comparisons(filled) == 3
-    most = overview_queries.find_largest_effects(filled, found, ("faster", "slower"))
-    assert {key: (row.label, row.effect) for key, row in most.items()} == {
+
+    def find_largest(*verdicts: str) -> dict[tuple[str, str], tuple[str, float | None]]:
+        groups = {
+            one.first_verdict.comparison_id: [c for c in one.counts if c.verdict in verdicts]
+            for one in found
+        }
+        most = overview_queries.find_largest_effects(filled, groups)
+        assert all(row.comparison_id == id_ for (id_, _), row in most.items())
+        return {key: (row.label, row.effect) for key, row in most.items()}
+
+    assert found[0].counts[0] == VerdictCount("wall_per_event_s", "x0", "site", "slower", 1, 0.2)
+    assert find_largest("faster", "slower") == {
         ("second", "wall_per_event_s"): ("x0", 0.2),
         ("second", "cpu_per_event_s"): ("x2", -0.3),
         ("third", "wall_per_event_s"): ("x0", 0.2),
         ("third", "cpu_per_event_s"): ("x2", -0.3),
     }
-    assert {row.comparison_id for row in most.values()} == {"second", "third"}
-    assert [*overview_queries.find_largest_effects(filled, found[:1], ("faster",))] == [
-        ("second", "cpu_per_event_s")
+    assert [*find_largest("faster")] == [
+        ("second", "cpu_per_event_s"),
+        ("third", "cpu_per_event_s"),
     ]
-    assert overview_queries.find_largest_effects(filled, (), ("faster",)) == {}
+    assert overview_queries.find_largest_effects(filled, {}) == {}
     assert overview_queries.list_latest_comparisons(filled, 0) == []
 
 
@@ -254,7 +264,7 @@ def test_new_subjects_are_listed_at_once(filled: Store) -> None:
 def test_replaced_comparison_is_read_again(filled: Store) -> None:
     def find() -> tuple[object, list[float | None]]:
         (latest,) = overview_queries.list_latest_comparisons(filled, 1)
-        most = overview_queries.find_largest_effects(filled, [latest], ("slower", "faster"))
+        most = overview_queries.find_largest_effects(filled, {"one": latest.counts})
         return latest.verdict_counts, [row.effect for row in most.values()]
 
     for us, verdict, effect in ((1, "slower", 0.2), (2, "faster", -0.1)):
