@@ -31,6 +31,7 @@ from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
     compare_together,
 )
+from treehammer.analysis.comparison.headline import select_headline
 from treehammer.analysis.comparison.wording.verdict_text import (
     describe_place,
     format_effect,
@@ -247,9 +248,12 @@ def _make_check(campaign_id: str, test_name: str, a: str, b: str, now_us: int) -
 
 
 def _add_result(check: ReleaseCheck, found: Comparison, state: CheckState) -> ReleaseCheck:
-    slower = [row for row in found.verdicts if row.verdict == Verdict.SLOWER]
+    rows: Sequence[VerdictRow] = select_headline(found.verdicts)
+    if found.regressed and all(row.verdict != Verdict.SLOWER for row in rows):
+        rows = found.of_series  # single sites alone are slower
+    slower = [row for row in rows if row.verdict == Verdict.SLOWER]
     slower.sort(key=lambda row: -abs(row.effect or 0.0))
-    judged = [row for row in found.verdicts if Verdict(row.verdict).is_statistical]
+    judged = [row for row in rows if Verdict(row.verdict).is_statistical]
     return replace(
         check,
         state=state,

@@ -14,13 +14,18 @@ from treehammer.analysis.alarms.alarm_levels import (
     SubjectState,
     worst_level,
 )
+from treehammer.analysis.comparison.headline import select_headline
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.sql.core.watch_rows import ReleaseCheck
+from treehammer.sql.read.overview_queries import ComparisonSummary
+from treehammer.sql.read.release_comparisons import summarize_release_comparisons
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import pluralize
 
-RULE = "release/1"
+RULE = "release/2"
 
 
 class CheckState(StrEnum):
@@ -49,8 +54,10 @@ _LEVELS = {
 
 
 def assess_release(store: Store, release: str) -> SubjectState:
-    """Assess a release by the newest check of each test and base."""
-    return judge_release(release, ReleaseCheckTable(store).list_checks(release=release))
+    """Assess a release by the newest check or stored comparison of each test and base."""
+    checks = ReleaseCheckTable(store).list_checks(release=release)
+    compared = [check_of_comparison(*one) for one in summarize_release_comparisons(store, release)]
+    return judge_release(release, checks, compared)
 
 
 def assess_releases(store: Store) -> list[SubjectState]:
@@ -59,23 +66,54 @@ def assess_releases(store: Store) -> list[SubjectState]:
     by_release: defaultdict[str, list[ReleaseCheck]] = defaultdict(list)
     for one in table.list_checks():
         by_release[one.b].append(one)
+    compared = [check_of_comparison(*one) for one in summarize_release_comparisons(store)]
     names = sorted(table.list_measured_releases(), key=natural_sort_key)
-    return [judge_release(name, by_release[name]) for name in names]
+    return [judge_release(name, by_release[name], compared) for name in names]
 
 
-def judge_release(release: str, checks: Sequence[ReleaseCheck]) -> SubjectState:
-    """Judge the checks of a release.
+def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> ReleaseCheck:
+    """Describe a stored comparison of two releases as a check: suspected if something is slower.
 
-    Critical: a rerun confirmed that a test is slower. Warning: that is suspected, and the rerun has
-    not decided. Unknown: nothing was compared.
+    Nobody reruns it, unlike the suspicion of a finished campaign.
+    """
+    first = comparison.first_verdict
+    rows = select_headline(comparison.counts)
+    slower = [row for row in rows if row.verdict == Verdict.SLOWER]
+    effects = [row.largest for row in slower if row.largest is not None]
+    return ReleaseCheck(
+        id=first.comparison_id,
+        campaign_id="",
+        test_name=test_name or "several tests",
+        a=first.a,
+        b=first.b,
+        state=CheckState.SUSPECTED if slower else CheckState.CLEAR,
+        comparison_id=first.comparison_id,
+        compared=sum(row.count for row in rows if Verdict(row.verdict).is_statistical),
+        slower=sum(row.count for row in slower),
+        effect=max(effects, key=abs, default=None),
+        text="",
+        reruns=0,
+        rerun_id="",
+        checked_us=first.created_us,
+        changed_us=first.created_us,
+    )
+
+
+def judge_release(
+    release: str, checks: Sequence[ReleaseCheck], compared: Sequence[ReleaseCheck] = ()
+) -> SubjectState:
+    """Judge the checks and stored comparisons of a release.
+
+    Critical: a rerun confirmed that a test is slower. Warning: that is suspected, and no rerun has
+    decided. Unknown: no comparison with another release has a verdict.
 
     Args:
         release: name of the release.
-        checks: its checks, the newest first.
+        checks: its checks, the newest first; they count before stored comparisons.
+        compared: stored comparisons of any releases (see :func:`check_of_comparison`).
     """
-    newest = list(
-        {(one.test_name, one.a): one for one in reversed(checks) if _is_compared(one)}.values()
-    )
+    own = [*(one for one in compared if one.b == release), *reversed(checks)]
+    newest = list({(one.test_name, one.a): one for one in own if _is_compared(one)}.values())
     newest.sort(key=lambda one: (-_level(one).rank, one.test_name, one.a))
     level = worst_level(*map(_level, newest)) if newest else AlarmLevel.UNKNOWN
     counts = Counter(CheckState(one.state) for one in newest)
@@ -84,7 +122,7 @@ def judge_release(release: str, checks: Sequence[ReleaseCheck]) -> SubjectState:
         AlarmKind.RELEASE,
         release,
         level,
-        _summarize(newest, level),
+        _summarize(newest, level) if newest else _explain_unknown(release, own, compared),
         details=tuple(map(describe_check, newest)),
         figures=(
             AlarmFigure("compared_tests", len(newest)),
@@ -95,6 +133,19 @@ def judge_release(release: str, checks: Sequence[ReleaseCheck]) -> SubjectState:
         evidence=link_check(newest[0]) if newest else "/compare",
         rule=RULE,
     )
+
+
+def _explain_unknown(
+    release: str, own: Sequence[ReleaseCheck], compared: Sequence[ReleaseCheck]
+) -> str:
+    """Say why a release has no state: no verdict, only the base of others, or never compared."""
+    if any(one.state != CheckState.NOT_COMPARABLE for one in own):
+        tests = len({one.test_name for one in own})
+        return f"compared in {pluralize(tests, 'test')}, without a verdict"
+    others = sorted({one.b for one in compared if one.a == release}, key=natural_sort_key)
+    if others:
+        return f"only the base of comparisons, of {', '.join(others)}"
+    return "not compared with another release"
 
 
 def describe_check(check: ReleaseCheck) -> str:
@@ -113,7 +164,9 @@ def link_check(check: ReleaseCheck) -> str:
 
 def _is_compared(check: ReleaseCheck) -> bool:
     """Return whether a check decides the state; a known regression keeps the earlier check's."""
-    return check.state not in (CheckState.NOT_COMPARABLE, CheckState.KNOWN)
+    if check.state in (CheckState.NOT_COMPARABLE, CheckState.KNOWN):
+        return False
+    return check.state != CheckState.CLEAR or check.compared > 0
 
 
 def _level(check: ReleaseCheck) -> AlarmLevel:
@@ -128,8 +181,6 @@ def _count_open(counts: Counter[CheckState]) -> int:
 
 
 def _summarize(checks: Sequence[ReleaseCheck], level: AlarmLevel) -> str:
-    if not checks:
-        return "not compared with another release"
     worst = checks[0]
     if level is AlarmLevel.OK:
         return f"not slower in {len(checks)} compared test{'s' * (len(checks) != 1)}"

@@ -6,10 +6,16 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
+from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.schema import verdict
+from treehammer.sql.engine.row_mapping import fetch_rows
+from treehammer.sql.read import overview_queries
+from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.read.reader import ResultsReader
 
 #: Newest comparisons that are searched.
@@ -54,26 +60,57 @@ def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseC
         metric: metric of the verdicts.
     """
     table = verdict.c
-    first = (
-        sa.select(table.comparison_id, table.a, table.b, table.evidence)
+    with store.connection() as connection:
+        newest = _list_newest(connection)
+        effects: dict[str, list[ReleaseEffect]] = defaultdict(list)
+        columns = (table.label, table.scope, table.verdict, table.effect)
+        query = sa.select(table.comparison_id, *columns).where(
+            table.comparison_id.in_([row.comparison_id for row in newest.values()]),
+            table.metric == metric,
+        )
+        for id_, label, *values in connection.execute(query):
+            effects[id_].append(ReleaseEffect(metric, label or "", *values))
+    return [
+        ReleaseComparison(row.comparison_id, *key, effects[row.comparison_id])
+        for key, row in newest.items()
+    ]
+
+
+def summarize_release_comparisons(
+    store: ResultsReader, release: str | None = None
+) -> list[tuple[str, ComparisonSummary]]:
+    """Summarize the newest comparison of each test and pair of releases, with the test's name.
+
+    Args:
+        store: the database.
+        release: only comparisons with this release on either side.
+    """
+    with store.connection() as connection:
+        newest = _list_newest(connection, release)
+        summaries = overview_queries.summarize_comparisons(connection, [*newest.values()])
+    return [(test, one) for (test, _, _), one in zip(newest, summaries, strict=True)]
+
+
+def _list_newest(
+    connection: Connection, release: str | None = None
+) -> dict[tuple[str, str, str], VerdictRow]:
+    """List the first row of the newest comparison of each test, A and B."""
+    table = verdict.c
+    query = (
+        sa.select(verdict)
         .where(table.line == 0, table.axis == "root")
         .order_by(table.created_us.desc(), table.comparison_id.desc())
         .limit(MAX_SEARCHED)
     )
-    with store.connection() as connection:
-        newest: dict[tuple[str, str, str], str] = {}
-        for id_, a, b, evidence in connection.execute(first):
-            newest.setdefault((_find_test(evidence), a, b), id_)
-        effects: dict[str, list[ReleaseEffect]] = defaultdict(list)
-        columns = (table.label, table.scope, table.verdict, table.effect)
-        query = sa.select(table.comparison_id, *columns).where(
-            table.comparison_id.in_(newest.values()), table.metric == metric
-        )
-        for id_, label, *values in connection.execute(query):
-            effects[id_].append(ReleaseEffect(metric, label or "", *values))
-    return [ReleaseComparison(id_, *key, effects[id_]) for key, id_ in newest.items()]
+    if release is not None:
+        query = query.where(sa.or_(table.a == release, table.b == release))
+    newest: dict[tuple[str, str, str], VerdictRow] = {}
+    for row in fetch_rows(connection, VerdictRow, query):
+        newest.setdefault((_find_test(row.evidence), row.a, row.b), row)
+    return newest
 
 
+@lru_cache(maxsize=MAX_SEARCHED)
 def _find_test(evidence: str) -> str:
     """Return the test of the first series; '' if it was not recorded."""
     document = json.loads(evidence)

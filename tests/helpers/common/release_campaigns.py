@@ -12,11 +12,18 @@ from treehammer.sql.write.store import Store
 
 
 def add_campaign(
-    store: Store, name: str, effect: float, *, seed: int = 1, state: str = "done", hosts: int = 4
+    store: Store,
+    name: str,
+    effect: float,
+    *,
+    seed: int = 1,
+    state: str = "done",
+    hosts: int = 4,
+    jobs: int = 8,
 ) -> str:
     """Add a campaign of two releases, the second slower by ``effect`` in ln; return its identity."""
     plan = SimulatedCampaign(
-        seed=seed, name=name, effect=effect, sites=("T2_A",), hosts=hosts, jobs=8
+        seed=seed, name=name, effect=effect, sites=("T2_A",), hosts=hosts, jobs=jobs
     )
     identity = hashlib.sha256(name.encode()).hexdigest()[:12]
     job = make_job_row(f"{name}-job", campaign_id=identity, state=state)

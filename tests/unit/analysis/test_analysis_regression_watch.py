@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 from release_campaigns import add_campaign
 from simulated_campaign import START_US
 
@@ -21,7 +22,9 @@ from treehammer.analysis.alarms.release_state import (
     assess_release,
     assess_releases,
 )
+from treehammer.cli import cli
 from treehammer.sql.core.watch_rows import ReleaseCheck
+from treehammer.sql.read.overview_queries import list_latest_comparisons
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 
@@ -151,3 +154,43 @@ def test_rerun_without_result_is_repeated(store: Store) -> None:
 )
 def test_rerun_decides(outcome: RerunOutcome, reruns: int, state: CheckState) -> None:
     assert decide_rerun(outcome, reruns) is state
+
+
+def compare(store: Store, campaign: str) -> str:
+    """Compare and store, as the command does; return the identity of the comparison."""
+    command = ["--database", str(store.url), "compare", OLD, NEW, "--campaign", campaign]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code in (0, 1), done.output
+    return list_latest_comparisons(store, 1)[0].first_verdict.comparison_id
+
+
+def test_stored_comparisons_count_without_a_check(store: Store) -> None:
+    assert compare(store, add_campaign(store, "on one host", 0.0, hosts=1))
+    old, new = assess_releases(store)
+    assert (new.level, new.summary) == (AlarmLevel.OK, "not slower in 1 compared test")
+    assert assess_release(store, NEW) == new
+    assert (old.level, old.summary) == (
+        AlarmLevel.UNKNOWN,
+        "only the base of comparisons, of 6.40.00",
+    )
+    assert assess_release(store, OLD) == old
+    slower = compare(store, add_campaign(store, "slower", 0.08, hosts=1))
+    state = assess_release(store, NEW)
+    assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
+    assert state.details[0].endswith("suspected: 2 of 2 comparisons slower, up to +8.1 %")
+    assert requested_reruns(store) == []
+    # The check of the finished campaign replaces it.
+    watch_campaigns(store, NOW)
+    assert {one.campaign_id for one in list_checks(store)} != {""}
+
+
+def test_comparison_without_verdict_is_not_called_clear(store: Store) -> None:
+    """Two jobs are not enough: neither the stored comparison nor the check says OK."""
+    compare(store, add_campaign(store, "two jobs", 0.0, hosts=1, jobs=2))
+    for _ in range(2):
+        state = assess_release(store, NEW)
+        assert state.level is AlarmLevel.UNKNOWN
+        assert state.summary == "compared in 1 test, without a verdict"
+        watch_campaigns(store, NOW)
+    (check,) = list_checks(store)
+    assert (check.state, check.compared) == (CheckState.CLEAR, 0)
