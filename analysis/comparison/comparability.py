@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from treehammer.analysis.samples.sample import BUILD_FACTS, Sample
+from treehammer.analysis.samples.sample import BUILD_FACTS, Sample, natural_sort_key
 from treehammer.collectors.job_spec import CHECKSUM
 from treehammer.hctests.matrix.definition import DATASET_AXIS
 
@@ -93,7 +93,7 @@ def _strip_package(compilers: Iterable[str]) -> frozenset[str]:
 
 
 def _join_values(values: Iterable[str]) -> str:
-    return " and ".join(sorted(values))
+    return " and ".join(sorted(values, key=natural_sort_key))
 
 
 def _collect_features(samples: Sequence[Sample]) -> set[str]:

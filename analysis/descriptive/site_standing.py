@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison, list_site_means
+from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.peer_sums import WorkKey, WorkSums
 
@@ -118,7 +119,11 @@ def contrast_conditions(
             counts = Counter(value for one in known for value in one)
             found.append(
                 ConditionContrast(
-                    title, tuple(sorted(values)), dict(counts.most_common()), differing, len(known)
+                    title,
+                    tuple(sorted(values, key=natural_sort_key)),
+                    dict(counts.most_common()),
+                    differing,
+                    len(known),
                 )
             )
     return sorted(found, key=lambda one: (-one.differing / one.known, -one.known, one.title))

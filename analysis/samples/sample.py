@@ -291,12 +291,36 @@ def select_known_hosts(hosts: Iterable[str | None]) -> set[str]:
     return {host for host in hosts if host}
 
 
+#: Numbers in text, in this order: the value of an axis that names no version, a share between 0 and
+#: 1 or in per cent, and runs of digits, such as the parts of a version.  The digits are limited,
+#: since Python refuses to convert longer ones.
+_NUMBERS = re.compile(
+    r"(?<==)(?<!root=)(?<!release=)(?<!version=)-?\d{1,300}(?:\.\d{1,300})?(?:e[-+]?\d{1,3}\b)?(?![\d.])"
+    r"|(?<![\w.])-?0\.\d{1,300}(?![\d.])"
+    r"|(?<![\w.])-?\d{1,300}\.\d{1,300}(?=\s?%)"
+    r"|\d{1,300}"
+)
+
+
 def natural_sort_key(value: Scalar) -> tuple[Any, ...]:
-    """Sort key that puts 6.9 before 6.10, and numbers before text."""
+    """Sort key that puts 6.9 before 6.10, 0.04 before 0.2, and numbers before text.
+
+    Versions and decimals look alike in text: ``6.9`` alone is a version, ``0.2``, ``9.5 %`` and
+    ``x=9.5`` are numbers.
+    """
     if not isinstance(value, str):
         return 0, value
-    parts = [part for part in re.split(r"(\d+)", value) if part]
-    return 1, tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
+    parts: list[tuple[int, float, str]] = []
+    end = 0
+    for number in _NUMBERS.finditer(value):
+        if number.start() > end:
+            parts.append((1, 0, value[end : number.start()]))
+        text = number[0]
+        parts.append((0, int(text) if text.isdecimal() else float(text), ""))
+        end = number.end()
+    if end < len(value):
+        parts.append((1, 0, value[end:]))
+    return 1, tuple(parts)
 
 
 def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:

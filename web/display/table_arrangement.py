@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.errors import ConfigError
 from treehammer.tables import DataTable, Row, TableColumn
 
@@ -17,7 +17,6 @@ MIN_SORTABLE_ROWS = 3
 MIN_FILTERED_ROWS = 16
 _SORT, _FIND = "sort-", "find-"
 _MAX_FILTER_LENGTH = 200
-_DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,4 @@ def _sort_value(row: Row, column: TableColumn) -> tuple[int, Any] | None:
         return None
     if isinstance(value, int | float):
         return 0, value
-    return 1, _natural_key(column.cell_text(row))
-
-
-def _natural_key(text: str) -> list[tuple[int, Any]]:
-    """Split digits from text, so that 6.9 sorts before 6.38."""
-    parts = _DIGITS.split(text.casefold())
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
+    return 1, natural_sort_key(column.cell_text(row).casefold())

@@ -142,9 +142,12 @@ def _axis_values(
 
 def _sort_key(variant: str) -> tuple[object, ...]:
     axes = _parse_axes(variant)
-    others = tuple(axis for axis in axes if axis != identity.RELEASE_AXIS)
+    if not axes:
+        return 1, natural_sort_key(variant)
+    others = [(axis, value) for axis, value in axes.items() if axis != identity.RELEASE_AXIS]
     return (
-        natural_sort_key(_axes_text(variant, others)),
+        0,
+        tuple((axis, natural_sort_key(value)) for axis, value in others),
         natural_sort_key(release_of_variant(variant)),
         variant,
     )

@@ -23,6 +23,7 @@ from treehammer.analysis.samples.sample import (
     Sample,
     find_bundled_axes,
     find_varying_axes,
+    natural_sort_key,
     select_known_hosts,
 )
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
@@ -203,13 +204,15 @@ def _count_hosts(rows: Iterable[Row], site: str) -> int:
 
 
 def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:
-    return tuple(sorted({row[name] for row in rows if row[name]}))
+    return tuple(sorted({row[name] for row in rows if row[name]}, key=natural_sort_key))
 
 
 def _count_rows(rows: Iterable[Row], names: Collection[str]) -> tuple[Row, ...]:
     """Return the distinct values of some columns with the number of their executions."""
     counts = Counter(tuple(row[name] for name in names) for row in rows)
-    ordered = sorted(counts.items(), key=lambda item: [str(value) for value in item[0]])
+    ordered = sorted(
+        counts.items(), key=lambda item: [natural_sort_key(str(value)) for value in item[0]]
+    )
     return tuple(
         {**dict(zip(names, values, strict=True)), "executions": count} for values, count in ordered
     )

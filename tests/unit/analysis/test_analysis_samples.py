@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -79,6 +80,28 @@ def test_versions_sort_naturally() -> None:
     assert sorted(versions, key=natural_sort_key) == ["6.9.2", "6.38.00", "6.40.00", "current"]
     numbers = [10**400, 1.5, 2, -1]
     assert sorted(numbers, key=natural_sort_key) == [-1, 1.5, 2, 10**400]
+
+
+@pytest.mark.parametrize(
+    "ordered",
+    [
+        ["0.04", "0.2", "0.4", "1"],
+        ["fraction=0.04", "fraction=0.2", "fraction=0.4", "fraction=1", "fraction=10"],
+        ["x=-1.5", "x=-0.5", "x=1e-05", "x=0.5", "x=1.25", "x=1.5", "x=10.5"],
+        ["x=1.25 root=6.9", "x=1.25 root=6.10", "x=1.5 root=6.9"],
+        ["branches=0.5% x=1", "branches=2% x=1", "branches=2% x=1.25", "branches=100% x=0"],
+        ["0.04 · 30", "0.2 · 4", "0.2 · 30"],
+        ["9.25 %", "9.5 %", "10.0 %"],
+        ["6.9", "6.10", "6.38.00", "6.40.00", "v5.6.9", "v5.6.10"],
+        ["server_version=5.9", "server_version=5.10"],
+        ["0.9.1", "0.10.1", "1.0"],
+        ["node-2.example", "node-10.example"],
+        ["9" * 300, "text " + "9" * 5000],
+    ],
+)
+def test_decimals_sort_as_numbers_and_versions_by_parts(ordered: list[str]) -> None:
+    shuffled = random.Random(1).sample(ordered, len(ordered))
+    assert sorted(shuffled, key=natural_sort_key) == ordered
 
 
 def test_axis_values_parse_numbers_and_versions() -> None:

@@ -79,3 +79,10 @@ def test_different_variants_have_different_labels(values: tuple[Scalar, ...]) ->
 def test_label_is_independent_of_spelling() -> None:
     labels = label_variants(['{"a":1,"b":2}', '{"b": 2, "a": 1}', '{"a":2,"b":2}'])
     assert [*labels.names.values()] == ["a=1", "a=1", "a=2"]
+
+
+def test_labels_are_in_the_order_of_their_values() -> None:
+    """Numbers count as numbers, and text such as versions by its parts."""
+    values = ["0.2", "0.04", "1.5", "0.4", "1.25", '"5.10"', '"5.9"']
+    names = label_variants(f'{{"x":{value}}}' for value in values).names
+    assert [*names.values()] == ["x=0.04", "x=0.2", "x=0.4", "x=1.25", "x=1.5", "x=5.9", "x=5.10"]

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.sql.read.site_history import ContextAspect, ContextHistory
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.web.display import calendar_days
@@ -43,7 +44,7 @@ def _state_row(
     return {
         "thing": aspect.component,
         "what": aspect.attribute,
-        "value": sorted(by_day[last]),
+        "value": sorted(by_day[last], key=natural_sort_key),
         "since": calendar_days.day_from_number(since).isoformat(),
         "since_known": not earlier or since != first,
         "last": calendar_days.day_from_number(last).isoformat(),
@@ -61,8 +62,8 @@ def list_changes(history: ContextHistory) -> list[dict[str, Any]]:
             "day": calendar_days.day_from_number(after).isoformat(),
             "thing": aspect.component,
             "what": aspect.attribute,
-            "before": sorted(by_day[before]),
-            "after": sorted(by_day[after]),
+            "before": sorted(by_day[before], key=natural_sort_key),
+            "after": sorted(by_day[after], key=natural_sort_key),
         }
         for aspect, by_day in history.items()
         for before, after in itertools.pairwise(by_day)

@@ -204,7 +204,7 @@ def _filter_options(
     values = {value for value in (chosen, *(getattr(work, name) for work in works)) if value}
     if name == "variant":
         return [*label_variants(map(drop_release_axis, values)).names.items()]
-    return [(value, value) for value in sorted(values)]
+    return [(value, value) for value in sorted(values, key=natural_sort_key)]
 
 
 def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTable:
