@@ -13,6 +13,7 @@ from service_thread import ServiceThread, StartService
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.service_spec import API_PREFIX
+from treehammer.version import __version__
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_operations import OPERATIONS, PageOperation
 from treehammer.web.core.request_bodies import RequestLimits
@@ -65,6 +66,8 @@ def test_operation_returns_content_of_page(
     page = PAGES.get(operation.name, operation.path).format(**PARTS)
     shown = filled_service.client.get(page, params={**needed, "format": "json"}).json()
     assert body["title"] == shown["title"]
+    text = filled_service.client.get(page, params=needed, headers={"Accept": "text/html"}).text
+    assert text.count(f"<p>Treehammer {__version__} · times are UTC") == 1
     assert _drop_ages(body["tables"]) == _drop_ages(shown["tables"])
     first = next(iter(operation.tables))
     lines = filled_service.client.get(address, params={**needed, "format": "csv"})

@@ -71,11 +71,12 @@ def campaign_view(store: Store, request: Request) -> PageView:
         "unsupported": unsupported,
         "every_s": REFRESH_INTERVAL_S,
     }
-    version = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    live = {**parts, "campaign": campaign, "version": version}
+    progress_hash = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    live = {**parts, "campaign": campaign, "progress_hash": progress_hash}
     if request.query_params.get("part") == "progress" and requested_format(request) == HTML:
         # Unchanged content is not sent again, so that screen readers do not repeat it.
-        is_unchanged = request.query_params.get("version") == version and not progress.is_finished
+        is_unchanged = request.query_params.get("shown") == progress_hash
+        is_unchanged = is_unchanged and not progress.is_finished
         status = 204 if is_unchanged else 200
         return PageView("campaign_progress.html.j2", campaign.name, live, status=status)
     bad_rows = (*failures.rows, *unsupported.rows)

@@ -206,9 +206,10 @@ class PageContext:
         body = b""
         if view.status != 204:
             template = self.templates.get_template(view.template)
-            body = template.render(
-                self._template_values(request), view=view, **view.values
-            ).encode()
+            common = {**self._template_values(request), "view": view}
+            if taken := common.keys() & view.values.keys():
+                raise ValueError(f"{view.template}: variables of every page: {sorted(taken)}")
+            body = template.render(**common, **view.values).encode()
         styles = _INLINE_STYLES if view.inline_styles else _PLAIN_STYLES
         headers = {
             "Content-Security-Policy": CONTENT_SECURITY_POLICY.format(styles=styles),
