@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
+from statistics import fmean
 from xml.etree import ElementTree
 
 import pytest
@@ -103,6 +104,38 @@ def test_pages_show_changes_with_their_evidence(service: ServiceThread) -> None:
     assert "Slower or faster since" in unescape(service.load_page("/sites/A"))
     rows = json.loads(service.load_page("/changes?format=json"))["tables"]["changepoints"]
     assert {row["id"] for row in rows} == {"cpu", "wall", "storage", "new"}
+
+
+def test_step_of_drawn_line_is_the_stated_change(tmp_path: Path) -> None:
+    """One of three variants changed; before, all of them were 3 % faster than the control."""
+    variants = ("branches=2%", "branches=50%", "branches=100%")
+    series = [build_watched_series(one, variant_label=one, work=one) for one in variants]
+    days = [
+        build_watched_day(
+            one.id, day_ago(back), -0.03 + 0.0488 * (back < 20 and one.id == variants[0])
+        )
+        for one in series
+        for back in range(40)
+    ]
+    place = {"site": "A", "storage_site": "A", "door": "near", "release": "6.40.00"}
+    evidence = json.dumps([{**place, "variant": variants[0], "effect": 0.0488, "error": 0.001}])
+    change = build_change_point(day=day_ago(19), effect=0.0488, evidence=evidence)
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        replace_watched_days(store, series, days, day_ago(40), day_ago(0))
+        replace_change_points(store, [change], 0)
+    with run_service(tmp_path, reading_open=True) as service:
+        rows = service.load_tables("/releases/6.40.00")["ratios"]
+        page = unescape(service.load_page("/releases/6.40.00"))
+    assert "+5.0 %" in page
+    means: dict[tuple[str, bool], list[float]] = {}
+    for row in rows:
+        after = int(row["day"].replace("-", "")) >= day_ago(19)
+        means.setdefault((row["series"], after), []).append(1 + row["ratio"] / 100)
+    changed, others = "series of change 1", "series without a change"
+    assert {name for name, _ in means} == {changed, others}
+    for name, step in ((changed, 1.05), (others, 1.0)):
+        drawn = fmean(means[name, True]) / fmean(means[name, False])
+        assert drawn == pytest.approx(step, abs=0.0005)
 
 
 def test_digest_has_one_line_for_each_change(service: ServiceThread) -> None:

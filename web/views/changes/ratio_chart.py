@@ -120,6 +120,7 @@ def build_ratio_charts(
             _build_lines(
                 series,
                 release,
+                dict(enumerate(own, 1)),
                 lambda day: link_to(
                     request, "day", day=day, query={"site": query.places.get("site")}
                 ),
@@ -137,7 +138,8 @@ def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
     rows = [
         {
             "test": chart.test,
-            "release": line.name,
+            "release": line.name.partition(", ")[0],
+            "series": line.name.partition(", ")[2],
             "day": dot.at.isoformat(),
             "ratio": dot.value,
             "error": dot.error,
@@ -149,6 +151,7 @@ def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
     columns = (
         TableColumn("test", "test", is_long=True),
         TableColumn("release", "ROOT"),
+        TableColumn("series", "series", is_long=True),
         TableColumn("day", "day (UTC)"),
         TableColumn("ratio", "relative to the control, %", is_number=True),
         TableColumn("error", "half of the 95 % interval", is_number=True),
@@ -157,25 +160,66 @@ def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
 
 
 def _build_lines(
-    series: Sequence[DailySeries], release: str, link: Callable[[date], str]
+    series: Sequence[DailySeries],
+    release: str,
+    changes: Mapping[int, ChangePointRow],
+    link: Callable[[date], str],
 ) -> list[ChartLine]:
-    """Build a line for each release, the chosen one first."""
-    members: dict[str, list[DailySeries]] = defaultdict(list)
+    """Build a line for each release, the chosen one first.
+
+    Series that changed are apart from those that did not, so that the step of a line is the change
+    that the page states; a mean over both would show a fraction of it.
+
+    Args:
+        series: of all releases.
+        release: the chosen one.
+        changes: the numbered changes of the test and metric.
+        link: page of a day.
+    """
+    places = {
+        number: change_text.list_places(change)
+        for number, change in changes.items()
+        if change.kind == SeriesKind.RATIO
+    }
+    members: dict[str, dict[tuple[int, ...], list[DailySeries]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for one in series:
-        members[one.place.release].append(one)
+        numbers = [number for number, rows in places.items() if _is_among(one, rows)]
+        members[one.place.release][tuple(numbers)].append(one)
     names = sorted(members, key=natural_sort_key)
     names.sort(key=lambda name: name != release)
     colors = choose_release_colors(members)
     return [
         ChartLine(
-            name,
+            _name_line(name, numbers, alone=len(members[name]) == 1),
             "own",
-            _build_dots(name, members[name], link),
-            joined=_measure_the_same(members[name]),
+            _build_dots(name, group, link),
+            round=bool(numbers) or len(members[name]) == 1,
+            joined=_measure_the_same(group),
             color=colors[name],
         )
         for name in names[:MAX_RELEASES]
+        for numbers, group in sorted(members[name].items(), reverse=True)
     ]
+
+
+def _is_among(series: DailySeries, places: Iterable[Mapping[str, object]]) -> bool:
+    """Return whether a series is one of those that changed."""
+    place = vars(series.place)
+    return any(
+        all(one.get(name) in (None, value) for name, value in place.items()) for one in places
+    )
+
+
+def _name_line(release: str, numbers: Sequence[int], *, alone: bool) -> str:
+    """Name a release's series by the changes that they share, unless they are all of its series."""
+    if alone:
+        return release
+    if not numbers:
+        return f"{release}, series without a change"
+    noun = "change" if len(numbers) == 1 else "changes"
+    return f"{release}, series of {noun} {' and '.join(map(str, numbers))}"
 
 
 def _measure_the_same(members: Sequence[DailySeries]) -> bool:
