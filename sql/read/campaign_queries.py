@@ -6,11 +6,12 @@ Measurements are read for one job at a time or counted by an index.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.collectors.record.value_checks import is_storable
@@ -25,6 +26,8 @@ from treehammer.sql.read.reader import ResultsReader
 
 #: Failing measurements of a campaign whose messages are read.
 MAX_FAILURE_MESSAGES = 2000
+#: Labels of a campaign's jobs that are sorted by their values; more are sorted as text.
+MAX_ORDERED_LABELS = 500
 #: Measurements of one job that are read.
 MAX_JOB_MEASUREMENTS = 500
 
@@ -282,7 +285,12 @@ def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[Failed
 
 
 def list_job_summaries(
-    store: ResultsReader, campaign_id: str, only: Mapping[str, str], first: int, count: int
+    store: ResultsReader,
+    campaign_id: str,
+    only: Mapping[str, str],
+    first: int,
+    count: int,
+    label_key: Callable[[str], Any] = str,
 ) -> tuple[list[JobSummary], int]:
     """List jobs by site, label and repeat; also return the number of all that match.
 
@@ -294,10 +302,11 @@ def list_job_summaries(
             required value.
         first: first job listed, from 0.
         count: largest number of jobs listed.
+        label_key: sorts labels, of which a campaign has few.
     """
     conditions = _job_conditions(campaign_id, only)
-    order = (job.c.site, job.c.label, job.c.repeat, job.c.id)
     with store.connection() as connection:
+        order = (job.c.site, *_order_labels(connection, conditions, label_key))
         all_ = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
         query = sa.select(job).where(*conditions).order_by(*order).offset(first).limit(count)
         rows = fetch_rows(connection, JobRow, query)
@@ -311,6 +320,21 @@ def list_job_summaries(
         for row in rows
     ]
     return lines, all_ or 0
+
+
+def _order_labels(
+    connection: Connection,
+    conditions: Sequence[sa.ColumnElement[bool]],
+    key: Callable[[str], Any],
+) -> tuple[sa.ColumnElement[Any], ...]:
+    """Return the columns that order jobs by their labels, then by repeat and identity."""
+    rest = (job.c.label, job.c.repeat, job.c.id)
+    query = sa.select(job.c.label).distinct().where(*conditions, job.c.label.is_not(None))
+    labels = list(connection.scalars(query.limit(MAX_ORDERED_LABELS + 1)))
+    if not 1 < len(labels) <= MAX_ORDERED_LABELS:
+        return rest
+    places = {label: place for place, label in enumerate(sorted(labels, key=key))}
+    return sa.case(places, value=job.c.label, else_=len(places)), *rest
 
 
 def _job_conditions(campaign_id: str, only: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.record.value_checks import is_variant
@@ -56,6 +56,14 @@ class VariantLabels:
     def label(self, variant: str | None) -> str:
         """Label of one variant; a dash for none."""
         return self.names.get(variant or "") or variant or "–"
+
+    def place(self, variant: str | None) -> int:
+        """Place of one variant among all in natural order of their values; unknown ones come last."""
+        return self._places.get(variant or "", len(self._places))
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {variant: place for place, variant in enumerate(self.names)}
 
     @property
     def note(self) -> str:

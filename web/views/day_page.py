@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import ConfigError
@@ -61,6 +62,7 @@ def day_view(store: Store, request: Request) -> PageView:
     variants = label_variants(
         (str(group.by[VARIANT_COLUMN] or "") for group in groups), hide_release=True
     )
+    groups = sorted(groups, key=lambda group: _group_sort_key(group, variants))
     measured = _measured_table(groups, labels, variants, site, day, request)
     failing = _failure_table(store, site, number, variants, request)
     jobs = _job_table(store, site, number, request)
@@ -140,6 +142,12 @@ def _load_labels(store: Store, site: str, day: int) -> Mapping[tuple[Scalar, ...
 
 def _group_key(group: FigureGroup) -> tuple[Scalar, ...]:
     return tuple(group.by[name] for name in _GROUP_COLUMNS)
+
+
+def _group_sort_key(group: FigureGroup, variants: VariantLabels) -> tuple[Any, ...]:
+    """Sort by test, values of the variant, release, door and kind."""
+    test, variant, *rest = (str(value or "") for value in _group_key(group))
+    return test, variants.place(variant), *map(natural_sort_key, rest)
 
 
 def _measured_table(

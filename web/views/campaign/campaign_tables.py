@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.outcome import (
     UNSUPPORTED_LABELS,
@@ -220,7 +221,12 @@ def build_job_table(store: Store, campaign: CampaignRow, request: Request) -> tu
     """Build one page of the table of jobs; also return the number of jobs on all pages."""
     first = (parse_page_number(request) - 1) * JOBS_PER_PAGE
     lines, count = campaign_queries.list_job_summaries(
-        store, campaign.id, request.query_params, first, JOBS_PER_PAGE
+        store,
+        campaign.id,
+        request.query_params,
+        first,
+        JOBS_PER_PAGE,
+        natural_sort_key,
     )
     columns = (
         TableColumn("label", "job", link=lambda row: link_to(request, "job", job_id=row["job_id"])),

@@ -89,7 +89,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         NothingToDoError: the site has never measured anything.
     """
     site = str(request.path_params["site"])
-    works = site_history.list_workloads(store, site)
+    works = _sort_works(site_history.list_workloads(store, site))
     if not works:
         if not site and wants_html(request):
             return RedirectResponse(link_to(request, "sites"))
@@ -264,6 +264,17 @@ def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTabl
     )
     caption, empty = "Outcomes of all executions by day", "No measurements in this period."
     return DataTable("outcomes", caption, columns, rows, empty_text=empty)
+
+
+def _sort_works(works: Sequence[Workload]) -> list[Workload]:
+    """Sort all work by test, values of the variant, dataset, release and door."""
+    variants = label_variants(work.variant for work in works)
+
+    def key(work: Workload) -> tuple[Any, ...]:
+        place = variants.place(work.variant)
+        return work.test, place, work.dataset, natural_sort_key(work.root), work.door
+
+    return sorted(works, key=key)
 
 
 def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
