@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
@@ -103,8 +104,10 @@ def test_pages_list_variants_in_the_order_of_their_values(tmp_path: Path) -> Non
         store.add_campaign(make_campaign_row(), jobs)
         for place, share in enumerate(shares):
             for root in ("6.38.00", "6.40.00"):
-                values = {"variant": f'{{"root":"{root}","share":{share}}}', "axis_root": root}
-                values |= {"cpu_per_event_s": 1e-3, "wall_per_event_s": 1e-3, "loop_cpu_s": 1.0}
+                values: dict[str, Any] = dict.fromkeys(
+                    ("cpu_per_event_s", "wall_per_event_s", "loop_cpu_s"), 1e-3
+                )
+                values |= {"variant": f'{{"root":"{root}","share":{share}}}', "axis_root": root}
                 position = 1 + (root == "6.40.00")
                 store.add([make_measurement(f"j{place}", 1, position, site="A", **values)])
     with run_service(tmp_path, reading_open=True) as service:
