@@ -11,6 +11,7 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import MeasurementFileError, NothingToDoError
+from treehammer.sql.write.ownership import LOCAL_OWNER
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import on_interrupt, output_options, print_rows, progress_bar
@@ -32,11 +33,22 @@ _COLUMNS = [
     is_flag=True,
     help="Skip columns that this version does not know instead of refusing the file.",
 )
+@click.option(
+    "--group",
+    metavar="NAME",
+    default=LOCAL_OWNER,
+    help="Group whose keys may send more of these campaigns; by default only administrators may.",
+)
 @output_options
 @click.pass_obj
 @on_interrupt("imported measurements are kept; import again to continue")
 def import_command(
-    settings: Settings, files: tuple[Path, ...], dry_run: bool, ignore_unknown: bool, form: str
+    settings: Settings,
+    files: tuple[Path, ...],
+    dry_run: bool,
+    ignore_unknown: bool,
+    group: str,
+    form: str,
 ) -> None:
     """Import measurements that another installation exported; repeating it is harmless.
 
@@ -52,7 +64,12 @@ def import_command(
     create = not dry_run and any(map(is_readable, sources))
     with _open_store(settings, create=create) as store:
         results = import_files(
-            store, sources, ignore_unknown=ignore_unknown, dry_run=dry_run, bars=progress_bar
+            store,
+            sources,
+            ignore_unknown=ignore_unknown,
+            dry_run=dry_run,
+            bars=progress_bar,
+            group=group.strip() or LOCAL_OWNER,
         )
     rows = [
         {"file": str(result.file), **{name: getattr(result, name) for name in _COUNTS}}

@@ -20,7 +20,7 @@ from treehammer.sql.write.store import Store
 
 
 def merge_companions(
-    store: Store, incoming: MeasurementFile, counted: set[str] | None = None
+    store: Store, incoming: MeasurementFile, counted: set[str] | None = None, *, group: str
 ) -> int:
     """Import companion tables of a file; existing rows are kept.
 
@@ -28,6 +28,7 @@ def merge_companions(
         store: to fill.
         incoming: a file.
         counted: campaigns of files before, to which its own are added: only count, write nothing.
+        group: gets the campaigns that have no owner here.
 
     Returns:
         how many campaigns were not there.
@@ -39,7 +40,7 @@ def merge_companions(
         counted.update(new)
         return len(new)
     for campaign in new.values():
-        store.add_campaign(campaign, [])
+        store.add_campaign(campaign, [], group=group)
     _merge_jobs(_JobMerger(store), incoming)
     for batch in incoming.companion("replica"):
         store.add_replicas(parse_rows(ReplicaRow, batch))

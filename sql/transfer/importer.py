@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 
 from treehammer.collectors.record.measurement_record import EXTRA_NAME, Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
-from treehammer.errors import MeasurementFileError
+from treehammer.errors import ForeignCampaignError, MeasurementFileError
 from treehammer.progress import ProgressFactory
 from treehammer.sql.arrow.column_conversion import ColumnTypeError, Problems, convert_column
 from treehammer.sql.arrow.measurement_parsing import OPERATIONS_COLUMN, parse_measurements
@@ -30,6 +31,7 @@ from treehammer.sql.transfer import campaign_merge
 from treehammer.sql.transfer.file_readers import MeasurementFile, open_measurement_file
 from treehammer.sql.transfer.partitions import list_part_files
 from treehammer.sql.transfer.read_ahead import read_ahead
+from treehammer.sql.write.ownership import LOCAL_OWNER
 from treehammer.sql.write.recording import (
     TRANSACTION_MEASUREMENTS,
     AddResult,
@@ -135,6 +137,7 @@ def import_files(
     ignore_unknown: bool,
     dry_run: bool,
     bars: ProgressFactory,
+    group: str = LOCAL_OWNER,
 ) -> list[ImportResult]:
     """Import files one after the other; an unreadable file does not stop the others.
 
@@ -144,6 +147,7 @@ def import_files(
         ignore_unknown: skip columns that this version does not know instead of the file.
         dry_run: only count; write nothing.
         bars: opens the progress bar.
+        group: gets the campaigns that have no owner here.
 
     Raises:
         StoreError: the database cannot be written; importing again adds the rest.
@@ -152,7 +156,7 @@ def import_files(
     campaigns: set[str] | None = set() if dry_run else None
     with (
         _keep_freed_memory(),
-        _count_only(store) if dry_run else nullcontext(store.add) as add,
+        _count_only(store) if dry_run else nullcontext(partial(store.add, group=group)) as add,
         bars("Importing", sum(_count_rows(file) or 0 for file in files)) as step,
     ):
         before = 0
@@ -166,9 +170,13 @@ def import_files(
                     for row in _add_batches(add, incoming, columns, done):
                         step(before + row)
                     before += incoming.rows
-                    done.campaigns = campaign_merge.merge_companions(store, incoming, campaigns)
+                    done.campaigns = campaign_merge.merge_companions(
+                        store, incoming, campaigns, group=group
+                    )
             except MeasurementFileError as error:
                 done.problems.append(str(error) if error.where else f"{file.path}: {error}")
+            except ForeignCampaignError as error:
+                done.problems.append(f"{file.path}: {error}; the rest of the file was not imported")
     if not dry_run:
         # Even without new measurements: an imported finding may concern measurements from long ago.
         store.mark_bad_replicas()

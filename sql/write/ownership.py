@@ -1,11 +1,13 @@
-"""Owners of campaigns and receipts of uploads, so that submitters cannot change each other's results.
+"""Owners of campaigns and receipts of writes, so that submitters cannot change each other's results.
 
-A campaign belongs to the group of the key that first sent something of it, and a job to the campaign
-under which it was first sent. Both stay.
+A campaign belongs to the group of the key that first sent something of it, or to this installation,
+and a job to the campaign under which it was first written. Both stay, also when results are deleted.
+Every write of measurements, campaigns and jobs passes :func:`record_deliveries`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -14,17 +16,21 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError
 from treehammer.sql.core.outcomes import literal_text
-from treehammer.sql.core.rows import CampaignOwnerRow, CampaignRow, ReceiptRow
-from treehammer.sql.core.schema import access_key, campaign_owner, job, receipt
+from treehammer.sql.core.rows import CampaignOwnerRow, JobRow, ReceiptRow
+from treehammer.sql.core.schema import access_key, campaign_owner, receipt
 from treehammer.sql.engine.backends import backend_of
 from treehammer.sql.engine.row_mapping import insert_new_rows, split_ids
 
-#: Group of campaigns that this installation submits without a key; administrators act for it.
+#: Group of campaigns that this installation submits without a key, or imports; administrators act
+#: for it. Also the key in receipts of its own writes.
 LOCAL_OWNER = "(this installation)"
-#: Kinds of receipts: measurements of a job, a campaign with its jobs, a check of a replica.
-MEASUREMENTS, CAMPAIGN, REPLICA = "measurements", "campaign", "replica"
+#: Kinds of receipts: measurements of a job, a campaign, a job of it, a check of a replica.
+MEASUREMENTS, CAMPAIGN, JOB, REPLICA = "measurements", "campaign", "job", "replica"
+#: Kinds whose subjects are jobs.
+_OF_JOBS = (MEASUREMENTS, JOB)
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,15 @@ class Sender:
         return ReceiptRow(subject, kind, self.key_id, self.address, campaign_id, self.received_us)
 
 
+def make_local_sender(owner: str = LOCAL_OWNER) -> Sender:
+    """Return this installation as the sender of its own writes, for campaigns of all groups.
+
+    Args:
+        owner: group that gets the campaigns without an owner.
+    """
+    return Sender(LOCAL_OWNER, owner, "-", time.time_ns() // 1000, acts_for_all=True)
+
+
 @dataclass(frozen=True)
 class Delivery:
     """Results of one campaign from one sender; ``subjects`` are identities of one kind."""
@@ -58,6 +73,46 @@ class Delivery:
     kind: str
     campaign_id: str
     subjects: Sequence[str]
+
+
+def list_deliveries(measurements: Iterable[Measurement], sender: Sender) -> list[Delivery]:
+    """List the jobs that measurements belong to, by campaign."""
+    return _group_by_campaign(sender, MEASUREMENTS, map(_owning_job, measurements))
+
+
+def list_job_deliveries(jobs: Iterable[JobRow], sender: Sender) -> list[Delivery]:
+    """List jobs by campaign."""
+    return _group_by_campaign(sender, JOB, ((job.campaign_id, job.id) for job in jobs))
+
+
+def _owning_job(measurement: Measurement) -> tuple[str, str]:
+    return str(measurement.values["campaign_id"]), str(measurement.values["job_id"])
+
+
+def _group_by_campaign(
+    sender: Sender, kind: str, jobs: Iterable[tuple[str, str]]
+) -> list[Delivery]:
+    job_ids: dict[str, dict[str, None]] = {}
+    for campaign_id, job_id in jobs:
+        job_ids.setdefault(campaign_id, {})[job_id] = None
+    return [Delivery(sender, kind, campaign_id, [*ids]) for campaign_id, ids in job_ids.items()]
+
+
+def require_covered(measurements: Iterable[Measurement], deliveries: Iterable[Delivery]) -> None:
+    """Require that each measurement belongs to a delivery, whose sender is checked.
+
+    Raises:
+        ValueError: one does not, because of a bug.
+    """
+    covered = {
+        (delivery.campaign_id, subject)
+        for delivery in deliveries
+        if delivery.kind == MEASUREMENTS
+        for subject in delivery.subjects
+    }
+    for measurement in measurements:
+        if (job := _owning_job(measurement)) not in covered:
+            raise ValueError(f"nobody sent the measurements of job {job[1]} of campaign {job[0]}")
 
 
 def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) -> None:
@@ -76,34 +131,39 @@ def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) ->
     _require_own_jobs(deliveries, stored.campaigns)
     claims: dict[str, CampaignOwnerRow] = {}
     receipts: dict[tuple[str, ...], ReceiptRow] = {}
-    for one in deliveries:
-        sender, id_ = one.sender, one.campaign_id
+    for delivery in deliveries:
+        sender, id_ = delivery.sender, delivery.campaign_id
         if id_ not in stored.owners:
             claims.setdefault(id_, CampaignOwnerRow(id_, sender.owner, sender.received_us))
-        for subject in one.subjects:
-            key = (subject, one.kind, sender.key_id, sender.address)
-            if key not in stored.receipts and key not in receipts:
-                receipts[key] = sender.make_receipt(one.kind, subject, id_)
+        for subject in delivery.subjects:
+            key = (subject, delivery.kind, sender.key_id, sender.address)
+            if not stored.has_receipt(delivery, subject) and key not in receipts:
+                receipts[key] = sender.make_receipt(delivery.kind, subject, id_)
     insert_new_rows(connection, campaign_owner, claims.values())
     insert_new_rows(connection, receipt, receipts.values())
 
 
-def claim_campaign(connection: Connection, campaign: CampaignRow, key_id: str) -> None:
-    """Record the owner of a campaign that this installation submits, unless it has one.
+def assign_campaign(connection: Connection, campaign_id: str, key_id: str, group: str) -> Sender:
+    """Assign a campaign that this installation submits, and return the sender of its jobs.
 
-    Its identity and those of its jobs are on the pages of a service with this database, so that
-    another group could send something of it first. A database without keys is not served.
+    Its identity and those of its jobs are on the pages of a service with this database before any of
+    them reports. It belongs to the group of the key that signs the tokens of its jobs, unless another
+    group has it.
 
     Args:
         connection: connection of a write transaction.
-        campaign: that is submitted.
-        key_id: key that signs the tokens of its jobs; '' for none.
+        campaign_id: campaign that is submitted.
+        key_id: key of its jobs; '' for none.
+        group: gets the campaign without a key.
     """
-    owners = dict(connection.execute(sa.select(access_key.c.key_id, access_key.c.owner)).all())
-    if owners and fetch_owner(connection, campaign.id) is None:
-        owner = owners.get(key_id, LOCAL_OWNER)
-        claim = CampaignOwnerRow(campaign.id, owner, campaign.created_us)
-        insert_new_rows(connection, campaign_owner, [claim])
+    if not key_id:
+        return make_local_sender(group)
+    key = access_key.c
+    owner = connection.scalar(sa.select(key.owner).where(key.key_id == key_id)) or LOCAL_OWNER
+    column = campaign_owner.c
+    unassigned = sa.and_(column.campaign_id == campaign_id, column.owner == LOCAL_OWNER)
+    connection.execute(sa.update(campaign_owner).where(unassigned).values(owner=owner))
+    return make_local_sender(owner)
 
 
 def fetch_owner(connection: Connection, campaign_id: str) -> str | None:
@@ -118,7 +178,7 @@ class _StoredDeliveries:
 
     Attributes:
         owners: group of each campaign.
-        campaigns: campaign of each job that was sent or uploaded.
+        campaigns: campaign of each job that was written.
         receipts: keys of the receipts.
     """
 
@@ -132,71 +192,74 @@ class _StoredDeliveries:
             self.owners[id_] = of
         if source == _RECEIPT:
             self.receipts.add((id_, kind, *sender))
-        if source == _JOB or kind == MEASUREMENTS:
-            self.campaigns[id_] = of
+            if kind in _OF_JOBS:
+                self.campaigns[id_] = of
+
+    def has_receipt(self, delivery: Delivery, subject: str) -> bool:
+        """Decide if a subject needs no further receipt.
+
+        The first one of a job says whose it is; later ones are kept for measurements from elsewhere.
+        """
+        sender = delivery.sender
+        if delivery.kind == JOB or sender.key_id == LOCAL_OWNER:
+            return subject in self.campaigns
+        return (subject, delivery.kind, sender.key_id, sender.address) in self.receipts
 
 
 def _select_stored() -> sa.CompoundSelect[Any]:
-    """Select owners, receipts and uploaded jobs by one statement, because each one costs a round trip."""
-
-    def wanted(column: sa.Column[str], name: str) -> sa.ColumnElement[bool]:
-        return column.in_(sa.bindparam(name, expanding=True))
-
-    owner, sent, uploaded = campaign_owner.c, receipt.c, job.c
+    """Select owners and receipts by one statement, because each one costs a round trip."""
+    owner, sent = campaign_owner.c, receipt.c
+    subjects = sa.bindparam("subjects", expanding=True, type_=sa.String)
+    campaigns = sa.bindparam("campaigns", expanding=True, type_=sa.String)
     sent_columns = (sent.subject, sent.campaign_id, sent.kind, sent.key_id, sent.address)
-    nothing = (sa.null(), sa.null(), sa.null())
+    padding = (sa.null(), sa.null(), sa.null())
     return sa.union_all(
-        sa.select(literal_text(_RECEIPT), *sent_columns).where(wanted(sent.subject, "subjects")),
-        sa.select(literal_text(_OWNER), owner.campaign_id, owner.owner, *nothing).where(
-            wanted(owner.campaign_id, "campaigns")
-        ),
-        sa.select(literal_text(_JOB), uploaded.id, uploaded.campaign_id, *nothing).where(
-            wanted(uploaded.id, "jobs")
+        sa.select(literal_text(_RECEIPT), *sent_columns).where(sent.subject.in_(subjects)),
+        sa.select(literal_text(_OWNER), owner.campaign_id, owner.owner, *padding).where(
+            owner.campaign_id.in_(campaigns)
         ),
     )
 
 
-_RECEIPT, _OWNER, _JOB = "receipt", "owner", "job"
+_RECEIPT, _OWNER = "receipt", "owner"
 _SELECT_STORED = _select_stored()
 
 
 def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _StoredDeliveries:
-    measured = [one for one in deliveries if one.kind == MEASUREMENTS]
-    parts = zip_longest(
-        split_ids(one.campaign_id for one in deliveries),
-        split_ids(subject for one in deliveries for subject in one.subjects),
-        split_ids(subject for one in measured for subject in one.subjects),
+    chunks = zip_longest(
+        split_ids(delivery.campaign_id for delivery in deliveries),
+        split_ids(subject for delivery in deliveries for subject in delivery.subjects),
         fillvalue=list[str](),
     )
     backend = backend_of(connection.engine)
-    found = _StoredDeliveries()
-    for campaigns, subjects, jobs in parts:
-        ids = {"campaigns": campaigns, "subjects": subjects, "jobs": jobs}
+    stored = _StoredDeliveries()
+    for campaigns, subjects in chunks:
+        ids = {"campaigns": campaigns, "subjects": subjects}
         for row in backend.fetch_rows(connection, _SELECT_STORED, ids):
-            found.add(*row)
-    return found
+            stored.add(*row)
+    return stored
 
 
 def _require_own_campaigns(deliveries: Iterable[Delivery], owners: Mapping[str, str]) -> None:
     """Refuse campaigns of other groups; the first to send something of a new one becomes its owner."""
     owners = dict(owners)
-    for one in deliveries:
-        sender = one.sender
-        owner = owners.setdefault(one.campaign_id, sender.owner)
+    for delivery in deliveries:
+        sender = delivery.sender
+        owner = owners.setdefault(delivery.campaign_id, sender.owner)
         if owner != sender.owner and not sender.acts_for_all:
             raise ForeignCampaignError(
-                f"campaign {one.campaign_id} belongs to another group than key {sender.key_id}"
+                f"campaign {delivery.campaign_id} belongs to another group than key {sender.key_id}"
             )
 
 
 def _require_own_jobs(deliveries: Iterable[Delivery], campaigns: Mapping[str, str]) -> None:
-    """Refuse jobs that were sent or uploaded under another campaign.
+    """Refuse jobs that were first written under another campaign, whoever sends them.
 
     A measurement's identity follows from its job: under another campaign it would take the place of
     the real one.
     """
     campaigns = dict(campaigns)
-    for one in deliveries:
-        for job_id in one.subjects if one.kind == MEASUREMENTS else ():
-            if campaigns.setdefault(job_id, one.campaign_id) != one.campaign_id:
+    for delivery in deliveries:
+        for job_id in delivery.subjects if delivery.kind in _OF_JOBS else ():
+            if campaigns.setdefault(job_id, delivery.campaign_id) != delivery.campaign_id:
                 raise ForeignCampaignError(f"job {job_id} is one of another campaign")

@@ -12,7 +12,6 @@ from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import (
     attempt,
     campaign,
-    campaign_owner,
     extra,
     job,
     measurement,
@@ -152,7 +151,11 @@ def apply_change(connection: Connection, change: DatabaseChange) -> int:
 
 
 def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:
-    """Delete measurements, and a whole campaign with its jobs; verdicts computed from them stay."""
+    """Delete measurements, and a whole campaign with its jobs; verdicts computed from them stay.
+
+    So do the owner and receipts of a campaign: its jobs may report again, and nobody else may take
+    their place.
+    """
     owners = quality_flags.find_rollup_keys(connection, scope.condition)
     query = sa.select(measurement.c.measurement_id).where(scope.condition)
     ids = [*connection.scalars(query)]
@@ -163,8 +166,7 @@ def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:
     if scope.is_whole_campaign:
         of_campaign = sa.select(job.c.id).where(job.c.campaign_id == scope.campaign_id)
         connection.execute(sa.delete(attempt).where(attempt.c.job_id.in_(of_campaign)))
-        for table in (job, receipt, campaign_owner):
-            connection.execute(sa.delete(table).where(table.c.campaign_id == scope.campaign_id))
+        connection.execute(sa.delete(job).where(job.c.campaign_id == scope.campaign_id))
         connection.execute(sa.delete(campaign).where(campaign.c.id == scope.campaign_id))
     return len(ids)
 

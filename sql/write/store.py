@@ -37,11 +37,17 @@ from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.write import audit_trail, quality_flags, retention, rollups
 from treehammer.sql.write.dimension_rows import DimensionCache, DimensionWriter, cache_of
 from treehammer.sql.write.ownership import (
+    JOB,
+    LOCAL_OWNER,
     Delivery,
     Sender,
-    claim_campaign,
+    assign_campaign,
     fetch_owner,
+    list_deliveries,
+    list_job_deliveries,
+    make_local_sender,
     record_deliveries,
+    require_covered,
 )
 from treehammer.sql.write.quarantine import (
     ChangeScope,
@@ -92,7 +98,11 @@ class Store(ResultsReader):
     # Measurements
 
     def add(
-        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
+        self,
+        measurements: Iterable[Measurement],
+        deliveries: Iterable[Delivery] | None = None,
+        *,
+        group: str = LOCAL_OWNER,
     ) -> AddResult:
         """Write measurements, each exactly once however often it arrives.
 
@@ -101,36 +111,39 @@ class Store(ResultsReader):
 
         Args:
             measurements: to write.
-            deliveries: of them, if they came from elsewhere; recorded with the first batch.
+            deliveries: of them, if keys brought them; None for this installation's own.
+            group: gets the campaigns without an owner that this installation writes.
 
         Raises:
-            ForeignCampaignError: a campaign or job belongs to somebody else; nothing was written.
+            ForeignCampaignError: a campaign or job belongs to somebody else; nothing of its
+                transaction was written.
         """
-        left = tuple(deliveries)
-        results: list[AddResult] = []
-        for batch in split_batches(measurements, TRANSACTION_MEASUREMENTS):
-            results.append(self._add_batch(batch, left))
-            left = ()
-        return sum_results(results)
+        sent = None if deliveries is None else tuple(deliveries)
+        return sum_results(
+            self._add_batch(
+                batch, list_deliveries(batch, make_local_sender(group)) if sent is None else sent
+            )
+            for batch in split_batches(measurements, TRANSACTION_MEASUREMENTS)
+        )
 
-    def _add_batch(self, batch: Sequence[Measurement], deliveries: Sequence[Delivery]) -> AddResult:
+    def _add_batch(self, batch: Sequence[Measurement], sent: Sequence[Delivery]) -> AddResult:
+        require_covered(batch, sent)
         cache = cache_of(self._engine)
         try:
-            return self._write_batch(batch, deliveries, cache)
+            return self._write_batch(batch, sent, cache)
         except UnstorableContentError as error:
             if not cache or not isinstance(error.__cause__, IntegrityError):
                 raise
             # Somebody may have deleted rows of dimensions that the cache says are stored.
             cache.clear()
-            return self._write_batch(batch, deliveries, cache)
+            return self._write_batch(batch, sent, cache)
 
     def _write_batch(
         self, batch: Sequence[Measurement], deliveries: Sequence[Delivery], cache: DimensionCache
     ) -> AddResult:
         dimensions = DimensionWriter(cache)
         with write_transaction(self._engine) as connection:
-            if deliveries:
-                record_deliveries(connection, deliveries)
+            record_deliveries(connection, deliveries)
             added = add_measurements(connection, batch, dimensions)
         cache.update(dimensions.found)
         return added
@@ -152,7 +165,8 @@ class Store(ResultsReader):
         jobs: Iterable[JobRow],
         permit: Callable[[Connection], None] | None = None,
         *,
-        key_id: str | None = None,
+        key_id: str = "",
+        group: str = LOCAL_OWNER,
     ) -> None:
         """Insert a campaign and its jobs; existing rows stay unchanged.
 
@@ -160,16 +174,24 @@ class Store(ResultsReader):
             campaign: to insert.
             jobs: of the campaign.
             permit: called first, in the same transaction; its error leaves the database unchanged.
-            key_id: key that signs the tokens of the jobs, '' for none, of a campaign that this
-                installation submits; None leaves its owner to the first sender.
+            key_id: key that signs the tokens of the jobs, whose group gets the campaign.
+            group: gets it otherwise, unless it has an owner.
+
+        Raises:
+            ForeignCampaignError: a job belongs to another campaign.
         """
+        jobs = [*jobs]
         with write_transaction(self._engine) as connection:
             if permit is not None:
                 permit(connection)
+            sender = assign_campaign(connection, campaign.id, key_id, group)
+            deliveries = [
+                Delivery(sender, JOB, campaign.id, ()),
+                *list_job_deliveries(jobs, sender),
+            ]
+            record_deliveries(connection, deliveries)
             insert_missing_rows(connection, schema.campaign, [campaign])
             insert_missing_rows(connection, schema.job, jobs)
-            if key_id is not None:
-                claim_campaign(connection, campaign, key_id)
 
     def apply_upload(self, upload: CampaignUpload, sender: Sender) -> UploadResult:
         """Record a campaign that another installation uploaded.
@@ -181,13 +203,19 @@ class Store(ResultsReader):
             return apply_upload(connection, upload, sender)
 
     def find_owner(self, campaign_id: str) -> str | None:
-        """Return the group that an uploaded campaign belongs to; None for others."""
+        """Return the group that a campaign belongs to; None if nothing of it was written."""
         with read_transaction(self._engine) as connection:
             return fetch_owner(connection, campaign_id)
 
     def set_jobs(self, jobs: Iterable[JobRow]) -> None:
-        """Insert or replace jobs."""
+        """Insert or replace jobs.
+
+        Raises:
+            ForeignCampaignError: a job belongs to another campaign.
+        """
+        jobs = [*jobs]
         with write_transaction(self._engine) as connection:
+            record_deliveries(connection, list_job_deliveries(jobs, make_local_sender()))
             upsert_rows(connection, schema.job, jobs)
 
     def set_attempts(self, attempts: Iterable[AttemptRow]) -> None:

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.job_state import FINAL_JOB_STATES
-from treehammer.errors import UnstorableContentError
 from treehammer.sql.core import schema
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.engine.row_mapping import (
@@ -30,6 +29,7 @@ from treehammer.sql.write.ownership import (
     REPLICA,
     Delivery,
     Sender,
+    list_job_deliveries,
     record_deliveries,
 )
 
@@ -73,19 +73,23 @@ def apply_upload(connection: Connection, handed: CampaignUpload, sender: Sender)
         sender: holder of the key.
 
     Raises:
-        ForeignCampaignError: the campaign belongs to another group.
-        UnstorableContentError: a job belongs to another campaign.
+        ForeignCampaignError: the campaign belongs to another group, or a job to another campaign.
     """
-    id_, checks = handed.campaign.id, [one.id for one in handed.replicas]
+    id_, owner = handed.campaign.id, "" if sender.acts_for_all else sender.owner
+    owned = [replace(check, owner=owner) for check in handed.replicas]
+    # Only the first sender of a check has it: to delete the checks of a key must spare others.
+    findings = _find_missing(connection, schema.replica, owned)
     record_deliveries(
-        connection, [Delivery(sender, CAMPAIGN, id_, [id_]), Delivery(sender, REPLICA, id_, checks)]
+        connection,
+        [
+            Delivery(sender, CAMPAIGN, id_, [id_]),
+            *list_job_deliveries(handed.jobs, sender),
+            Delivery(sender, REPLICA, id_, [check.id for check in findings]),
+        ],
     )
-    owner = "" if sender.acts_for_all else sender.owner
-    owned = [replace(one, owner=owner) for one in handed.replicas]
     fates: Counter[str] = Counter()
     jobs, attempts = _find_updates(connection, handed, fates)
     campaigns = _find_missing(connection, schema.campaign, [handed.campaign])
-    findings = _find_missing(connection, schema.replica, owned)
     fates["new"] += len(campaigns) + len(findings)
     insert_missing_rows(connection, schema.campaign, campaigns)
     upsert_rows(connection, schema.job, jobs)
@@ -102,7 +106,6 @@ def _find_updates(
     """Select the jobs and attempts to write; ``fates`` counts new and changed ones."""
     ids = [job.id for job in handed.jobs]
     jobs = {row.id: row for row in _fetch_job_rows(connection, JobRow, schema.job.c.id, ids)}
-    _require_own_jobs(jobs.values(), handed.campaign.id)
     stored = _group_attempts(_fetch_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids))
     uploaded = _group_attempts(handed.attempts)
     job_news: list[JobRow] = []
@@ -120,12 +123,6 @@ def _find_updates(
                 fates[_classify_change(attempt, before)] += 1
                 attempt_news.append(attempt)
     return job_news, attempt_news
-
-
-def _require_own_jobs(stored: Iterable[JobRow], campaign_id: str) -> None:
-    for job in stored:
-        if job.campaign_id != campaign_id:
-            raise UnstorableContentError(f"job {job.id} is one of another campaign")
 
 
 def _group_attempts(

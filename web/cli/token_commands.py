@@ -23,6 +23,7 @@ from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.auth.tokens import CAMPAIGN, JOB
 from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.setup.database_setup import opened_engine
+from treehammer.sql.write.ownership import LOCAL_OWNER
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import output_options, print_rows
@@ -92,9 +93,11 @@ def _check_name(text: str, option: str) -> str:
     """Return a name without surrounding space.
 
     Raises:
-        ConfigError: it is empty, too long or not printable.
+        ConfigError: it is empty, too long, not printable or reserved.
     """
     name = text.strip()
+    if name == LOCAL_OWNER:
+        raise ConfigError(f"{name} is reserved", where=option, hint="Give another name.")
     if not name or len(name) > MAX_KEY_NAME_CHARS or not name.isprintable():
         raise ConfigError(
             f"must be printable text of 1 to {MAX_KEY_NAME_CHARS} characters", where=option

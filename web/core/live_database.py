@@ -57,15 +57,13 @@ class LiveDatabase:
         with self._lock:
             self._dispose_engine()
 
-    def add(
-        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
-    ) -> AddResult:
+    def add(self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery]) -> AddResult:
         """Write measurements; see :meth:`Store.add <treehammer.sql.write.store.Store.add>`."""
         with self._use_engine() as engine:
             return Store(engine).add(measurements, deliveries)
 
     def find_owner(self, campaign_id: str) -> str | None:
-        """Return the group that an uploaded campaign belongs to; None for others."""
+        """Return the group that a campaign belongs to; None if nothing of it was written."""
         with self._use_engine() as engine:
             return Store(engine).find_owner(campaign_id)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
-from treehammer.sql.write.ownership import MEASUREMENTS, Delivery, Sender
+from treehammer.sql.write.ownership import Delivery, Sender, list_deliveries
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
 from treehammer.web.core.write_queue import WriteQueue, WriteRequest
 
@@ -30,10 +30,8 @@ REPEAT_LOG_S = 60.0
 class MeasurementSink(Protocol):
     """Destination of measurements, such as :class:`~treehammer.sql.write.store.Store`."""
 
-    def add(
-        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
-    ) -> AddResult:
-        """Write measurements in one transaction; they are durable when this returns."""
+    def add(self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery]) -> AddResult:
+        """Write measurements of checked senders in one transaction; they are durable afterwards."""
         ...
 
 
@@ -67,9 +65,9 @@ class MeasurementWriter:
         self._queue = WriteQueue(max_waiting)
         self._check_due = mark_bad_replicas is not None
         self._checked_s = -CHECK_INTERVAL_S
-        # Measurements of a failed request. Writing them proves that the database works again, which
-        # a query does not. They were not acknowledged: the client repeats them, and they are known.
-        self._failed: Sequence[Measurement] = ()
+        # A failed request. Writing it proves that the database works again, which a query does not.
+        # It was not acknowledged: the client repeats it, and its measurements are known.
+        self._failed: WriteRequest | None = None
         self._logged = ("", 0.0)
         # A daemon, since nothing in its queue has been acknowledged yet.
         self._thread = threading.Thread(target=self._write_forever, name="writer", daemon=True)
@@ -154,14 +152,14 @@ class MeasurementWriter:
         except UnstorableContentError as error:
             self._write_one_by_one(requests, error)
         except StoreError as error:
-            self._failed = requests[0].measurements
+            self._failed = requests[0]
             self._checked_s = time.monotonic()
             self._record_failure(error)
             self._resolve_all(requests, WriteFailedError())
         except Exception as error:
             self._write_one_by_one(requests, error)
         else:
-            self._failed = ()
+            self._failed = None
             self._record_recovery()
             self._check_due |= self._mark_bad_replicas is not None and added.new > 0
             self._resolve([(request, _result_of(request, added)) for request in requests])
@@ -227,11 +225,11 @@ class MeasurementWriter:
             _LOG.exception("a periodic check failed because of a bug")
 
     def _retry_failed(self) -> None:
-        failed, self._failed = self._failed, ()
-        if not failed:
+        failed, self._failed = self._failed, None
+        if failed is None:
             return
         try:
-            self._store.add(failed)
+            self._store.add(failed.measurements, failed.deliveries)
         except UnstorableContentError:
             pass  # The client gets the reason when it repeats the request.
         except StoreError:
@@ -255,15 +253,6 @@ def _set_results(outcomes: Sequence[tuple[WriteRequest, AddResult | Exception]])
             request.result.set_result(outcome)
         else:
             request.result.set_exception(outcome)
-
-
-def list_deliveries(measurements: Sequence[Measurement], sender: Sender) -> list[Delivery]:
-    """List the jobs that measurements belong to, by campaign."""
-    jobs: dict[str, dict[str, None]] = {}
-    for one in measurements:
-        campaign_id, job_id = (str(one.values[name]) for name in ("campaign_id", "job_id"))
-        jobs.setdefault(campaign_id, {})[job_id] = None
-    return [Delivery(sender, MEASUREMENTS, campaign, [*ids]) for campaign, ids in jobs.items()]
 
 
 def _retrieve_exception(result: asyncio.Future[AddResult]) -> None:

@@ -157,9 +157,7 @@ class MeteredSink:
         self._sink = sink
         self._metrics = metrics
 
-    def add(
-        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
-    ) -> AddResult:
+    def add(self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery]) -> AddResult:
         """Write measurements; see :class:`~treehammer.web.core.measurement_writer.MeasurementSink`."""
         with self._metrics.time_commit("measurements"):
             added = self._sink.add(measurements, deliveries)

@@ -109,7 +109,8 @@ def fill_database(url: str) -> None:
         replace_change_points(store, [build_change_point(cause=HOSTILE_TEXTS[2])], 0)
         sender = Sender("0123456789ab", HOSTILE_TEXTS[2], "127.0.0.1", 1)
         store.add(
-            [make_measurement(job="sent")], [Delivery(sender, "measurements", "sent", ["sent"])]
+            [make_measurement(job="sent", campaign_id="sent")],
+            [Delivery(sender, "measurements", "sent", ["sent"])],
         )
         scope = ChangeScope(campaign_id="campaign", since_us=2**60)
         store.apply_change(
@@ -244,7 +245,7 @@ def awkward_measurements() -> Iterator[Measurement]:
     numbers = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
     for place, text in enumerate(HOSTILE_TEXTS):
         extras = {"hits": place / 3} if place % 2 else {"e": place}
-        yield make_measurement(job=f"text {place}", host=text, log_excerpt=text, extras=extras)
+        yield make_measurement(job=f"hostile {place}", host=text, log_excerpt=text, extras=extras)
     for place, number in enumerate(numbers):
         yield make_measurement(
             job="numbers", position=place + 1, retries=number, eff_job=number / 7,

@@ -76,7 +76,7 @@ def verb(settings: config.Settings, name: str, *arguments: str) -> Any:
 
 def test_export_and_db_commands(settings: config.Settings, store: Store, tmp_path: Path) -> None:
     store.add_campaign(make_campaign_row(), [])
-    store.add([make_measurement(), make_measurement(position=2, campaign_id="other")])
+    store.add([make_measurement(), make_measurement("other", campaign_id="other")])
     target = tmp_path / "results.csv"
     result = verb(settings, "export", str(target), "--campaign", "last", "--where", "site=local")
     assert result.exception is None

@@ -94,7 +94,7 @@ def test_later_upload_replaces_earlier(service: ServiceThread, key: str) -> None
 
 def test_upload_leaves_locally_tracked_jobs(service: ServiceThread, key: str) -> None:
     with Store.open(service.url) as store:
-        store.add_campaign(CAMPAIGN, [JOB])
+        store.add_campaign(CAMPAIGN, [JOB], group="submiter")
         assert upload(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
         assert (jobs(service), store.attempts(["j1"])) == ([JOB], [])
         done, ended = replace(JOB, state="done"), replace(ATTEMPT, state="done", exit_code=0)
@@ -217,7 +217,7 @@ def test_job_cannot_change_campaign(service: ServiceThread, key: str) -> None:
     upload(service, key, JOB)
     other = replace(CAMPAIGN, id="c2")
     answer = service.post_document(document(JOB, campaign=other), key, PATH)
-    assert (answer.status_code, "another campaign" in answer.json()["error"]) == (422, True)
+    assert (answer.status_code, "another campaign" in answer.json()["error"]) == (403, True)
     with Store.open(service.url) as store:
         assert store.campaigns() == [CAMPAIGN], "the refused upload stored nothing"
 

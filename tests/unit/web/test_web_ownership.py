@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from measurement_factory import STARTED_US
-from service_thread import ServiceThread, make_body, make_sent_measurement
+from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.service_spec import STARTS_PATH
+from treehammer.errors import StoreError
+from treehammer.progress import no_progress
 from treehammer.sql.auth.access_keys import AccessKey
 from treehammer.sql.auth.tokens import mint_job_token
 from treehammer.sql.core.rows import CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import receipt
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer.export import export_file
+from treehammer.sql.transfer.importer import ImportFile, import_files
+from treehammer.sql.write.ownership import LOCAL_OWNER, Delivery
+from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange
+from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
+from treehammer.web.core import measurement_writer
+from treehammer.web.core.live_database import LiveDatabase
 
 CAMPAIGN = CampaignRow(
     "c1", "nightly", STARTED_US, "https://x.org/r", "main", "abc", False, "reads", "tests/reads",
@@ -127,7 +139,7 @@ def test_other_groups_cannot_change_a_campaign(
         assert answer.status_code == 403
         assert "belongs to another group" in answer.json()["error"]
     stolen = upload(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1"))
-    assert stolen.status_code == 422
+    assert stolen.status_code == 403
     assert "job j1 is one of another campaign" in stolen.json()["error"]
     with Store.open(service.url) as store:
         assert [job.state for job in store.jobs("c1")] == ["running"]
@@ -151,13 +163,147 @@ def test_others_cannot_be_first_to_send_to_a_campaign_submitted_here(
     assert "forged" not in str(stored(service))
 
 
-def test_imported_campaign_belongs_to_the_first_sender(
+def test_job_of_a_campaign_that_was_not_uploaded_cannot_be_taken_over(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
-    with Store.open(service.url) as store:
-        store.add_campaign(CAMPAIGN, [JOB])
+    """Attack: the job has reported, but its campaign is not uploaded yet; a stranger names it."""
     assert send(service, alice.text, make_own("c1", "j1")).status_code == 200
+    stolen = upload(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1"))
+    assert stolen.status_code == 403
+    assert "job j1 is one of another campaign" in stolen.json()["error"]
+    assert send(service, alice.text, make_own("c1", "j1", round_=2)).json()["new"] == 1
+    assert upload(service, alice, JOB).json()["new"] == 2
+    with Store.open(service.url) as store:
+        assert [job.id for job in store.jobs("c1")] == ["j1"]
+        assert store.jobs("m1") == []
+
+
+def test_uploaded_job_stays_with_its_campaign_when_rows_are_gone(
+    service: ServiceThread, alice: AccessKey, mallory: AccessKey
+) -> None:
+    """Receipts say whose a job is: its row may be missing."""
+    assert upload(service, alice, JOB).status_code == 200
+    with Store.open(service.url) as store:
+        scope = ChangeScope(campaign_id="c1")
+        store.apply_change(DatabaseChange("delete", scope, "root", 1, "", "all"))
+    assert send(service, mallory.text, make_own("m1", "j1")).status_code == 403
     assert send(service, mallory.text, make_own("c1", "j2")).status_code == 403
+    assert send(service, alice.text, make_own("c1", "j1")).json()["new"] == 1
+
+
+@pytest.mark.parametrize("how", ["measurements", "campaign"])
+def test_results_written_here_belong_to_this_installation(service: ServiceThread, how: str) -> None:
+    """Attack: the campaign was imported, or made before the first key; strangers post to it."""
+    with Store.open(service.url) as store:
+        if how == "measurements":
+            store.add([make_own("c1", "j1")])
+        if how == "campaign":
+            store.add_campaign(CAMPAIGN, [JOB])
+        assert store.find_owner("c1") == LOCAL_OWNER
+    mallory = service.make_key("submit", owner="mallory")
+    sent = {
+        "measurements": send(service, mallory.text, make_own("c1", "j2")),
+        "a job's measurements": send(
+            service, mint_job_token(mallory, "c1", "j1", LATER), make_own("c1", "j1", round_=2)
+        ),
+        "its job under another campaign": send(service, mallory.text, make_own("m1", "j1")),
+        "an upload": upload(service, mallory, replace(JOB, state="cancelled")),
+        "an upload of its job": upload(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1")),
+    }
+    assert {name: answer.status_code for name, answer in sent.items()} == dict.fromkeys(sent, 403)
+    admin = service.make_key("admin", owner="admins")
+    assert send(service, admin.text, make_own("c1", "j1", round_=3)).json()["new"] == 1
+
+
+def test_imported_campaign_belongs_to_the_named_group(
+    service: ServiceThread, alice: AccessKey, mallory: AccessKey, tmp_path: Path
+) -> None:
+    theirs, file = f"sqlite:///{tmp_path}/theirs.db", tmp_path / "theirs.parquet"
+    with Store.open(theirs) as store:
+        store.add_campaign(CAMPAIGN, [replace(JOB, state="done")])
+        store.add([make_own("c1", "j1")])
+        export_file(store, Selection(), file, software_dir=tmp_path)
+    options: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, "bars": no_progress}
+    with Store.open(service.url) as store:
+        import_files(store, [ImportFile(file)], group="alice", **options)
+    assert send(service, mallory.text, make_own("c1", "j1", round_=2)).status_code == 403
+    assert send(service, alice.text, make_own("c1", "j1", round_=2)).json()["new"] == 1
+
+
+def test_imported_file_cannot_take_jobs_over(
+    service: ServiceThread, alice: AccessKey, tmp_path: Path
+) -> None:
+    """Attack: a file for the administrator names a job of another campaign."""
+    assert send(service, alice.text, make_own("c1", "j1")).status_code == 200
+    forged, file = f"sqlite:///{tmp_path}/forged.db", tmp_path / "forged.parquet"
+    with Store.open(forged) as store:
+        store.add([make_own("m1", "j1", round_=2, host="forged")])
+        export_file(store, Selection(), file, software_dir=tmp_path)
+    options: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, "bars": no_progress}
+    with Store.open(service.url) as store:
+        (result,) = import_files(store, [ImportFile(file)], **options)
+    assert "job j1 is one of another campaign" in result.problems[0]
+    assert "forged" not in str(stored(service))
+
+
+def test_retried_write_passes_the_same_checks(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack: a request fails with the database; the service repeats it when that is back."""
+    monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.1)
+    outage = OutageStore()
+    with start_service(outage) as service:
+        outage.database = LiveDatabase(service.url)
+        alice, mallory = (service.make_key("submit", owner=name) for name in ("alice", "mallory"))
+        assert send(service, alice.text, make_own("c1", "j1")).status_code == 200
+        for key, sent in (
+            (mallory, make_own("c1", "j2", host="forged")),
+            (alice, make_own("a", "a")),
+        ):
+            outage.fails = True
+            assert send(service, key.text, sent).status_code == 503
+            outage.fails = False
+            outage.wait_for_write()
+        assert {row[:2] for row in stored(service)} == {("c1", "j1"), ("a", "a")}
+        with Store.open(service.url) as store:
+            assert store.find_owner("a") == "alice", "the retried write has its receipt"
+        outage.database.close()
+
+
+class OutageStore:
+    """A database that fails on request."""
+
+    def __init__(self) -> None:
+        self.database: LiveDatabase | None = None
+        self.fails = False
+        self._written = threading.Event()
+
+    def add(self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery]) -> AddResult:
+        if self.fails or self.database is None:
+            self._written.clear()
+            raise StoreError("away")
+        try:
+            return self.database.add(measurements, deliveries)
+        finally:
+            self._written.set()
+
+    def wait_for_write(self) -> None:
+        """Wait until the service has written again."""
+        assert self._written.wait(30)
+
+
+def test_known_check_does_not_belong_to_its_second_sender(
+    service: ServiceThread, alice: AccessKey, mallory: AccessKey
+) -> None:
+    """Attack: a check that is sent again would be deleted with the checks of its second sender."""
+    assert upload(service, alice, checks=(BAD,)).status_code == 200
+    own = replace(CAMPAIGN, id="m1")
+    answer = upload(service, mallory, campaign=own, checks=(replace(BAD, good=True),))
+    assert answer.json() == {"new": 1, "changed": 0, "known": 1}
+    with Store.open(service.url) as store:
+        scope = ChangeScope(key_id=mallory.key_id)
+        store.apply_change(DatabaseChange("delete checks", scope, "root", 1, "", "checks"))
+        assert store.replicas() == [replace(BAD, owner="alice")]
 
 
 def test_other_groups_cannot_join_a_common_start(
@@ -209,9 +355,10 @@ def test_receipts_name_key_time_and_address(service: ServiceThread, alice: Acces
         rows = [row._asdict() for row in connection.execute(receipt.select())]
     assert {(row["kind"], row["subject"]) for row in rows} == {
         ("campaign", "c1"),
+        ("job", "j1"),
         ("measurements", "j1"),
         ("replica", "f1"),
     }
-    assert len(rows) == 3, "the first time counts"
+    assert len(rows) == 4, "the first time counts"
     assert {row["key_id"] for row in rows} == {alice.key_id}
     assert all(row["address"] and row["received_us"] > 0 for row in rows)

@@ -17,7 +17,7 @@ from measurement_factory import make_measurement
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.ownership import Delivery, Sender
+from treehammer.sql.write.ownership import Delivery, Sender, list_deliveries
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web.core import measurement_writer, write_queue
@@ -170,7 +170,8 @@ async def test_foreign_campaign_fails_its_own_request_only(tmp_path: Path) -> No
 @run_async
 async def test_each_request_gets_own_outcome(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'r.db'}") as database:
-        database.add(make_batch(2))
+        stored = make_batch(2)
+        database.add(stored, list_deliveries(stored, SENDER))
         store = GatedStore(database)
         async with start_writer(store) as writer:
             requests = [

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from measurement_factory import STARTED_US, make_campaign_row, make_job_row, make_measurement
 from store_helpers import find_rollup_differences
 
+from treehammer.errors import ForeignCampaignError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.ownership import Delivery, Sender
+from treehammer.sql.write.ownership import Delivery, Sender, list_deliveries
 from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange, ScopeCount
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload
@@ -105,14 +107,19 @@ def test_quarantined_measurement_stays_known(filled: Store) -> None:
     assert filled.add([again]).known == 1
 
 
-def test_deleted_campaign_leaves_nothing(filled: Store) -> None:
+def test_deleted_campaign_leaves_its_owner(filled: Store) -> None:
     assert change(filled, "delete", campaign_id="other", since_us=STARTED_US + 3) == 1
     assert len(filled.campaigns()) == 2, "a part of a campaign was deleted"
     assert change(filled, "delete", campaign_id="other") == 2
     assert [row.id for row in filled.campaigns()] == ["campaign"]
     assert {campaign for campaign, _ in read(filled)} == {"campaign"}
-    assert filled.find_owner("other") is None
     assert filled.jobs("other") == []
+    assert filled.find_owner("other") == "mallory", "its jobs may report again, and nobody else's"
+    stranger = replace(MALLORY, owner="stranger", key_id="c" * 12)
+    for campaign in ("other", "new"):
+        measurement = make_measurement("other job", campaign_id=campaign)
+        with pytest.raises(ForeignCampaignError):
+            filled.add([measurement], list_deliveries([measurement], stranger))
 
 
 def test_deleted_checks_take_back_their_marks(filled: Store) -> None:

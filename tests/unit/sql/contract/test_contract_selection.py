@@ -16,7 +16,7 @@ def filled(store: Store) -> Store:
             make_measurement(position=1, host="node1.example.org", eff_job=0.5, retries=0),
             make_measurement(position=2, host="Node2", eff_job=0.75, retries=3, dirty=True),
             make_measurement(position=3, host="a[1]%_b", failure_class="open"),
-            make_measurement(position=4, campaign_id="other", host="50% off"),
+            make_measurement("other", position=4, campaign_id="other", host="50% off"),
         ]
     )
     return store

@@ -279,7 +279,7 @@ def test_counts(store: Store) -> None:
             make_measurement(position=3, plausible=False),
             make_measurement(position=4, failure_class="open"),
             make_measurement(position=5, site="far", kind="checksum"),
-            make_measurement(position=6, campaign_id="other"),
+            make_measurement("other", campaign_id="other"),
         ]
     )
     assert set(store.count_measurements("campaign")) == {
