@@ -14,6 +14,7 @@ from treehammer.errors import StoreError
 from treehammer.sql.auth.tokens import AccessGrant
 from treehammer.web.api.response_models import StartAnswer, StartRequest
 from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.client_limits import too_many_requests
 from treehammer.web.core.request_bodies import (
     BodyBudget,
     RequestLimits,
@@ -29,6 +30,8 @@ from treehammer.web.core.responses import (
 from treehammer.web.core.start_registry import (
     Arrival,
     BarrierConflictError,
+    BarrierId,
+    BarrierShareError,
     StartRegistry,
     StartState,
     TooManyBarriersError,
@@ -98,12 +101,15 @@ class CommonStartEndpoint:
 
     def _register(self, wanted: StartRequest, grant: AccessGrant) -> StartState:
         values = wanted.model_dump(exclude={"barrier"})
+        id_ = BarrierId(grant.owner, str(grant.campaign_id), wanted.barrier)
         try:
-            return self._registry.register(
-                str(grant.campaign_id), wanted.barrier, Arrival(str(grant.job_id), **values)
-            )
+            return self._registry.register(id_, Arrival(str(grant.job_id), **values), grant.key_id)
         except BarrierConflictError as error:
             raise RequestRefusedError(409, str(error)) from None
+        except BarrierShareError as error:
+            raise too_many_requests(
+                f"too many common starts are pending with this {error}; try again later"
+            ) from None
         except TooManyBarriersError:
             raise service_unavailable("too many loads start at the moment") from None
 

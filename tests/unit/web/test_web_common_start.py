@@ -13,7 +13,10 @@ from treehammer.web.core import start_registry
 from treehammer.web.core.start_registry import (
     Arrival,
     BarrierConflictError,
+    BarrierId,
+    BarrierShareError,
     StartRegistry,
+    StartState,
     TooManyBarriersError,
 )
 
@@ -31,24 +34,30 @@ def arrive(job: str, waited_s: float = 0.0, jobs: int = 3, **more: Any) -> Arriv
     return Arrival(job, jobs, 60.0, 5.0, waited_s, **more)
 
 
+def register(
+    registry: StartRegistry, campaign: str, name: str, arrival: Arrival, key: str = "key"
+) -> StartState:
+    return registry.register(BarrierId("group", campaign, name), arrival, key)
+
+
 def test_start_is_set_once_all_jobs_are_there() -> None:
     registry = StartRegistry(Clock())
     for job in ("a", "b", "a"):
-        state = registry.register("campaign", "b", arrive(job))
+        state = register(registry, "campaign", "b", arrive(job))
         assert state.start_us is None
     assert state.present == 2
-    assert registry.register("other", "b", arrive("c")).present == 1, "another campaign"
-    state = registry.register("campaign", "b", arrive("c"))
+    assert register(registry, "other", "b", arrive("c")).present == 1, "another campaign"
+    state = register(registry, "campaign", "b", arrive("c"))
     assert state.start_us == (1000 + 2 + 2 * state.poll_s + 5) * 1e6
-    assert registry.register("campaign", "b", arrive("late")) == state
+    assert register(registry, "campaign", "b", arrive("late")) == state
 
 
 def test_withdrawn_jobs_are_not_waited_for() -> None:
     registry = StartRegistry(Clock())
     for job in ("a", "b"):
-        assert registry.register("c", "b", arrive(job, absent=True)).start_us is None
-    assert registry.register("c", "b", arrive("a")).start_us is None, "it came after all"
-    state = registry.register("c", "b", arrive("d"))
+        assert register(registry, "c", "b", arrive(job, absent=True)).start_us is None
+    assert register(registry, "c", "b", arrive("a")).start_us is None, "it came after all"
+    state = register(registry, "c", "b", arrive("d"))
     assert state.start_us is not None
     assert state.present == 2
 
@@ -56,11 +65,11 @@ def test_withdrawn_jobs_are_not_waited_for() -> None:
 def test_start_is_set_without_missing_jobs_after_the_limit() -> None:
     clock = Clock()
     registry = StartRegistry(clock)
-    registry.register("campaign", "b", arrive("a"))
+    register(registry, "campaign", "b", arrive("a"))
     clock.now_s += 59
-    assert registry.register("campaign", "b", arrive("b")).start_us is None
+    assert register(registry, "campaign", "b", arrive("b")).start_us is None
     clock.now_s += 1
-    state = registry.register("campaign", "b", arrive("b", 1.0))
+    state = register(registry, "campaign", "b", arrive("b", 1.0))
     assert state.start_us is not None
     assert state.start_us > clock.now_s * 1e6
     assert state.present == 2
@@ -69,28 +78,65 @@ def test_start_is_set_without_missing_jobs_after_the_limit() -> None:
 def test_restarted_service_learns_everything_from_the_jobs() -> None:
     before = StartRegistry(Clock())
     for job in ("a", "b"):
-        before.register("campaign", "b", arrive(job))
-    known = before.register("campaign", "b", arrive("c"))
+        register(before, "campaign", "b", arrive(job))
+    known = register(before, "campaign", "b", arrive("c"))
     after = StartRegistry(Clock())
     told = arrive("a", start_us=known.start_us or 0, present=known.present)
-    assert after.register("campaign", "b", told) == known
-    assert after.register("campaign", "b", arrive("b")) == known
+    assert register(after, "campaign", "b", told) == known
+    assert register(after, "campaign", "b", arrive("b")) == known
     waiting = StartRegistry(Clock())
-    assert waiting.register("campaign", "b", arrive("a", 60.0)).start_us is not None
+    assert register(waiting, "campaign", "b", arrive("a", 60.0)).start_us is not None
 
 
 def test_registry_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_registry, "MAX_BARRIERS", 2)
+    monkeypatch.setattr(start_registry, "KEY_DIVISOR", 1)
+    monkeypatch.setattr(start_registry, "JOB_DIVISOR", 1)
     clock = Clock()
     registry = StartRegistry(clock)
-    registry.register("campaign", "a", arrive("a"))
+    register(registry, "campaign", "a", arrive("a"))
     with pytest.raises(BarrierConflictError, match="3 jobs are to start together, not 4"):
-        registry.register("campaign", "a", arrive("b", jobs=4))
-    registry.register("campaign", "b", arrive("a"))
+        register(registry, "campaign", "a", arrive("b", jobs=4))
+    register(registry, "campaign", "b", arrive("a"))
     with pytest.raises(TooManyBarriersError):
-        registry.register("campaign", "c", arrive("a"))
-    clock.now_s += start_registry.KEEP_S + 1
-    registry.register("campaign", "c", arrive("a"))
+        register(registry, "campaign", "c", arrive("a"), "other key")
+    clock.now_s += start_registry.IDLE_S + 2
+    register(registry, "campaign", "c", arrive("a"))
+
+
+def test_one_job_leaves_places_to_others() -> None:
+    """Attack: a job's token opens barriers, of which each is kept for a day."""
+    clock = Clock()
+    registry = StartRegistry(clock)
+    shares = {
+        "job": start_registry.MAX_BARRIERS // start_registry.JOB_DIVISOR,
+        "key": start_registry.MAX_BARRIERS // start_registry.KEY_DIVISOR,
+    }
+    for number in range(shares["job"]):
+        register(registry, "c", str(number), arrive("greedy", jobs=1 + number % 2))
+    with pytest.raises(BarrierShareError, match="job"):
+        register(registry, "c", "more", arrive("greedy"))
+    for number in range(shares["key"] - shares["job"]):
+        register(registry, "c", f"key {number}", arrive(f"j{number}"))
+    with pytest.raises(BarrierShareError, match="key"):
+        register(registry, "c", "even more", arrive("j"))
+    assert register(registry, "c", "0", arrive("other", jobs=1)).present == 1, "its jobs still meet"
+    assert register(registry, "c", "of another key", arrive("a"), "other").present == 1
+    clock.now_s += 60
+    assert register(registry, "c", "next execution", arrive("greedy")).present == 1
+    assert register(registry, "c", "1", arrive("other", jobs=2)).start_us, "it still waits"
+
+
+def test_jobs_of_groups_never_meet(service: ServiceThread) -> None:
+    """Attack: a stranger opens the barrier of a campaign of which nothing was sent yet."""
+    until_us = service.clock[0] + 60_000_000
+    tokens = [
+        mint_job_token(service.make_key("submit", owner=group), "campaign", job, until_us)
+        for group, job in (("mallory", "a"), ("alice", "a"), ("alice", "b"))
+    ]
+    for token, jobs, present in zip(tokens, (9, 2, 2), (1, 1, 2), strict=True):
+        answer = service.post_document({**REQUEST, "jobs": jobs}, token, STARTS_PATH)
+        assert (answer.status_code, answer.json()["present"]) == (200, present)
 
 
 def test_jobs_meet_with_their_tokens(service: ServiceThread) -> None:
