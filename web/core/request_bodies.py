@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from treehammer.sql.auth.tokens import AccessGrant
 from treehammer.web.core.client_limits import too_many_requests
@@ -142,12 +142,7 @@ async def read_body(request: Request, limits: RequestLimits, lease: BodyLease) -
     if length.isascii() and length.isdigit() and int(length[:20]) > limits.packed_bytes:
         raise _body_too_large(f"{limits.packed_bytes} bytes")
     unpacker = _GzipUnpacker() if coding == "gzip" else None
-    try:
-        return await _read_chunks(request, limits, lease, unpacker)
-    except ClientDisconnect:
-        raise RequestRefusedError(
-            400, "the connection closed before the body was complete"
-        ) from None
+    return await _read_chunks(request, limits, lease, unpacker)
 
 
 async def _read_chunks(

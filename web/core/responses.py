@@ -106,3 +106,10 @@ def handle_http_error(render: RefusalRenderer, request: Request, error: Exceptio
     assert isinstance(error, HTTPException)
     sentence = _STATUS_MESSAGES.get(error.status_code, error.detail)
     return render(request, RequestRefusedError(error.status_code, sentence, headers=error.headers))
+
+
+def handle_disconnect(render: RefusalRenderer, request: Request, _error: Exception) -> Response:
+    """Record a request whose client left before its body was complete."""
+    return render(
+        request, RequestRefusedError(400, "the connection closed before the body was complete")
+    )

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
@@ -46,6 +46,7 @@ from treehammer.web.core.request_bodies import RequestLimits
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     RequestRefusedError,
+    handle_disconnect,
     handle_http_error,
     handle_refusal,
     note_refusal,
@@ -141,6 +142,7 @@ def create_app(
         exception_handlers={
             RequestRefusedError: partial(handle_refusal, render),
             HTTPException: partial(handle_http_error, render),
+            ClientDisconnect: partial(handle_disconnect, render),
         },
         lifespan=lambda _app: _run_lifespan(access_control, writer, journal),
     )

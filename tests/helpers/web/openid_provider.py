@@ -102,9 +102,10 @@ class LyingProvider:
     signing_key: Any = None
     header: dict[str, str] = field(default_factory=lambda: {"alg": "RS256", "kid": "k"})
     claims: dict[str, Any] = field(default_factory=dict)
-    userinfo: dict[str, Any] = field(default_factory=dict)
+    userinfo: Any = field(default_factory=dict)
+    keys: Any = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    token: dict[str, Any] | None = None
+    token: Any = None
     requests: list[dict[str, str]] = field(default_factory=list)
 
     def app(self) -> Starlette:
@@ -119,15 +120,16 @@ class LyingProvider:
                 "userinfo_endpoint": f"{self.issuer}/me",
                 "id_token_signing_alg_values_supported": ["RS256", "HS256", "none"],
             }
-            return JSONResponse({**known, **self.metadata})
+            known |= self.metadata
+            return JSONResponse(self.metadata.get("document", known))
 
         async def keys(_: Request) -> JSONResponse:
-            return JSONResponse({"keys": [self.key.as_dict(private=False)]})
+            return JSONResponse(self.keys or {"keys": [self.key.as_dict(private=False)]})
 
         async def exchange(request: Request) -> JSONResponse:
             self.requests.append(dict(parse_qsl((await request.body()).decode())))
             if self.token is not None:
-                return JSONResponse(self.token, 400 if "error" in self.token else 200)
+                return JSONResponse(self.token, 400 if "error" in str(self.token) else 200)
             signed = self._sign()
             return JSONResponse(
                 {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import time
 
 import pytest
 from service_thread import ServiceThread
+
+from treehammer.sql.auth.tokens import mint_job_token
 
 BROWSER = {"Accept": "text/html,*/*"}
 EVIL = "evil.example"
@@ -117,3 +121,43 @@ def test_every_answer_forbids_guessing_types(filled_service: ServiceThread, addr
         answer = filled_service.client.get(address, headers=headers)
         assert answer.headers.get_list("X-Content-Type-Options") == ["nosniff"], answer.status_code
         assert "Strict-Transport-Security" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "role", "kind"),
+    [
+        ("/sign-in", "", "application/x-www-form-urlencoded"),
+        ("/api/v1/measurements", "submit", "application/json"),
+        ("/api/v1/campaigns", "submit", "application/json"),
+        ("/api/v1/starts", "job", "application/json"),
+    ],
+)
+@pytest.mark.parametrize(
+    "body", ["Content-Length: 100\r\n\r\na", "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n"]
+)
+def test_aborted_request_is_logged_in_one_line(
+    service: ServiceThread,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    role: str,
+    kind: str,
+    body: str,
+) -> None:
+    """Attack: the browser leaves while it signs in; each time a traceback filled the log."""
+    token = ""
+    if role:
+        key = service.make_key("submit")
+        job = mint_job_token(key, "c", "j", service.clock[0] + 60_000_000)
+        token = f"Authorization: Bearer {job if role == 'job' else key.text}\r\n"
+    caplog.set_level(logging.INFO, "treehammer.access")
+    with raw_connection(service) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{token}{body}"
+        connection.sendall(head.encode())
+        time.sleep(0.1)
+    until_s = time.monotonic() + 30
+    while not (lines := [one for one in caplog.records if one.name.startswith("treehammer.")]):
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    assert [(one.name, getattr(one, "status", 0), one.exc_info) for one in lines] == [
+        ("treehammer.access", 400, None)
+    ]

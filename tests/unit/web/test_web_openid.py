@@ -97,6 +97,12 @@ def list_sessions(service: ServiceThread) -> list[Any]:
     return list(sessions)
 
 
+def assert_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Require one line on a failed sign-in, without a traceback."""
+    lines = [record for record in caplog.records if record.name == "treehammer.service"]
+    assert [record.exc_info for record in lines] == [None] * min(len(lines), 1)
+
+
 def assert_refused(service: ServiceThread, answer: httpx.Response, status: int = 403) -> None:
     assert answer.status_code == status, answer.text
     assert "treehammer_session" not in answer.headers.get("Set-Cookie", "")
@@ -124,6 +130,21 @@ LIES: dict[str, dict[str, Any]] = {
     "no ID token": {"token": {"access_token": "a", "token_type": "Bearer"}},
     "garbage": {"token": {"access_token": "a", "token_type": "Bearer", "id_token": "x.y.z"}},
     "refused code": {"token": {"error": "invalid_grant", "error_description": "<b>no</b>"}},
+    "list as token": {"token": ["x"]},
+    "text as token": {"token": "x"},
+    "number as token": {"token": 5},
+    "null in token": {"token": {"access_token": None, "id_token": None}},
+    "numbers in token": {"token": {"access_token": 5, "id_token": 5, "expires_in": "soon"}},
+    "lists in token": {"token": {"access_token": [], "id_token": [], "expires_in": []}},
+    "odd error": {"token": {"error": ["x"], "error_description": 5}},
+    "list as keys": {"keys": ["x"]},
+    "odd keys": {"keys": {"keys": 5}},
+    "key of an odd type": {"keys": {"keys": [{"kty": ["x"], "kid": "k"}]}},
+    "list as user": {"claims": {"groups": None}, "userinfo": ["x"]},
+    "number as user": {"claims": {"groups": None}, "userinfo": 5},
+    "text as expiry": {"claims": {"exp": "later"}},
+    "list as issuer": {"claims": {"iss": ["x"]}},
+    "object as audience": {"claims": {"aud": {"x": 1}}},
     "another person's groups": {
         "claims": {"groups": None},
         "userinfo": {"sub": "admin", "groups": ["cms-io"]},
@@ -133,7 +154,10 @@ LIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_lying_provider_signs_nobody_in(
-    service: ServiceThread, provider: LyingProvider, lie: dict[str, Any]
+    service: ServiceThread,
+    provider: LyingProvider,
+    lie: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     provider.claims |= lie.get("claims", {})
     for name in lie.keys() - {"claims"}:
@@ -141,6 +165,7 @@ def test_lying_provider_signs_nobody_in(
     answer = finish(service, provider, begin(service))
     assert "<b>no</b>" not in answer.text
     assert_refused(service, answer)
+    assert_one_line(caplog)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +227,32 @@ def test_sign_in_returns_to_this_service(
     assert answer.headers["Location"] == "/"
 
 
-@pytest.mark.parametrize("query", ["", "?code=c", "?state=x", "?error=access_denied&state=x"])
-def test_incomplete_callback_is_refused(service: ServiceThread, query: str) -> None:
+@pytest.mark.parametrize(
+    "query",
+    [
+        "", "?code=c", "?state=x", "?error=access_denied&state=x", "?error=x&error=y",
+        "?state=a&state=b&code=", "?code[]=c&state[]=x", f"?state={'x' * 3000}",
+    ],
+)  # fmt: skip
+def test_incomplete_callback_is_refused(
+    service: ServiceThread, query: str, caplog: pytest.LogCaptureFixture
+) -> None:
     answer = service.client.get(f"/sign-in/openid/callback{query}", headers=BROWSER)
     assert_refused(service, answer)
     assert "Start again" in answer.text
+    assert_one_line(caplog)
+
+
+def test_sign_in_without_a_code_is_refused(
+    service: ServiceThread, provider: LyingProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    for ending in ("", "&code=", "&error=access_denied", "&code=c&iss=https://other.example"):
+        sent = begin(service)
+        provider.token = {"error": "invalid_grant"}
+        caplog.clear()
+        address = f"/sign-in/openid/callback?state={sent['state']}{ending}"
+        assert_refused(service, service.client.get(address, headers=BROWSER))
+        assert_one_line(caplog)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +261,13 @@ def test_incomplete_callback_is_refused(service: ServiceThread, query: str) -> N
         {"issuer": "https://other.example"},
         {"token_endpoint": "http://evil.example/token"},
         {"jwks_uri": None},
+        {"document": ["x"]},
+        {"document": "x"},
+        {"document": None},
+        {"issuer": 5},
+        {"id_token_signing_alg_values_supported": 5},
+        {"id_token_signing_alg_values_supported": [["RS256"]]},
+        {"authorization_endpoint": ["x"]},
     ],
 )
 def test_wrong_discovery_document_is_refused(

@@ -83,7 +83,7 @@ class OpenIdProvider:
             self._limiter.release_on_behalf_of(request)
 
     async def _identify(self, request: Request) -> Person:
-        from authlib.integrations.base_client import OAuthError
+        from authlib.common.errors import AuthlibBaseError
         from httpx2 import HTTPError
         from joserfc.errors import JoseError
 
@@ -100,9 +100,10 @@ class OpenIdProvider:
                 raise _refuse("the provider sent no ID token")
             if settings.group_claim not in claims and "userinfo_endpoint" in client.server_metadata:
                 claims = _merge_claims(claims, await client.userinfo(token=token))
-        except OAuthError as error:
+        except AuthlibBaseError as error:
             raise _refuse(_describe_error(error.error), error) from error
-        except (JoseError, ValueError, TypeError, KeyError) as error:
+        except (JoseError, ValueError, TypeError, LookupError, AttributeError) as error:
+            # Authlib uses the provider's answers before it checks their types.
             raise _refuse("the provider's answer is invalid", error) from error
         except HTTPError as error:
             raise self._unavailable(error) from error
@@ -194,6 +195,8 @@ def _describe_error(code: str) -> str:
     """Describe an error of the protocol by its code; its text may come from anybody."""
     if code == "mismatching_state":
         return "this browser has not begun it, or more than ten minutes ago"
+    if code == "missing_code":
+        return "it was not completed at the provider"
     if code == "access_denied":
         return "it was denied or cancelled at the provider"
     return "the provider refused it"
