@@ -8,7 +8,7 @@ Every write of measurements, campaigns and jobs passes :func:`record_deliveries`
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -20,7 +20,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError
 from treehammer.sql.core.outcomes import literal_text
 from treehammer.sql.core.rows import CampaignOwnerRow, JobRow, ReceiptRow
-from treehammer.sql.core.schema import access_key, campaign_owner, receipt
+from treehammer.sql.core.schema import access_key, access_revocation, campaign_owner, receipt
 from treehammer.sql.engine.backends import backend_of
 from treehammer.sql.engine.row_mapping import insert_new_rows, split_ids
 
@@ -43,6 +43,7 @@ class Sender:
         address: network address of the request.
         received_us: time of the request.
         acts_for_all: whether it may change campaigns of every group.
+        is_job: whether a job sends, with its own token.
     """
 
     key_id: str
@@ -50,6 +51,7 @@ class Sender:
     address: str
     received_us: int
     acts_for_all: bool = False
+    is_job: bool = False
 
     def make_receipt(self, kind: str, subject: str, campaign_id: str) -> ReceiptRow:
         """Return the receipt for one thing that was sent."""
@@ -123,10 +125,12 @@ def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) ->
         deliveries: to be written in the same transaction.
 
     Raises:
-        ForeignCampaignError: a campaign belongs to another group, or a job to another campaign.
+        ForeignCampaignError: a campaign belongs to another group, or a job to another campaign, or a
+            key or token was revoked since the request.
     """
     deliveries = list(deliveries)
     stored = _fetch_stored(connection, deliveries)
+    _require_unrevoked(deliveries, stored.revoked)
     _require_own_campaigns(deliveries, stored.owners)
     _require_own_jobs(deliveries, stored.campaigns)
     claims: dict[str, CampaignOwnerRow] = {}
@@ -180,16 +184,20 @@ class _StoredDeliveries:
         owners: group of each campaign.
         campaigns: campaign of each job that was written.
         receipts: keys of the receipts.
+        revoked: scope and identity of revoked keys, and of campaigns and jobs with revoked tokens.
     """
 
     owners: dict[str, str] = field(default_factory=dict)
     campaigns: dict[str, str] = field(default_factory=dict)
     receipts: set[tuple[str, ...]] = field(default_factory=set)
+    revoked: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, source: str, id_: str, of: str, kind: str, *sender: str) -> None:
         """Add a row of :data:`_SELECT_STORED`."""
         if source == _OWNER:
             self.owners[id_] = of
+        if source == _REVOKED:
+            self.revoked.add((of, id_))
         if source == _RECEIPT:
             self.receipts.add((id_, kind, *sender))
             if kind in _OF_JOBS:
@@ -207,10 +215,12 @@ class _StoredDeliveries:
 
 
 def _select_stored() -> sa.CompoundSelect[Any]:
-    """Select owners and receipts by one statement, because each one costs a round trip."""
-    owner, sent = campaign_owner.c, receipt.c
-    subjects = sa.bindparam("subjects", expanding=True, type_=sa.String)
-    campaigns = sa.bindparam("campaigns", expanding=True, type_=sa.String)
+    """Select owners, receipts and revocations by one statement: each one costs a round trip."""
+    owner, sent, key, token = campaign_owner.c, receipt.c, access_key.c, access_revocation.c
+    subjects, campaigns, keys = (
+        sa.bindparam(name, expanding=True, type_=sa.String)
+        for name in ("subjects", "campaigns", "keys")
+    )
     sent_columns = (sent.subject, sent.campaign_id, sent.kind, sent.key_id, sent.address)
     padding = (sa.null(), sa.null(), sa.null())
     return sa.union_all(
@@ -218,10 +228,16 @@ def _select_stored() -> sa.CompoundSelect[Any]:
         sa.select(literal_text(_OWNER), owner.campaign_id, owner.owner, *padding).where(
             owner.campaign_id.in_(campaigns)
         ),
+        sa.select(literal_text(_REVOKED), key.key_id, literal_text(_KEY), *padding).where(
+            key.key_id.in_(keys), key.revoked_us.is_not(None)
+        ),
+        sa.select(literal_text(_REVOKED), token.subject, token.scope, *padding).where(
+            sa.or_(token.subject.in_(subjects), token.subject.in_(campaigns))
+        ),
     )
 
 
-_RECEIPT, _OWNER = "receipt", "owner"
+_RECEIPT, _OWNER, _REVOKED, _KEY = "receipt", "owner", "revoked", "key"
 _SELECT_STORED = _select_stored()
 
 
@@ -229,15 +245,29 @@ def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _St
     chunks = zip_longest(
         split_ids(delivery.campaign_id for delivery in deliveries),
         split_ids(subject for delivery in deliveries for subject in delivery.subjects),
+        split_ids(delivery.sender.key_id for delivery in deliveries),
         fillvalue=list[str](),
     )
     backend = backend_of(connection.engine)
     stored = _StoredDeliveries()
-    for campaigns, subjects in chunks:
-        ids = {"campaigns": campaigns, "subjects": subjects}
+    for campaigns, subjects, keys in chunks:
+        ids = {"campaigns": campaigns, "subjects": subjects, "keys": keys}
         for row in backend.fetch_rows(connection, _SELECT_STORED, ids):
             stored.add(*row)
     return stored
+
+
+def _require_unrevoked(deliveries: Iterable[Delivery], revoked: Set[tuple[str, str]]) -> None:
+    """Refuse senders whose key or token was revoked while their request waited for the database."""
+    for delivery in deliveries if revoked else ():
+        sender, campaign = delivery.sender, (CAMPAIGN, delivery.campaign_id)
+        if (_KEY, sender.key_id) in revoked:
+            raise ForeignCampaignError(f"key {sender.key_id} was revoked")
+        tokens = {campaign, *((JOB, subject) for subject in delivery.subjects)}
+        if sender.is_job and tokens & revoked:
+            raise ForeignCampaignError(
+                f"the tokens of campaign {campaign[1]} or of its job were revoked"
+            )
 
 
 def _require_own_campaigns(deliveries: Iterable[Delivery], owners: Mapping[str, str]) -> None:

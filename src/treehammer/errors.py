@@ -205,7 +205,7 @@ class UnstorableContentError(StoreError):
 
 
 class ForeignCampaignError(UnstorableContentError):
-    """A campaign or job belongs to somebody else than its sender."""
+    """A campaign or job belongs to somebody else than its sender, whose key may also be revoked."""
 
 
 class TokenError(TreehammerError):

@@ -279,6 +279,7 @@ def make_sender(request: Request, grant: AccessGrant) -> Sender:
         address=address[:MAX_WORD] or "-",
         received_us=time.time_ns() // 1000,
         acts_for_all=grant.role == ADMIN,
+        is_job=grant.job_id is not None,
     )
 
 

@@ -18,10 +18,12 @@ from treehammer.collectors.service_spec import STARTS_PATH
 from treehammer.errors import StoreError
 from treehammer.progress import no_progress
 from treehammer.sql.auth.access_keys import AccessKey
+from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.auth.tokens import mint_job_token
 from treehammer.sql.core.rows import CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import receipt
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.transfer.importer import ImportFile, import_files
 from treehammer.sql.write.ownership import LOCAL_OWNER, Delivery
@@ -290,6 +292,31 @@ class OutageStore:
     def wait_for_write(self) -> None:
         """Wait until the service has written again."""
         assert self._written.wait(30)
+
+
+@pytest.mark.parametrize("scope", ["key", "campaign", "job"])
+def test_retried_write_needs_a_valid_key(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    """Attack: the key or token is revoked while its request waits for the database."""
+    monkeypatch.setattr(measurement_writer, "CHECK_INTERVAL_S", 0.1)
+    outage = OutageStore()
+    with start_service(outage) as service:
+        outage.database = LiveDatabase(service.url)
+        key = service.make_key("submit", owner="alice")
+        outage.fails = True
+        token = mint_job_token(key, "c1", "j1", LATER)
+        assert send(service, token, make_own("c1", "j1")).status_code == 503
+        engine = open_engine(service.url, create=False)
+        if scope == "key":
+            Keyring(engine).revoke_key(key.key_id, now_us=1)
+        else:
+            Keyring(engine).revoke_tokens(scope, "c1" if scope == "campaign" else "j1", now_us=1)
+        engine.dispose()
+        outage.fails = False
+        outage.wait_for_write()
+        outage.database.close()
+        assert stored(service) == []
 
 
 def test_known_check_does_not_belong_to_its_second_sender(
