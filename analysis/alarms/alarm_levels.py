@@ -134,28 +134,6 @@ class SubjectState:
             "figures": [asdict(one) for one in self.figures],
         }
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> SubjectState:
-        """Build the state from values of JSON.
-
-        Raises:
-            ValueError: the document is not a state.
-        """
-        try:
-            return cls(
-                AlarmKind(document["kind"]),
-                str(document["name"]),
-                AlarmLevel(document["state"]),
-                str(document["summary"]),
-                details=tuple(map(str, document["details"])),
-                figures=tuple(AlarmFigure(**one) for one in document["figures"]),
-                since_us=document["since_us"],
-                evidence=str(document["evidence"]),
-                rule=str(document["rule"]),
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no state: {error}") from error
-
 
 def worst_level(*levels: AlarmLevel) -> AlarmLevel:
     """Return the worst of some states; OK without any."""

@@ -12,6 +12,7 @@ from nagiosplugin import Check, Context, Metric, Range, Resource, Result, Summar
 from nagiosplugin.performance import Performance
 
 from treehammer.analysis.alarms.alarm_levels import AlarmFigure, AlarmLevel, SubjectState
+from treehammer.text_formatting import make_single_line
 
 #: Maximum characters of the first line, before the performance data.
 MAX_LINE = 80
@@ -22,8 +23,6 @@ _STATES = {
     AlarmLevel.CRITICAL: state.Critical,
     AlarmLevel.UNKNOWN: state.Unknown,
 }
-#: Characters that end a field of the output, and their replacements.
-_REPLACEMENTS = str.maketrans({"|": "/", "\r": " ", "\0": " "})
 
 
 def format_plugin_output(subject: SubjectState, verbose: int = 0) -> str:
@@ -147,7 +146,8 @@ def _format_range(threshold: float | None, is_minimum: bool) -> str:
 
 
 def _clean_line(text: str) -> str:
-    return " ".join(text.translate(_REPLACEMENTS).split())
+    """Remove what ends a field of the output, or controls a terminal."""
+    return make_single_line(text).replace("|", "/")
 
 
 def _shorten(line: str) -> str:

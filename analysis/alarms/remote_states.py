@@ -9,8 +9,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, NoReturn
 from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treehammer.analysis.alarms.alarm_levels import (
     SERVICE_NAME,
@@ -23,12 +25,59 @@ from treehammer.analysis.alarms.alarm_levels import (
 )
 from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.collectors.tls_context import make_tls_context
-from treehammer.errors import ConfigError, NothingToDoError, StoreError
+from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
 
 #: Seconds that the service may take for its state.
 ANSWER_WARNING_S, ANSWER_CRITICAL_S = 5.0, 20.0
 #: Bytes of a response that are read.
 _MAX_RESPONSE_BYTES = 50_000_000
+
+_Text = Annotated[str, Field(max_length=10_000)]
+_Number = Annotated[float, Field(ge=-1e18, le=1e18)]
+
+
+class _FigureDocument(BaseModel):
+    """Figure of a state as another service sends it."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
+    value: _Number | None
+    unit: str = Field(pattern=r"^[A-Za-z%]{0,8}$")
+    warning: _Number | None = None
+    critical: _Number | None = None
+    is_minimum: bool = False
+    maximum: _Number | None = None
+
+
+class _StateDocument(BaseModel):
+    """State of a subject as another service sends it."""
+
+    model_config = ConfigDict(strict=True)
+
+    kind: AlarmKind = Field(strict=False)
+    name: _Text
+    state: AlarmLevel = Field(strict=False)
+    summary: _Text
+    details: list[_Text] = Field(max_length=1000)
+    figures: list[_FigureDocument] = Field(max_length=1000)
+    since_us: Annotated[int, Field(ge=0, le=2**62)] | None
+    evidence: _Text
+    rule: _Text
+
+    def to_state(self) -> SubjectState:
+        """Return the state."""
+        return SubjectState(
+            self.kind,
+            self.name,
+            self.state,
+            self.summary,
+            details=tuple(self.details),
+            figures=tuple(AlarmFigure(**figure.model_dump()) for figure in self.figures),
+            since_us=self.since_us,
+            evidence=self.evidence,
+            rule=self.rule,
+        )
 
 
 @dataclass(frozen=True)
@@ -54,19 +103,36 @@ class RemoteService:
         """Fetch the states of all subjects, or the one of a kind and name.
 
         Raises:
-            StoreError: the service does not answer, or not with states.
+            StoreError: the service does not answer.
+            InvalidAnswerError: it answers, but not with these states.
             NothingToDoError: it does not know the subject.
         """
         query = {"kind": kind.value, "name": name} if kind else {}
         document = self._get(f"/alarms?{urlencode({**query, 'table': 'states'})}")
+        tables = document.get("tables")
+        rows = tables.get("states") if isinstance(tables, dict) else None
+        if not isinstance(rows, list):
+            raise InvalidAnswerError("the response holds no states", where=self.url)
         try:
-            rows = document["tables"]["states"]
-            return [SubjectState.from_document(row) for row in rows]
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError("the response holds no states", where=self.url) from error
+            states = [_StateDocument.model_validate(row).to_state() for row in rows]
+        except (ValidationError, OverflowError) as error:
+            raise InvalidAnswerError(
+                "the response holds an invalid state", where=self.url
+            ) from error
+        if not states or (
+            kind and [(state.kind, state.name) for state in states] != [(kind, name)]
+        ):
+            raise InvalidAnswerError(
+                "the response holds other states than asked for", where=self.url
+            )
+        return states
 
     def assess_service(self) -> SubjectState:
-        """Assess the service by its own state and by the time that it takes to answer."""
+        """Assess the service by its own state and by the time that it takes to answer.
+
+        Raises:
+            InvalidAnswerError: it answers, but not with its state.
+        """
         start = time.monotonic()
         try:
             (state,) = self.fetch_states(AlarmKind.SERVICE, SERVICE_NAME)
@@ -96,15 +162,23 @@ class RemoteService:
             with urllib.request.urlopen(  # noqa: S310 - as above
                 request, timeout=self.timeout_s, context=context
             ) as response:
-                document = json.loads(response.read(_MAX_RESPONSE_BYTES))
+                body = response.read(_MAX_RESPONSE_BYTES)
         except urllib.error.HTTPError as error:
             raise _explain_status(error, self.url) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise StoreError(f"the service does not answer: {reason}", where=self.url) from error
+        try:
+            document = json.loads(body, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise InvalidAnswerError("the response is not JSON", where=self.url) from error
         if not isinstance(document, dict):
-            raise StoreError("the response is not a JSON object", where=self.url)
+            raise InvalidAnswerError("the response is not a JSON object", where=self.url)
         return document
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _explain_status(error: urllib.error.HTTPError, url: str) -> Exception:

@@ -18,13 +18,13 @@ from treehammer.analysis.alarms.alarm_levels import (
     worst_level,
 )
 from treehammer.analysis.alarms.monit_document import PRODUCER, build_monit_documents
-from treehammer.analysis.alarms.plugin_output import format_plugin_output
 from treehammer.analysis.alarms.remote_states import RemoteService
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, StoreError, TreehammerError
 from treehammer.optional_packages import require_package
 from treehammer.sql.auth.access_keys import load_user_key
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import make_single_line
 from treehammer.web_addresses import is_allowed_address
 
 PLUGIN, JSON, MONIT = "plugin", "json", "monit"
@@ -33,7 +33,10 @@ _DATABASE = "-"
 
 
 class _PluginCommand(click.Command):
-    """A command whose usage errors are the state UNKNOWN, as plugins have to answer."""
+    """A command whose errors of any kind are the state UNKNOWN, as plugins have to answer.
+
+    A traceback would leave with the exit code of a warning.
+    """
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the arguments.
@@ -44,8 +47,18 @@ class _PluginCommand(click.Command):
         try:
             return super().make_context(*args, **kwargs)
         except click.UsageError as error:
-            click.echo(f"TREEHAMMER UNKNOWN - {error.format_message()}")
-            raise click.exceptions.Exit(AlarmLevel.UNKNOWN.code) from error
+            raise click.exceptions.Exit(_print_failure("", error.format_message())) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except TreehammerError as error:
+            return _print_failure("", error.message)
+        except Exception as error:  # Monitoring needs a state whatever happens.
+            return _print_failure("", f"internal error: {type(error).__name__}: {error}")
 
 
 @click.command("check", cls=_PluginCommand)
@@ -154,8 +167,11 @@ def _open_remote(settings: Settings, url: str, timeout: int) -> RemoteService:
 
 def _print_states(states: Sequence[SubjectState], form: str, producer: str, verbose: int) -> None:
     if form == PLUGIN:
-        for one in states:
-            click.echo(format_plugin_output(one, verbose))
+        # Imported here, as it needs a package of an extra.
+        from treehammer.analysis.alarms.plugin_output import format_plugin_output
+
+        for state in states:
+            click.echo(format_plugin_output(state, verbose))
         return
     if form == MONIT:
         now_us = time.time_ns() // 1000
@@ -170,13 +186,13 @@ def _print_error(kind: AlarmKind | None, name: str, error: TreehammerError) -> i
     subject = f"{kind.upper()} {name} " if kind and kind is not AlarmKind.SERVICE else ""
     if kind is AlarmKind.SERVICE and isinstance(error, StoreError):
         state = SubjectState(kind, SERVICE_NAME, AlarmLevel.CRITICAL, error.message)
-        click.echo(format_plugin_output(state))
+        _print_states([state], PLUGIN, "", 0)
         return state.level.code
     return _print_failure(subject, error.message)
 
 
 def _print_failure(subject: str, message: str) -> int:
     """Print the state UNKNOWN; return its code."""
-    line = " ".join(f"{subject or 'TREEHAMMER '}UNKNOWN - {message}".replace("|", "/").split())
-    click.echo(line)
+    line = make_single_line(f"{subject or 'TREEHAMMER '}UNKNOWN - {message}")
+    click.echo(line.replace("|", "/"))
     return AlarmLevel.UNKNOWN.code

@@ -190,6 +190,12 @@ class StoreError(TreehammerError):
     exit_code = ExitCode.INFRASTRUCTURE
 
 
+class InvalidAnswerError(TreehammerError):
+    """A results service answers, but not with what was asked for."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
 class DeliveryError(TreehammerError):
     """A message about an alarm was not accepted; ``permanent`` if a repetition would not help."""
 

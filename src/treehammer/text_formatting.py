@@ -84,3 +84,8 @@ def format_signed(number: float) -> str:
 def format_size(size: float) -> str:
     """Format a number of bytes: ``950 bytes``, ``1.3 MB``, ``4.5 GB``."""
     return decimal(round(size))
+
+
+def make_single_line(text: str) -> str:
+    """Return text as one line, with spaces for line breaks and control characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

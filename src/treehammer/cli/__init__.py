@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from treehammer import config
-from treehammer.errors import ExitCode, Interruption, TreehammerError, suggest_word
+from treehammer.errors import ConfigError, ExitCode, Interruption, TreehammerError, suggest_word
 from treehammer.optional_packages import explain_missing_extra
 from treehammer.version import __version__
 
@@ -217,7 +217,16 @@ def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> No
 
     Start with: treehammer demo
     """
-    context.obj = config.load_settings(flags, config=config_file)
+    try:
+        context.obj = config.load_settings(flags, config=config_file)
+    except ConfigError as error:
+        if context.invoked_subcommand != "check":
+            raise
+        # Monitoring knows other exit codes: that of a wrong setting would be critical.
+        from treehammer.text_formatting import make_single_line
+
+        click.echo(f"TREEHAMMER UNKNOWN - {make_single_line(str(error)).replace('|', '/')}")
+        context.exit(3)
 
 
 def _replace_unencodable_output() -> None:

@@ -112,12 +112,6 @@ def test_figures_are_judged_by_their_thresholds() -> None:
     assert worst_level(AlarmLevel.UNKNOWN, AlarmLevel.WARNING) is AlarmLevel.WARNING
 
 
-def test_state_survives_its_document() -> None:
-    assert SubjectState.from_document(SITE.to_document()) == SITE
-    with pytest.raises(ValueError, match="no state"):
-        SubjectState.from_document({"kind": "site"})
-
-
 def test_monit_documents_have_mandatory_fields() -> None:
     now_us = 1_790_000_000_123_456
     down = SubjectState(AlarmKind.SITE, "T2_Down", AlarmLevel.DOWNTIME, "power cut")

@@ -1,0 +1,166 @@
+"""States from a service that answers anything: one line and the state UNKNOWN, never a traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from local_servers import serve_http
+from test_analysis_plugin_output import SITE
+
+from treehammer import config
+from treehammer.analysis.alarms.alarm_levels import AlarmKind
+from treehammer.analysis.alarms.remote_states import RemoteService
+from treehammer.analysis.cli import check_command
+from treehammer.analysis.cli.check_command import check_command as check
+from treehammer.cli import cli
+
+STATE = SITE.to_document()
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers with a body that a test sets."""
+
+    body = b""
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serve_http(Answers) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def answer(*rows: Any) -> bytes:
+    return json.dumps({"tables": {"states": rows}}).encode()
+
+
+def run_check(folder: Path, *arguments: str) -> Result:
+    settings = config.load_settings({}, environ={}, folder=folder)
+    return CliRunner().invoke(check, arguments, obj=settings, standalone_mode=False)
+
+
+def changed(**changes: Any) -> bytes:
+    return answer({**STATE, **changes})
+
+
+def with_figure(**changes: Any) -> bytes:
+    return changed(figures=[{**STATE["figures"][0], **changes}])
+
+
+HOSTILE: dict[str, bytes] = {
+    "nothing": b"",
+    "no JSON": b"<html>404</html>",
+    "deeply nested": b"[" * 100_000,
+    "nested object": b'{"a":' * 100_000,
+    "huge number": b"1" * 10_000,
+    "not UTF-8": b"\xff\xfe{",
+    "NaN": b'{"tables": {"states": NaN}}',
+    "list": b"[]",
+    "null": b"null",
+    "no tables": b"{}",
+    "tables as list": b'{"tables": []}',
+    "tables as text": b'{"tables": "states"}',
+    "states as object": b'{"tables": {"states": {"a": 1}}}',
+    "states as text": b'{"tables": {"states": "abc"}}',
+    "no state": answer(),
+    "two states": answer(STATE, STATE),
+    "state of another site": changed(name="other"),
+    "state of another kind": changed(kind="release"),
+    "state as list": answer([]),
+    "state as number": answer(5),
+    "unknown kind": changed(kind="star"),
+    "kind as list": changed(kind=["site"]),
+    "kind as object": changed(kind={"site": 1}),
+    "unknown level": changed(state="FINE"),
+    "level as object": changed(state={}),
+    "number as name": changed(name=5),
+    "null as summary": changed(summary=None),
+    "object as summary": changed(summary={"a": 1}),
+    "endless summary": changed(summary="x" * 1_000_000),
+    "text as details": changed(details="abc"),
+    "number as details": changed(details=5),
+    "numbers in details": changed(details=[1]),
+    "text as figures": changed(figures="abc"),
+    "number as figures": changed(figures=5),
+    "text in figures": changed(figures=["abc"]),
+    "incomplete figure": changed(figures=[{}]),
+    "text as value": with_figure(value="many"),
+    "list as value": with_figure(value=[]),
+    "endless value": with_figure(value=10**400),
+    "infinite value": with_figure(value=1).replace(b'"value": 1', b'"value": 1e999'),
+    "text as threshold": with_figure(warning="6"),
+    "odd name of a figure": with_figure(name="a'b=c|d"),
+    "list as name of a figure": with_figure(name=["a"]),
+    "odd unit": with_figure(unit="s;1;2"),
+    "number as unit": with_figure(unit=5),
+    "text as time": changed(since_us="now"),
+    "endless time": changed(since_us=10**30),
+    "negative time": changed(since_us=-(10**18)),
+}
+
+
+@pytest.mark.parametrize("form", ["plugin", "json", "monit"])
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_answers_are_unknown(url: str, tmp_path: Path, body: bytes, form: str) -> None:
+    Answers.body = body
+    done = run_check(tmp_path, "--site", SITE.name, "--url", url, "--format", form)
+    assert (done.exception, done.return_value) == (None, 3)
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"SITE {SITE.name} UNKNOWN - the response ")
+
+
+@pytest.mark.parametrize("body", [HOSTILE["deeply nested"], HOSTILE["no state"], b"[1]"])
+def test_service_with_hostile_answers_is_unknown(url: str, tmp_path: Path, body: bytes) -> None:
+    Answers.body = body
+    for arguments in (("--service", url), ("--all", "--url", url)):
+        done = run_check(tmp_path, *arguments)
+        assert (done.exception, done.return_value) == (None, 3)
+        assert done.stdout.startswith("TREEHAMMER UNKNOWN - ")
+
+
+def test_control_characters_do_not_reach_the_terminal(url: str, tmp_path: Path) -> None:
+    Answers.body = changed(summary="\x1b[2Jgone\r\n\u2028x|y=1", details=["\x1b]0;t\x07"])
+    done = run_check(tmp_path, "--site", SITE.name, "--url", url, "-v")
+    assert (done.exception, done.return_value) == (None, 1)
+    assert done.stdout.replace("\n", "").isprintable()
+    assert "[2Jgone x/y=1" in done.stdout
+
+
+def test_states_of_a_service_are_read(url: str) -> None:
+    Answers.body = answer(STATE)
+    assert RemoteService(url, 10).fetch_states(AlarmKind.SITE, SITE.name) == [SITE]
+
+
+def test_bugs_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise TypeError("unexpected\nthing")
+
+    monkeypatch.setattr(check_command, "_load_states", fail)
+    done = run_check(tmp_path, "--all")
+    assert (done.exception, done.return_value) == (None, 3)
+    assert done.stdout == "TREEHAMMER UNKNOWN - internal error: TypeError: unexpected thing\n"
+
+
+def test_wrong_settings_are_unknown(tmp_path: Path) -> None:
+    wrong = tmp_path / "treehammer.toml"
+    wrong.write_text("databas = 'x'\n")
+    done = CliRunner().invoke(
+        cli, ["--config", str(wrong), "check", "--all"], standalone_mode=False
+    )
+    assert (done.exception, done.return_value) == (None, 3)
+    assert done.stdout.startswith("TREEHAMMER UNKNOWN - ")
+    assert "databas" in done.stdout
