@@ -200,7 +200,9 @@ class LoadSpec:
     ``lead_s`` before its start, which is ``level_start_s`` after the common one.  Operations count
     in steps of ``step_s`` from the common start; the load ends ``duration_s`` after it.
     ``writable`` is the URL of an area for writing, '' for none.  Beside these jobs ``watchers`` others
-    watch the servers; their indices follow.
+    watch the servers; their indices follow.  This job may send at most ``max_opens_per_s`` opens and
+    ``max_mb_per_s`` 10^6 bytes per second by ``max_clients`` clients: its share of the load that the
+    door permits; 0 for no bound.
     """
 
     index: int
@@ -214,6 +216,9 @@ class LoadSpec:
     duration_s: float
     writable: str = ""
     watchers: int = 0
+    max_opens_per_s: float = 0.0
+    max_clients: int = 0
+    max_mb_per_s: float = 0.0
 
     @property
     def participants(self) -> int:

@@ -130,7 +130,7 @@ def plan_request(
     check_common_start(plan, has_service=has_service)
     notes += ceiling_checks.list_concurrency_bounds(plan)
     notes += ceiling_checks.list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
-    notes += list_load_violations(plan)
+    notes += list_load_violations(plan, settings.local_slots)
     notes += list_setting_violations(plan, settings.local_slots)
     return replace(plan, notes=(*plan.notes, *notes))
 

@@ -44,7 +44,7 @@ def check_plan_limits(plan: Plan, settings: Settings) -> None:
     Raises:
         ConfigError: the plan is above a limit, or a credential cannot be used.
     """
-    check_load_permission(plan)
+    check_load_permission(plan, settings.local_slots)
     check_setting_permission(plan, settings.local_slots)
     costs = estimate_plan_costs(plan, settings)
     ceiling_checks.check_ceilings(plan, costs)

@@ -16,6 +16,7 @@ from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
 from treehammer.errors import SourceError
 from treehammer.hctests.matrix.definition import PinnedTest
 from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.planning.checks.load_permission import count_loading_jobs, limit_load
 from treehammer.submit.planning.job_clusters import plan_clusters
 from treehammer.submit.planning.job_credentials import BUNDLE_NAME
 from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, PlannedJob
@@ -114,9 +115,10 @@ def render_jobs(
     for cluster in plan_clusters(plan):
         text = cluster_description.render_cluster_description(plan, cluster)
         texts.update({(cluster.site.name, lane): text for lane in cluster.lanes})
+    loading = count_loading_jobs(plan, slots)
     return (
         _render_job(plan, job, folder, shared | tokens(job), sandbox, texts, environment)
-        for job in (plan.jobs if jobs is None else jobs)
+        for job in (limit_load(job, loading) for job in (plan.jobs if jobs is None else jobs))
     )
 
 

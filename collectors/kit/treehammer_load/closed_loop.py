@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Dict, Iterator, Optional, Sequence
+from itertools import count
+from math import inf
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from .load_driver import LoadDriver
+from .load_driver import LoadDriver, Throttle
 from .operation import Flight, Operation
 
 _POLL_S = 0.02
@@ -52,12 +55,18 @@ class ClosedLoopDriver(LoadDriver):
         self._end_s, self._last_end_s = end_s, self._start_s
         self._local = threading.local()
         self._sequences: Dict[int, Iterator[Operation]] = dict(enumerate(load.sequences))
+        self._throttle, self._throttling = Throttle(self._ceiling), threading.Lock()
+        # Operations that the ceiling delays, by the instants at which they may be sent.
+        self._held: List[Tuple[float, int, Operation]] = []
+        self._numbers = count()
         if self._wait_until(self._start_s):
             for client in list(self._sequences):
                 self._continue(client)
         while self._sequences and not timer.stopped and timer.now() < end_s:
             boundary = self._account.advance(timer.now())
-            timer.wait(max(0.0, min(end_s, boundary, timer.now() + _POLL_S) - timer.now()))
+            held_s = self._send_held()
+            until_s = min(end_s, boundary, held_s, timer.now() + _POLL_S)
+            timer.wait(max(0.0, until_s - timer.now()))
         self.is_complete = not self._sequences
         patience_s = self._client.timeout_s if patience_s is None else patience_s
         self._end_flights(end_s + patience_s)
@@ -91,5 +100,20 @@ class ClosedLoopDriver(LoadDriver):
         if operation is None:
             del self._sequences[client]
         else:
-            due = operation._replace(due_s=self._timer.now())
-            self._client.start(self._make_flight(due))
+            now = self._timer.now()
+            with self._throttling:
+                due_s = self._throttle.admit(operation, now)
+                if due_s > now:
+                    heapq.heappush(self._held, (due_s, next(self._numbers), operation))
+                    return
+            self._client.start(self._make_flight(operation._replace(due_s=now)))
+
+    def _send_held(self) -> float:
+        """Send the operations that the ceiling permits by now; return the instant of the next one."""
+        while True:
+            now = self._timer.now()
+            with self._throttling:
+                if not self._held or self._held[0][0] > now:
+                    return self._held[0][0] if self._held else inf
+                _, _, operation = heapq.heappop(self._held)
+            self._client.start(self._make_flight(operation._replace(due_s=now)))

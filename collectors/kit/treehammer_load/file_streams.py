@@ -7,7 +7,7 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence
 from ...record.operation_steps import CONNECT, COPY, MKDIR, READ_FILE, WRITE_FILE
 from .closed_loop import ClosedLoop
 from .content import make_blocks
-from .load_task import GENERATOR, MAX_CLIENTS, LoadTask
+from .load_task import GENERATOR, LoadTask
 from .operation import LoadFile, Operation
 from .workloads import MAX_SEQUENCE, LoadSpan
 from .written_files import WrittenFiles
@@ -67,7 +67,7 @@ class _Streams(NamedTuple):
     @classmethod
     def read(cls, task: LoadTask) -> _Streams:
         make_blocks()
-        clients = task.read_count("clients", 1, MAX_CLIENTS)
+        clients = task.read_clients()
         reads = task.read_direction() == READ
         return cls(
             reads,

@@ -8,7 +8,7 @@ from math import inf
 from threading import Event
 from typing import Callable, Dict, Iterator, Optional
 
-from .operation import Flight, Operation, StorageClient
+from .operation import NO_CEILING, OPENING, Flight, LoadCeiling, Operation, StorageClient
 from .recorder import Recorder, StepClock
 
 #: Operations on their way at a time; more would only fill the memory.  Further ones wait and are
@@ -16,7 +16,40 @@ from .recorder import Recorder, StepClock
 MAX_IN_FLIGHT = 20_000
 #: Seconds for operations on their way after a signal to stop.
 STOP_GRACE_S = 1.0
+#: Seconds of a ceiling on traffic that a schedule may use ahead, because readers have random phases.
+BURST_S = 0.5
 _POLL_S = 0.005
+
+
+class Throttle:
+    """Keeps operations below a ceiling, by moving their instants; for one thread at a time.
+
+    Args:
+        ceiling: share of this generator.
+        burst_s: seconds of the ceiling on traffic that may be used at once after a time of less load.
+    """
+
+    def __init__(self, ceiling: LoadCeiling, burst_s: float = 0.0) -> None:
+        self._ceiling = ceiling
+        self._burst_s = burst_s
+        # Instants at which all admitted operations are paid off.
+        self._opens_s = self._bytes_s = -inf
+
+    def admit(self, operation: Operation, due_s: float) -> float:
+        """Return the first instant, not before ``due_s``, at which an operation may be sent."""
+        rate, speed = self._ceiling.opens_per_s, self._ceiling.mb_per_s * 1e6
+        opens = operation.name in OPENING and rate > 0
+        moves = operation.bytes > 0 and speed > 0
+        if opens:
+            # A rounding error must not delay an operation.
+            due_s = max(due_s, self._opens_s - 1e-9)
+        if moves:
+            due_s = max(due_s, self._bytes_s - self._burst_s - 1e-9)
+        if opens:
+            self._opens_s = max(self._opens_s, due_s) + 1 / rate
+        if moves:
+            self._bytes_s = max(self._bytes_s, due_s) + operation.bytes / speed
+        return due_s
 
 
 class LoadTimer:
@@ -65,8 +98,14 @@ class LoadDriver:
     """
 
     def __init__(
-        self, client: StorageClient, recorder: Recorder, steps: StepClock, timer: LoadTimer
+        self,
+        client: StorageClient,
+        recorder: Recorder,
+        steps: StepClock,
+        timer: LoadTimer,
+        ceiling: LoadCeiling = NO_CEILING,
     ) -> None:
+        self._ceiling = ceiling
         self.began_s: Optional[float] = None
         self._start_s = steps.first * steps.step_s
         self._client = client
@@ -113,8 +152,13 @@ class LoadDriver:
         self, operations: Iterator[Operation], limit_s: float
     ) -> Optional[Iterator[Operation]]:
         """Send operations until the load must end; return those that were not sent, None if all were."""
+        throttle = Throttle(self._ceiling, BURST_S)
         for operation in operations:
-            if not self._wait_until(operation.due_s) or not self._wait_for_room(limit_s):
+            due_s = throttle.admit(operation, operation.due_s)
+            # What the ceiling delays beyond the end is not sent.
+            if due_s > operation.due_s and due_s >= limit_s - self._client.timeout_s:
+                return chain([operation], operations)
+            if not self._wait_until(due_s) or not self._wait_for_room(limit_s):
                 return chain([operation], operations)
             self._client.start(self._make_flight(operation))
         return None

@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from ...shared_files import local_path
 from ..treehammer_kit.payload_task import PayloadError, parse_job
-from .operation import LoadFile
+from .operation import NO_CEILING, LoadCeiling, LoadFile
 from .written_files import WrittenFiles
 
 #: Values of ``load`` for a job that loads alone and at once.
@@ -21,6 +21,7 @@ ALONE: Mapping[str, Any] = {
     "duration_s": 60.0,
     "writable": "",
     "folder": "",
+    "ceiling": {},
 }
 #: Upper bounds of one generator.
 MAX_DURATION_S = 86_400.0
@@ -50,6 +51,7 @@ class LoadTask:
         duration_s: seconds from the start of step 0 to the end of the load.
         written: files in this job's folder for writing; None if the load may not write.
         door_url: URL or path of the door below which datasets lie; '' if only files are known.
+        ceiling: share of this job in the load that the door permits.
     """
 
     files: Sequence[LoadFile]
@@ -64,6 +66,7 @@ class LoadTask:
     duration_s: float
     written: Optional[WrittenFiles] = None
     door_url: str = ""
+    ceiling: LoadCeiling = NO_CEILING
 
     @classmethod
     def read(cls, path: str, *, needs_storage: bool = True) -> LoadTask:
@@ -99,6 +102,7 @@ class LoadTask:
                 duration_s=float(load["duration_s"]),
                 written=_name_folder(load["writable"], load["folder"]),
                 door_url=document.get("door_url", ""),
+                ceiling=LoadCeiling(**load["ceiling"]),
             )
         if needs_storage:
             task._check_storage()
@@ -230,6 +234,21 @@ class LoadTask:
                 f"up to {bounds[1]:g}"
             )
         return numbers
+
+    def read_clients(self) -> int:
+        """Return the number of clients, at most as many as the door permits to this job.
+
+        Raises:
+            PayloadError: not a whole number of at least 1, or more.
+        """
+        clients = self.read_count("clients", 1, MAX_CLIENTS)
+        most = self.ceiling.clients
+        if 0 < most < clients:
+            raise _make_task_error(
+                f"clients = {clients}: the door permits {most} to this job (load.clients, shared by "
+                "the jobs that load it at a time); use fewer"
+            )
+        return clients
 
     def check_count(self, operations_per_s: float) -> None:
         """Refuse a load of more operations than one generator may send.

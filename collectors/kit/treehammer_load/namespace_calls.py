@@ -17,7 +17,7 @@ from ...record.operation_steps import (
 )
 from .closed_loop import ClosedLoop
 from .file_streams import MANY, ONE
-from .load_task import MAX_CLIENTS, LoadTask
+from .load_task import LoadTask
 from .operation import LoadFile, Operation
 from .workloads import MAX_SEQUENCE, LoadSpan
 
@@ -31,7 +31,7 @@ def pretend_transfers(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
     A transfer makes a folder and an empty file beside each other, looks for the file, opens and
     closes it, and removes both. All do so in one folder, or each client in its own (``folders``).
     """
-    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    clients = task.read_clients()
     transfers = task.read_count("transfers", 10, MAX_SEQUENCE)
     sequences = [_call(task, client, transfers) for client in range(clients)]
     return ClosedLoop(sequences, calls=(CONNECT, *_CALLS))
@@ -39,7 +39,7 @@ def pretend_transfers(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
 
 def make_own_folders(task: LoadTask) -> Iterator[Operation]:
     """Make the folders of :func:`pretend_transfers`, for ``folders = "many"``."""
-    for client in range(task.read_count("clients", 1, MAX_CLIENTS)):
+    for client in range(task.read_clients()):
         folder = _name_folder(task, client)
         if folder != task.require_written().folder:
             yield Operation(0.0, MKDIR, 0, LoadFile(folder))

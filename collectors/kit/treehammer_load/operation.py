@@ -5,10 +5,31 @@ from __future__ import annotations
 import errno
 from typing import Callable, Dict, FrozenSet, NamedTuple, Optional, Sequence, Tuple
 
-from ...record.operation_steps import COPY, READ_FILE, WRITE_FILE
+from ...record.operation_steps import COPY, CREATE, DELETE, OPEN, READ_FILE, WRITE_FILE
 
 #: Offset and length of one piece of a file.
 Chunk = Tuple[int, int]
+
+
+#: Operations that count for a ceiling on opens: they open, make or remove a file.
+OPENING = frozenset({OPEN, CREATE, DELETE, READ_FILE, WRITE_FILE, COPY})
+
+
+class LoadCeiling(NamedTuple):
+    """The most that a generator may ask of a door; 0 for no bound.
+
+    Attributes:
+        opens_per_s: operations of :data:`OPENING` per second.
+        clients: clients at a time.
+        mb_per_s: 10^6 bytes per second.
+    """
+
+    opens_per_s: float = 0.0
+    clients: int = 0
+    mb_per_s: float = 0.0
+
+
+NO_CEILING = LoadCeiling()
 
 
 class LoadFile(NamedTuple):

@@ -30,7 +30,7 @@ from .clients.copy_client import CopyClient, CopyCommand
 from .clients.vanish_poller import VanishPoller
 from .closed_loop import ClosedLoop, ClosedLoopDriver
 from .load_driver import STOP_GRACE_S, LoadDriver, LoadTimer
-from .load_task import GENERATOR, MAX_CLIENTS, TIMEOUT_S, LoadTask
+from .load_task import GENERATOR, TIMEOUT_S, LoadTask
 from .load_watchdog import GRACE_S, LoadWatchdog
 from .operation import Flight, Operation, StorageClient
 from .recorder import Recorder, StepClock
@@ -104,7 +104,7 @@ def perform_load(
     Raises:
         PayloadError: the task cannot be performed.
     """
-    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    clients = task.read_clients()
     client = _make_task_client(task, clients)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -114,10 +114,10 @@ def perform_load(
     try:
         preparation = prepare(task) if prepare else ()
         if written is not None:
-            written.prepare(client, preparation, stop)
+            written.prepare(client, preparation, stop, task.ceiling)
         outcome = _Load(task, client, clients, stop).perform(make_operations)
         if written is not None and task.puts_copies and not stop.is_set():
-            wrong["files_wrong"] = float(written.count_wrong(client, stop))
+            wrong["files_wrong"] = float(written.count_wrong(client, stop, task.ceiling))
     finally:
         client.abort()
         if written is not None:
@@ -213,7 +213,7 @@ class _Load:
 
     def _send(self, operations: Iterator[Operation]) -> LoadOutcome:
         recorder = self._make_recorder()
-        driver = LoadDriver(self._client, recorder, self._steps, self._timer)
+        driver = LoadDriver(self._client, recorder, self._steps, self._timer, self._task.ceiling)
         rows = recorder.list_rows(driver.run(operations, self._task.duration_s))
         return self._report(driver, rows, summarize_rows(rows))
 
@@ -221,7 +221,7 @@ class _Load:
         recorder = self._make_recorder(
             observe=lambda flight, _failure: replay.observe(flight, self._timer.now())
         )
-        driver = LoadDriver(self._client, recorder, self._steps, self._timer)
+        driver = LoadDriver(self._client, recorder, self._steps, self._timer, self._task.ceiling)
         end_s = driver.run(replay.operations, min(replay.end_s, self._task.duration_s))
         rows = recorder.list_rows(end_s)
         figures = {**summarize_rows(rows), **summarize_far_tails(rows, sorted(REPLAYED))}
@@ -231,7 +231,9 @@ class _Load:
         lacking = self._client.unsupported
         load = replace(load, sequences=[_leave_out(lacking, one) for one in load.sequences])
         recorder = self._make_recorder(self._client.cores if load.moves_files else 1)
-        driver = ClosedLoopDriver(self._client, recorder, self._steps, self._timer)
+        driver = ClosedLoopDriver(
+            self._client, recorder, self._steps, self._timer, self._task.ceiling
+        )
         cpu_s = self._timer.cpu_s() + self._client.child_cpu_s()
         end_s = driver.run_loop(load, self._task.duration_s)
         cpu_s = self._timer.cpu_s() + self._client.child_cpu_s() - cpu_s

@@ -17,7 +17,7 @@ from ...record.xrootd_recording import (
 )
 from ...shared_files import local_path
 from ..treehammer_kit.payload_task import PayloadError
-from .load_task import MAX_CLIENTS, LoadTask
+from .load_task import LoadTask
 from .operation import Flight, LoadFile, Operation
 from .workloads import LoadSpan
 
@@ -127,7 +127,7 @@ def replay_recording(task: LoadTask, span: LoadSpan) -> Replay:
     Raises:
         PayloadError: the dataset is not a recording, or its files are not at this door.
     """
-    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    clients = task.read_clients()
     factor = task.read_number("factor", 1.0, (0, MAX_FACTOR))
     recording = _load_recording(tuple(task.files))
     opened = dict.fromkeys(each.url for each in recording.operations if each.name == "open")

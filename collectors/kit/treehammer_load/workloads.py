@@ -9,7 +9,7 @@ from ...record.operation_steps import CREATE, DELETE, VANISH, WRITE_FILE
 from ..treehammer_kit.payload_task import PayloadError
 from . import schedule
 from .closed_loop import ClosedLoop
-from .load_task import MAX_CLIENTS, LoadTask
+from .load_task import LoadTask
 from .operation import LoadFile, Operation
 from .written_files import WrittenFiles
 
@@ -40,7 +40,7 @@ MakePreparation = Callable[[LoadTask], Iterator[Operation]]
 
 def open_files(task: LoadTask, span: LoadSpan) -> Iterator[Operation]:
     """Open files of the dataset: ``clients`` clients, ``rate_hz`` opens per second by each."""
-    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    clients = task.read_clients()
     rate = clients * task.read_number("rate_hz", 2.0, (0, 100_000))
     task.check_count(rate)
     instants = schedule.pace_at_rate(rate, span.start_s, span.end_s, task.index, task.jobs)
@@ -49,7 +49,7 @@ def open_files(task: LoadTask, span: LoadSpan) -> Iterator[Operation]:
 
 def read_files(task: LoadTask, span: LoadSpan) -> Iterator[Operation]:
     """Read ``block_kb`` every ``period_s`` by each of ``clients`` clients in a ``pattern``."""
-    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    clients = task.read_clients()
     period = task.read_number("period_s", 10.0, (0, 86_400))
     block = round(1e3 * task.read_number("block_kb", 2500, (0, 1_000_000)))
     pattern = task.read_choice("pattern", schedule.PATTERNS)
@@ -86,7 +86,7 @@ def read_pattern(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
 
     The next read of a client follows the end of its last.
     """
-    clients = task.read_count("clients", 1, MAX_CLIENTS)
+    clients = task.read_clients()
     reads = task.read_count("reads", 500, MAX_SEQUENCE)
     vector = task.read_count("vector", 1, MAX_VECTOR)
     low, high = task.read_range("chunk_kb", "10-20", (0, MAX_PIECE_KB))
@@ -107,7 +107,7 @@ def delete_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], C
 
     With ``poll_s``, each deletion is followed by stats until the file is really gone.
     """
-    written, clients = task.require_written(), task.read_count("clients", 1, MAX_CLIENTS)
+    written, clients = task.require_written(), task.read_clients()
     then = VANISH if task.read_poll_s() else ""
 
     def delete(number: int, due_s: float) -> Operation:
@@ -130,7 +130,7 @@ def _delete_every(delete: Callable[[int, float], Operation], numbers: range) -> 
 
 def create_files(task: LoadTask) -> Iterator[Operation]:
     """Create the files that :func:`delete_files` deletes, of ``size_kb`` each."""
-    written, clients = task.require_written(), task.read_count("clients", 1, MAX_CLIENTS)
+    written, clients = task.require_written(), task.read_clients()
     size = task.read_number("size_kb", 0.0, (0, 1e6), zero=True)
     for number in range(_count_deleted(task, clients)):
         file = _name_deleted(written, number)._replace(size=round(1e3 * size), number=number)

@@ -11,7 +11,7 @@ from ..treehammer_kit.payload_task import PayloadError
 from .closed_loop import ClosedLoop, ClosedLoopDriver
 from .load_driver import LoadTimer
 from .load_watchdog import GRACE_S, LoadWatchdog
-from .operation import Flight, LoadFile, Operation, StorageClient
+from .operation import NO_CEILING, Flight, LoadCeiling, LoadFile, Operation, StorageClient
 from .recorder import Recorder, StepClock
 
 #: Operations at a time while files are prepared and removed; fewer for a load of fewer clients.
@@ -61,7 +61,9 @@ class WrittenFiles:
             elif operation.name == RMDIR and not failure and url in self._folders:
                 self._folders.remove(url)
 
-    def count_wrong(self, client: StorageClient, stop: Event) -> int:
+    def count_wrong(
+        self, client: StorageClient, stop: Event, ceiling: LoadCeiling = NO_CEILING
+    ) -> int:
         """Read all files back, in 600 s at most; return how many have another content."""
         files = [
             LoadFile(url, self._sizes[url], adler32=adler32)
@@ -69,10 +71,16 @@ class WrittenFiles:
             if adler32 is not None
         ]
         reads = [Operation(0.0, READ_FILE, 0, file) for file in files]
-        ended = _perform_all(client, reads, REMOVAL_S, stop, self.observe)
+        ended = _perform_all(client, reads, REMOVAL_S, stop, self.observe, ceiling)
         return len(reads) - sum(not failure for _, failure in ended)
 
-    def prepare(self, client: StorageClient, operations: Iterable[Operation], stop: Event) -> None:
+    def prepare(
+        self,
+        client: StorageClient,
+        operations: Iterable[Operation],
+        stop: Event,
+        ceiling: LoadCeiling = NO_CEILING,
+    ) -> None:
         """Make the folder and perform operations in it, the making of folders first.
 
         Raises:
@@ -85,7 +93,7 @@ class WrittenFiles:
             [one for one in every if one.name == MKDIR],
             [one for one in every if one.name != MKDIR],
         ):
-            ended = _perform_all(client, some, PREPARATION_S, stop, self.observe)
+            ended = _perform_all(client, some, PREPARATION_S, stop, self.observe, ceiling)
             failed = [(one, failure) for one, failure in ended if failure]
             if failed and not stop.is_set():
                 one, failure = failed[0]
@@ -131,6 +139,7 @@ def _perform_all(
     limit_s: float,
     stop: Event,
     observe: Callable[[Flight, str], None],
+    ceiling: LoadCeiling = NO_CEILING,
 ) -> List[Tuple[Operation, str]]:
     """Perform operations, several at a time; return those that ended, with their failures."""
     ended: List[Tuple[Operation, str]] = []
@@ -142,7 +151,8 @@ def _perform_all(
     lanes = min(PARALLEL, client.clients)
     steps = StepClock(limit_s, 0)
     recorder = Recorder(steps, lanes, observe=note)
-    driver = ClosedLoopDriver(client, recorder, steps, LoadTimer(time.monotonic(), stop))
+    timer = LoadTimer(time.monotonic(), stop)
+    driver = ClosedLoopDriver(client, recorder, steps, timer, ceiling)
     every = list(operations)
     sequences = [_assign(every[lane::lanes], lane) for lane in range(lanes)]
     with LoadWatchdog(

@@ -101,6 +101,11 @@ class LoadStart:
             "step_s": load.step_s,
             "duration_s": load.duration_s,
             "writable": load.writable,
+            "ceiling": {
+                "opens_per_s": load.max_opens_per_s,
+                "clients": load.max_clients,
+                "mb_per_s": load.max_mb_per_s,
+            },
         }
 
     def values(self, began_us: Optional[int] = None) -> Dict[str, Any]:

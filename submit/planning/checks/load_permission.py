@@ -1,24 +1,39 @@
-"""Checks of load tests against the load that doors permit."""
+"""Checks of load tests against the load that doors permit, and each job's share of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
+from treehammer.collectors.job_spec import LoadSpec
 from treehammer.errors import ConfigError
+from treehammer.hctests.matrix.definition import TestDefinition, Variant
 from treehammer.hctests.matrix.load_settings import LoadSettings
+from treehammer.submit.planning.job_clusters import plan_clusters
+from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.sites.site_model import DoorAccess, LoadPermission
+from treehammer.text_formatting import pluralize
+
+#: Names of the storage site and of its door.
+DoorKey = tuple[str, str]
 
 #: Keys of a ceiling, with their units.
 _UNITS = {"opens_per_s": "opens/s", "clients": "clients", "mb_per_s": "MB/s"}
 
 
-def list_load_violations(plan: Plan) -> list[str]:
+def list_load_violations(plan: Plan, slots: int = 1) -> list[str]:
     """Describe each load of a test that its doors do not permit, with a remedy.
 
     Several sites that read one door load it together, so each door is checked once.  This machine's
-    own disk permits any load.
+    own disk permits any load.  The load that axes and settings ask for counts, whatever ceiling the
+    test states.
+
+    Args:
+        plan: the plan.
+        slots: jobs that run on this machine at once.
     """
     load = plan.pinned_test.definition.load
     accesses = [a for a in plan.jobs.accesses if a.storage.name != LOCAL_BATCH]
@@ -29,23 +44,92 @@ def list_load_violations(plan: Plan) -> list[str]:
             "The test states no bound of its load: add to test.toml, table [load], "
             "ceiling = {opens_per_s = N, clients = N, mb_per_s = N} with those that apply."
         ]
-    doors = {(access.storage.name, access.door.name): access for access in accesses}
-    return [line for access in doors.values() for line in _door_violations(access, load)]
+    doors = {_door_key(access): access for access in accesses}
+    concurrent = count_loading_jobs(plan, slots)
+    return [
+        line
+        for key, access in doors.items()
+        for line in _door_violations(plan, access, load, concurrent[key])
+    ]
 
 
-def check_load_permission(plan: Plan) -> None:
-    """Refuse a load test that exceeds the permission of a door.
+def check_load_permission(plan: Plan, slots: int = 1) -> None:
+    """Refuse a load test that exceeds the permission of a door; see :func:`list_load_violations`.
 
     Raises:
         ConfigError: it does.
     """
-    if lines := list_load_violations(plan):
+    if lines := list_load_violations(plan, slots):
         raise ConfigError(
             "load that is not permitted", where=plan.campaign_name, hint=" ".join(lines)
         )
 
 
-def _door_violations(access: DoorAccess, load: LoadSettings) -> Iterator[str]:
+def count_loading_jobs(plan: Plan, slots: int) -> Mapping[DoorKey, int]:
+    """Count the jobs of a campaign that load each door at the same time, at most.
+
+    These are the jobs that start together, otherwise those that run at once.
+
+    Args:
+        plan: of a load test.
+        slots: jobs that run on this machine at once.
+    """
+    definition = plan.pinned_test.definition
+    load = definition.load
+    if load is None:
+        return {}
+    most: Counter[DoorKey] = Counter()
+    jobs: Counter[tuple[DoorKey, str, str]] = Counter()
+    for members in plan.jobs.load_groups.values():
+        group: Counter[DoorKey] = Counter()
+        for access, _ in members:
+            group[_door_key(access)] += definition.repeats
+            jobs[_door_key(access), access.site.name, access.door_label] += definition.repeats
+        most |= group
+    if load.together:
+        return most
+    in_flight: Counter[tuple[str, str]] = Counter()
+    for cluster in plan_clusters(plan):
+        for door in cluster.doors:
+            in_flight[cluster.site.name, door] += cluster.in_flight
+    running: Counter[DoorKey] = Counter()
+    for (key, site, label), count in jobs.items():
+        at_once = slots if plan.site(site).is_local else in_flight[site, label]
+        running[key] += min(count, max(at_once, 1))
+    return running
+
+
+def limit_load(job: PlannedJob, concurrent: Mapping[DoorKey, int]) -> PlannedJob:
+    """Give a job of a load test its share of the load that its door permits.
+
+    Args:
+        job: planned job of any test.
+        concurrent: from :func:`count_loading_jobs`.
+    """
+    load, permitted = job.spec.load, job.access.door.load
+    is_own_disk = job.access.storage.name == LOCAL_BATCH
+    if load is None or permitted is None or is_own_disk or load.is_watch:
+        return job
+    limited = _share_permission(load, permitted, max(concurrent[_door_key(job.access)], 1))
+    return replace(job, spec=replace(job.spec, load=limited))
+
+
+def _share_permission(load: LoadSpec, permitted: LoadPermission, jobs: int) -> LoadSpec:
+    return replace(
+        load,
+        max_opens_per_s=permitted.opens_per_s / jobs,
+        max_clients=max(permitted.clients // jobs, 1) if permitted.clients else 0,
+        max_mb_per_s=permitted.mb_per_s / jobs,
+    )
+
+
+def _door_key(access: DoorAccess) -> DoorKey:
+    return access.storage.name, access.door.name
+
+
+def _door_violations(
+    plan: Plan, access: DoorAccess, load: LoadSettings, jobs: int
+) -> Iterator[str]:
     door = f"Door {access.door.name} of site {access.storage.name}"
     permitted = access.door.load
     if permitted is None:
@@ -59,20 +143,88 @@ def _door_violations(access: DoorAccess, load: LoadSettings) -> Iterator[str]:
             f"load = {{{requested}}} to this door in the sites file."
         )
         return
-    yield from (f"{door} {text}" for text in _excesses(load, permitted))
+    stated = dict(_excesses(load, permitted))
+    yield from (f"{door} {text}" for text in stated.values())
+    for key, text in _computed_excesses(plan, access, permitted, jobs).items():
+        if key not in stated:
+            yield f"{door} {text}"
 
 
-def _excesses(load: LoadSettings, permitted: LoadPermission) -> Iterator[str]:
+def _excesses(load: LoadSettings, permitted: LoadPermission) -> Iterator[tuple[str, str]]:
+    """Yield each kind of load of which the test's ceiling states more than a door permits."""
     for key, unit in _UNITS.items():
         requested, most = getattr(load.ceiling, key), getattr(permitted, key)
         if requested > most:
             yield (
+                key,
                 f"permits at most {most:g} {unit} (load.{key}); the test asks for {requested:g} "
                 f"(ceiling.{key} of [load]): lower its load and -S load.ceiling.{key}=N, or have "
-                "the site raise its limit in the sites file."
+                "the site raise its limit in the sites file.",
             )
     if load.writes and not permitted.writable:
         yield (
+            "writable",
             "permits no writing (load.writable): name an area for files of load tests in the sites "
-            'file, e.g. writable = "/scratch/treehammer".'
+            'file, e.g. writable = "/scratch/treehammer".',
         )
+
+
+@dataclass(frozen=True)
+class LoadDemand:
+    """Load of one kind that one job asks for; ``is_assumed`` if its test does not name it."""
+
+    amount: float
+    formula: str
+    is_assumed: bool = False
+
+
+def _computed_excesses(
+    plan: Plan, access: DoorAccess, permitted: LoadPermission, jobs: int
+) -> dict[str, str]:
+    """Describe each kind of load of which the axes and settings ask for more than a door permits."""
+    definition = plan.pinned_test.definition
+    highest: dict[str, LoadDemand] = {}
+    for group in plan.jobs.groups_at(access):
+        for variant in group.variants:
+            for key, demand in compute_demand(definition, variant).items():
+                if key not in highest or demand.amount > highest[key].amount:
+                    highest[key] = demand
+    texts: dict[str, str] = {}
+    for key, demand in highest.items():
+        most, total = getattr(permitted, key), demand.amount * jobs
+        if total > most * (1 + 1e-9) and (most or not demand.is_assumed):
+            texts[key] = (
+                f"permits at most {most:g} {_UNITS[key]} (load.{key}); {pluralize(jobs, 'job')} at a "
+                f"time with {demand.formula} would ask for {total:,.10g}: choose lower values, or "
+                "fewer jobs at a time."
+            )
+    return texts
+
+
+def compute_demand(definition: TestDefinition, variant: Variant) -> dict[str, LoadDemand]:
+    """Compute the load that one job with a variant asks for, by kind.
+
+    Args:
+        definition: test, whose ``[settings]`` stand for axes that it lacks.
+        variant: values of the axes.
+    """
+    given = {**definition.settings, **dict(variant.values)}
+
+    def read(name: str) -> float:
+        value = given.get(name, 0)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return float(value) if is_number else 0.0
+
+    names = ("clients", "rate_hz", "period_s", "block_kb")
+    clients, rate, period, block = map(read, names)
+    count = max(clients, 1.0)
+    title = f"clients = {count:g}"
+    demand = {"clients": LoadDemand(count, title, is_assumed=not clients)}
+    if rate:
+        # A rate of deletions counts only for doors that limit opens, which need not permit any.
+        writes = definition.load is not None and definition.load.writes
+        demand["opens_per_s"] = LoadDemand(count * rate, f"{title}, rate_hz = {rate:g}", writes)
+    if period and block:
+        formula = f"{title}, block_kb = {block:g}, period_s = {period:g}"
+        demand["mb_per_s"] = LoadDemand(count * block / 1000 / period, formula)
+    return demand

@@ -8,7 +8,13 @@ from itertools import count
 from typing import Any
 
 from treehammer.collectors.kit.treehammer_load.load_driver import LoadDriver, LoadTimer
-from treehammer.collectors.kit.treehammer_load.operation import Flight, Operation, StorageClient
+from treehammer.collectors.kit.treehammer_load.operation import (
+    NO_CEILING,
+    Flight,
+    LoadCeiling,
+    Operation,
+    StorageClient,
+)
 from treehammer.collectors.kit.treehammer_load.recorder import Recorder, StepClock
 
 
@@ -81,9 +87,14 @@ class SimulatedStorage(StorageClient):
 
 
 def run_load(
-    operations: Iterator[Operation], end_s: float, timer: SimulatedTimer, storage: StorageClient
+    operations: Iterator[Operation],
+    end_s: float,
+    timer: SimulatedTimer,
+    storage: StorageClient,
+    ceiling: LoadCeiling = NO_CEILING,
 ) -> list[dict[str, Any]]:
     """Run a load in steps of 1 s and return its rows."""
     steps = StepClock(1.0, 1_000_000)
     recorder = Recorder(steps, clients=1)
-    return recorder.list_rows(LoadDriver(storage, recorder, steps, timer).run(operations, end_s))
+    driver = LoadDriver(storage, recorder, steps, timer, ceiling)
+    return recorder.list_rows(driver.run(operations, end_s))

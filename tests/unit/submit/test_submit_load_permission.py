@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plan_factory import make_grid_plan, make_grid_site, make_settings
@@ -12,7 +14,10 @@ from treehammer.errors import ConfigError, NothingToDoError, SitesError
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import submission
 from treehammer.submit.planning.checks.load_permission import list_load_violations
+from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS
+from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.submit.sites.site_model import Door, LoadPermission
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.submit.sites.sites_file import format_sites_file, parse_sites_file
@@ -24,6 +29,20 @@ payload = "run.sh"
 [load]
 together = true
 {}
+"""
+#: A test that understates its load: 5000 opens/s at a door that permits 200.
+UNDERSTATED = """
+[test]
+name = "opens"
+payload = "run.sh"
+repeats = {repeats}
+[matrix]
+{matrix}
+[settings]
+{settings}
+[load]
+together = {together}
+ceiling = {{opens_per_s = 1}}
 """
 CEILING = "ceiling = {opens_per_s = 200, clients = 100}"
 ENOUGH = LoadPermission(opens_per_s=200, clients=100, writable="/scratch/load")
@@ -114,3 +133,72 @@ load = {load}
 """
     with pytest.raises(SitesError, match=expected):
         parse_sites_file(text, tmp_path / "sites.toml")
+
+
+def understated_plan(folder: Path, **values: Any) -> Plan:
+    given = {"repeats": 1, "matrix": "", "settings": "", "together": "true", **values}
+    options = given.pop("options", DEFAULT_OPTIONS)
+    site = make_grid_site()
+    permitted = LoadPermission(opens_per_s=200, clients=100, mb_per_s=20)
+    site = replace(site, doors=(replace(site.doors[0], load=permitted),))
+    return make_grid_plan(folder, UNDERSTATED.format(**given), site, options=options)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"matrix": "clients = [50]\nrate_hz = [100]"}, "ask for 5,000"),
+        ({"settings": "clients = 50\nrate_hz = 100"}, "ask for 5,000"),
+        ({"matrix": "clients = [1, 50]\nrate_hz = [1, 100]"}, "ask for 5,000"),
+        ({"matrix": "rate_hz = [201]"}, "ask for 201"),
+        ({"repeats": 50, "matrix": "clients = [2]\nrate_hz = [50]"}, "50 jobs at a time"),
+        ({"matrix": "clients = [101]"}, "at most 100 clients"),
+        ({"repeats": 101}, "at most 100 clients"),
+        ({"settings": "clients = 100\nperiod_s = 10\nblock_kb = 2500"}, "at most 20 MB/s"),
+    ],
+)
+def test_understated_load_is_refused(tmp_path: Path, values: Any, expected: str) -> None:
+    (line,) = list_load_violations(understated_plan(tmp_path, **values))
+    assert line.startswith("Door root of site SITE_A permits at most ")
+    assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("values", "jobs"),
+    [
+        ({"repeats": 50, "matrix": "clients = [2]\nrate_hz = [2]"}, 50),
+        ({"repeats": 50, "matrix": "clients = [100]\nrate_hz = [2]", "together": "false"}, 1),
+        (
+            {
+                "repeats": 50,
+                "matrix": "clients = [10, 20]",
+                "together": "false",
+                "options": replace(DEFAULT_OPTIONS, pace=Pace(in_flight=5)),
+            },
+            5,
+        ),
+    ],
+)
+def test_jobs_share_the_ceiling(tmp_path: Path, values: Any, jobs: int) -> None:
+    """Jobs that run one after the other have all of it, each."""
+    plan = understated_plan(tmp_path / "test", **values)
+    assert list_load_violations(plan) == []
+    (tmp_path / "jobs").mkdir()
+    descriptions = [*render_jobs(plan, tmp_path / "jobs")]
+    assert len(descriptions) >= 50
+    for description in descriptions:
+        load = json.loads(description.inputs["job.json"].read_text())["load"]
+        assert load["max_opens_per_s"] == 200 / jobs
+        assert load["max_clients"] == 100 // jobs
+        assert load["max_mb_per_s"] == 20 / jobs
+
+
+def test_doors_without_limit_of_opens_permit_deletions(tmp_path: Path) -> None:
+    text = LOAD_TEST.format("ceiling = {clients = 9}\nwrites = true")
+    text += "[settings]\nclients = 9\nrate_hz = 1000\n"
+    for opens, count in ((0.0, 0), (200.0, 1)):
+        site = make_grid_site()
+        permitted = LoadPermission(opens_per_s=opens, clients=9, writable="/scratch")
+        site = replace(site, doors=(replace(site.doors[0], load=permitted),))
+        plan = make_grid_plan(tmp_path / str(count), text, site)
+        assert len(list_load_violations(plan)) == count

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -57,6 +58,7 @@ def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
         writable: str = "",
         adler32: str = "",
         timeout_s: float = 20,
+        ceiling: Mapping[str, float] = MappingProxyType({}),
         **axes: Any,
     ) -> Generator:
         folder = tmp_path / str(len(started))
@@ -66,7 +68,12 @@ def start(software: providers.SoftwareSetup, tmp_path: Path) -> Iterator[Any]:
             "format": 1,
             "execution": {"files": [file] if url else [], "variant": axes, "seed": 1},
             "settings": {"timeout_s": timeout_s},
-            "load": {"step_s": 1.0, "duration_s": duration_s, "writable": writable},
+            "load": {
+                "step_s": 1.0,
+                "duration_s": duration_s,
+                "writable": writable,
+                "ceiling": dict(ceiling),
+            },
         }
         (folder / "job.json").write_text(json.dumps(job))
         closed = f"import treehammer_load as t\nt.run({CLOSED.get(kind)})\n"

@@ -53,6 +53,31 @@ def test_opens_are_scheduled_and_counted_exactly(
         assert 0 < running.read_figures()["round_trip_s"] < 1
 
 
+@pytest.mark.parametrize("door", ["root", "http", "file"])
+def test_generator_stops_at_the_ceiling(start: Any, storage: XrootdStorage, door: str) -> None:
+    """Attack: a test that asks for 5000 opens/s at a door that permits 200."""
+    limits = {"opens_per_s": 200, "clients": 10}
+    url = find_url(storage, door)
+    rows = start("open", url, 3, ceiling=limits, clients=10, rate_hz=500).read_rows()
+    assert total(rows, "done") <= 200 * 3 + 1
+    assert total(rows, "scheduled") > 10_000
+    assert failures(rows) <= {"unfinished"}
+    greedy = start("open", url, 3, ceiling=limits, clients=11, rate_hz=1)
+    assert greedy.process.wait(60) != 0
+    assert "the door permits 10 to this job" in (greedy.folder / "result.json").read_text()
+
+
+@pytest.mark.parametrize("door", ["root", "file"])
+def test_closed_loop_stops_at_the_ceiling(start: Any, storage: XrootdStorage, door: str) -> None:
+    """Reads of a closed loop are as fast as the storage, unless the door permits less traffic."""
+    limits = {"mb_per_s": 1.0}
+    axes = {"clients": 4, "reads": 100_000, "chunk_kb": 50}
+    rows = start("pattern", find_url(storage, door), 3, ceiling=limits, **axes).read_rows()
+    reads = [row for row in rows if row["operation"] == "read"]
+    assert 1.0e6 < total(reads, "bytes") <= 3.1e6
+    assert not failures(reads)
+
+
 @pytest.mark.parametrize(
     "door, axes",
     [

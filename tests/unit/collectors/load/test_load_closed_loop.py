@@ -27,7 +27,9 @@ from treehammer.collectors.kit.treehammer_load.closed_loop import ClosedLoop, Cl
 from treehammer.collectors.kit.treehammer_load.load_driver import LoadTimer
 from treehammer.collectors.kit.treehammer_load.load_task import LoadTask
 from treehammer.collectors.kit.treehammer_load.operation import (
+    NO_CEILING,
     Flight,
+    LoadCeiling,
     LoadFile,
     Operation,
     StorageClient,
@@ -46,12 +48,16 @@ def reads(client: int, count: int) -> Iterator[Operation]:
 
 
 def run_loop(
-    counts: list[int], end_s: float, timer: SimulatedTimer, storage: StorageClient
+    counts: list[int],
+    end_s: float,
+    timer: SimulatedTimer,
+    storage: StorageClient,
+    ceiling: LoadCeiling = NO_CEILING,
 ) -> tuple[ClosedLoopDriver, list[dict[str, Any]], dict[str, float]]:
     """Run a loop with a number of reads for each client, in steps of 1 s."""
     steps = StepClock(1.0, 1_000_000)
     recorder = Recorder(steps, len(counts))
-    driver = ClosedLoopDriver(storage, recorder, steps, timer)
+    driver = ClosedLoopDriver(storage, recorder, steps, timer, ceiling)
     load = ClosedLoop([reads(client, count) for client, count in enumerate(counts)])
     rows = recorder.list_rows(driver.run_loop(load, end_s), every_step=True)
     assert not find_operation_problems(rows)
@@ -71,6 +77,26 @@ def test_each_client_sends_when_its_last_operation_ended() -> None:
     assert figures["latency_max_s"] == pytest.approx(0.25, rel=0.01)
     assert figures["achieved_hz"] == pytest.approx(8 / 1.5)
     assert figures["servers"] == 1
+
+
+def test_closed_loop_stops_at_the_ceiling() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer, answer_s=0.001)
+    ceiling = LoadCeiling(mb_per_s=0.001)  # a hundred reads of 10 bytes a second
+    driver, rows, figures = run_loop([1000] * 8, 5.0, timer, storage, ceiling)
+    assert not driver.is_complete
+    assert len(storage.sent) == pytest.approx(500, abs=2)
+    assert sum(sent < 1 for sent in storage.sent) == pytest.approx(100, abs=2), "no burst"
+    assert figures["achieved_hz"] == pytest.approx(100, rel=0.05)
+    assert not any(row["late"] for row in rows)
+
+
+def test_too_many_clients_are_refused() -> None:
+    ceiling = LoadCeiling(clients=8)
+    task = LoadTask([FILE], {"clients": 9}, {}, 1, 0, 1, None, 0, 1.0, 5.0, ceiling=ceiling)
+    with pytest.raises(PayloadError, match="the door permits 8 to this job"):
+        workloads.open_files(task, SPAN)
+    assert replace(task, axes={"clients": 8}).read_clients() == 8
 
 
 def test_stall_delays_the_next_operation_instead_of_adding_late_ones() -> None:

@@ -9,7 +9,12 @@ import pytest
 from simulated_load import SimulatedStorage, SimulatedTimer, run_load
 
 from treehammer.collectors.kit.treehammer_load import load_driver, recorder, schedule
-from treehammer.collectors.kit.treehammer_load.operation import Flight, LoadFile, Operation
+from treehammer.collectors.kit.treehammer_load.operation import (
+    Flight,
+    LoadCeiling,
+    LoadFile,
+    Operation,
+)
 from treehammer.collectors.kit.treehammer_load.summary import summarize_rows
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.record.operation_steps import find_operation_problems
@@ -145,3 +150,35 @@ def test_too_many_servers_are_counted_together(monkeypatch: pytest.MonkeyPatch) 
     assert not find_operation_problems([row])
     assert (row["server"], row["scheduled"], row["done"]) == ("", 6, 3)
     assert json.loads(row["failures"]) == {"reset": 3}
+
+
+@pytest.mark.parametrize("rate", [5000.0, 201.0])
+def test_schedule_stops_at_the_ceiling(rate: float) -> None:
+    """Whatever a test asks for, its job sends no more than its share of the door's ceiling."""
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer)
+    rows = run_load(opens(rate, 10), 10.0, timer, storage, LoadCeiling(opens_per_s=200))
+    for second in range(10):
+        sent = sum(second <= instant < second + 1 for instant in storage.sent)
+        assert sent == pytest.approx(200, abs=1)
+    assert sum(r["scheduled"] for r in rows) == rate * 10, "what was not sent is unfinished"
+    assert all(r["generator_limited"] for r in rows[3:])
+
+
+def test_schedule_at_the_ceiling_is_not_delayed() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer)
+    run_load(opens(200, 10), 10.0, timer, storage, LoadCeiling(opens_per_s=200))
+    assert storage.sent == pytest.approx(list(schedule.pace_at_rate(200, 0.0, 10.0)))
+
+
+def test_traffic_stops_at_the_ceiling() -> None:
+    timer = SimulatedTimer()
+    storage = SimulatedStorage(timer)
+    instants = schedule.pace_clients(50, 0.1, 0.0, 10.0, seed=1)
+    chooser = schedule.make_chunk_chooser("random", 100_000, 1)
+    reads = schedule.schedule_reads(instants, 50, [FILE], 1, chooser, (0.0, 0.0))
+    run_load(reads, 10.0, timer, storage, LoadCeiling(mb_per_s=5))
+    assert len(storage.sent) == pytest.approx(50 + 5 * 10 * 10 + 25, abs=5), (
+        "50 MB/s were asked for"
+    )

@@ -82,9 +82,6 @@ WHERE job.campaign_id = :campaign_id_1)
 DELETE FROM campaign WHERE campaign.id = :id_1
 ;
 
-DELETE FROM campaign_owner WHERE campaign_owner.campaign_id = :campaign_id_1
-;
-
 DELETE FROM change_point WHERE change_point.day >= :day_1
 ;
 
@@ -107,9 +104,6 @@ DELETE FROM pair WHERE pair.comparison_id = :comparison_id_1
 ;
 
 DELETE FROM read_session WHERE read_session.key_id = :key_id_1
-;
-
-DELETE FROM receipt WHERE receipt.campaign_id = :campaign_id_1
 ;
 
 DELETE FROM replica WHERE replica.id IN (:id_1_1)
@@ -168,7 +162,7 @@ INSERT INTO campaign (id, name, created_us, repository, ref, commit_id, dirty, t
 
 INSERT INTO campaign_owner (campaign_id, owner, claimed_us) VALUES (:campaign_id, :owner,
     :claimed_us)
-;
+; -- many rows
 
 INSERT INTO change_point (id, found_us, updated_us, day, state, kind, metric, test_name, control,
     attribution, subject, effect, low, high, p_value, days_before, days_after, seconded, cause,
@@ -261,7 +255,7 @@ INSERT INTO read_session (token_hash, role, name, key_id, identity, address, cre
 
 INSERT INTO receipt (subject, kind, key_id, address, campaign_id, received_us) VALUES (:subject,
     :kind, :key_id, :address, :campaign_id, :received_us)
-;
+; -- many rows
 
 INSERT INTO release_check (id, campaign_id, test_name, a, b, state, comparison_id, compared, slower,
     effect, text, reruns, rerun_id, checked_us, changed_us) VALUES (:id, :campaign_id, :test_name,
