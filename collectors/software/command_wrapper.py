@@ -127,14 +127,23 @@ def setup_wrap(
     needed = list(dict.fromkeys([*known.values(), *built]))
     known["folders"] = ",".join(needed)
 
-    def fill(word: str) -> str:
-        return _PLACEHOLDER.sub(lambda match: known[match[1]], os.path.expanduser(word))
-
-    prefix = tuple(map(fill, shlex.split(request.location)))
-    wrapper = CommandWrapper(prefix, kit, known["work"])
+    wrapper = CommandWrapper(_fill_prefix(request, known), kit, known["work"])
     env = drop_foreign_root(base)
     _probe_wrapper(wrapper, env, [known["payload"], kit])
     return wrapper, env
+
+
+def wrap_python(request: SoftwareRequest, code: str) -> List[str]:
+    """Build a command that runs Python code behind the prefix, whatever folders it shows."""
+    folders = dict.fromkeys(PLACEHOLDERS, os.getcwd())
+    return [*_fill_prefix(request, folders), WRAPPED_PYTHON, "-c", code]
+
+
+def _fill_prefix(request: SoftwareRequest, folders: Mapping[str, str]) -> Tuple[str, ...]:
+    def fill(word: str) -> str:
+        return _PLACEHOLDER.sub(lambda match: folders[match[1]], os.path.expanduser(word))
+
+    return tuple(map(fill, shlex.split(request.location)))
 
 
 def _probe_wrapper(wrapper: CommandWrapper, env: Mapping[str, str], needed: List[str]) -> None:

@@ -12,6 +12,9 @@ import pytest
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.failures import ExecutionError
 from treehammer.collectors.software import providers
+from treehammer.collectors.software_preparation import prepare_root
+from treehammer.errors import ConfigError
+from treehammer.progress import no_progress
 
 
 @pytest.mark.parametrize("text", ["6.40.00", "wheel:6.40.00", "  6.40.00 "])
@@ -165,3 +168,30 @@ def test_macro_requires_a_root(tmp_path: Path) -> None:
     assert ready.build_command("executable", "/p/run.sh") == ["/p/run.sh"]
     with pytest.raises(ExecutionError, match="ROOT macro"):
         ready.build_command("macro", "/p/read.C")
+
+
+@pytest.mark.parametrize(
+    ("module", "request_", "problem"),
+    [
+        ("class gROOT: GetVersion = lambda: '6.41.01'", "path:{}@6.41.01", ""),
+        ("class gROOT: GetVersion = lambda: '6.41.01'", "path:{}@6.41.02", "must report 6.41.02"),
+        ("import no_such_library", "path:{}", "No module named 'no_such_library'"),
+        (None, "path:{}", "no root-config"),
+        (None, "wrap:env -i PATH=/usr/bin:/bin", "No module named 'ROOT'"),
+        (None, "xrootd:{}", "failed"),
+    ],
+)
+def test_unusable_software_is_refused_before_a_job_is_sent(
+    tmp_path: Path, module: str | None, request_: str, problem: str
+) -> None:
+    root = _fake_root(tmp_path / "root")
+    if module is None:
+        (root / "bin" / "root-config").unlink()
+    else:
+        (root / "lib" / "ROOT.py").write_text(f"{module}\n")
+    request = providers.parse_software_request(request_.format(root))
+    if not problem:
+        assert prepare_root(request, tmp_path, no_progress) == request
+        return
+    with pytest.raises(ConfigError, match=problem):
+        prepare_root(request, tmp_path, no_progress)
