@@ -6,6 +6,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Collection
+from pathlib import Path
 
 import click
 
@@ -14,6 +15,7 @@ from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, suggest_word
 from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read import campaign_queries
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.live_progress import (
     list_progress_rows,
@@ -26,7 +28,11 @@ from treehammer.submit.cli.submission_click_options import credential_options, s
 from treehammer.submit.planning.job_credentials import JobCredentials
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.tracking import campaign_polling, circuit_breaker
-from treehammer.submit.tracking.failure_summary import FailureGroup, summarize_failures
+from treehammer.submit.tracking.failure_summary import (
+    FailedExecution,
+    FailureGroup,
+    summarize_failures,
+)
 from treehammer.submit.tracking.load_starts import describe_starts
 from treehammer.submit.tracking.record_files import CollectResult
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
@@ -127,18 +133,31 @@ def print_progress(
     if form == TABLE:
         for line in describe_starts(tracker.store, campaign):
             click.echo(line)
-        _print_failures(summarize_failures(tracker.store, campaign))
+        _print_failures(tracker, summarize_failures(tracker.store, campaign))
 
 
-def _print_failures(groups: list[FailureGroup]) -> None:
-    """Print the most frequent failures, each with the end of one log."""
+def _print_failures(tracker: CampaignTracker, groups: list[FailureGroup]) -> None:
+    """Print the most frequent failures, each with a part of one log and its path."""
     for group in groups[:MAX_SHOWN_FAILURES]:
         click.echo(f"\n{group.count} × {group.failure} at {group.site}: {group.message}")
         if group.log:
             click.echo(textwrap.indent(group.log.rstrip(), "  | "))
+        if (path := _find_log(tracker, group.execution)) is not None:
+            click.echo(f"  log: {path}")
     if len(groups) > MAX_SHOWN_FAILURES:
         click.echo(f"\nand {len(groups) - MAX_SHOWN_FAILURES} more failures: see failure_message,")
         click.echo("implausible_reasons and log_excerpt in the output of 'treehammer export'")
+
+
+def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:
+    """Find the log of an execution on this machine; None without one."""
+    if execution is None:
+        return None
+    try:
+        job = campaign_queries.fetch_job(tracker.store, execution.job_id)
+        return execution.find_log(tracker.sandboxes(job))
+    except (BatchError, ConfigError):  # another installation's job, or a silent batch system
+        return None
 
 
 @click.command()

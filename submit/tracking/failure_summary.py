@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
@@ -13,10 +14,31 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
 _MeasurementRow = Mapping[str, Value]
+_Key = tuple[str, str, str]
 
 _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
+_PLACE_COLUMNS = ("job_id", "attempt", "round", "position")
 #: End of a message if another attempt of the job followed.
 RETRIED_SUFFIX = " (tried again)"
+
+
+@dataclass(frozen=True)
+class FailedExecution:
+    """Place of an execution's logs: its job, attempt and the name of its files."""
+
+    job_id: str
+    attempt: int
+    name: str
+
+    def find_log(self, sandboxes: Mapping[int, Path]) -> Path | None:
+        """Find the log among the output folders of the job's attempts; None if it is not here."""
+        folder = sandboxes.get(self.attempt)
+        logs = (
+            [folder / "logs" / f"{self.name}.{stream}" for stream in ("err", "out")]
+            if folder
+            else []
+        )
+        return next((path for path in logs if path.is_file() and path.stat().st_size), None)
 
 
 @dataclass(frozen=True)
@@ -28,7 +50,8 @@ class FailureGroup:
         failure: class, see :func:`name_failure`.
         message: the worker's message.
         count: number of measurements or attempts.
-        log: end of one payload's output, '' if there is none.
+        log: the telling part of one payload's output, '' if there is none.
+        execution: one execution of the group, None if none was recorded.
     """
 
     site: str
@@ -36,20 +59,23 @@ class FailureGroup:
     message: str
     count: int
     log: str
+    execution: FailedExecution | None = None
+
+
+_Example = tuple[str, FailedExecution | None]
 
 
 def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup]:
     """Group all failures of a campaign, the most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    logs: dict[tuple[str, str, str], str] = {}
-    for site, failure, message, log in [
+    examples: dict[tuple[str, str, str], _Example] = {}
+    for key, example in [
         *_measurement_failures(store, campaign),
         *_attempt_failures(store, campaign),
     ]:
-        key = (site, failure, message)
         counts[key] += 1
-        logs.setdefault(key, log)
-    return [FailureGroup(*key, count, logs[key]) for key, count in counts.most_common()]
+        examples.setdefault(key, example)
+    return [FailureGroup(*key, count, *examples[key]) for key, count in counts.most_common()]
 
 
 def select_failed_measurements(
@@ -72,19 +98,19 @@ def load_last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, Attemp
     return {attempt.job_id: attempt for attempt in store.attempts(job.id for job in jobs)}
 
 
-def _measurement_failures(
-    store: Store, campaign: CampaignRow
-) -> Iterator[tuple[str, str, str, str]]:
+def _measurement_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[_Key, _Example]]:
     last = load_last_attempts(store, store.jobs(campaign.id))
     for row in select_failed_measurements(
-        store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, "job_id", "attempt")
+        store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, *_PLACE_COLUMNS)
     ):
         site, message, reasons, log = (str(row[name] or "") for name in _SUMMARY_COLUMNS)
         failure = name_failure(row)
         suffix = "" if is_from_last_attempt(row, last) else RETRIED_SUFFIX
         if failure == Outcome.IMPLAUSIBLE:
             message, log = reasons, ""
-        yield site, failure, message + suffix, log
+        name = f"{row['round']}-{row['position']}"
+        execution = FailedExecution(str(row["job_id"]), int(str(row["attempt"])), name)
+        yield (site, failure, message + suffix), (log, execution)
 
 
 def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -> bool:
@@ -93,11 +119,14 @@ def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -
     return attempt is None or attempt.number == row["attempt"]
 
 
-def _attempt_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[str, str, str, str]]:
+def _attempt_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[_Key, _Example]]:
     jobs = store.jobs(campaign.id)
     sites = {job.id: job.site for job in jobs}
     last = load_last_attempts(store, jobs)
     for attempt in store.attempts(sites):
         if attempt.failure_class:
             suffix = "" if attempt == last[attempt.job_id] else RETRIED_SUFFIX
-            yield sites[attempt.job_id], attempt.failure_class, attempt.message + suffix, ""
+            yield (
+                (sites[attempt.job_id], attempt.failure_class, attempt.message + suffix),
+                ("", None),
+            )

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import resource
 import signal
+import sys
 import tempfile
 import time
 import warnings
@@ -187,10 +188,8 @@ def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> 
             "compile",
             f"the payload does not support this format: it has no '{wanted}'",
         )
-    if not root.gInterpreter.Declare("#pragma cling optimize(2)\n" + code):
-        raise PayloadError(
-            "payload", "compile", "compile", "the payload's loop does not compile (see log)"
-        )
+    if not declare_payload_code(root, code):
+        raise PayloadError("payload", "compile", "compile", "the payload's loop does not compile")
     # Taking the address makes the JIT emit the function now, before anything is timed.
     if not root.gInterpreter.Declare(
         f"const bool treehammer_bound = (treehammer::{format_.loop_name}() = &{function}, true);"
@@ -198,6 +197,24 @@ def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> 
         raise PayloadError(
             "payload", "compile", "compile", f"the payload's code must define '{wanted}'"
         )
+
+
+def declare_payload_code(root: Any, code: str) -> bool:
+    """Compile C++ of the payload with optimization; return whether it compiles.
+
+    The compiler's messages name the line of the script that contains the code.
+    """
+    script = sys.argv[0]
+    try:
+        with open(script, encoding="utf-8") as stream:
+            text = stream.read()
+    except (OSError, ValueError):
+        text = ""
+    at = text.find(code)
+    if at >= 0:
+        line = text.count("\n", 0, at) + 1
+        code = f'#line {line} "{os.path.basename(script)}"\n{code}'
+    return bool(root.gInterpreter.Declare(f"#pragma cling optimize(2)\n{code}"))
 
 
 def open_hardware_counters(root: Any) -> Dict[str, str]:

@@ -24,12 +24,29 @@ _HEAP_DAMAGE = re.compile(
 _FRAME = re.compile(r"^(?P<library>\S+?)\((?P<symbol>_Z\w+)\+0x[0-9a-f]+\) ?\[", re.MULTILINE)
 #: Libraries whose frames do not show the cause: the interpreters' and the C library's.
 _FOREIGN_LIBRARY = re.compile(r"/(?:libc|libpthread|libpython|python|libstdc\+\+|libCling)[^/]*$")
+#: Message of a compiler with its file and line: gcc, clang and cling.
+_COMPILER_ERROR = re.compile(r"^\S[^\n:]*:\d+(?::\d+)?: (?:fatal )?error: .*", re.MULTILINE)
 _MISSING_DICTIONARY = re.compile(r"no dictionary for class (\S+) is available")
+
+
+def find_compiler_error(log: str) -> str:
+    """Find the first error of a compiler, with its file and line; '' if there is none.
+
+    Later errors often follow from the first.
+    """
+    match = _COMPILER_ERROR.search(log)
+    return match[0].strip()[:MAX_LINE] if match else ""
+
+
+def excerpt_compiler_error(log: str, characters: int) -> str:
+    """Return the log from the first error of a compiler on; '' if there is none."""
+    match = _COMPILER_ERROR.search(log)
+    return log[match.start() :][:characters].strip() if match else ""
 
 
 def describe_crash(log: str) -> str:
     """Describe the cause of a payload's crash in one or two sentences; '' if the log has none."""
-    text = _find_last_line(log, _DECISIVE_LINES)
+    text = _find_last_line(log, _DECISIVE_LINES) or find_compiler_error(log)
     if not text:
         frames = list(_find_frames(log))
         error = _find_last_line(log, (_ROOT_ERROR,))

@@ -74,13 +74,17 @@ def _payload_failure(kind: str, message: str, *, transient: bool = False) -> Fai
     return Failure("payload", kind, "payload", message, transient)
 
 
-def name_crash(failure: Failure, log_path: str) -> Failure:
-    """Add the cause that a payload's log names to the failure of one that crashed or exited."""
-    if failure.failure_class != "payload" or failure.kind not in ("signal", "exit"):
+def name_cause(failure: Failure, log: str) -> Failure:
+    """Add the cause that a payload's log names: of a crash, an exit, or code that does not compile."""
+    if failure.failure_class != "payload":
         return failure
-    with open(log_path, encoding="utf-8", errors="replace") as log:
-        cause = crash_report.describe_crash(log.read())
-    return replace(failure, message=f"{failure.message} {cause}".rstrip())
+    if failure.kind == "compile" and (error := crash_report.find_compiler_error(log)):
+        return replace(failure, message=f"{failure.message}: {error}")
+    if failure.kind not in ("signal", "exit"):
+        return failure
+    return replace(
+        failure, message=f"{failure.message} {crash_report.describe_crash(log)}".rstrip()
+    )
 
 
 def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:

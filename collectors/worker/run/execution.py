@@ -14,13 +14,13 @@ from ...record.measurement_record import Measurement, make_measurement_id
 from ...shared_files import DISK_FULL_ERRNOS
 from ...software.wheel_releases import expected_root_version
 from ..bounded_log import BoundedLog, print_line
-from ..payload import payload_process, payload_result
+from ..payload import crash_report, payload_process, payload_result
 from ..payload.credential_refusals import classify_refusal
 from ..payload.payload_failures import (
     attribute_to_full_disk,
     check_root_version,
     classify_failure,
-    name_crash,
+    name_cause,
 )
 from ..payload.payload_process import LaunchedPayload
 from ..payload.recorder_plugin import RecorderPlugin
@@ -215,9 +215,13 @@ class Execution:
             expected_root_version(self._spec.software), reported.values.get("root_version")
         )
         if failure:
-            failure = attribute_to_full_disk(name_crash(failure, run.log_path), self._folder)
+            with open(run.log_path, encoding="utf-8", errors="replace") as stream:
+                log = stream.read()
+            failure = attribute_to_full_disk(name_cause(failure, log), self._folder)
             self._record.failure = self._name_refusal(failure, run.excerpt)
-            self.add_values(log_excerpt=run.excerpt)
+            # Later errors of a compiler often follow from the first.
+            first_error = crash_report.excerpt_compiler_error(log, LOG_EXCERPT_CHARACTERS)
+            self.add_values(log_excerpt=first_error or run.excerpt)
 
     def _name_refusal(self, failure: Failure, excerpt: str = "") -> Failure:
         """Give a failure the class of credentials if a door refused the job's."""

@@ -9,6 +9,8 @@ import time
 from contextlib import suppress
 from typing import Callable, Mapping, Optional, Sequence
 
+from ..payload.crash_report import find_compiler_error
+
 _POLL_INTERVAL_S = 0.2
 _MAX_OUTPUT = 500
 
@@ -67,8 +69,14 @@ def _wait_for_end(
 
 
 def describe_failure(code: Optional[int], timeout_s: float, log: str) -> str:
-    """Describe an exit code other than 0 or a timeout (None), with the end of the log."""
+    """Describe an exit code other than 0 or a timeout (None), with its reason in the log.
+
+    The reason is the first error of a compiler, else the end of the output.
+    """
     problem = f"ended with {code}" if code is not None else f"did not end within {timeout_s:g} s"
     with open(log, encoding="utf-8", errors="replace") as stream:
-        tail = stream.read().strip()[-_MAX_OUTPUT:]
-    return f"{problem}: {tail or 'no output'}"
+        output = stream.read()
+    reason = find_compiler_error(output) or output.strip()[-_MAX_OUTPUT:]
+    return (
+        f"{problem}: {reason or 'no output'} (log: {os.path.join('logs', os.path.basename(log))})"
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from treehammer.collectors.record.failures import Failure
-from treehammer.collectors.worker.payload.crash_report import demangle_name, describe_crash
-from treehammer.collectors.worker.payload.payload_failures import name_crash
+from treehammer.collectors.worker.payload.crash_report import (
+    demangle_name,
+    describe_crash,
+    excerpt_compiler_error,
+)
+from treehammer.collectors.worker.payload.payload_failures import name_cause
 
 NO_DICTIONARY = "Warning in <TClass::Init>: no dictionary for class {} is available\n"
 FATAL = "Fatal in <TBranchElement::ReadLeaves>: METAssoc_AnalysisMET: no dictionary\n"
@@ -63,13 +65,40 @@ def test_qualified_names_are_demangled(symbol: str, name: str | None) -> None:
     assert demangle_name(symbol) == name
 
 
-def test_only_crashes_get_a_cause(tmp_path: Path) -> None:
-    log = tmp_path / "1-1.err"
-    log.write_text(FATAL)
+def test_only_crashes_and_compile_errors_get_a_cause() -> None:
     crash = Failure("payload", "signal", "payload", "The payload was ended by SIGABRT.")
-    assert name_crash(crash, str(log)).message == f"{crash.message} {FATAL.strip()}."
+    assert name_cause(crash, FATAL).message == f"{crash.message} {FATAL.strip()}."
     timeout = Failure("payload", "timeout", "payload", "Too long.")
-    assert name_crash(timeout, str(log)) is timeout
+    assert name_cause(timeout, FATAL) is timeout
+
+
+@pytest.mark.parametrize(
+    ("kind", "log", "error"),
+    [
+        (
+            "compile",
+            "read.py:7:5: error: use of undeclared identifier 'Loop'\n    Loop();\n    ^\n"
+            "read.py:9:1: error: expected '}'\n2 errors generated.\n",
+            "read.py:7:5: error: use of undeclared identifier 'Loop'",
+        ),
+        (
+            "compile",
+            "In file included from input_line_9:1:\n/x/loop.C:2:10: fatal error: 'no.hpp' file not found\n",
+            "/x/loop.C:2:10: fatal error: 'no.hpp' file not found",
+        ),
+        (
+            "exit",
+            "g++ -c a.cpp\na.cpp:3: error: 'Foo' was not declared\na.cpp:9:2: error: later\n"
+            "make: *** [Makefile:2: a.o] Error 1\n",
+            "a.cpp:3: error: 'Foo' was not declared",
+        ),
+    ],
+)
+def test_first_error_of_a_compiler_is_the_cause(kind: str, log: str, error: str) -> None:
+    failure = name_cause(Failure("payload", kind, "compile", "It failed"), log)
+    assert error in failure.message
+    assert "later" not in failure.message
+    assert excerpt_compiler_error(f"warning\n{log}", 4000).startswith(error)
 
 
 def test_damaged_heap_is_named_without_functions() -> None:
