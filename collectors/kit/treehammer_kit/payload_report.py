@@ -28,6 +28,10 @@ class PayloadReport:
     operations: Sequence[Mapping[str, Any]] = ()
     phase: str = "import"
 
+    def add_offered(self, figures: Mapping[str, float], declared: Sequence[str]) -> None:
+        """Add those of the kit's own figures that the test declares among its metrics."""
+        self.extras.update({name: figures[name] for name in figures if name in declared})
+
 
 def run_payload(
     perform: Callable[[PayloadTask, PayloadReport], None], folder: Optional[str] = None

@@ -84,6 +84,7 @@ class PayloadTask:
             RNTuple, clusters that are read at once; 0 is ROOT's choice.
         libraries: shared libraries to load before a file is opened.
         imports: Python modules to import before a file is opened.
+        metrics: names of the metrics that the test declares.
         unreadable: branches that ``readable`` leaves out, and the checksum does not cover.
     """
 
@@ -98,6 +99,7 @@ class PayloadTask:
     events: float
     settings: Mapping[str, Any]
     folder: str
+    metrics: Sequence[str] = ()
     format: str = TTREE
     counting: Optional[CountingTask] = None
     unreadable: Sequence[str] = ()
@@ -130,6 +132,7 @@ class PayloadTask:
                 events=float(variant.get("events", 1.0)),
                 settings=document["settings"],
                 folder=folder,
+                metrics=document.get("metrics", ()),
                 format=_parse_format(variant.get("format", TTREE)),
                 counting=CountingTask(**document["counting"]) if "counting" in document else None,
                 unreadable=execution.get("unreadable_branches", ()),

@@ -296,6 +296,7 @@ class PayloadPreparation:
             "format": PAYLOAD_JOB_FORMAT,
             "execution": asdict(spec),
             "settings": dict(self._context.job.payload.settings),
+            "metrics": list(self._context.job.payload.metrics),
             "libraries": self._locate_libraries(),
             "imports": list(self._context.job.payload.imports),
             "kit": self._context.kit,

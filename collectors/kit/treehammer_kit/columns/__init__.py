@@ -10,6 +10,7 @@ from typing import NoReturn, Optional
 
 from ..payload_report import perform_with_root, run_payload
 from .dataframe_reader import DataFrameExecution
+from .uproot_passes import Analyze
 from .uproot_reader import run_uproot_task
 
 __all__ = ["run_dataframe", "run_uproot"]
@@ -31,10 +32,14 @@ def run_dataframe(code: str = "", *, folder: Optional[str] = None) -> NoReturn:
     )
 
 
-def run_uproot(*, folder: Optional[str] = None) -> NoReturn:
-    """Run the analysis of ``[settings]`` with uproot, write the result, and exit.
+def run_uproot(analyze: Optional[Analyze] = None, *, folder: Optional[str] = None) -> NoReturn:
+    """Run an analysis with uproot, write the result, and exit.
 
     Args:
+        analyze: called as ``analyze(events, report)`` with the events of each step, an awkward array
+            of the columns that the axis ``branches`` selects; ``report(name, value)`` reports a
+            metric declared in test.toml, summed over a pass.  By default the filter and histograms
+            of ``[settings]``.
         folder: the payload's folder, base of ``@file``; by default the script's.
     """
-    run_payload(run_uproot_task, folder)
+    run_payload(lambda task, report: run_uproot_task(task, report, analyze), folder)

@@ -59,11 +59,9 @@ class ColumnAnalysis:
         Raises:
             PayloadError: a column or the filter does not exist.
         """
-        positions = select_branches(
-            names, {}, task.branches, seed=task.seed, folder=task.folder, unreadable=task.unreadable
-        )
+        columns = choose_columns(names, task)
         select_branches(names, {}, self.filter, seed=0, folder="")
-        return [names[position] for position in positions]
+        return columns
 
     def write_code(self, types: Mapping[str, str], columns: Sequence[str]) -> str:
         """Write the analysis as C++ for RDataFrame, with compiled instead of interpreted filters."""
@@ -78,6 +76,18 @@ class ColumnAnalysis:
             model = f'{{"{column}", "", {self.bins}, {self.low!r}, {self.high!r}}}'
             lines.append(f'   pass.Book(kept.Histo1D<{types[column]}>({model}, "{column}"));')
         return "\n".join([*lines, "}", ""])
+
+
+def choose_columns(names: Sequence[str], task: PayloadTask) -> List[str]:
+    """Choose columns by the axis ``branches``.
+
+    Raises:
+        PayloadError: a column does not exist.
+    """
+    positions = select_branches(
+        names, {}, task.branches, seed=task.seed, folder=task.folder, unreadable=task.unreadable
+    )
+    return [names[position] for position in positions]
 
 
 def check_task(task: PayloadTask) -> None:

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -23,6 +24,7 @@ namespace treehammer {
 /// Argument of the payload's analysis: the events of one or all files.
 class FramePass {
    std::vector<ROOT::RDF::RResultPtr<TH1D>> fHistograms;
+   std::vector<std::pair<std::string, std::function<double()>>> fReported;
    ROOT::RDF::RResultPtr<ULong64_t> fRead, fKept;
 
 public:
@@ -36,6 +38,17 @@ public:
    /// Fill a histogram in the loop; its limits must be fixed.
    void Book(ROOT::RDF::RResultPtr<TH1D> histogram) { fHistograms.push_back(histogram); }
 
+   /// Report the result of an action under a name declared in test.toml; event loops are summed.
+   template <typename Number>
+   void Report(const std::string &name, ROOT::RDF::RResultPtr<Number> result)
+   {
+      fReported.emplace_back(name, [result]() mutable { return static_cast<double>(*result); });
+   }
+   void Report(const std::string &name, double value)
+   {
+      fReported.emplace_back(name, [value] { return value; });
+   }
+
    /// Have a function called in the loop after all actions on an entry; one thread only.
    void AfterEachEntry(std::function<void()> function)
    {
@@ -47,6 +60,15 @@ public:
 
    ULong64_t Read() { return *fRead; }
    ULong64_t Kept() { return fKept ? *fKept : *fRead; }
+
+   /// Reported values after the loop; those of one name are summed.
+   std::map<std::string, double> Reported() const
+   {
+      std::map<std::string, double> values;
+      for (const auto &reported : fReported)
+         values[reported.first] += reported.second();
+      return values;
+   }
 
    /// Contents of a histogram's bins with underflow and overflow.
    std::vector<double> Bins(std::size_t index)

@@ -6,7 +6,13 @@ import time
 from typing import Any, Dict, List, Sequence
 
 from .. import root_engine, turn_server
-from ..pass_summary import KERNEL_COUNTERS, PassRead, drop_warm_up, median_counter
+from ..pass_summary import (
+    KERNEL_COUNTERS,
+    PassRead,
+    drop_warm_up,
+    median_counter,
+    summarize_extras,
+)
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import RNTUPLE, PayloadError, PayloadTask
 from . import pass_figures
@@ -111,15 +117,15 @@ class DataFrameExecution:
             chosen = analysis.choose_columns(list(types), task)
             columns = list(dict.fromkeys([analysis.filter, *chosen]))
             code = analysis.write_code(types, chosen)
-        declare = self._root.gInterpreter.Declare
         # Taking the address makes the JIT emit the function now, before anything is timed.
         bind = "const bool treehammer_analysis = (treehammer::TheAnalysis() = &analyze, true);"
-        if not declare(f"#pragma cling optimize(2)\n{code}") or not declare(bind):
+        compiled = root_engine.declare_payload_code(self._root, code)
+        if not compiled or not self._root.gInterpreter.Declare(bind):
             raise PayloadError(
                 "payload",
                 "compile",
                 "compile",
-                "the analysis does not compile (see log): it must define "
+                "the analysis does not compile; it must define "
                 "'void analyze(treehammer::FramePass &pass)'",
             )
         return columns
@@ -140,5 +146,8 @@ class DataFrameExecution:
         if columns:
             report.values["branches_selected"] = len(columns)
             report.values["selected_zip_bytes"] = sum(file.zip_bytes for file in files)
-        report.extras.update(passes.sums[0].summarize())
-        report.extras.update(pass_figures.summarize_idle_time(done, files, task.threads))
+        report.add_offered(passes.sums[0].summarize(), task.metrics)
+        report.add_offered(
+            pass_figures.summarize_idle_time(done, files, task.threads), task.metrics
+        )
+        report.extras.update(summarize_extras(done))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from ..ntuple_passes import NTuplePasses
 from ..pass_summary import KERNEL_COUNTERS, PASS_PHASES, FileRead, PassRead
@@ -122,8 +122,9 @@ class FramePasses:
         sums.kept += int(current.Kept())
         for index in range(int(current.Size())):
             sums.add(str(current.Name(index)), list(current.Bins(index)))
+        reported = {str(item.first): float(item.second) for item in current.Reported()}
         reader.Close()
-        return _collect_figures(reader, events, run_queue_s)
+        return _collect_figures(reader, events, run_queue_s, reported)
 
     def _finish_pass(self) -> None:
         self.sums.append(self._pass_sums)
@@ -154,7 +155,9 @@ def _group_files(task: PayloadTask) -> List[List[str]]:
     return [[url] for url in task.urls] if order == IN_TURN else [list(task.urls)]
 
 
-def _collect_figures(reader: Any, events: int, run_queue_s: float) -> FileRead:
+def _collect_figures(
+    reader: Any, events: int, run_queue_s: float, reported: Dict[str, float]
+) -> FileRead:
     phases = {}
     for phase in PASS_PHASES:
         clock = getattr(reader, phase)
@@ -168,5 +171,6 @@ def _collect_figures(reader: Any, events: int, run_queue_s: float) -> FileRead:
         cached=True,
         first_byte_s=-1.0,
         run_queue_s=run_queue_s,
+        reported_values=reported,
         counters={name: getattr(reader, name) for name in (*KERNEL_COUNTERS, *TREE_COUNTERS)},
     )

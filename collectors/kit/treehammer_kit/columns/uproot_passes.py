@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from ..pass_summary import FileRead, PassRead
 from ..payload_task import PayloadError, PayloadTask
-from .column_analysis import ColumnAnalysis, HistogramSums
+from .column_analysis import ColumnAnalysis, HistogramSums, choose_columns
 from .pass_figures import FileSurvey
 from .turn_clock import TurnClock, TurnFigures
 
@@ -18,6 +18,8 @@ _STEP = "100 MB"
 #: The same in turns, which end between two steps.
 _TURN_STEP_BYTES = 2_000_000
 _Clock = Tuple[float, float, float]
+#: Analyzes the events of one step, and reports numbers by name, which are summed over a pass.
+Analyze = Callable[[Any, Callable[[str, float], None]], None]
 
 
 class UprootPasses:
@@ -29,14 +31,22 @@ class UprootPasses:
         column_count: columns that are read.
     """
 
-    def __init__(self, uproot: Any, task: PayloadTask, analysis: ColumnAnalysis) -> None:
+    def __init__(
+        self,
+        uproot: Any,
+        task: PayloadTask,
+        analysis: Optional[ColumnAnalysis],
+        analyze: Optional[Analyze] = None,
+    ) -> None:
         self.sums: List[HistogramSums] = []
         self.files: Dict[str, FileSurvey] = {}
         self.column_count = 0
         self._uproot = uproot
         self._task = task
         self._analysis = analysis
+        self._analyze = analyze
         self._pass_sums = HistogramSums()
+        self._reported: Dict[str, float] = {}
         self._turns: Optional[StepTurns] = None
         self._turns_file: Any = None
         self._turns_number = 0
@@ -98,20 +108,26 @@ class UprootPasses:
 
     def _close(self, file: _OpenFile) -> FileRead:
         self.files[file.url] = file.survey()
-        return file.close()
+        reported, self._reported = self._reported, {}
+        return file.close(reported)
 
     def _finish_pass(self) -> None:
         self.sums.append(self._pass_sums)
         self._pass_sums = HistogramSums()
 
     def _fill(self, events: Any, columns: List[str]) -> None:
-        """Fill the histograms of some events as TH1D::Fill does."""
+        """Analyze the events of one step: by default fill histograms as TH1D::Fill does."""
+        analysis, sums = self._analysis, self._pass_sums
+        sums.events += len(events)
+        if self._analyze is not None:
+            self._analyze(events, self._report)
+        if analysis is None:
+            sums.kept += len(events)
+            return
         import awkward
         import numpy
 
-        analysis, sums = self._analysis, self._pass_sums
         kept = events[events[analysis.filter] >= analysis.minimum]
-        sums.events += len(events)
         sums.kept += len(kept)
         for column in columns:
             values = awkward.to_numpy(awkward.flatten(kept[column], axis=None))
@@ -124,6 +140,9 @@ class UprootPasses:
             bins[inside] = 1 + scaled.astype(numpy.int64)
             bins[values < analysis.low] = 0
             sums.add(column, numpy.bincount(bins, minlength=analysis.bins + 2).tolist())
+
+    def _report(self, name: str, value: float) -> None:
+        self._reported[name] = self._reported.get(name, 0.0) + float(value)
 
 
 class StepTurns:
@@ -161,7 +180,9 @@ def count_step_entries(entries: int, size: int, step_bytes: int) -> int:
 class _OpenFile:
     """An open file, with the columns to read and the time of each phase."""
 
-    def __init__(self, uproot: Any, task: PayloadTask, analysis: ColumnAnalysis, url: str) -> None:
+    def __init__(
+        self, uproot: Any, task: PayloadTask, analysis: Optional[ColumnAnalysis], url: str
+    ) -> None:
         self.url = url
         self.phases: Dict[str, _Clock] = {}
         try:
@@ -174,8 +195,12 @@ class _OpenFile:
                 "open", "file", "open", f"{url}: {error}", transient="://" in url
             ) from error
         with self.timed("prepare"):
-            self.columns = analysis.choose_columns(self._tree.keys(recursive=False), task)
-            self.needed = list(dict.fromkeys([analysis.filter, *self.columns]))
+            names = self._tree.keys(recursive=False)
+            if analysis is None:
+                self.columns = self.needed = choose_columns(names, task)
+            else:
+                self.columns = analysis.choose_columns(names, task)
+                self.needed = list(dict.fromkeys([analysis.filter, *self.columns]))
         self.entries = int(self._tree.num_entries)
         self._source = self._file.file.source
         self._bytes_before = self.requested_bytes
@@ -214,8 +239,8 @@ class _OpenFile:
             [self.entries],
         )
 
-    def close(self) -> FileRead:
-        """Close the file; return its figures."""
+    def close(self, reported: Dict[str, float]) -> FileRead:
+        """Close the file; return its figures, with the values that the payload reported."""
         size, kind = int(self._source.num_bytes), type(self._source).__name__
         counters = {
             "bytes_read": float(self.requested_bytes - self._bytes_before),
@@ -233,6 +258,7 @@ class _OpenFile:
             first_byte_s=-1.0,
             run_queue_s=-1.0,  # uproot decompresses in threads of its own
             counters=counters,
+            reported_values=reported,
         )
 
     @contextmanager

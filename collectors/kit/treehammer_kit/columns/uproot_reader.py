@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import time
-from typing import Any, List
+from typing import Any, List, Optional
 
 from .. import turn_server
-from ..pass_summary import PassRead, drop_warm_up, median_or_none
+from ..pass_summary import PassRead, drop_warm_up, median_or_none, summarize_extras
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import PayloadError, PayloadTask
 from . import pass_figures
 from .column_analysis import ColumnAnalysis, check_task
-from .uproot_passes import UprootPasses, read_cpu_seconds
+from .uproot_passes import Analyze, UprootPasses, read_cpu_seconds
 
 
-def run_uproot_task(task: PayloadTask, report: PayloadReport) -> None:
+def run_uproot_task(
+    task: PayloadTask, report: PayloadReport, analyze: Optional[Analyze] = None
+) -> None:
     """Read all files with uproot, pass by pass or in turns, and report their figures.
+
+    Args:
+        task: the execution.
+        report: receives the figures.
+        analyze: the payload's analysis of one step; by default the filter and histograms of
+            ``[settings]``.
 
     Raises:
         PayloadError: uproot is missing, or a file cannot be read.
@@ -25,7 +33,8 @@ def run_uproot_task(task: PayloadTask, report: PayloadReport) -> None:
         raise PayloadError(
             "payload", "format", "setup", "uproot reads TTrees with one thread, without prefetching"
         )
-    passes = UprootPasses(_import_uproot(report), task, ColumnAnalysis.read(task.settings))
+    analysis = None if analyze else ColumnAnalysis.read(task.settings)
+    passes = UprootPasses(_import_uproot(report), task, analysis, analyze)
     report.phase = "passes"
     pipes = turn_server.open_pipes()
     if pipes:
@@ -42,7 +51,8 @@ def run_uproot_task(task: PayloadTask, report: PayloadReport) -> None:
     report.values["events_total"] = sum(sum(file.clusters) for file in files)
     report.values["branches_selected"] = passes.column_count
     report.values["selected_zip_bytes"] = sum(file.zip_bytes for file in files)
-    report.extras.update(passes.sums[0].summarize())
+    report.add_offered(passes.sums[0].summarize(), task.metrics)
+    report.extras.update(summarize_extras(done))
 
 
 def _run_passes(passes: UprootPasses, task: PayloadTask, report: PayloadReport) -> List[PassRead]:

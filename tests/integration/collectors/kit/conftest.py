@@ -179,6 +179,15 @@ class PayloadOutcome:
 
 
 RunPayload = Callable[..., PayloadOutcome]
+#: Own figures of analyses of columns, which the kit records where a test declares them.
+COLUMN_METRICS = (
+    "events_kept",
+    "histogram_entries",
+    "histogram_checksum",
+    "idle_thread_s",
+    "eff_bound",
+    "bound_wall_s",
+)
 
 
 @pytest.fixture(scope="session")
@@ -219,7 +228,14 @@ def run_payload(
             "seed": 7,
         }
         job.write_text(
-            json.dumps({"format": 1, "execution": execution, "settings": settings or {}})
+            json.dumps(
+                {
+                    "format": 1,
+                    "execution": execution,
+                    "settings": settings or {},
+                    "metrics": COLUMN_METRICS,
+                }
+            )
         )
         env = {**setup.env, "TREEHAMMER_JOB": str(job), "TREEHAMMER_RESULT": str(result)}
         command = setup.build_command("macro" if payload.suffix == ".C" else "python", str(payload))
