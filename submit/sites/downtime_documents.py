@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
-from treehammer.errors import ConfigError, SourceUnreachableError
+from treehammer.errors import ConfigError, SourceUnreachableError, suggest_word
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.watch.site_exceptions import AT_RISK, OUTAGE
 from treehammer.sql.watch.state_history import SITE, STORAGE_SITE
@@ -39,10 +39,11 @@ _COMPUTING = re.compile(r"\bce\b|-ce|computing|compute|arc|batch|worker", re.IGN
 
 @dataclass(frozen=True)
 class DowntimeDocument:
-    """Downtimes of a document, and the entries that could not be read."""
+    """Downtimes of a document, and the entries that could not be read or are of unknown sites."""
 
     downtimes: tuple[DowntimeRow, ...]
     skipped: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,21 @@ class DowntimeOptions:
         source: its name, by which a later import replaces it.
         site: the site of all entries; '' for the site that each entry names.
         sites_by_name: site by the name that the document has for it.
+        known_sites: names of all sites; entries of others are refused.
     """
 
     source: str
     site: str
     sites_by_name: Mapping[str, str]
+    known_sites: Collection[str]
 
 
 class DowntimeSkippedError(Exception):
     """An entry cannot be read; the text is the reason."""
+
+
+class UnknownDowntimeSiteError(DowntimeSkippedError):
+    """An entry is of a site that nobody knows."""
 
 
 def _parse_moment(value: Any) -> datetime:
@@ -139,14 +146,17 @@ def parse_downtimes(content: bytes, options: DowntimeOptions, now_us: int) -> Do
     parse = _parse_calendar if content.lstrip()[:15].upper() == b"BEGIN:VCALENDAR" else _parse_json
     found: dict[str, DowntimeRow] = {}
     skipped: list[str] = []
+    unknown: list[str] = []
     for name, entry in parse(content, options.source):
         try:
             row = _build_row(entry(), options, now_us)
+        except UnknownDowntimeSiteError as error:
+            unknown.append(f"{name}: {error}")
         except DowntimeSkippedError as error:
             skipped.append(f"{name}: {error}")
         else:
             found[row.id] = row
-    return DowntimeDocument(tuple(found.values()), tuple(skipped))
+    return DowntimeDocument(tuple(found.values()), tuple(skipped), tuple(unknown))
 
 
 def _parse_json(content: bytes, shown: str) -> Iterator[tuple[str, Any]]:
@@ -234,6 +244,9 @@ def _build_row(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> D
     site = options.site or options.sites_by_name.get(named, named)
     if not site:
         raise DowntimeSkippedError("names no site (--site NAME)")
+    if site not in options.known_sites:
+        near = suggest_word(site, options.known_sites)
+        raise UnknownDowntimeSiteError(f"unknown site {site!r}. {near}".rstrip())
     starts_us, ends_us = map(_to_microseconds, (entry.start, entry.end))
     if ends_us <= starts_us:
         raise DowntimeSkippedError("ends before it starts")

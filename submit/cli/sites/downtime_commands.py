@@ -8,20 +8,25 @@ from dataclasses import asdict
 import click
 
 from treehammer.config import Settings
-from treehammer.errors import NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.watch import site_exceptions
 from treehammer.sql.watch.state_history import KIND_WORDS
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli.site_names import complete_sites
+from treehammer.submit.cli.site_names import (
+    complete_sites,
+    list_known_sites,
+    require_known_sites,
+)
 from treehammer.submit.cli.sites.sites_commands import sites
 from treehammer.submit.sites.downtime_documents import (
+    DowntimeDocument,
     DowntimeOptions,
     fetch_document,
     parse_downtimes,
 )
 from treehammer.tables import TableColumn
 from treehammer.terminal import output_options, print_rows
-from treehammer.text_formatting import format_time
+from treehammer.text_formatting import format_time, pluralize
 
 __all__ = ["sites"]
 
@@ -82,23 +87,52 @@ def import_downtimes(
 ) -> None:
     """Import downtimes from an iCalendar or JSON document, in place of its earlier content.
 
-    Downtimes that the document no longer holds are withdrawn, unless they have ended.
+    Downtimes that the document no longer holds are withdrawn, unless they have ended. Entries of sites
+    that are neither in the sites file nor measured are refused.
 
     Example: treehammer sites downtimes import downtimes.json --map T2_XX_SITE=SITE_A
     """
     now_us = time.time_ns() // 1000
-    options = DowntimeOptions(source or address, site, _parse_map(mapped))
-    document = parse_downtimes(fetch_document(address), options, now_us)
-    for line in document.skipped:
-        click.echo(f"skipped: {line}", err=True)
-    if document.skipped and not document.downtimes:
-        raise NothingToDoError("no downtime in this document can be read", where=address)
+    sites_by_name = _parse_map(mapped)
+    content = fetch_document(address)
     with Store.open(settings.database, create=False) as store:
+        known = list_known_sites(store, settings)
+        require_known_sites([site] if site else [], known, "--site")
+        require_known_sites(sites_by_name.values(), known, "--map")
+        options = DowntimeOptions(source or address, site, sites_by_name, known)
+        document = parse_downtimes(content, options, now_us)
+        _print_refused(document, address)
         done = site_exceptions.replace_downtimes(store, options.source, document.downtimes, now_us)
     click.echo(
         f"{done.new} new, {done.changed} changed, {done.unchanged} unchanged, "
         f"{done.withdrawn} withdrawn"
     )
+
+
+def _print_refused(document: DowntimeDocument, address: str) -> None:
+    """Print the entries that are not imported.
+
+    Raises:
+        ConfigError: nothing is left, since the sites are unknown.
+        NothingToDoError: nothing is left, since no entry can be read.
+    """
+    for line in document.skipped:
+        click.echo(f"skipped: {line}", err=True)
+    similar = [line for line in document.unknown if "Did you mean" in line]
+    for line in similar:
+        click.echo(f"refused: {line}", err=True)
+    if other := len(document.unknown) - len(similar):
+        click.echo(f"refused: {pluralize(other, 'entry', 'entries')} of unknown sites", err=True)
+    if document.downtimes:
+        return
+    if document.unknown:
+        raise ConfigError(
+            f"no site of this document is known; the first is {document.unknown[0]}",
+            where=address,
+            hint="Name the site of an entry with --map NAME=SITE, or of all with --site SITE.",
+        )
+    if document.skipped:
+        raise NothingToDoError("no downtime in this document can be read", where=address)
 
 
 def _parse_map(mapped: tuple[str, ...]) -> dict[str, str]:

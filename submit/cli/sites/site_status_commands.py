@@ -18,18 +18,20 @@ from treehammer.analysis.status.status_rules import (
 from treehammer.analysis.status.status_update import update_states
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US, parse_duration
-from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.cli.audit_command import parse_time
 from treehammer.sql.core.watch_rows import OverrideRow, StatusChangeRow
-from treehammer.sql.read.overview_queries import list_sites
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, SITE, STORAGE_SITE
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli.site_names import complete_sites
+from treehammer.submit.cli.site_names import (
+    complete_sites,
+    list_known_sites,
+    require_known_sites,
+)
 from treehammer.submit.cli.sites.downtime_commands import sites
-from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn
 from treehammer.terminal import JSON, TABLE, output_options, print_rows
 from treehammer.text_formatting import format_duration, format_share, format_time, pluralize
@@ -86,6 +88,8 @@ def status(
                 "no states have been evaluated yet", hint="Evaluate them: treehammer sites evaluate"
             )
         found = _find_changes(store, site, history, since_us, superseded)
+        if site and not found:
+            require_known_sites([site], list_known_sites(store, settings), "--site")
     if not found:
         raise NothingToDoError(
             f"no state of {site!r}" if site else "no site has a state yet",
@@ -236,22 +240,10 @@ def override(
     until_us = _parse_end(until, now_us)
     row = OverrideRow("", site, kind or "", state, who or local_actor(), why, now_us, until_us)
     with Store.open(settings.database, create=False) as store:
-        _check_known(store, settings, site)
+        require_known_sites([site], list_known_sites(store, settings), "SITE")
         site_exceptions.add_override(store, row)
         _evaluate_again(store, settings)
     click.echo(f"{site} is {state} until {format_time(until_us)} UTC")
-
-
-def _check_known(store: ResultsReader, settings: Settings, site: str) -> None:
-    """Refuse a site that has measured nothing and is not in the sites file.
-
-    Raises:
-        ConfigError: the site is unknown.
-    """
-    known = {*list_sites(store), *list_sites(store, STORAGE_SITE), *load_sites(settings)}
-    if site not in known:
-        hint = f"{suggest_word(site, known)}Known: {', '.join(sorted(known))}."
-        raise ConfigError(f"unknown site {site!r}", where="SITE", hint=hint)
 
 
 def _parse_end(text: str, now_us: int) -> int:
@@ -280,6 +272,7 @@ def end_override(settings: Settings, site: str, kind: str | None, who: str) -> N
             store, site, kind or "", now_us=now_us, who=who or local_actor()
         )
         if not ended:
+            require_known_sites([site], list_known_sites(store, settings), "SITE")
             raise NothingToDoError(f"{site} has no override")
         _evaluate_again(store, settings)
     click.echo(f"{site} follows the rules again")

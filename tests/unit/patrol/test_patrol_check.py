@@ -79,3 +79,10 @@ def test_mistakes_are_named_by_the_keys_of_the_patrol_file(tmp_path: Path) -> No
 def test_unknown_sites_are_named_by_the_keys_of_the_patrol_file(tmp_path: Path) -> None:
     _, line, *_ = check_file(ELSEWHERE_TOML, tmp_path)
     assert line.strip().startswith("daily: entries.daily.from: unknown site 'SITE_Z'")
+
+
+def test_budget_of_an_unknown_site_is_refused(tmp_path: Path) -> None:
+    text = ELSEWHERE_TOML.replace('from = ["SITE_Z"]', "[budget.sites.lokal]\ncpu_hours = 1")
+    first, second = check_file(text, tmp_path)
+    assert first.endswith("budget.sites: unknown site 'lokal'")
+    assert "Did you mean 'local'?" in second

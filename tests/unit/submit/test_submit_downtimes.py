@@ -16,7 +16,8 @@ from treehammer.submit.sites.downtime_documents import (
     parse_downtimes,
 )
 
-OPTIONS = DowntimeOptions("doc", "", {"T2_XX": "SITE_A"})
+SITES = ("SITE_A", "SITE_B", "SITE_C")
+OPTIONS = DowntimeOptions("doc", "", {"T2_XX": "SITE_A"}, SITES)
 CALENDAR = """BEGIN:VCALENDAR
 VERSION:2.0
 PRODID:-//site//downtimes//EN
@@ -98,7 +99,7 @@ def test_calendar_is_read() -> None:
 
 
 def test_every_entry_of_a_sites_own_calendar_is_of_that_site() -> None:
-    document = parse(CALENDAR, DowntimeOptions("doc", "SITE_C", {}))
+    document = parse(CALENDAR, DowntimeOptions("doc", "SITE_C", {}, SITES))
     assert {row.site for row in document.downtimes} == {"SITE_C"}
 
 
@@ -154,14 +155,16 @@ def test_json_is_read(content: object, expected: tuple[str, ...]) -> None:
 def test_wrong_entries_are_named() -> None:
     entries = [
         3,
-        {"site": "A", "start": "soon", "end": "2026-03-02"},
+        {"site": "SITE_A", "start": "soon", "end": "2026-03-02"},
         {"start": "2026-03-02", "end": "2026-03-03"},
-        {"site": "A", "start": "2026-03-02", "end": "2026-03-03"},
+        {"site": "SITE_A", "start": "2026-03-02", "end": "2026-03-03"},
+        {"site": "SITE_AA", "start": "2026-03-02", "end": "2026-03-03"},
     ]
     document = parse(json.dumps(entries))
     assert len(document.downtimes) == 1
     assert [line.split(":")[0] for line in document.skipped] == ["entry 1", "entry 2", "entry 3"]
     assert "start" in document.skipped[1]
+    assert document.unknown == ("entry 5: unknown site 'SITE_AA'. Did you mean 'SITE_A'?",)
 
 
 @pytest.mark.parametrize("content", ["<xml/>", "3", "BEGIN:VCALENDAR\nBEGIN:VEVENT\n"])

@@ -13,6 +13,7 @@ from measurement_factory import make_measurement
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.config import load_settings
+from treehammer.errors import ConfigError
 from treehammer.sql.write.store import Store
 
 
@@ -103,6 +104,23 @@ def test_a_downtime_is_imported_and_withdrawn(folder: Path) -> None:
     file.write_text("[]")
     assert "1 withdrawn" in run(folder, "downtimes", "import", str(file)).output
     assert json.loads(run(folder, "downtimes", "list", "--json").stdout) == []
+
+
+def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
+    file = folder / "downtimes.json"
+    file.write_text('[{"site": "SITE_AA", "start": "2026-03-02", "end": "2026-03-03"}]')
+    run(folder, "evaluate")
+    for arguments in (
+        ["downtimes", "import", str(file)],
+        ["downtimes", "import", str(file), "--site", "SITE_AA"],
+        ["downtimes", "import", str(file), "--map", "SITE_AA=SITE_AA"],
+        ["status", "--site", "SITE_AA"],
+        ["end-override", "SITE_AA"],
+    ):
+        refused = run(folder, *arguments)
+        assert isinstance(refused.exception, ConfigError), arguments
+        assert "Did you mean 'SITE_A'?" in str(refused.exception)
+    assert json.loads(run(folder, "downtimes", "list", "--json", "--all").stdout) == []
 
 
 def test_rules_are_listed_and_checked(folder: Path) -> None:

@@ -24,6 +24,7 @@ from treehammer.patrol import patrol_schema
 from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
+from treehammer.submit.cli.site_names import require_known_sites
 from treehammer.systemd_notify import SystemdNotifier
 from treehammer.tables import TableColumn
 from treehammer.terminal import JSON, TABLE, output_options, print_rows
@@ -78,7 +79,7 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
 
     Example: treehammer patrol run patrol.toml --until 8h
     """
-    content = read_patrol_file(file)
+    content = _read_file(file, settings)
     until_s = _parse_end(until) if until else None
     # Imported here: the planning modules are slow to load.
     from treehammer.patrol.patrol_service import open_patrol, run_patrol
@@ -98,6 +99,15 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
         run_patrol(
             service, stop, until_s=until_s, report=lambda text: notifier.notify(f"STATUS={text}")
         )
+
+
+def _read_file(file: Path, settings: Settings) -> PatrolFile:
+    """Read a patrol file; refuse budgets of sites that are not in the sites file."""
+    content = read_patrol_file(file)
+    from treehammer.submit.sites.site_registry import load_sites
+
+    require_known_sites(content.site_limits, load_sites(settings), f"{file}: budget.sites")
+    return content
 
 
 def _describe_wait() -> None:
@@ -148,7 +158,7 @@ def check(settings: Settings, file: Path, form: str) -> None:
 
     Example: treehammer patrol check patrol.toml
     """
-    content = read_patrol_file(file)
+    content = _read_file(file, settings)
     from treehammer.patrol.start_preview import list_next_starts
 
     rows, problems = [], []
