@@ -29,11 +29,19 @@ MAX_STARTS = 50
 
 @dataclass(frozen=True)
 class EntryReport:
-    """An entry with its last start and its campaigns in flight."""
+    """An entry with its last start, the last one that has ended, and its campaigns in flight."""
 
     entry: PatrolEntryRow
     last: PatrolStartRow | None
     open_campaigns: tuple[str, ...]
+    last_ended: PatrolStartRow | None = None
+
+    @property
+    def result(self) -> str:
+        """Result of the campaign that ended last: its failures or other remarks, else ``good``."""
+        if self.last_ended is None:
+            return ""
+        return self.last_ended.message or "good"
 
 
 @dataclass(frozen=True)
@@ -106,10 +114,12 @@ def fetch_report(reader: ResultsReader, clock: Clock = read_clock) -> PatrolRepo
 def _report_entry(connection: Connection, entry: PatrolEntryRow) -> EntryReport:
     table = patrol_start
     own = sa.select(table).where(table.c.entry == entry.name, table.c.state != NOTED)
-    last = fetch_rows(connection, PatrolStartRow, own.order_by(table.c.claimed_us.desc()).limit(1))
+    newest = own.order_by(table.c.claimed_us.desc()).limit(1)
+    last = fetch_rows(connection, PatrolStartRow, newest)
+    ended = fetch_rows(connection, PatrolStartRow, newest.where(table.c.state.not_in(OPEN_STATES)))
     running = own.where(table.c.state.in_(OPEN_STATES)).order_by(table.c.claimed_us)
     ids = tuple(row.campaign_id for row in fetch_rows(connection, PatrolStartRow, running))
-    return EntryReport(entry, last[0] if last else None, ids)
+    return EntryReport(entry, last[0] if last else None, ids, ended[0] if ended else None)
 
 
 def _report_sites(connection: Connection, day: int) -> Iterable[SiteReport]:

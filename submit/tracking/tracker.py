@@ -40,6 +40,7 @@ from treehammer.submit.tracking.record_files import (
     read_record,
 )
 from treehammer.submit.tracking.submission_locks import SUBMITTER_GRACE_S
+from treehammer.text_formatting import pluralize
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,19 @@ class TrackingProgress:
     def is_finished(self) -> bool:
         """Whether every job has ended."""
         return all(JobState(state).is_final for site in self.states.values() for state in site)
+
+    def describe_failures(self) -> str:
+        """Name failures by class and measurements that will never arrive; '' without any."""
+        classes: Counter[str] = Counter()
+        for failures in self.failures.values():
+            classes.update(failures)
+        parts = [f"{count} × {name}" for name, count in classes.most_common()]
+        parts += [f"{count} missing" for count in [sum(self.absent_measurements.values())] if count]
+        if not parts:
+            return ""
+        return (
+            f"failed: {', '.join(parts)} (of {pluralize(self.planned_measurements, 'measurement')})"
+        )
 
     def describe_jobs(self) -> str:
         """Summarize the jobs in one line for a progress bar."""

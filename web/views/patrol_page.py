@@ -63,6 +63,7 @@ def _entry_table(report: PatrolReport, request: Request) -> DataTable:
         TableColumn("next_start_us", "next start, UTC", format_time),
         TableColumn("in_flight", "campaigns in flight", is_number=True),
         TableColumn("in_flight_limit", "at most", is_number=True),
+        TableColumn("result", "last result", is_long=True),
         TableColumn("remark", "remark", is_long=True),
     )
     rows = [_entry_row(one) for one in report.entries]
@@ -82,6 +83,7 @@ def _entry_row(one: EntryReport) -> dict[str, Any]:
         "next_start_us": one.entry.next_us,
         "in_flight": len(one.open_campaigns),
         "in_flight_limit": one.entry.in_flight,
+        "result": one.result,
         "remark": one.entry.note,
     }
 

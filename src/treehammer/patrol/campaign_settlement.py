@@ -103,19 +103,22 @@ class CampaignSettlement:
         """
         campaign = self._store.campaign(start.campaign_id)
         progress = poll_campaign(self._tracker, campaign, _LOG.info)
-        message = ""
+        messages = [start.message]
         limit_s = PatrolRequest.parse(start.request).time_limit_s
         if not progress.is_finished:
             if now_us < start.claimed_us + limit_s * SECOND_US:
                 return False
             count = self._tracker.cancel(campaign)
             progress = poll_campaign(self._tracker, campaign, _LOG.info)
-            message = f"{count} jobs cancelled after {limit_s / 3600:g} h"
+            messages.append(f"{count} jobs cancelled after {limit_s / 3600:g} h")
             if not progress.is_finished:
                 return False
         for line in self._tracker.upload_campaign(campaign, everything=True):
             _LOG.info("%s", line)
-        self._settle(start, campaign, message)
+        failures = progress.describe_failures()
+        if failures:
+            _LOG.warning("%s: campaign %s: %s", start.entry, start.campaign_id, failures)
+        self._settle(start, campaign, "; ".join(filter(None, (*messages, failures))))
         return True
 
     def _settle(self, start: PatrolStartRow, campaign: CampaignRow, message: str) -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 
-from treehammer.patrol.campaign_settlement import SiteTally, make_judge, measure_use, tally_sites
+from treehammer.config import load_settings
+from treehammer.patrol.campaign_settlement import (
+    CampaignSettlement,
+    SiteTally,
+    make_judge,
+    measure_use,
+    tally_sites,
+)
+from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.patrol.patrol_file import BackOffRule
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
@@ -102,3 +113,23 @@ def test_probe_without_an_answer_is_repeated_as_late_as_the_last_one() -> None:
     probed = PatrolSiteRow("S", None, None, 2, 5, 1, "")
     again = judge(probed, 20)
     assert (again.failures, again.probe_us) == (2, 20 + 120_000_000)
+
+
+def test_failing_payloads_are_named_as_failures_of_the_campaign(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.add_campaign(make_campaign_row(), [])
+    add_jobs(store, "J", "J", ["payload", "payload", "", "lost"])
+    store.set_jobs([replace(job, state="done", batch_id="1.0") for job in store.jobs("campaign")])
+    results: list[str] = []
+    starts = SimpleNamespace(
+        charges=lambda _campaign: [],
+        settle=lambda *_, state, message: results.append(f"{state}, {message}"),
+    )
+    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    settlement = CampaignSettlement(settings, store, cast(Any, starts), RULE, STORAGE_FAILURES)
+    request = PatrolRequest("ttree-read", ("J",), "hourly", 1).format()
+    start = PatrolStartRow("e", "time:1", "campaign", "submitted", 1, 10, None, 1, "h", request, "")
+    assert settlement.follow(start, 20)
+    assert results == ["finished, failed: 2 × payload, 1 missing (of 4 measurements)"]
+    assert "failed: 2 × payload" in caplog.text

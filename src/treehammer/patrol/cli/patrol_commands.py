@@ -44,6 +44,7 @@ _ENTRY_COLUMNS = (
     TableColumn("reason", "by", lambda text: text.partition(":")[0]),
     TableColumn("next", "next start", format_time),
     TableColumn("in_flight", "in flight", _join_or_dash),
+    TableColumn("result", "last result", lambda text: text or "–"),
     TableColumn("note", "remark"),
 )
 _SITE_COLUMNS = (
@@ -52,7 +53,7 @@ _SITE_COLUMNS = (
     TableColumn("cpu_left_s", "left", format_duration, is_number=True),
     TableColumn("bytes_used", "read today", format_size, is_number=True),
     TableColumn("bytes_left", "left", format_size, is_number=True),
-    TableColumn("failures", "failures", is_number=True),
+    TableColumn("failures", "failures in a row", is_number=True),
     TableColumn("probe", "next probe", format_time),
 )
 
@@ -258,6 +259,7 @@ def _entry_rows(report: PatrolReport) -> list[dict[str, Any]]:
             "campaign": one.last.campaign_id if one.last else None,
             "next": one.entry.next_us,
             "in_flight": list(one.open_campaigns),
+            "result": one.result,
             "note": one.entry.note,
         }
         for one in report.entries
