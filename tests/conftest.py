@@ -7,12 +7,14 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from treehammer.errors import remember_invocation
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and processes
 # that tests start would inherit that: there would be no interrupting them.
@@ -59,6 +61,13 @@ LONG_FOLDERS = (
     "unit/sql",
     "unit/collectors",
 )
+
+
+@pytest.fixture(autouse=True)
+def _forget_invocation() -> Iterator[None]:
+    """Forget the global options of a command that a test ran in this process."""
+    yield
+    remember_invocation((), ())
 
 
 class GroupEnds:

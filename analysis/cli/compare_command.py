@@ -26,7 +26,7 @@ from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, on_interrupt, output_options, print_rows
+from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint, print_rows
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
@@ -193,7 +193,7 @@ def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[
 
 def _print_lines(lines: Iterable[str], form: str) -> None:
     for line in lines:
-        click.echo(line, err=form != TABLE)
+        print_hint(line, err=form != TABLE)
 
 
 def _list_notes(one: ComparisonResult, names: Mapping[str, str], form: str) -> list[str]:

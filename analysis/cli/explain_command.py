@@ -26,7 +26,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.overview_queries import build_unknown_site_error, list_sites
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, output_options, print_rows
+from treehammer.terminal import TABLE, output_options, print_hint, print_rows
 from treehammer.text_formatting import format_share, pluralize
 
 Row = Mapping[str, Any]
@@ -87,7 +87,7 @@ def explain_command(
         click.echo(efficiency)
     print_rows(_list_parts(diagnosis, others), _make_columns(others), form=form)
     if form == TABLE:
-        click.echo("\n".join([*evidence, f"Next: {query.format_next_command(diagnosis)}"]))
+        print_hint("\n".join([*evidence, f"Next: {query.format_next_command(diagnosis)}"]))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from treehammer.datasets.model.manifest import (
     TreeLayout,
 )
 from treehammer.tables import TableColumn
-from treehammer.terminal import print_rows
+from treehammer.terminal import print_hint, print_rows
 from treehammer.text_formatting import format_size, pluralize
 
 #: Names of formats as people write them.
@@ -56,7 +56,7 @@ def print_findings(manifest: Manifest) -> None:
     for name, reason in list(unreadable.items())[:MAX_LISTED_ITEMS]:
         click.echo(f"  {name}: {reason}")
     if len(unreadable) > MAX_LISTED_ITEMS:
-        click.echo(f"  and {len(unreadable) - MAX_LISTED_ITEMS} more: see treehammer datasets show")
+        print_hint(f"  and {len(unreadable) - MAX_LISTED_ITEMS} more: see treehammer datasets show")
     if len(unreadable) < branches:
         click.echo('Read the others with branches = "readable".')
     else:

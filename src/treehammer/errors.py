@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
+import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -43,6 +46,36 @@ def _find_nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
         folded.setdefault(one.casefold(), one)
     near = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=cutoff)
     return folded[near[0]] if near else ""
+
+
+@dataclass
+class _Invocation:
+    """Names of all commands, and the global options of the one that runs, as words to paste."""
+
+    options: str = ""
+    commands: re.Pattern[str] | None = None
+
+
+_INVOCATION = _Invocation()
+
+
+def remember_invocation(options: Iterable[str], commands: Iterable[str]) -> None:
+    """Remember the global options that hints repeat, and the commands that they may name."""
+    _INVOCATION.options = shlex.join(options)
+    names = "|".join(map(re.escape, commands))
+    _INVOCATION.commands = re.compile(rf"\btreehammer (?=(?:{names})\b)") if names else None
+
+
+def add_global_options(text: str) -> str:
+    """Repeat the global options, such as ``--data-dir``, in each command of a text for the terminal.
+
+    Without them a pasted command would work on other data. All hints pass through here: errors when
+    they are printed, other lines by :func:`treehammer.terminal.print_hint`.
+    """
+    options, commands = _INVOCATION.options, _INVOCATION.commands
+    if not options or commands is None:
+        return text
+    return commands.sub(lambda match: f"{match[0]}{options} ", text)
 
 
 #: Errors of the operating system on a cache -> message and remedy.
@@ -90,7 +123,7 @@ class TreehammerError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{text}\n  {self.hint}" if self.hint else text
+        return add_global_options(f"{text}\n  {self.hint}" if self.hint else text)
 
 
 class Interruption(KeyboardInterrupt):

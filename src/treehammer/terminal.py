@@ -28,7 +28,7 @@ from rich.text import Text
 
 from treehammer import config
 from treehammer.config import Settings
-from treehammer.errors import Interruption, TreehammerError
+from treehammer.errors import Interruption, TreehammerError, add_global_options
 from treehammer.progress import ProgressCallback
 from treehammer.tables import TableColumn, format_csv
 
@@ -81,6 +81,11 @@ def complete_names(
     return complete
 
 
+def print_hint(text: str, *, err: bool = False) -> None:
+    """Print a line that may name commands, with the global options of this one."""
+    click.echo(add_global_options(text), err=err)
+
+
 def make_console() -> Console:
     """Return standard output, 120 columns wide if it is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False, soft_wrap=False)
@@ -119,7 +124,7 @@ def build_grid(
         width: of the terminal, to fold long columns and leave short ones whole; 0 folds any.
         title: printed above the table.
     """
-    lines = [[column.cell_text(row) for column in columns] for row in rows]
+    lines = [[add_global_options(column.cell_text(row)) for column in columns] for row in rows]
     whole = _find_unfolded_columns(columns, lines, width)
     # Text is data, never markup: a host may be called [red].
     table = Table(

@@ -37,7 +37,7 @@ from treehammer.submit.tracking.load_starts import describe_starts
 from treehammer.submit.tracking.record_files import CollectResult
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
 from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, on_interrupt, output_options, print_rows
+from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint, print_rows
 from treehammer.text_formatting import format_counts, pluralize, split_list
 
 #: Failure groups printed on a terminal.
@@ -74,7 +74,7 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
 
 
 def _print_notice(line: str) -> None:
-    click.echo(line, err=True)
+    print_hint(line, err=True)
 
 
 def follow_on_terminal(
@@ -129,7 +129,7 @@ def print_progress(
     if form == TABLE:
         click.echo(summarize_progress(progress))
     for note in tracker.describe_obstacles(campaign):
-        click.echo(note, err=True)
+        _print_notice(note)
     if form == TABLE:
         for line in describe_starts(tracker.store, campaign):
             click.echo(line)
@@ -146,7 +146,7 @@ def _print_failures(tracker: CampaignTracker, groups: list[FailureGroup]) -> Non
             click.echo(f"  log: {path}")
     if len(groups) > MAX_SHOWN_FAILURES:
         click.echo(f"\nand {len(groups) - MAX_SHOWN_FAILURES} more failures: see failure_message,")
-        click.echo("implausible_reasons and log_excerpt in the output of 'treehammer export'")
+        print_hint("implausible_reasons and log_excerpt in the output of 'treehammer export'")
 
 
 def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:
@@ -279,7 +279,7 @@ def resume(
     click.echo(
         f"{row.name}: {pluralize(result.released, 'job')} released, {result.requeued} requeued"
     )
-    click.echo(f"  treehammer status {row.id} --follow")
+    print_hint(f"  treehammer status {row.id} --follow")
 
 
 def _check_sites(names: Collection[str], known: Collection[str]) -> None:

@@ -42,6 +42,7 @@ from treehammer.terminal import (
     make_console,
     on_interrupt,
     output_options,
+    print_hint,
     print_rows,
     progress_bar,
 )
@@ -132,7 +133,7 @@ def place(
     rows = [_rule_row(status) for status in statuses]
     print_rows(rows, _RULE_COLUMNS, form=form)
     if form == TABLE and any(status.state == COMPLETE for status in statuses):
-        click.echo(f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …")
+        print_hint(f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …")
     bad = any(status.state in (STUCK, DENIED) for status in statuses)
     return ExitCode.INFRASTRUCTURE if bad else ExitCode.DONE
 

@@ -30,7 +30,14 @@ from treehammer.submit.rendering.job_descriptions import render_jobs
 from treehammer.submit.reporting import job_reporting
 from treehammer.submit.tracking.campaign_polling import make_tracker
 from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, on_interrupt, output_options, print_rows, progress_bar
+from treehammer.terminal import (
+    TABLE,
+    on_interrupt,
+    output_options,
+    print_hint,
+    print_rows,
+    progress_bar,
+)
 from treehammer.text_formatting import format_duration, format_size, pluralize, split_list
 
 
@@ -142,10 +149,10 @@ def submit(
         if not wait:
             with Store.open(settings.database) as store:
                 for line in make_tracker(store, settings).upload_campaign(campaign):
-                    click.echo(line, err=True)
+                    print_hint(line, err=True)
             if form == TABLE:
-                click.echo(f"  treehammer status {campaign.id} --follow")
-                click.echo(f"  treehammer collect {campaign.id}")
+                print_hint(f"  treehammer status {campaign.id} --follow")
+                print_hint(f"  treehammer collect {campaign.id}")
             return ExitCode.DONE
         with Store.open(settings.database) as store:
             tracker = make_tracker(store, settings)

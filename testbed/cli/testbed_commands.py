@@ -16,7 +16,7 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.tables import TableColumn
-from treehammer.terminal import on_interrupt, output_options, print_rows, progress_bar
+from treehammer.terminal import on_interrupt, output_options, print_hint, print_rows, progress_bar
 from treehammer.testbed.components import replica_files
 from treehammer.testbed.components.component_list import (
     build_components,
@@ -274,7 +274,7 @@ def status(settings: Settings, name: str, form: str) -> None:
         )
     rows = lifecycle.list_daemons(state)
     if form == "table" and not state.ready:
-        click.echo(f"testbed {name} is down; treehammer testbed up starts it", err=True)
+        print_hint(f"testbed {name} is down; treehammer testbed up starts it", err=True)
     print_rows(rows, STATUS_COLUMNS, form=form)
 
 

@@ -16,6 +16,7 @@ from treehammer.sql.auth.master_key_file import (
     rotate_master_key,
 )
 from treehammer.sql.setup.database_setup import opened_engine
+from treehammer.terminal import print_hint
 from treehammer.text_formatting import pluralize
 
 
@@ -76,7 +77,7 @@ def _describe_next_steps(keyring: Keyring, masters: MasterKeys) -> None:
         for row in keyring.list_keys()
         if row.revoked_us is None and masters.is_previous(row.master_key_fingerprint)
     ]
-    click.echo(
+    print_hint(
         f"{pluralize(len(old), 'key')} of previous master keys still valid: create new ones, then run "
         "treehammer token rotate-master --finish",
         err=True,

@@ -26,7 +26,7 @@ from treehammer.sql.setup.database_setup import opened_engine
 from treehammer.sql.write.ownership import LOCAL_OWNER
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
-from treehammer.terminal import output_options, print_rows
+from treehammer.terminal import output_options, print_hint, print_rows
 from treehammer.text_formatting import format_time, pluralize
 from treehammer.web.cli.master_key_command import rotate_master_command
 from treehammer.web.cli.session_commands import end_session, end_sessions_of, sessions_command
@@ -171,7 +171,7 @@ def list_command(settings: Settings, revoked: bool, form: str) -> None:
     print_rows(rows, columns, form=form)
     if revocations:
         count = len(revocations)
-        click.echo(f"other revocations: {count} (treehammer token list --revoked)", err=True)
+        print_hint(f"other revocations: {count} (treehammer token list --revoked)", err=True)
 
 
 def _list_revocations(revocations: Sequence[Revocation], form: str) -> None:

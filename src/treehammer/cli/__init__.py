@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from treehammer import config
-from treehammer.errors import ConfigError, ExitCode, Interruption, TreehammerError, suggest_word
+from treehammer.errors import (
+    ConfigError,
+    ExitCode,
+    Interruption,
+    TreehammerError,
+    add_global_options,
+    remember_invocation,
+    suggest_word,
+)
 from treehammer.optional_packages import explain_missing_extra
 from treehammer.version import __version__
 
@@ -151,6 +162,8 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "worker": LazyCommand("collectors.cli.worker:worker", "Run the job side by hand."),
     },
 }
+#: Password of a database URL, in its user part or query.
+_PASSWORD = re.compile(r"(://[^/:@]*:|[?&]password=)[^@&]+")
 COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
 
 
@@ -217,16 +230,15 @@ def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> No
 
     Start with: treehammer demo
     """
-    try:
-        context.obj = config.load_settings(flags, config=config_file)
-    except ConfigError as error:
-        if context.invoked_subcommand != "check":
-            raise
-        # Monitoring knows other exit codes: that of a wrong setting would be critical.
-        from treehammer.text_formatting import make_single_line
 
-        click.echo(f"TREEHAMMER UNKNOWN - {make_single_line(str(error)).replace('|', '/')}")
-        context.exit(3)
+
+def _repeat_options(context: click.Context) -> Iterator[str]:
+    """Yield the global options that were typed, with the password of a database masked."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            value = str(context.params[name])
+            yield from (parameter.opts[0], _PASSWORD.sub(r"\1***", value))
 
 
 def _replace_unencodable_output() -> None:
@@ -249,7 +261,7 @@ def main() -> None:
         code = ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt) as error:
         cause = error.__cause__ if isinstance(error, click.Abort) else error
-        state = f"; {cause}" if isinstance(cause, Interruption) else ""
+        state = f"; {add_global_options(str(cause))}" if isinstance(cause, Interruption) else ""
         click.echo(f"treehammer: interrupted{state}", err=True)
         code = ExitCode.INTERRUPTED
     sys.exit(int(code or 0))
