@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
@@ -20,7 +21,7 @@ from treehammer.sql.core import measurement_view
 from treehammer.sql.core.outcomes import has_outcome, outcome_column
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
-from treehammer.sql.engine.row_mapping import Row, fetch_rows
+from treehammer.sql.engine.row_mapping import Row, fetch_rows, split_ids
 from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
 from treehammer.sql.read.reader import ResultsReader
 
@@ -417,3 +418,27 @@ def fetch_job_measurements(
     with store.connection() as connection:
         found = connection.execute(query.order_by(*order).limit(MAX_JOB_MEASUREMENTS))
         return [dict(zip(columns, one, strict=True)) for one in found]
+
+
+def list_incomplete_campaigns(store: ResultsReader, examined: Collection[str]) -> list[CampaignRow]:
+    """List campaigns with open jobs, and those of ``examined`` that lack measurements, newest first."""
+    open_ids = sa.select(job.c.campaign_id).where(job.c.state.in_(OPEN_JOB_STATES)).distinct()
+    ids: set[str] = set()
+    with store.connection() as connection:
+        ids.update(connection.scalars(open_ids))
+        for part in split_ids(sorted(examined)):
+            counted = sa.func.count(measurement.c.campaign_id)
+            query = (
+                sa.select(campaign.c.id)
+                .outerjoin(measurement, measurement.c.campaign_id == campaign.c.id)
+                .where(campaign.c.id.in_(part))
+                .group_by(campaign.c.id, campaign.c.planned_measurements)
+                .having(counted < campaign.c.planned_measurements)
+            )
+            ids.update(connection.scalars(query))
+        rows: list[CampaignRow] = []
+        for part in split_ids(sorted(ids)):
+            rows += fetch_rows(
+                connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(part))
+            )
+    return sorted(rows, key=lambda row: (-row.created_us, row.id))

@@ -35,16 +35,22 @@ class LazyCommand:
     Attributes:
         target: ``module:attribute`` below ``treehammer``.
         summary: its line in ``treehammer --help``.
+        reads_results: whether it answers from results: new measurements are collected first.
     """
 
     target: str
     summary: str
+    reads_results: bool = False
 
     def load(self) -> click.Command:
         """Import the command."""
         module, _, name = self.target.partition(":")
         command: click.Command = getattr(import_module(f"treehammer.{module}"), name)
-        return command
+        if not self.reads_results:
+            return command
+        from treehammer.submit.cli.collect_first import collect_before
+
+        return collect_before(command)
 
 
 #: Commands by section of ``treehammer --help``, in the order of a user's work.
@@ -102,21 +108,29 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
     },
     "Read results": {
         "compare": LazyCommand(
-            "analysis.cli.compare_command:compare_command", "Compare two ROOT releases or variants."
+            "analysis.cli.compare_command:compare_command",
+            "Compare two ROOT releases or variants.",
+            reads_results=True,
         ),
         "summary": LazyCommand(
             "analysis.cli.summary_command:summary_command",
             "Show mean values of a campaign by group.",
+            reads_results=True,
         ),
         "explain": LazyCommand(
-            "analysis.cli.explain_command:explain_command", "Explain a low CPU efficiency."
+            "analysis.cli.explain_command:explain_command",
+            "Explain a low CPU efficiency.",
+            reads_results=True,
         ),
         "report": LazyCommand(
-            "web.cli.report_command:report_command", "Write a campaign as one HTML page."
+            "web.cli.report_command:report_command",
+            "Write a campaign as one HTML page.",
+            reads_results=True,
         ),
         "export": LazyCommand(
             "sql.cli.export_command:export_command",
             "Write measurements to a ROOT, CSV or Parquet file.",
+            reads_results=True,
         ),
         "import": LazyCommand(
             "sql.cli.import_command:import_command",
@@ -134,9 +148,12 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "changes": LazyCommand(
             "analysis.cli.changes_command:changes_command",
             "List what became slower or faster, and since when.",
+            reads_results=True,
         ),
         "digest": LazyCommand(
-            "analysis.cli.digest_command:digest_command", "Print or mail the changes of a week."
+            "analysis.cli.digest_command:digest_command",
+            "Print or mail the changes of a week.",
+            reads_results=True,
         ),
         "check": LazyCommand(
             "analysis.cli.check_command:check_command",
@@ -230,6 +247,17 @@ def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> No
 
     Start with: treehammer demo
     """
+    remember_invocation(_repeat_options(context), COMMANDS)
+    try:
+        context.obj = config.load_settings(flags, config=config_file)
+    except ConfigError as error:
+        if context.invoked_subcommand != "check":
+            raise
+        # Monitoring knows other exit codes: that of a wrong setting would be critical.
+        from treehammer.text_formatting import make_single_line
+
+        click.echo(f"TREEHAMMER UNKNOWN - {make_single_line(str(error)).replace('|', '/')}")
+        context.exit(3)
 
 
 def _repeat_options(context: click.Context) -> Iterator[str]:

@@ -42,6 +42,26 @@ def test_status_and_collect_from_another_shell(local_user: LocalUser) -> None:
     assert (site["site"], site["done"], site["failures"]) == ("local", 2, {})
 
 
+def test_reading_results_collects_them_first(local_user: LocalUser) -> None:
+    (local_user.test / "test.toml").write_text(TEST_TOML.replace("repeats = 2", "repeats = 1"))
+    local_user.invoke_command("submit", str(local_user.test))
+    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    spool, records = local_user.settings.spool_dir, "jobs/*/*/*/records/*.json"
+    bench.wait_for_status(lambda: bool(list(spool.glob(records))))
+    campaign = local_user.last_campaign_id()
+    waiting = local_user.invoke_command("summary", "--metrics", "answer", "--json", "--no-collect")
+    assert isinstance(waiting.exception, NothingToDoError)
+    assert f"Collect them: treehammer collect {campaign}" in waiting.stderr
+    bench.wait_for_status(lambda: len(list(spool.glob(records))) == 2)
+    done = local_user.invoke_command("summary", "--metrics", "answer", "--json")
+    assert json.loads(done.stdout), done.output
+    assert len(local_user.read_measurements()) == 2
+    local_user.run_in_new_process("status", campaign, "--follow")
+    assert (
+        "wait" not in local_user.invoke_command("compare", "one", "two", "--axis", "style").stderr
+    )
+
+
 def test_killed_submitter_and_runner_lose_nothing(local_user: LocalUser) -> None:
     local_user.write_payload(0.7)
     code = (

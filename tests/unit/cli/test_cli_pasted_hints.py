@@ -35,6 +35,7 @@ PRINTED_ELSEWHERE = {
     "sql/setup/schema_upgrade.py": "hints of errors",
     "submit/batch/htcondor/htcondor_batch.py": "reason for HTCondor",
     "submit/batch/htcondor/job_status.py": "reason for HTCondor",
+    "submit/cli/collect_first.py": "lines, by print_hint",
     "submit/diagnosis/package_checks.py": "finding, in a table",
     "submit/lifecycle/campaign_purge.py": "reason in an error",
     "submit/reporting/campaign_upload.py": "notice, by print_hint",
