@@ -18,6 +18,7 @@ NODE_PACKAGE = "treehammer_node"
 
 _PACKED_MODULES = (
     "__init__",
+    "http_requests",
     "job_spec",
     "service_spec",
     "shared_files",

@@ -82,6 +82,7 @@ def stat_file(url: str, *, here: bool = True) -> FileObservation:
 
 def read_file(
     url: str,
+    size: int,
     advance: ByteCallback | None = None,
     *,
     copy_to: Path | None = None,
@@ -91,6 +92,7 @@ def read_file(
 
     Args:
         url: a path, or a URL of root, https or http.
+        size: Expected size in bytes; no more than a block beyond it is read.
         advance: Callback for the number of bytes of each block.
         copy_to: New file for the bytes.
         here: Whether a path refers to a file on this machine.
@@ -99,9 +101,9 @@ def read_file(
         return trouble
     url, client = normalize_url(url), _find_client(url)
     if client == XROOTD_CLIENT:
-        return xrootd.read_file(url, advance, copy_to)
+        return xrootd.read_file(url, size, advance, copy_to)
     if client == HTTP_CLIENT:
-        return http.read_file(url, advance, copy_to)
+        return http.read_file(url, size, advance, copy_to)
     return folder.read_file(Path(url), advance, copy_to)
 
 

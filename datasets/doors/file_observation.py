@@ -24,7 +24,7 @@ class FileObservation:
     Attributes:
         size: Bytes; None on failure.
         adler32: 8 hex digits; '' if the door reports none.
-        sha256: 64 hex digits; '' unless every byte was read.
+        sha256: 64 hex digits; '' unless every byte was read or the door reports it.
         failure: '' or one of the constants above.
         message: Message of the door.
     """

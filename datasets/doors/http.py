@@ -5,16 +5,25 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from html import unescape
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urljoin, urlsplit
-from urllib.request import HTTPSHandler, Request, build_opener
+from urllib.parse import quote, unquote, urlsplit
 
+from treehammer.collectors.http_requests import (
+    BearerToken,
+    ByteBody,
+    Deadline,
+    HttpAnswerError,
+    RangeAnswerError,
+    check_range,
+    parse_digests,
+    read_length,
+    send_request,
+)
 from treehammer.collectors.tls_context import make_tls_context
 from treehammer.datasets.doors.file_observation import (
     FAILED,
@@ -22,7 +31,6 @@ from treehammer.datasets.doors.file_observation import (
     NO_RESPONSE,
     REFUSED,
     FileObservation,
-    normalize_adler32,
 )
 from treehammer.datasets.doors.probe import (
     NOTHING_TO_READ,
@@ -37,16 +45,19 @@ from treehammer.datasets.model.file_digest import digest_blocks
 from treehammer.progress import ByteCallback
 from treehammer.version import __version__
 
-#: Timeout of a response in seconds.
-RESPONSE_TIMEOUT_S = 10.0
-#: Timeout in seconds of a checksum, for which the server may read the file.
+#: Total time in seconds of a small request, and of an answer that has begun.
+RESPONSE_TIMEOUT_S = 20.0
+#: Time in seconds until a server answers with a checksum, for which it may read the file.
 CHECKSUM_TIMEOUT_S = 600.0
 #: Maximum number of bytes read of a folder's listing.
 MAX_LISTING_BYTES = 1_000_000
-#: Redirections of one request.
-MAX_REDIRECTIONS = 8
 #: Bytes of each read.
 READ_BLOCK_BYTES = 1 << 20
+
+#: Remedy for answers that break the rules of range requests.
+RANGE_HINT = (
+    "Let the server and any proxy before it honor Range (RFC 9110, 14.2), as ROOT needs it."
+)
 
 _RESPONSE = re.compile(r"<(?:\w+:)?response\b.*?</(?:\w+:)?response>", re.DOTALL)
 _HREF = re.compile(r"<(?:\w+:)?href>([^<]*)</")
@@ -68,6 +79,10 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
         except HTTPError as error:
             with error:
                 return _describe_http_error(error, target, session.server_name(error.headers))
+    except RangeAnswerError as error:
+        return ProbeResult(str(error).removeprefix("it "), RANGE_HINT)
+    except HttpAnswerError as error:
+        return ProbeResult(str(error).removeprefix("it "), "Look into the server's configuration.")
     except URLError as error:
         return _describe_connection_error(error.reason)
     except (OSError, HTTPException, ValueError) as error:
@@ -75,48 +90,67 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
 
 
 def stat_file(url: str) -> FileObservation:
-    """Request a file's size and adler32 from the server."""
+    """Request a file's size and checksum from the server."""
 
     def head(session: _HttpSession) -> FileObservation:
-        headers = {"Want-Digest": "adler32"}
-        with session.request("HEAD", url, headers, limit_s=CHECKSUM_TIMEOUT_S) as answer:
-            length = answer.headers.get("Content-Length", "")
-            digests = answer.headers.get("Digest", "")
-        if not length.isdigit():
-            return FileObservation(failure=FAILED, message="does not report the size of the file")
-        adler32 = re.search(r"\badler32=([0-9a-fA-F]{1,8})\b", digests)
-        return FileObservation(int(length), normalize_adler32(adler32[1]) if adler32 else "")
+        deadline = Deadline(CHECKSUM_TIMEOUT_S, RESPONSE_TIMEOUT_S)
+        with session.request("HEAD", url, {"Want-Digest": "adler32"}, deadline) as answer:
+            size, digests = read_length(answer.headers), parse_digests(answer.headers)
+        if size is None:
+            message = "the answer to HEAD has no Content-Length, the size of the file"
+            return FileObservation(failure=FAILED, message=message)
+        return FileObservation(size, digests.get("adler32", ""), digests.get("sha-256", ""))
 
     return _observe_file(url, head)
 
 
 def read_file(
-    url: str, advance: ByteCallback | None = None, copy_to: Path | None = None
+    url: str, size: int, advance: ByteCallback | None = None, copy_to: Path | None = None
 ) -> FileObservation:
-    """Read a file and its checksums, and copy it to a new file if one is given."""
+    """Read a file of ``size`` bytes and its checksums, and copy it to a new file if one is given."""
 
     def get(session: _HttpSession) -> FileObservation:
         with (
-            session.request("GET", url, {}) as answer,
-            Path(copy_to or os.devnull).open("wb") as kept,
+            session.request("GET", url, {}, Deadline.for_transfer()) as answer,
+            Path(copy_to or os.devnull).open("wb") as copy,
         ):
-            length = answer.headers.get("Content-Length", "")
-            found = digest_blocks(iter(partial(answer.read, READ_BLOCK_BYTES), b""), advance, kept)
-        if length.isdigit() and found.size < int(length):
-            return FileObservation(
-                failure=NO_RESPONSE, message=f"the connection ended after {found.size} bytes"
-            )
-        return FileObservation.from_digest(found)
+            if answer.status != 200:
+                raise HttpAnswerError(f"it answers with status {answer.status} instead of the file")
+            digest = digest_blocks(_read_blocks(answer, size), advance, copy)
+            stated = read_length(answer.headers)
+        if problem := _find_cut(digest.size, stated, size, answer.headers):
+            return FileObservation(failure=NO_RESPONSE, message=problem)
+        return FileObservation.from_digest(digest)
 
     return _observe_file(url, get)
+
+
+def _read_blocks(answer: Any, size: int) -> Iterator[bytes]:
+    """Read an answer to its end, or until it is longer than the file."""
+    received = 0
+    while received <= size and (block := answer.read(READ_BLOCK_BYTES)):
+        received += len(block)
+        yield block
+
+
+def _find_cut(received: int, stated: int | None, size: int, headers: Any) -> str:
+    """Describe an answer that ended too early; '' for a complete one."""
+    if stated is not None and received < min(stated, size):
+        return f"the connection ended after {received} of {stated} bytes"
+    is_chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
+    if stated is None and not is_chunked and received < size:
+        # The end of the connection is the end of the file, or a failure.
+        return f"the connection ended after {received} of {size} bytes; the server states no length"
+    return ""
 
 
 def write_file(source: Path, url: str, advance: ByteCallback | None = None) -> FileObservation:
     """Copy a local file to the server, replacing any file there."""
 
     def put(session: _HttpSession) -> FileObservation:
-        session.send_anywhere("PUT", url, source)
         size = source.stat().st_size
+        headers = {"Content-Length": str(size)}
+        session.change("PUT", url, headers, lambda: source.open("rb"))
         if advance:
             advance(size)
         return FileObservation(size)
@@ -128,7 +162,7 @@ def remove_file(url: str) -> FileObservation:
     """Remove a file."""
 
     def delete(session: _HttpSession) -> FileObservation:
-        session.send_anywhere("DELETE", url)
+        session.change("DELETE", url)
         return FileObservation()
 
     return _observe_file(url, delete)
@@ -141,6 +175,8 @@ def _observe_file(url: str, ask: Callable[[_HttpSession], FileObservation]) -> F
         with error:
             trouble = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
             return FileObservation(failure=trouble, message=f"{error.code} {error.reason}")
+    except HttpAnswerError as error:
+        return FileObservation(failure=FAILED, message=str(error))
     except URLError as error:
         return FileObservation(
             failure=NO_RESPONSE, message=_describe_connection_error(error.reason).problem
@@ -157,30 +193,47 @@ class _HttpSession:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         secure = urlsplit(prefix).scheme == "https"
-        self.token = _load_token() if secure else ""  # never sent unencrypted
-        self.opener = build_opener(
-            HTTPSHandler(context=make_tls_context(os.environ)) if secure else HTTPSHandler()
-        )
+        # Never sent unencrypted.
+        self.token = BearerToken.for_door(_load_token() if secure else "", prefix, os.environ)
+        self.tls = make_tls_context(os.environ) if secure else None
 
     def probe_target(self, target: ProbeTarget) -> ProbeResult:
+        """Read two overlapping ranges of a file."""
         path = target.path or find_first_file(self.list_entries)
         if not path:
             return ProbeResult(details=NOTHING_TO_READ)
-        with self.request(
-            "GET", self.url_of(path), {"Range": f"bytes=0-{SAMPLE_BYTES - 1}"}
-        ) as answer:
-            server = self.server_name(answer.headers)
-            content = answer.read(SAMPLE_BYTES)
-            whole = re.search(r"/(\d+)$", answer.headers.get("Content-Range", ""))
-            if answer.status != 206 or not whole:
-                return ProbeResult(
-                    "sends whole files instead of the requested range, which ROOT cannot use",
-                    "Let the server honour Range.",
-                    server=server,
-                )
-            sample = check_sample(target, path, content, int(whole[1]))
-            host = urlsplit(answer.url).netloc
+        content, total, answer = self._read_range(path, 0)
+        server = self.server_name(answer.headers)
+        sample = check_sample(target, path, content, total)
+        if not sample.problem and len(content) == SAMPLE_BYTES:
+            sample = self._check_second_range(path, content, sample, total)
+        host = urlsplit(answer.url).netloc
         return ProbeResult(sample.problem, sample.remedy, f"{sample.details} at {host}", server)
+
+    def _read_range(self, path: str, first: int) -> tuple[bytes, int | None, Any]:
+        """Read a sample; return it with the size of the file, None if unknown, and the answer.
+
+        Raises:
+            HttpAnswerError: the server sends something else.
+        """
+        last = first + SAMPLE_BYTES - 1
+        with self.request("GET", self.url_of(path), {"Range": f"bytes={first}-{last}"}) as answer:
+            part = check_range(answer.status, answer.headers, first, last)
+            content = answer.read(part.last - part.first + 1)
+        return content, part.total, answer
+
+    def _check_second_range(
+        self, path: str, content: bytes, sample: ProbeResult, total: int | None
+    ) -> ProbeResult:
+        """Compare a range from the middle of the first, which a server may take for another one."""
+        middle = SAMPLE_BYTES // 2
+        if total is not None and total <= middle + SAMPLE_BYTES:
+            return sample
+        overlap, _, _ = self._read_range(path, middle)
+        if overlap[: SAMPLE_BYTES - middle] == content[middle:]:
+            return sample
+        problem = f"{path}: the server sends other bytes than it states in Content-Range"
+        return ProbeResult(problem, RANGE_HINT, sample.details)
 
     def list_entries(self, path: str) -> list[tuple[str, bool]]:
         """List a folder by WebDAV: each name, and whether it is a folder."""
@@ -205,40 +258,28 @@ class _HttpSession:
         method: str,
         url: str,
         headers: Mapping[str, str],
-        limit_s: float | None = None,
-        content: BinaryIO | None = None,
+        deadline: Deadline | None = None,
+        body: ByteBody | None = None,
     ) -> Any:
-        request = Request(  # noqa: S310  # the sites file accepts no other schemes
+        """Send a request and follow its redirects, also to plain servers."""
+        return send_request(
+            method,
             url,
-            data=content,
-            method=method,
-            headers={"User-Agent": f"treehammer/{__version__}", **headers},
+            deadline or Deadline(RESPONSE_TIMEOUT_S),
+            {"User-Agent": f"treehammer/{__version__}", **headers},
+            body=body,
+            token=self.token,
+            context=self.tls,
         )
-        if self.token:
-            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
-        return self.opener.open(request, timeout=limit_s or RESPONSE_TIMEOUT_S)
 
-    def send_anywhere(self, method: str, url: str, source: Path | None = None) -> None:
-        """Send a request that changes a file, and follow redirections to the data server."""
-        for _ in range(MAX_REDIRECTIONS):
-            try:
-                self._send_file(method, url, source)
-                return
-            except HTTPError as error:
-                target = error.headers.get("Location", "")
-                if error.code not in (307, 308) or not target:
-                    raise
-                error.close()
-                url = urljoin(url, target)
-        raise ValueError("too many redirections")
-
-    def _send_file(self, method: str, url: str, source: Path | None) -> None:
-        if source is None:
-            self.request(method, url, {}).close()
-            return
-        headers = {"Content-Length": str(source.stat().st_size)}
-        with source.open("rb") as content:
-            self.request(method, url, headers, content=content).close()
+    def change(
+        self, method: str, url: str, headers: Mapping[str, str] = {}, body: ByteBody | None = None
+    ) -> None:
+        """Send a request that changes a file."""
+        with self.request(method, url, headers, Deadline.for_transfer(), body) as answer:
+            if answer.status == 207:  # some of it failed, says WebDAV
+                raise HttpAnswerError(f"it answers {method} with status 207: not all was done")
+            answer.read(MAX_LISTING_BYTES)
 
     @staticmethod
     def server_name(headers: Any) -> str:
@@ -282,8 +323,7 @@ def _describe_connection_error(reason: object) -> ProbeResult:
         )
     if isinstance(reason, TimeoutError):
         return ProbeResult(
-            f"the server accepts connections and does not answer within {RESPONSE_TIMEOUT_S:.0f} s",
-            "Look into the server's log.",
+            f"the server accepts connections: {reason}", "Look into the server's log."
         )
     what = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
     return ProbeResult(f"does not answer as a web server: {what}", "Check the port of its prefix.")

@@ -60,27 +60,30 @@ class ProbeResult:
         return replace(self, rtt_s=rtt_s)
 
 
-def check_sample(target: ProbeTarget, path: str, content: bytes, size: int) -> ProbeResult:
+def check_sample(target: ProbeTarget, path: str, content: bytes, size: int | None) -> ProbeResult:
     """Check the first bytes of a file.
 
     Args:
         target: Requested file.
         path: Path below the prefix of the file that was read.
         content: Bytes read.
-        size: Size of the whole file in bytes.
+        size: Size of the whole file in bytes; None if the door does not state it.
     """
-    found = f"read {len(content)} bytes of {path}"
-    if len(content) < min(SAMPLE_BYTES, size):
+    details = f"read {len(content)} bytes of {path}"
+    if size is None:
+        details += ", whose size the door does not state"
+    expected = min(SAMPLE_BYTES, target.size if size is None else size)
+    if len(content) < expected:
         return ProbeResult(
-            f"{path}: {len(content)} bytes received instead of {min(SAMPLE_BYTES, size)}", "", found
+            f"{path}: {len(content)} bytes received instead of {expected}", "", details
         )
-    if target.path and size != target.size:
+    if target.path and size not in (None, target.size):
         return ProbeResult(
             f"{path} has {size} bytes there, and {target.size} in the dataset",
             "Place the dataset there again.",
-            found,
+            details,
         )
-    return ProbeResult(details=found)
+    return ProbeResult(details=details)
 
 
 NOTHING_TO_READ = "the folder is there and holds no file to read"

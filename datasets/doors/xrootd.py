@@ -41,6 +41,8 @@ CLIENT_TIMEOUTS = {
 _PROGRESS_START = '{"done"'
 #: Seconds without output after which the client is killed.
 SILENCE_TIMEOUT_S = 30.0
+#: Seconds that the client may take to exit after its last line.
+EXIT_TIMEOUT_S = 10.0
 NO_ANSWER_MESSAGE = "the server accepts connections and does not answer within {:.0f} s"
 
 
@@ -62,10 +64,10 @@ def stat_file(url: str) -> FileObservation:
 
 
 def read_file(
-    url: str, advance: ByteCallback | None = None, copy_to: Path | None = None
+    url: str, size: int, advance: ByteCallback | None = None, copy_to: Path | None = None
 ) -> FileObservation:
-    """Read a file and its checksums, and copy it to a new file if one is given."""
-    return _observe_file("read", url, str(copy_to or ""), advance=advance)
+    """Read a file of ``size`` bytes and its checksums, and copy it to a new file if one is given."""
+    return _observe_file("read", url, str(size), str(copy_to or ""), advance=advance)
 
 
 def write_file(path: Path, url: str, advance: ByteCallback | None = None) -> FileObservation:
@@ -121,7 +123,11 @@ def _run_client(
         except BaseException:
             process.kill()
             raise
-        code = process.wait()
+        try:
+            code = process.wait(EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
         errors.seek(0)
         message = errors.read().decode("utf-8", "replace").strip() or last_line.strip()
     if last_line.startswith("{") and not last_line.startswith(_PROGRESS_START):

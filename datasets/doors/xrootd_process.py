@@ -204,19 +204,21 @@ def _find_data_server(url: str) -> Any:
         return client.FileSystem(f"{urlsplit(url).scheme}://{file.get_property('DataServer')}")
 
 
-def _read_file(url: str, copy_to: str) -> FileObservation:
-    """Read a file and its checksums, and copy it to a file unless ``copy_to`` is ''."""
+def _read_file(url: str, size: str, copy_to: str) -> FileObservation:
+    """Read a file of ``size`` bytes and its checksums, and copy it unless ``copy_to`` is ''."""
     from XRootD import client
 
     with client.File() as file, Path(copy_to or os.devnull).open("wb") as kept:
         _unwrap_response(file.open(url))
-        found = digest_blocks(_read_blocks(file), lambda done: _print_message(done=done), kept)
+        blocks = _read_blocks(file, int(size))
+        found = digest_blocks(blocks, lambda done: _print_message(done=done), kept)
     return FileObservation.from_digest(found)
 
 
-def _read_blocks(file: Any) -> Iterator[bytes]:
+def _read_blocks(file: Any, size: int) -> Iterator[bytes]:
+    """Read a file to its end, or until it is longer than ``size``."""
     offset = 0
-    while block := _unwrap_response(file.read(offset, TRANSFER_BLOCK_BYTES)):
+    while offset <= size and (block := _unwrap_response(file.read(offset, TRANSFER_BLOCK_BYTES))):
         yield block
         offset += len(block)
 

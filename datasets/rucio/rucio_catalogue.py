@@ -128,7 +128,7 @@ class RucioCatalogue:
         for one in self.rucio.list_locations([file.name]):
             with tempfile.TemporaryDirectory(dir=folder) as aside:
                 part = Path(aside) / MANIFEST_NAME
-                seen = doors.read_file(normalize_url(one.url), copy_to=part)
+                seen = doors.read_file(normalize_url(one.url), file.size, copy_to=part)
                 if (seen.size, seen.adler32) == (file.size, file.adler32):
                     part.rename(folder / MANIFEST_NAME)
                     return

@@ -249,7 +249,7 @@ def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> b
 def _has_expected_content(file: DidFile, url: str) -> bool:
     seen = doors.stat_file(url)
     if seen.size == file.size and not seen.adler32:
-        seen = doors.read_file(url)
+        seen = doors.read_file(url, file.size)
     return (seen.size, seen.adler32) == (file.size, file.adler32)
 
 

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from machine_requirements import skip_or_fail
+
+
+def make_authority(folder: Path) -> Path:
+    """Write a certificate of 127.0.0.1, with its key, to a grid-style folder of authorities."""
+    if not shutil.which("openssl"):
+        skip_or_fail("openssl is not installed")
+    file = folder / "host.pem"
+    subject = ("-subj", "/CN=storage", "-addext", "subjectAltName=IP:127.0.0.1")
+    for command in (
+        ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject),
+        ("x509", "-in", str(file), "-noout", "-hash"),
+    ):
+        out = ("-keyout", str(file), "-out", str(file)) if command[0] == "req" else ()
+        done = subprocess.run(
+            ["openssl", *command, *out], check=True, capture_output=True, text=True
+        )
+    (folder / f"{done.stdout.strip()}.0").symlink_to(file)
+    return file
 
 
 @contextmanager

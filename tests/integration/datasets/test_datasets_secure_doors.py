@@ -61,7 +61,7 @@ def test_every_door_is_ok_for_check_and_verification(secure: SecureDoors) -> Non
     for door in site.doors:
         url = door.file_url("set", "data.bin")
         assert check_by_stat(ExpectedReplica(SITE, door.name, file, url)).is_good, url
-        seen = doors.read_file(url)
+        seen = doors.read_file(url, len(CONTENT))
         assert (seen.size, seen.adler32) == (len(CONTENT), ADLER32)
 
 

@@ -85,7 +85,7 @@ def test_cache_with_files_passes(
     folder = storage_folder(grid.box, site.name) / DATASET_FOLDER.lstrip("/") / "cached"
     grid.box.make_folder(folder)
     grid.box.write_file(folder / "one.bin", "x" * 2000)
-    assert doors.read_file(cache.file_url("cached", "one.bin")).size == 2000
+    assert doors.read_file(cache.file_url("cached", "one.bin"), 2000).size == 2000
     rows = json.loads(run(grid, tmp_path, site.name, "--json").stdout)
     (row,) = [row for row in rows if row["check"] == "door cache"]
     assert row["result"] == PROBE_OK, row

@@ -70,7 +70,7 @@ def test_servers_copy_with_a_token_each(
     tokens = [write_token(secure, tmp_path, scope) for scope in (READ_SCOPE, WRITE_SCOPE)]
     file, url = copy_file(transfers, secure, "whole.bin", *tokens)
     assert (file["file_state"], file["reason"]) == ("FINISHED", "")
-    seen = doors.read_file(url)
+    seen = doors.read_file(url, len(CONTENT))
     assert (seen.size, seen.adler32) == (len(CONTENT), ADLER32)
 
 

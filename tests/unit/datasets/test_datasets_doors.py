@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import subprocess
 import sys
 import threading
 import zlib
@@ -13,8 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from local_servers import serve_http, serve_tcp
-from machine_requirements import skip_or_fail
+from local_servers import make_authority, serve_http, serve_tcp
 
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeResult, ProbeTarget, http, xrootd
@@ -55,7 +52,9 @@ class Storage(BaseHTTPRequestHandler):
         elif kind == "slow":
             self.is_released.wait(60)
         else:
-            self.answer(206, CONTENT[:1024], **{"Content-Range": f"bytes 0-1023/{whole}"})
+            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            stated = {"Content-Range": f"bytes {first}-{last}/{whole}"}
+            self.answer(206, CONTENT[first : last + 1], **stated)
 
     def do_HEAD(self) -> None:
         self.asked.append((self.path, self.headers["Want-Digest"]))
@@ -89,22 +88,7 @@ def storage() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a certificate of 127.0.0.1 to a grid-style folder of authorities."""
-    if not shutil.which("openssl"):
-        skip_or_fail("openssl is not installed")
-    folder = tmp_path_factory.mktemp("certificates")
-    file = folder / "host.pem"
-    subject = ("-subj", "/CN=storage", "-addext", "subjectAltName=IP:127.0.0.1")
-    for command in (
-        ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject),
-        ("x509", "-in", str(file), "-noout", "-hash"),
-    ):
-        out = ("-keyout", str(file), "-out", str(file)) if command[0] == "req" else ()
-        done = subprocess.run(
-            ["openssl", *command, *out], check=True, capture_output=True, text=True
-        )
-    (folder / f"{done.stdout.strip()}.0").symlink_to(file)
-    return file
+    return make_authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
@@ -143,14 +127,14 @@ def test_web_door_follows_redirections(storage: str) -> None:
         ("403", "403 Forbidden", "BEARER_TOKEN_FILE"),
         ("404", "404 Not Found: no such", "Place the dataset there"),
         ("500", "500 Internal Server Error", "server's log"),
-        ("whole", "sends whole files", "honour Range"),
-        ("short", "10 bytes received instead of 1024", ""),
+        ("whole", "sends the whole file instead of the requested range", "honor Range"),
+        ("short", "sends bytes 0-9 instead of the requested 0-1023", "honor Range"),
         (
             "longer",
             "has 2049 bytes there, and 2048 in the dataset",
             "Place the dataset there again",
         ),
-        ("slow", "does not answer within", "server's log"),
+        ("slow", "accepts connections: no answer within", "server's log"),
     ],
 )
 def test_web_door_errors_have_remedies(
@@ -178,7 +162,7 @@ def test_token_is_not_sent_without_tls(
     monkeypatch.setenv("BEARER_TOKEN", "secret")
     Storage.asked.clear()
     assert probe("http", f"{storage}/store", "f", len(CONTENT)).problem == ""
-    assert Storage.asked == [("/store/f", None)]
+    assert Storage.asked == [("/store/f", None)] * 2
 
 
 def test_untrusted_certificate_is_reported(
@@ -199,7 +183,7 @@ def test_secure_door_is_read_with_token_and_proxy(
     monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "token"))
     Storage.asked.clear()
     assert probe("https", f"{secure}/store", "f", len(CONTENT)).problem == ""
-    assert Storage.asked == [("/store/f", "Bearer secret")]
+    assert Storage.asked == [("/store/f", "Bearer secret")] * 2
 
 
 @pytest.mark.parametrize("variable", ["X509_USER_PROXY", "BEARER_TOKEN_FILE"])
@@ -285,7 +269,9 @@ def test_web_door_reports_size_and_checksum(storage: str) -> None:
 
 def test_web_file_is_read_and_copied(storage: str, tmp_path: Path) -> None:
     blocks: list[int] = []
-    seen = doors.read_file(f"{storage}/whole/f", blocks.append, copy_to=tmp_path / "kept")
+    seen = doors.read_file(
+        f"{storage}/whole/f", len(CONTENT), blocks.append, copy_to=tmp_path / "kept"
+    )
     assert (tmp_path / "kept").read_bytes() == CONTENT
     assert sum(blocks) == len(CONTENT)
     assert seen == FileObservation(
@@ -301,7 +287,7 @@ def test_truncated_transfer_is_a_failure(storage: str, monkeypatch: pytest.Monke
         self.wfile.write(CONTENT[:100])
 
     monkeypatch.setattr(Storage, "do_GET", cut)
-    assert doors.read_file(f"{storage}/store/f").failure == NO_RESPONSE
+    assert doors.read_file(f"{storage}/store/f", len(CONTENT)).failure == NO_RESPONSE
 
 
 def test_dead_door_is_reported() -> None:
@@ -310,7 +296,7 @@ def test_dead_door_is_reported() -> None:
     for url in (f"root://127.0.0.1:{port}//f", f"http://127.0.0.1:{port}/f"):
         assert (
             doors.stat_file(url)
-            == doors.read_file(url)
+            == doors.read_file(url, 1)
             == FileObservation(failure=NO_RESPONSE, message="Connection refused")
         )
 
@@ -318,7 +304,7 @@ def test_dead_door_is_reported() -> None:
 @pytest.mark.usefixtures("short_window")
 def test_silent_xrootd_door_gives_no_observation() -> None:
     with serve_tcp() as port:
-        seen = doors.read_file(f"root://127.0.0.1:{port}//f")
+        seen = doors.read_file(f"root://127.0.0.1:{port}//f", 1)
     assert seen.failure == NO_RESPONSE
     assert "does not answer within" not in seen.message, "the client gives up by itself"
 
@@ -326,7 +312,7 @@ def test_silent_xrootd_door_gives_no_observation() -> None:
 def test_silent_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
     with serve_tcp() as port:
-        seen = doors.read_file(f"root://127.0.0.1:{port}//f")
+        seen = doors.read_file(f"root://127.0.0.1:{port}//f", 1)
     assert seen.failure == NO_RESPONSE
     assert "does not answer within" in seen.message
 
@@ -338,7 +324,7 @@ def test_crashed_client_output_is_reported(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "executable", str(client))
     done: list[int] = []
     with serve_tcp() as port:
-        seen = doors.read_file(f"root://127.0.0.1:{port}//f", done.append)
+        seen = doors.read_file(f"root://127.0.0.1:{port}//f", 1, done.append)
     assert (seen.failure, done) == (FAILED, [5])
     assert seen.message == "XRootD's client ended with 3: no memory"
 
@@ -349,5 +335,5 @@ def test_unknown_protocol_is_reported() -> None:
 
 def test_folder_failures_are_reported(tmp_path: Path) -> None:
     assert doors.stat_file(str(tmp_path / "none")).failure == MISSING
-    assert doors.read_file(str(tmp_path / "none")).failure == MISSING
-    assert doors.read_file(str(tmp_path)).failure == FAILED
+    assert doors.read_file(str(tmp_path / "none"), 1).failure == MISSING
+    assert doors.read_file(str(tmp_path), 1).failure == FAILED

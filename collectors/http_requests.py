@@ -1,0 +1,555 @@
+"""HTTP requests with a total deadline, tokens that stay at their door, and checked answers.
+
+Every HTTP client of the code sends its requests through this module, those of the worker included.
+Standard library only, Python 3.9 and later: this module is packed into the worker.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import http.client
+import io
+import math
+import re
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+#: Variable with the hosts that get a door's token on a redirect: ``DOOR=HOST,HOST DOOR=HOST``.
+TOKEN_POOLS_VARIABLE = "TREEHAMMER_TOKEN_POOLS"  # noqa: S105  # a name
+#: Statuses of a redirect, and redirects of one request.
+REDIRECTS, MAX_REDIRECTS = (301, 302, 303, 307, 308), 8
+#: Time of a transfer: seconds until it begins, and bytes per second that it must keep up.
+TRANSFER_START_S, MIN_BYTES_PER_S = 60.0, 64 * 1024
+#: Bytes that are sent at a time: a record of TLS, for which one wait counts.
+_SEND_BYTES = 1 << 14
+#: Seconds to wait for a server's consent to a body, and the start of the consent.
+_CONSENT_WAIT_S, _CONSENT = 2.0, rb"HTTP/1\.\d 100"
+_MAX_LINE_BYTES = 65_536
+#: Methods that a 303 does not turn into another one.
+_READING_METHODS = ("GET", "HEAD", "OPTIONS", "PROPFIND")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+#: Hexadecimal digits of each checksum.
+_DIGITS = {"adler32": 8, "md5": 32, "sha-256": 64}
+#: Names of checksums beside those of RFC 3230 and RFC 9530.
+_DIGEST_ALIASES = {"adler": "adler32", "sha256": "sha-256"}
+_DIGEST_HEADERS = ("Digest", "Repr-Digest")
+
+ByteBody = Union[bytes, Callable[[], BinaryIO]]
+
+
+class HttpAnswerError(http.client.HTTPException):
+    """An answer that breaks the rules of HTTP; the message names the rule."""
+
+
+class RangeAnswerError(HttpAnswerError):
+    """An answer that holds something else than the requested range."""
+
+
+class Deadline:
+    """Total time of a request, from its start to the last byte of the answer.
+
+    Args:
+        limit_s: seconds until the answer begins, for an upload until all is sent and answered.
+        rest_s: seconds from the answer's first byte to its last; by default what is left.
+        bytes_per_s: bytes per second of a transfer; each byte in time prolongs the deadline.
+    """
+
+    def __init__(
+        self, limit_s: float, rest_s: Optional[float] = None, bytes_per_s: float = 0.0
+    ) -> None:
+        self._rest_s = rest_s
+        self._bytes_per_s = bytes_per_s
+        self._start = time.monotonic()
+        self._end = self._start + limit_s
+        self._answer_end = math.inf
+        self._received: Optional[int] = None
+
+    @classmethod
+    def for_transfer(cls) -> Deadline:
+        """Make the deadline of a transfer of any size."""
+        return cls(TRANSFER_START_S, bytes_per_s=MIN_BYTES_PER_S)
+
+    def seconds_left(self) -> float:
+        """Return the seconds left.
+
+        Raises:
+            TimeoutError: the deadline has passed.
+        """
+        left = min(self._end, self._answer_end) - time.monotonic()
+        if left <= 0:
+            raise self._make_error()
+        return left
+
+    def begin_request(self) -> None:
+        """Begin a request, which may be the target of a redirect."""
+        self._answer_end, self._received = math.inf, None
+
+    @contextmanager
+    def bound(self, sock: Any, wait_s: float = math.inf) -> Iterator[None]:
+        """Let the waits of a socket within the block end at the deadline, or after ``wait_s``.
+
+        Raises:
+            TimeoutError: the deadline has passed.
+        """
+        sock.settimeout(min(self.seconds_left(), wait_s))
+        try:
+            yield
+        except socket.timeout:  # not the same as TimeoutError in Python 3.9
+            raise self._make_error() from None
+
+    def count_sent(self, count: int) -> None:
+        """Count bytes of the request."""
+        self._prolong(count)
+
+    def count_received(self, count: int) -> None:
+        """Count bytes of the answer."""
+        if self._received is None and self._rest_s is not None:
+            self._answer_end = time.monotonic() + self._rest_s
+        self._received = count + (self._received or 0)
+        self._prolong(count)
+
+    def _prolong(self, count: int) -> None:
+        if self._bytes_per_s:
+            self._end += count / self._bytes_per_s
+
+    def _make_error(self) -> TimeoutError:
+        taken = f"{time.monotonic() - self._start:.0f} s"
+        if self._received is None:
+            return TimeoutError(f"no answer within {taken}")
+        return TimeoutError(f"the answer was not complete after {taken}: {self._received} bytes")
+
+
+@dataclass(frozen=True)
+class BearerToken:
+    """A token for the server of a URL; it is sent to no other, and only over TLS.
+
+    Attributes:
+        token: the token, '' for none.
+        url: a URL of the server.
+        pools: other hosts that may get it, ``HOST`` or ``HOST:PORT``, also with ``*``.
+    """
+
+    token: str = field(default="", repr=False)
+    url: str = ""
+    pools: Tuple[str, ...] = ()
+
+    @classmethod
+    def for_door(cls, token: str, url: str, env: Mapping[str, str]) -> BearerToken:
+        """Make the token of a door, whose pools are named in ``env``."""
+        return cls(token, url, find_token_pools(url, env))
+
+    def may_reach(self, url: str) -> bool:
+        """Return whether a request to ``url`` may carry the token."""
+        target, door = _parse_origin(url), _parse_origin(self.url)
+        if target is None or door is None or target[0] != "https":
+            return False
+        return target == door or any(_is_pool(target, pool) for pool in self.pools)
+
+    def make_header(self, url: str) -> Dict[str, str]:
+        """Make the header for a request to ``url``; empty if it must not carry the token."""
+        if not self.token or not self.may_reach(url):
+            return {}
+        return {"Authorization": f"Bearer {self.token}"}
+
+
+#: Requests without a token.
+NO_TOKEN = BearerToken()
+
+
+def find_token_pools(url: str, env: Mapping[str, str]) -> Tuple[str, ...]:
+    """Find the pools of a door in :data:`TOKEN_POOLS_VARIABLE`."""
+    origin = _parse_origin(url)
+    for entry in env.get(TOKEN_POOLS_VARIABLE, "").split():
+        door, _, pools = entry.partition("=")
+        if origin is not None and _parse_origin(f"https://{door}") == origin:
+            return tuple(pools.split(","))
+    return ()
+
+
+def format_token_pools(pools_by_url: Mapping[str, Tuple[str, ...]]) -> str:
+    """Format the pools of doors as :data:`TOKEN_POOLS_VARIABLE` carries them."""
+    pools: Dict[str, List[str]] = {}
+    for url, names in pools_by_url.items():
+        if names:
+            pools.setdefault(urlsplit(url).netloc.rpartition("@")[2], []).extend(names)
+    return " ".join(f"{door}={','.join(dict.fromkeys(names))}" for door, names in pools.items())
+
+
+def _parse_origin(url: str) -> Optional[Tuple[str, str, int]]:
+    """Return scheme, host and port of a URL; None for an unusable one."""
+    try:
+        parts: SplitResult = urlsplit(url)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return None
+    return (parts.scheme, parts.hostname, port) if parts.hostname else None
+
+
+def _is_pool(origin: Tuple[str, str, int], pool: str) -> bool:
+    """Return whether an origin is a pool; one without a port permits any."""
+    _, host, port = origin
+    name, separator, given = pool.lower().rpartition(":")
+    if separator and given.isdigit():
+        return port == int(given) and fnmatch.fnmatchcase(host, name.strip("[]"))
+    return fnmatch.fnmatchcase(host, pool.lower().strip("[]"))
+
+
+def send_request(
+    method: str,
+    url: str,
+    deadline: Deadline,
+    headers: Mapping[str, str] = {},
+    *,
+    body: Optional[ByteBody] = None,
+    token: BearerToken = NO_TOKEN,
+    context: Optional[ssl.SSLContext] = None,
+    follows: bool = True,
+) -> Any:
+    """Send a request, follow redirects, and return the answer as ``urllib`` does.
+
+    The answer's reads are bound by the deadline as well.  Proxies are those of the environment.
+
+    Args:
+        method: method, which redirects do not change.
+        url: http or https URL.
+        deadline: total time of request, redirects and answer.
+        headers: headers of all requests.
+        body: content, or a function that opens it for each request.
+        token: token, sent to its own server and pools only.
+        context: TLS settings.
+        follows: whether redirects are followed; otherwise they are errors.
+
+    Raises:
+        urllib.error.HTTPError: status of 400 and more, or a redirect that is not followed.
+        HttpAnswerError: redirects without end, or to another protocol.
+        OSError: the server does not answer, or not in time.
+    """
+    opener = urllib.request.build_opener(
+        _NoRedirect(), _HttpHandler(deadline), _HttpsHandler(deadline, context)
+    )
+    visited, expects = [url], True
+    while True:
+        deadline.begin_request()
+        content = body() if callable(body) else body
+        # A server that redirects an upload wants its body at the other server only.
+        expect = {"Expect": "100-continue"} if callable(body) and expects else {}
+        request = urllib.request.Request(  # noqa: S310 - schemes are checked
+            url, data=content, headers={**headers, **expect}, method=method
+        )
+        for name, value in token.make_header(url).items():
+            request.add_unredirected_header(name, value)
+        try:
+            return opener.open(request, timeout=deadline.seconds_left())
+        except urllib.error.HTTPError as error:
+            if error.code == 417 and expect:
+                error.close()
+                expects = False
+                continue
+            if not follows or not _is_redirect(error.code, error.headers, method):
+                raise
+            error.close()
+            url = follow_redirect(url, error.headers["Location"], visited)
+            if error.code == 303 and method not in _READING_METHODS:
+                method, body = "GET", None
+        finally:
+            if content is not None and not isinstance(content, bytes):
+                content.close()
+
+
+def _is_redirect(status: int, headers: Any, method: str) -> bool:
+    return status in REDIRECTS and bool(headers.get("Location")) and method != "POST"
+
+
+def follow_redirect(url: str, location: str, visited: List[str]) -> str:
+    """Return the target of a redirect, and add it to the visited ones.
+
+    Raises:
+        HttpAnswerError: redirects without end, or to another protocol.
+    """
+    target = urljoin(url, location)
+    if _parse_origin(target) is None or urlsplit(target).scheme not in _DEFAULT_PORTS:
+        raise HttpAnswerError(f"it redirects to {target!r}, which is no http or https URL")
+    if target in visited:
+        raise HttpAnswerError(f"it redirects in a circle, to {target}")
+    if len(visited) > MAX_REDIRECTS:
+        raise HttpAnswerError(f"it redirects more than {MAX_REDIRECTS} times")
+    visited.append(target)
+    return target
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Handler that reports redirects as errors instead of following them."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class _HttpHandler(urllib.request.HTTPHandler):
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(partial(_connect_plain, self._deadline), request)
+
+
+class _HttpsHandler(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: Deadline, context: Optional[ssl.SSLContext]) -> None:
+        super().__init__(context=context)
+        self._deadline, self._tls = deadline, context
+
+    def https_open(self, request: urllib.request.Request) -> Any:
+        connect = partial(_connect_securely, self._deadline, self._tls)
+        return self.do_open(connect, request)
+
+
+def _connect_plain(deadline: Deadline, host: str, **_: Any) -> TimedConnection:
+    return TimedConnection(host, deadline)
+
+
+def _connect_securely(
+    deadline: Deadline, context: Optional[ssl.SSLContext], host: str, **_: Any
+) -> TimedTlsConnection:
+    return TimedTlsConnection(host, deadline, context=context)
+
+
+class TimedConnection(http.client.HTTPConnection):
+    """Connection whose waits end at the deadline of its current request."""
+
+    def __init__(
+        self, host: str, deadline: Deadline, port: Optional[int] = None, **options: Any
+    ) -> None:
+        super().__init__(host, port, **options)
+        self._reader: Any = None
+        self._create_connection = self._dial
+        self.response_class = self._make_response  # type: ignore[assignment]
+        self.use_deadline(deadline)
+
+    def use_deadline(self, deadline: Deadline) -> None:
+        """Set the deadline of this and all further requests."""
+        self.deadline = deadline
+
+    def _dial(self, address: Tuple[str, int], *_: Any) -> socket.socket:
+        """Connect to the first address that answers; all of them share the deadline."""
+        failure: OSError = OSError("the host has no address")
+        for family, kind, protocol, _name, target in socket.getaddrinfo(
+            *address, 0, socket.SOCK_STREAM
+        ):
+            connection = socket.socket(family, kind, protocol)
+            try:
+                with self.deadline.bound(connection):
+                    connection.connect(target)
+                # The handshake of TLS is bound by this, too.
+                connection.settimeout(self.deadline.seconds_left())
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+            except OSError as error:
+                connection.close()
+                failure = error
+        raise failure
+
+    def _make_response(self, sock: Any, *arguments: Any, **options: Any) -> _TimedResponse:
+        reader, self._reader = self._reader or _open_reader(sock, self.deadline), None
+        return _TimedResponse(reader, sock, *arguments, **options)
+
+    def send(self, data: Any) -> None:
+        """Send bytes."""
+        if self.sock is None:
+            self.connect()
+        view = memoryview(data)
+        for start in range(0, len(view), _SEND_BYTES):
+            block = view[start : start + _SEND_BYTES]
+            with self.deadline.bound(self.sock):
+                self.sock.sendall(block)
+            self.deadline.count_sent(len(block))
+
+    def endheaders(self, message_body: Any = None, *, encode_chunked: bool = False) -> None:
+        """Send the headers and the body; a file only once the server agrees, or says nothing."""
+        super().endheaders(encode_chunked=encode_chunked)
+        if not hasattr(message_body, "read"):
+            if message_body:
+                self.send(message_body)
+            return
+        if self._is_answered():
+            return
+        try:
+            while block := message_body.read(_SEND_BYTES):
+                self.send(block)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the server may have answered before it got all of the body
+
+    def _is_answered(self) -> bool:
+        """Wait for the server's consent to a body; return whether it sent its answer instead."""
+        self._reader = reader = _open_reader(self.sock, self.deadline)
+        reader.raw.wait_s = _CONSENT_WAIT_S
+        try:
+            start = reader.peek(len(_CONSENT))
+        except socket.timeout:
+            return False
+        finally:
+            reader.raw.wait_s = math.inf
+        if not re.match(_CONSENT, start):
+            return True
+        while reader.readline(_MAX_LINE_BYTES).strip():
+            pass
+        return False
+
+
+class TimedTlsConnection(TimedConnection, http.client.HTTPSConnection):
+    """TLS connection whose waits end at the deadline; ``context`` has its settings."""
+
+
+class _TimedResponse(http.client.HTTPResponse):
+    """Response that is read from a reader with a deadline."""
+
+    def __init__(self, reader: Any, sock: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp.close()
+        self.fp = reader
+
+
+class _TimedReader(io.RawIOBase):
+    """Bytes of a socket; no read outlasts the deadline, nor ``wait_s``."""
+
+    def __init__(self, sock: Any, deadline: Deadline) -> None:
+        super().__init__()
+        self.wait_s = math.inf
+        self._sock, self._deadline = sock, deadline
+        # The socket stays open until this is closed.
+        self._holder = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Optional[int]:
+        with self._deadline.bound(self._sock, self.wait_s):
+            count: int = self._sock.recv_into(buffer)
+        self._deadline.count_received(count)
+        return count
+
+    def close(self) -> None:
+        self._holder.close()
+        super().close()
+
+
+def _open_reader(sock: Any, deadline: Deadline) -> Any:
+    return io.BufferedReader(_TimedReader(sock, deadline), 1 << 16)
+
+
+# --- answers
+
+
+def read_length(headers: Any) -> Optional[int]:
+    """Return the length of an answer's body, or None if it states none."""
+    text = (headers.get("Content-Length") or "").strip()
+    return int(text) if text.isdigit() and not headers.get("Transfer-Encoding") else None
+
+
+@dataclass(frozen=True)
+class ContentRange:
+    """Part of a file in an answer: its first and last byte; the file's size if it is stated."""
+
+    first: int
+    last: int
+    total: Optional[int]
+
+    @classmethod
+    def parse(cls, text: str) -> ContentRange:
+        """Parse a ``Content-Range`` header.
+
+        Raises:
+            RangeAnswerError: it is missing, or contradicts itself.
+        """
+        match = re.fullmatch(r"\s*bytes +(\d+)-(\d+)/(\d+|\*)\s*", text or "", re.IGNORECASE)
+        if match is None:
+            problem = f"invalid Content-Range {text!r}" if text else "no Content-Range"
+            raise RangeAnswerError(f"it answers a range request with {problem}")
+        first, last = int(match[1]), int(match[2])
+        total = None if match[3] == "*" else int(match[3])
+        if last < first or (total is not None and last >= total):
+            raise RangeAnswerError(
+                f"its Content-Range {text.strip()!r} contradicts itself: a file of {match[3]} bytes "
+                f"has no bytes {first} to {last}"
+            )
+        return cls(first, last, total)
+
+
+def check_range(status: int, headers: Any, first: int, last: int) -> ContentRange:
+    """Check that an answer holds the requested bytes ``first`` to ``last``, or those to the end.
+
+    Raises:
+        RangeAnswerError: it holds something else; the message is a clause after the server's name.
+    """
+    if status != 206:
+        what = "sends the whole file" if status == 200 else f"answers with status {status}"
+        raise RangeAnswerError(f"it {what} instead of the requested range")
+    if (headers.get("Content-Type") or "").startswith("multipart/"):
+        raise RangeAnswerError("it answers one range with several parts")
+    part = ContentRange.parse(headers.get("Content-Range") or "")
+    check_part(part, first, last)
+    length = read_length(headers)
+    if length is not None and length != part.last - part.first + 1:
+        raise RangeAnswerError(
+            f"its answer has {length} bytes, and bytes {part.first}-{part.last} by its Content-Range"
+        )
+    return part
+
+
+def check_part(part: ContentRange, first: int, last: int) -> None:
+    """Check that a part is the requested range, cut at the end of the file.
+
+    Raises:
+        RangeAnswerError: it is another range.
+    """
+    end = last if part.total is None else min(last, part.total - 1)
+    # Without a total, a shorter answer may be the end of the file.
+    right = part.last == end or (part.total is None and part.last < end)
+    if part.first != first or not right:
+        raise RangeAnswerError(
+            f"it sends bytes {part.first}-{part.last} instead of the requested {first}-{end}"
+        )
+
+
+def parse_digests(headers: Any) -> Dict[str, str]:
+    """Parse the checksums of an answer: ``adler32``, ``md5``, ``sha-256`` -> hexadecimal digits.
+
+    Understands ``Digest`` (RFC 3230) and ``Repr-Digest`` (RFC 9530), names in any case, and values in
+    hexadecimal digits or base64, as servers send both.  Unknown and unreadable ones are left out.
+    """
+    digests: Dict[str, str] = {}
+    for header in _DIGEST_HEADERS:
+        for text in headers.get_all(header) or ():
+            for item in text.split(","):
+                name, _, value = item.strip().partition("=")
+                name = name.strip().lower()
+                name = _DIGEST_ALIASES.get(name, name)
+                digits = _parse_digest_value(name, value.strip().strip(':"'))
+                if digits:
+                    digests.setdefault(name, digits)
+    return digests
+
+
+def _parse_digest_value(name: str, value: str) -> str:
+    """Convert a checksum to hexadecimal digits; '' for an unknown or unreadable one."""
+    size = _DIGITS.get(name)
+    if size is None:
+        return ""
+    # adler32 without its leading zeros is common; shorter forms of the others are not.
+    shortest = 1 if name == "adler32" else size
+    if re.fullmatch(r"[0-9a-fA-F]+", value) and shortest <= len(value) <= size:
+        return value.lower().rjust(size, "0")
+    try:
+        digits = base64.b64decode(value, validate=True).hex()
+    except (binascii.Error, ValueError):
+        return ""
+    return digits if len(digits) == size else ""
