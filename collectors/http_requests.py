@@ -19,12 +19,12 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-#: Variable with the hosts that get a door's token on a redirect: ``DOOR=HOST,HOST DOOR=HOST``.
+#: Variable with the hosts that get a door's token on a redirect: ``DOOR=HOST,HOST;DOOR=HOST``.
 TOKEN_POOLS_VARIABLE = "TREEHAMMER_TOKEN_POOLS"  # noqa: S105  # a name
 #: Statuses of a redirect, and redirects of one request.
 REDIRECTS, MAX_REDIRECTS = (301, 302, 303, 307, 308), 8
@@ -155,6 +155,10 @@ class BearerToken:
             return False
         return target == door or any(_is_pool(target, pool) for pool in self.pools)
 
+    def at_door(self, url: str) -> BearerToken:
+        """Return the token for another door of the same job."""
+        return self if not self.token else replace(self, url=url)
+
     def make_header(self, url: str) -> Dict[str, str]:
         """Make the header for a request to ``url``; empty if it must not carry the token."""
         if not self.token or not self.may_reach(url):
@@ -169,7 +173,7 @@ NO_TOKEN = BearerToken()
 def find_token_pools(url: str, env: Mapping[str, str]) -> Tuple[str, ...]:
     """Find the pools of a door in :data:`TOKEN_POOLS_VARIABLE`."""
     origin = _parse_origin(url)
-    for entry in env.get(TOKEN_POOLS_VARIABLE, "").split():
+    for entry in env.get(TOKEN_POOLS_VARIABLE, "").split(";"):
         door, _, pools = entry.partition("=")
         if origin is not None and _parse_origin(f"https://{door}") == origin:
             return tuple(pools.split(","))
@@ -182,9 +186,10 @@ def format_token_pools(pools_by_url: Mapping[str, Tuple[str, ...]]) -> str:
     for url, names in pools_by_url.items():
         if names:
             pools.setdefault(urlsplit(url).netloc.rpartition("@")[2], []).extend(names)
-    return " ".join(f"{door}={','.join(dict.fromkeys(names))}" for door, names in pools.items())
+    return ";".join(f"{door}={','.join(dict.fromkeys(names))}" for door, names in pools.items())
 
 
+@lru_cache(maxsize=1024)
 def _parse_origin(url: str) -> Optional[Tuple[str, str, int]]:
     """Return scheme, host and port of a URL; None for an unusable one."""
     try:

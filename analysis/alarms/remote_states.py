@@ -6,7 +6,6 @@ import http.client
 import json
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NoReturn
@@ -23,6 +22,7 @@ from treehammer.analysis.alarms.alarm_levels import (
     judge_figure,
     worst_level,
 )
+from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.collectors.tls_context import make_tls_context
 from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
@@ -86,7 +86,7 @@ class RemoteService:
 
     Attributes:
         url: its base address.
-        timeout_s: bounds each network wait.
+        timeout_s: bounds each request.
         token: key with the role read; '' if reading is public.
         ca_file: certificate authorities; '' for the system's.
     """
@@ -152,15 +152,15 @@ class RemoteService:
         )
 
     def _get(self, path: str) -> Mapping[str, Any]:
-        request = urllib.request.Request(  # noqa: S310 - the caller checked the scheme
-            self.url.rstrip("/") + API_PREFIX + path, headers={"Accept": "application/json"}
-        )
+        url = self.url.rstrip("/") + API_PREFIX + path
+        headers = {"Accept": "application/json"}
         if self.token:
-            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
+            headers["Authorization"] = f"Bearer {self.token}"
         try:
             context = make_tls_context({"SSL_CERT_FILE": self.ca_file} if self.ca_file else {})
-            with urllib.request.urlopen(  # noqa: S310 - as above
-                request, timeout=self.timeout_s, context=context
+            # A service does not redirect its API; the token stays with the configured address.
+            with send_request(
+                "GET", url, Deadline(self.timeout_s), headers, context=context, follows=False
             ) as response:
                 body = response.read(_MAX_RESPONSE_BYTES)
         except urllib.error.HTTPError as error:

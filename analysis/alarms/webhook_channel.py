@@ -7,27 +7,21 @@ import hmac
 import http.client
 import json
 import urllib.error
-import urllib.request
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.errors import DeliveryError
 from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
 from treehammer.version import __version__
 
+#: Total time of a delivery.
 TIMEOUT_S = 30.0
 #: Headers with the identity of the message and with its signature.
 IDENTITY_HEADER = "X-Treehammer-Delivery"
 SIGNATURE_HEADER = "X-Treehammer-Signature-256"
 #: Statuses that another attempt may change.
 _TRANSIENT = (408, 425, 429)
-
-
-class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
-    """Reports redirects as responses: the configured server is the only one to receive messages."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -54,11 +48,11 @@ class Webhook:
         }
         if self.secret:
             headers[SIGNATURE_HEADER] = sign_body(self.secret, body)
-        # The settings allow https, and http on this machine.
-        request = urllib.request.Request(self.url, body, headers, method="POST")  # noqa: S310
-        opener = urllib.request.build_opener(_RefuseRedirects())
         try:
-            opener.open(request, timeout=TIMEOUT_S).close()
+            # The configured server is the only one to receive messages: redirects are errors.
+            send_request(
+                "POST", self.url, Deadline(TIMEOUT_S), headers, body=body, follows=False
+            ).close()
         except urllib.error.HTTPError as error:
             error.close()
             permanent = 400 <= error.code < 500 and error.code not in _TRANSIENT
@@ -66,7 +60,8 @@ class Webhook:
                 f"the webhook answered with status {error.code}", permanent=permanent
             ) from error
         except (OSError, http.client.HTTPException) as error:
-            raise DeliveryError(f"the webhook does not answer: {error}") from error
+            reason = getattr(error, "reason", error)
+            raise DeliveryError(f"the webhook does not answer: {reason}") from error
 
 
 def build_payload(message: AlarmMessage, event: AlarmEvent, link: str) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from typing import Any
 
+from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, StoreError
@@ -62,7 +62,7 @@ def check_service(settings: Settings) -> Iterator[Diagnosis]:
     before = time.time()
     try:
         health = _fetch_health(settings)
-    except (OSError, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         remedy = "Check service_url, service_ca_file, the network, and that treehammer serve runs."
         yield Diagnosis(part, DiagnosisState.FAILED, f"{url}: {reason}", remedy)
@@ -97,8 +97,8 @@ def _fetch_health(settings: Settings) -> dict[str, Any]:
     """
     ca = settings.service_ca_file
     context = ssl.create_default_context(cafile=str(ca) if ca else None)
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
-    with opener.open(f"{settings.service_url}{API_PREFIX}/health", timeout=_TIMEOUT_S) as reply:
+    url = f"{settings.service_url}{API_PREFIX}/health"
+    with send_request("GET", url, Deadline(_TIMEOUT_S), context=context) as reply:
         document = json.loads(reply.read(_MAX_BYTES))
     if not isinstance(document, dict) or "time_us" not in document:
         raise ValueError("the server at this address is not a Treehammer service")

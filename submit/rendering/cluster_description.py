@@ -14,6 +14,7 @@ from treehammer.submit.batch.htcondor import job_policy
 from treehammer.submit.batch.htcondor.known_commands import check_description, check_site_commands
 from treehammer.submit.planning.job_clusters import JobCluster
 from treehammer.submit.planning.plan import Plan
+from treehammer.submit.sites.site_model import token_pool_environment
 from treehammer.submit.templates.template_engine import (
     HTCONDOR_TEMPLATE,
     SHIPPED_TEMPLATES,
@@ -53,6 +54,9 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
     site = cluster.site
     check_site_commands(site.submit, f"site {site.name}: submit")
     environment = JOB_ENVIRONMENT | plan.options.credentials.environment()
+    environment |= token_pool_environment(
+        access.door for access in plan.jobs.accesses if access.site.name == site.name
+    )
     if site.cert_dir:
         environment[CERT_DIR_VARIABLE] = site.cert_dir
     if site.cvmfs:

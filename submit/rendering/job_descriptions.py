@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from treehammer.collectors import worker_zipapp
+from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.collectors.service_spec import TOKEN_FILE
 from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
 from treehammer.errors import SourceError
@@ -47,6 +48,7 @@ PASSED_VARIABLES = (
     "ROOTSYS",
     CVMFS_VARIABLE,
     "BEARER_TOKEN_FILE",
+    TOKEN_POOLS_VARIABLE,
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
     "KRB5CCNAME",

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
-from urllib.error import URLError
-from urllib.request import Request, urlopen
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.errors import ConfigError, SourceUnreachableError, suggest_word
 from treehammer.sql.core.watch_rows import DowntimeRow
@@ -121,13 +121,11 @@ def fetch_document(address: str) -> bytes:
         except OSError as error:
             raise ConfigError(f"cannot be read ({error.strerror})", where=address) from error
     else:
-        request = Request(  # noqa: S310 - the scheme was checked above
-            address, headers={"User-Agent": f"treehammer/{__version__}"}
-        )
+        headers = {"User-Agent": f"treehammer/{__version__}"}
         try:
-            with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as above
+            with send_request("GET", address, Deadline(_TIMEOUT_S), headers) as answer:
                 content = answer.read(MAX_DOCUMENT_BYTES + 1)
-        except (URLError, OSError) as error:
+        except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise SourceUnreachableError(
                 f"cannot be fetched ({reason})", where=address, hint="Downtimes stay as they were."

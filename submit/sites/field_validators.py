@@ -97,6 +97,17 @@ def validate_grid_resource(value: str) -> str:
     return value
 
 
+def validate_token_pool(pool: str) -> str:
+    """Accept a host, with ``*`` for any characters and a port if it has one.
+
+    Raises:
+        PydanticCustomError: the text is something else.
+    """
+    if re.fullmatch(r"(?=.*[A-Za-z0-9])([A-Za-z0-9.*_-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?", pool):
+        return pool
+    raise invalid_value(f"{pool!r} is no HOST or HOST:PORT, such as pool*.example.org")
+
+
 def find_prefix_error(protocol: str, prefix: str) -> str:
     """Describe why ROOT could not read through a door with this prefix; '' if it can."""
     if any(character in prefix for character in "?#"):

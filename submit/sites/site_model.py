@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from treehammer.collectors.batch_names import HTCONDOR_PREFIX, LOCAL_BATCH
+from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE, format_token_pools
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Door:
     location of files, and a ``prefix`` replaces the RSE's own.  Without, files are located at
     ``prefix/DATASET/FILE``.  ``middleware`` and its ``version`` are informative, '' if unknown.
     Without ``load`` it permits no load tests.  ``settings`` names settings of its server that tests
-    may change.
+    may change.  ``token_pools`` are hosts to which a token may follow its redirects.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Door:
     rse: str = ""
     load: LoadPermission | None = None
     settings: tuple[str, ...] = ()
+    token_pools: tuple[str, ...] = ()
 
     @property
     def writable_url(self) -> str:
@@ -62,6 +64,12 @@ class Door:
         """Return the URL or path that ROOT opens for a file, for a door without RSE."""
         path = f"{dataset}/{file}"
         return f"{self.prefix}/{path if self.protocol == 'file' else quote(path)}"
+
+
+def token_pool_environment(doors: Iterable[Door]) -> dict[str, str]:
+    """Return the variable that names the pools of doors to all HTTP clients; empty without pools."""
+    text = format_token_pools({door.prefix: door.token_pools for door in doors})
+    return {TOKEN_POOLS_VARIABLE: text} if text else {}
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
+from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
+from treehammer.submit.sites.site_model import (
+    Ceilings,
+    Door,
+    LoadPermission,
+    Site,
+    token_pool_environment,
+)
 
 if TYPE_CHECKING:
     from treehammer.submit.sites.sites_file import SitesFileContent
@@ -46,7 +54,15 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
     doors = (Door("file", "file", prefix, load=replace(LOCAL_LOAD, writable=writable)),)
     local = Site(LOCAL_BATCH, LOCAL_BATCH, doors, Ceilings(jobs=MAX_LOCAL_JOBS))
     content = _load_sites_file(settings)
-    return {local.name: local, **(content.sites if content else {})}
+    sites = {local.name: local, **(content.sites if content else {})}
+    _export_token_pools(sites.values())
+    return sites
+
+
+def _export_token_pools(sites: Iterable[Site]) -> None:
+    """Name the pools of all doors to this process's HTTP clients, as credentials are named."""
+    os.environ.pop(TOKEN_POOLS_VARIABLE, None)
+    os.environ.update(token_pool_environment(door for site in sites for door in site.doors))
 
 
 def load_pools(settings: Settings) -> Mapping[str, HTCondorPool]:

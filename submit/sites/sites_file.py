@@ -147,6 +147,11 @@ def _check_address(door: DoorTable, path: toml_positions.KeyPath) -> Iterator[Do
         yield DocumentProblem(
             (*path, "load", "writable"), "needs the server's address (add prefix)"
         )
+    if door.token_pools and not (door.protocol == "https" and door.prefix):
+        yield DocumentProblem(
+            (*path, "token_pools"),
+            "applies only to https doors with an address (expected protocol https and prefix)",
+        )
     error = checks.find_prefix_error(door.protocol, door.prefix) if door.prefix else ""
     if error:
         yield DocumentProblem((*path, "prefix"), f"{door.prefix!r} {error}")
@@ -198,6 +203,7 @@ def _build_door(table: DoorTable, base: Path) -> Door:
         table.rse,
         load,
         tuple(table.settings),
+        tuple(table.token_pools),
     )
 
 
@@ -238,6 +244,7 @@ def _site_table(site: Site) -> dict[str, Any]:
     values["ceilings"] = _nondefault_values(values["ceilings"], CeilingsTable)
     for door in values["doors"]:
         door["settings"] = list(door["settings"])
+        door["token_pools"] = list(door["token_pools"])
         door["load"] = (
             _nondefault_values(door["load"], LoadPermissionTable) if door["load"] else None
         )

@@ -97,6 +97,12 @@ class DoorTable(StrictModel):
         default_factory=list,
         description="Settings of its server that tests may change with the command of [before]: names of axes.",
     )
+    token_pools: list[Annotated[FilledLine, AfterValidator(checks.validate_token_pool)]] = Field(
+        default_factory=list,
+        description="Hosts to which a token for this https door may follow its redirects, over https only: "
+        'HOST or HOST:PORT, with * for any characters, e.g. "pool*.example.org". Without it, the token stays '
+        "at the door's own host and port.",
+    )
 
 
 class SiteTable(StrictModel):

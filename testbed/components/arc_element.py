@@ -6,11 +6,11 @@ import os
 import shutil
 import ssl
 import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.errors import TestbedError
 from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.components.template_rendering import render_template
@@ -179,8 +179,8 @@ class ArcElement(Component):
         trusted.load_cert_chain(proxy_file(self.box))
         url = f"https://localhost:{self._port}{REST_PATH}/jobs"
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=trusted):
-                return ""
+            send_request("GET", url, Deadline(_TIMEOUT_S), context=trusted).close()
+            return ""
         except urllib.error.HTTPError as error:
             return f"REST interface: {error}"
         except OSError:

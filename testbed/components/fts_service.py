@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import socket
 import ssl
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.client import HTTPException, HTTPSConnection
@@ -276,7 +278,12 @@ def _send_request(
     if folder := os.environ.get("X509_CERT_DIR"):
         context.load_verify_locations(capath=folder)
     place = urlparse(url)
-    connection = HTTPSConnection(str(place.hostname), place.port, timeout=60.0, context=context)
+    left = max(deadline - time.monotonic(), 0.0)
+    connection = HTTPSConnection(str(place.hostname), place.port, timeout=left, context=context)
+    connection.connect()
+    # The time limit of a connection counts for each wait only.
+    end = threading.Timer(left, _end_waits, (connection.sock,))
+    end.start()
     try:
         connection.request(method, place.path, headers=headers)
         response = connection.getresponse()
@@ -285,11 +292,19 @@ def _send_request(
         lines = []
         while line := response.readline(65_536):
             lines.append(line.decode("utf-8", "replace"))
-            if time.monotonic() > deadline:
-                raise TimeoutError("the copy took too long")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the copy took too long")
         return response.status, "".join(lines)
     finally:
+        end.cancel()
         connection.close()
+
+
+def _end_waits(connection: socket.socket) -> None:
+    """Let all waits for a server end, with an error or with what came so far."""
+    with suppress(OSError):
+        # That of TLS would change its state, which another thread uses.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _now_text() -> str:

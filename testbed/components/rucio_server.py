@@ -14,13 +14,13 @@ import json
 import secrets
 import socket
 import ssl
-import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.testbed.components import fts_service
 from treehammer.testbed.components.database_server import DatabaseServer
 from treehammer.testbed.components.secure_storage import add_authority
@@ -381,9 +381,8 @@ class RucioServer(Component):
             with suppress(OSError, ValueError):
                 ping = f"https://{LISTEN_ADDRESS}:{self.port}/ping"
                 context = ssl.create_default_context(cafile=str(self._authority_file))
-                with urllib.request.urlopen(
-                    ping, timeout=_CONNECT_TIMEOUT_S, context=context
-                ) as answer:
+                deadline = Deadline(_CONNECT_TIMEOUT_S)
+                with send_request("GET", ping, deadline, context=context) as answer:
                     return "" if "version" in json.load(answer) else "the server"
             return "the server"
         return "the transfer service"

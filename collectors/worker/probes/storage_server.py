@@ -9,6 +9,9 @@ import struct
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
+from ...http_requests import Deadline, TimedConnection, TimedTlsConnection
+
+#: Total time of a query.
 _QUERY_TIMEOUT_S = 3.0
 _MAX_RESPONSE_BYTES = 4096
 
@@ -41,8 +44,8 @@ def query_server(scheme: str, host: str, port: int) -> ServerIdentity:
 
 
 def _query_http_server(scheme: str, host: str, port: int) -> ServerIdentity:
-    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-    connection = kind(host, port, timeout=_QUERY_TIMEOUT_S)
+    kind = TimedTlsConnection if scheme == "https" else TimedConnection
+    connection = kind(host, Deadline(_QUERY_TIMEOUT_S), port)
     try:
         connection.request("HEAD", "/")
         return ServerIdentity(connection.getresponse().getheader("Server"))
@@ -51,39 +54,41 @@ def _query_http_server(scheme: str, host: str, port: int) -> ServerIdentity:
 
 
 def _query_xrootd_server(host: str, port: int) -> ServerIdentity:
+    deadline = Deadline(_QUERY_TIMEOUT_S)
     with socket.create_connection((host, port), timeout=_QUERY_TIMEOUT_S) as connection:
         connection.sendall(_HANDSHAKE)
-        _, answer = _read_response(connection)
+        _, answer = _read_response(connection, deadline)
         _, kind = struct.unpack(">ii", answer[:8])
         server = ServerIdentity(None, kind == _DATA_SERVER)
         try:
             # Anonymous: a server that requires authentication does not report its version.
             user = b"treehamm"
             connection.sendall(struct.pack(">2sHi8sBBBBi", _STREAM_ID, _LOGIN_REQUEST, os.getpid(), user, 0, 0, 5, 0, 0))  # fmt: skip
-            if _read_response(connection)[0] != _STATUS_OK:
+            if _read_response(connection, deadline)[0] != _STATUS_OK:
                 return server
             words = b"version"
             query = struct.pack(">2sHH2s4s8si", _STREAM_ID, _QUERY_REQUEST, _QUERY_CONFIG, b"", b"", b"", len(words))  # fmt: skip
             connection.sendall(query + words)
-            status, answer = _read_response(connection)
+            status, answer = _read_response(connection, deadline)
         except (OSError, ValueError, struct.error):
             return server
         text = answer.decode("ascii", "replace").strip("\0\n ") if status == _STATUS_OK else ""
         return ServerIdentity(f"XRootD {text}" if text else None, server.is_data_server)
 
 
-def _read_response(connection: socket.socket) -> Tuple[int, bytes]:
+def _read_response(connection: socket.socket, deadline: Deadline) -> Tuple[int, bytes]:
     """Read status and content of the next response."""
-    _, status, size = struct.unpack(">2sHi", _read_exactly(connection, 8))
+    _, status, size = struct.unpack(">2sHi", _read_exactly(connection, 8, deadline))
     if not 0 <= size <= _MAX_RESPONSE_BYTES:
         raise ValueError("not a response of the xroot protocol")
-    return status, _read_exactly(connection, size)
+    return status, _read_exactly(connection, size, deadline)
 
 
-def _read_exactly(connection: socket.socket, size: int) -> bytes:
+def _read_exactly(connection: socket.socket, size: int, deadline: Deadline) -> bytes:
     data = b""
     while len(data) < size:
-        more = connection.recv(size - len(data))
+        with deadline.bound(connection):
+            more = connection.recv(size - len(data))
         if not more:
             raise ValueError("the server closed the connection")
         data += more

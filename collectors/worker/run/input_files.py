@@ -76,8 +76,8 @@ def _check_size(file: InputFile, path: str, failure_class: str) -> None:
         raise ExecutionError(Failure(failure_class, "size", failure_class, message))
 
 
-#: Copies a URL to a file on the node; returns the time spent before the copy itself.
-Fetch = Callable[[str, str], TimeSpent]
+#: Copies a remote file to a file on the node; returns the time spent before the copy itself.
+Fetch = Callable[[InputFile, str], TimeSpent]
 
 
 def stage_files(
@@ -127,7 +127,7 @@ def _copy_file(
     try:
         os.makedirs(os.path.dirname(target))
         if source is None:
-            loading = fetch(file.url, target)
+            loading = fetch(file, target)
             size, checksum = _copy_bytes(target, os.devnull, signals)
         else:
             loading = TimeSpent()

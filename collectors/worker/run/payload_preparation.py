@@ -191,8 +191,8 @@ class PayloadPreparation:
                 spec.files,
                 os.path.join(self._folder, INPUT_FOLDER),
                 signals,
-                lambda url, target: remote_copy.fetch_remote_file(
-                    setup, spec.software, url, target, signals
+                lambda file, target: remote_copy.fetch_remote_file(
+                    setup, spec.software, file, target, signals
                 ),
             )
             # Loading the software that copies is part of the set-up.

@@ -7,11 +7,17 @@ import os
 import subprocess
 import time
 import urllib.error
-import urllib.request
 from typing import List, Mapping
 from urllib.parse import urlsplit
 
-from ...job_spec import SoftwareRequest
+from ...http_requests import (
+    MIN_BYTES_PER_S,
+    NO_TOKEN,
+    BearerToken,
+    Deadline,
+    send_request,
+)
+from ...job_spec import InputFile, SoftwareRequest
 from ...record.failures import NOT_SUPPORTED, ExecutionError, Failure
 from ...software.providers import SoftwareSetup
 from ...storage_schemes import HTTP_CLIENT, STAGE, find_limit, find_scheme
@@ -21,8 +27,8 @@ from ..probes.credential_checks import TOKEN_FILE_VARIABLE
 from ..stop_signals import StopSignals
 from .input_files import TimeSpent
 
-#: Seconds without a byte after which an HTTP transfer fails.
-_STALL_TIMEOUT_S = 120.0
+#: Seconds that ROOT may take to begin a copy.
+_ROOT_START_S = 300.0
 #: Seconds between checks for a stop signal.
 _POLL_INTERVAL_S = 0.2
 _CHUNK = 4 * 1024 * 1024
@@ -51,16 +57,16 @@ os._exit(not good)
 def fetch_remote_file(
     setup: SoftwareSetup,
     software: SoftwareRequest,
-    url: str,
+    file: InputFile,
     target: str,
     signals: StopSignals,
 ) -> TimeSpent:
-    """Copy ``url`` to the file ``target``.
+    """Copy a remote file to the file ``target``.
 
     Args:
         setup: ROOT that copies ``root://`` and ``roots://``.
         software: the request for it.
-        url: URL of the file.
+        file: file to copy, with its expected size.
         target: new file on the node.
         signals: signals that interrupt the copy.
 
@@ -71,10 +77,11 @@ def fetch_remote_file(
         ExecutionError: class ``stage-in``, kind ``not-supported`` or ``copy``; class ``evicted``.
         OSError: the node's disk or an HTTP server fails.
     """
+    url = file.url
     scheme = find_scheme(url)
     if scheme and scheme.client == HTTP_CLIENT:
         try:
-            _fetch_http_file(setup.env, url, target, signals)
+            _fetch_http_file(setup.env, file, target, signals)
         except http.client.HTTPException as error:
             reason = f"{type(error).__name__}: {error}"
             _raise_stage_in_error(
@@ -96,6 +103,7 @@ def fetch_remote_file(
         os.path.dirname(target),
         url,
         signals,
+        _ROOT_START_S + file.size / MIN_BYTES_PER_S,
     )
     with open(loaded, encoding="utf-8") as stream:
         at, cpu = map(float, stream.read().split())
@@ -105,8 +113,14 @@ def fetch_remote_file(
 
 
 def _run_copy(
-    command: List[str], env: Mapping[str, str], folder: str, url: str, signals: StopSignals
+    command: List[str],
+    env: Mapping[str, str],
+    folder: str,
+    url: str,
+    signals: StopSignals,
+    limit_s: float,
 ) -> None:
+    end = time.monotonic() + limit_s
     process = subprocess.Popen(
         command,
         env=dict(env),
@@ -120,6 +134,10 @@ def _run_copy(
     try:
         while True:
             signals.raise_if_stopped("stage-in")
+            if time.monotonic() > end:
+                _raise_stage_in_error(
+                    f"{url} cannot be copied to the node: not done after {limit_s:.0f} s"
+                )
             try:
                 output, _ = process.communicate(timeout=_POLL_INTERVAL_S)
                 break
@@ -136,27 +154,32 @@ def _run_copy(
         )
 
 
-def _fetch_http_file(env: Mapping[str, str], url: str, target: str, signals: StopSignals) -> None:
-    request = urllib.request.Request(url)
-    context = None
+def _fetch_http_file(
+    env: Mapping[str, str], file: InputFile, target: str, signals: StopSignals
+) -> None:
+    url = file.url
+    context, token = None, NO_TOKEN
     if urlsplit(url).scheme == "https":
         context = make_tls_context(env)
         if env.get(TOKEN_FILE_VARIABLE):
             with open(env[TOKEN_FILE_VARIABLE], encoding="ascii") as stream:
-                # Never sent to the target of a redirect, which could be any host.
-                bearer = f"Bearer {stream.read().strip()}"
-                request.add_unredirected_header("Authorization", bearer)
+                token = BearerToken.for_door(stream.read().strip(), url, env)
+    deadline = Deadline.for_transfer()
     try:
-        response = urllib.request.urlopen(request, timeout=_STALL_TIMEOUT_S, context=context)
+        response = send_request("GET", url, deadline, token=token, context=context)
     except urllib.error.HTTPError as error:
         error.close()
         raise OSError(str(error)) from None
+    except urllib.error.URLError as error:
+        raise OSError(str(error.reason)) from error
     with response, open(target, "wb") as writer:
-        while True:
+        if response.status != 200:
+            raise OSError(f"{url}: it answers with status {response.status} instead of the file")
+        while writer.tell() <= file.size:  # a longer one is another file
             signals.raise_if_stopped("stage-in")
             chunk = response.read(_CHUNK)
             if not chunk:
-                return
+                break
             writer.write(chunk)
 
 

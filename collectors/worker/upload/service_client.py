@@ -20,6 +20,12 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 from urllib.parse import urlsplit
 
+from ...http_requests import (
+    Deadline,
+    TimedConnection,
+    TimedTlsConnection,
+    send_request,
+)
 from ...service_spec import MEASUREMENTS_PATH
 
 #: Bytes of a response that are read.
@@ -75,13 +81,6 @@ class ServiceResponse:
         return refused
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Handler that reports redirects as responses instead of following them."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 class ServiceEndpoint:
     """The address of a results service, with a token.
 
@@ -99,31 +98,21 @@ class ServiceEndpoint:
             raise ServiceConfigError("no valid token for the service")
         self.url = url.rstrip("/")
         self._token = token
-        self._handlers: List[urllib.request.BaseHandler] = [_NoRedirect()]
-        self._tls: Optional[ssl.SSLContext] = None
-        if urlsplit(url).scheme == "https":
-            self._tls = _build_tls_context(ca)
-            self._handlers.append(urllib.request.HTTPSHandler(context=self._tls))
+        self._tls = _build_tls_context(ca) if urlsplit(url).scheme == "https" else None
 
     def __repr__(self) -> str:
         return f"ServiceEndpoint({self.url!r})"
 
     def post(self, records: Sequence[str], timeout_s: float) -> ServiceResponse:
-        """Send records, each the text of a JSON object; ``timeout_s`` bounds each network wait."""
+        """Send records, each the text of a JSON object, within ``timeout_s``."""
         body = '{"measurements": [' + ", ".join(records) + "]}"
         return self.send(MEASUREMENTS_PATH, body, len(records), timeout_s)
 
     def send(self, path: str, body: str, items: int, timeout_s: float) -> ServiceResponse:
         """Send a JSON object with ``items`` items, which the response must account for."""
-        request = urllib.request.Request(
-            self.url + path,
-            gzip.compress(body.encode(), 6, mtime=0),
-            {"Content-Type": "application/json", "Content-Encoding": "gzip"},
-            method="POST",
-        )
-        request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        content = gzip.compress(body.encode(), 6, mtime=0)
         try:
-            with self._send_request(request, timeout_s) as reply:
+            with self._send_request(self.url + path, content, Deadline(timeout_s)) as reply:
                 return _parse_response(
                     reply.code,
                     reply.headers,
@@ -140,7 +129,7 @@ class ServiceEndpoint:
 
     @contextmanager
     def open_session(self, timeout_s: float) -> Iterator[ServiceSession]:
-        """Open a connection, closed at the end; ``timeout_s`` bounds each network wait.
+        """Open a connection, closed at the end; ``timeout_s`` bounds each exchange.
 
         Raises:
             ConnectionError: the service cannot be reached; the message is one sentence.
@@ -151,28 +140,31 @@ class ServiceEndpoint:
             except OSError as error:
                 message = f"it cannot be reached: {_describe_network_error(error)}"
                 raise ConnectionError(message) from error
-            yield ServiceSession(connection, urlsplit(self.url).path, self._token)
+            yield ServiceSession(connection, urlsplit(self.url).path, self._token, timeout_s)
 
-    def _create_connection(self, timeout_s: float) -> http.client.HTTPConnection:
+    def _create_connection(self, timeout_s: float) -> TimedConnection:
         """Create a connection to the service, through the node's proxy for TLS if it has one."""
         address = urlsplit(self.url)
         host, port = address.hostname or "", address.port
+        deadline = Deadline(timeout_s)
         if self._tls is None:
-            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+            return TimedConnection(host, deadline, port)
         proxy = urlsplit(urllib.request.getproxies().get("https", ""))
         if not proxy.hostname or urllib.request.proxy_bypass(host):
-            return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls)
-        connection = http.client.HTTPSConnection(
-            proxy.hostname, proxy.port, timeout=timeout_s, context=self._tls
-        )
+            return TimedTlsConnection(host, deadline, port, context=self._tls)
+        connection = TimedTlsConnection(proxy.hostname, deadline, proxy.port, context=self._tls)
         connection.set_tunnel(host, port)
         return connection
 
-    def _send_request(self, request: urllib.request.Request, timeout_s: float) -> Any:
+    def _send_request(self, url: str, content: bytes, deadline: Deadline) -> Any:
         """Send a request; return the reply of any status."""
-        opener = urllib.request.build_opener(*self._handlers)  # reads the proxy variables now
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        # The service may speak plain HTTP on this machine; redirects are not followed.
+        headers["Authorization"] = f"Bearer {self._token}"
         try:
-            return opener.open(request, timeout=timeout_s)
+            return send_request(
+                "POST", url, deadline, headers, body=content, context=self._tls, follows=False
+            )
         except urllib.error.HTTPError as error:
             return error
 
@@ -180,8 +172,11 @@ class ServiceEndpoint:
 class ServiceSession:
     """An open connection to a service: no request waits for its set-up, so its time is one round trip."""
 
-    def __init__(self, connection: http.client.HTTPConnection, base: str, token: str) -> None:
+    def __init__(
+        self, connection: TimedConnection, base: str, token: str, timeout_s: float
+    ) -> None:
         self._connection = connection
+        self._timeout_s = timeout_s
         self._base = base
         self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
 
@@ -191,6 +186,7 @@ class ServiceSession:
         Raises:
             ConnectionError: the connection failed.
         """
+        self._connection.use_deadline(Deadline(self._timeout_s))
         try:
             self._connection.request("POST", self._base + path, body.encode(), self._headers)
             reply = self._connection.getresponse()

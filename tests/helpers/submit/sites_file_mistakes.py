@@ -77,6 +77,18 @@ SITES_MISTAKES = [
         "Did you mean 'accounting_group'?",
     ),
     (SITES_HEADER + "submit = {universe = 'x'}\n", 5, "sites.A.submit.universe", "'grid_resource'"),
+    (
+        "[sites.A]\ndoors = [{name = 'd', protocol = 'https', prefix = 'https://h/', token_pools = ['https://p']}]\n",
+        2,
+        "sites.A.doors.token_pools",
+        "HOST or HOST:PORT",
+    ),
+    (
+        "[sites.A]\ndoors = [{name = 'd', protocol = 'http', prefix = 'http://h/', token_pools = ['p']}]\n",
+        2,
+        "sites.A.doors.token_pools",
+        "applies only to https doors",
+    ),
     # Ceilings
     (SITES_HEADER + "ceilings = {jobs = -1}\n", 5, "sites.A.ceilings.jobs", "at least 0"),
     (SITES_HEADER + "ceilings = {jobs = 1.5}\n", 5, "sites.A.ceilings.jobs", "a whole number"),

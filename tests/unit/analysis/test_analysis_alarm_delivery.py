@@ -6,7 +6,9 @@ import hashlib
 import hmac
 import json
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler
@@ -17,10 +19,10 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from click.testing import CliRunner
-from local_servers import serve_http
+from local_servers import serve_http, serve_tcp
 from measurement_factory import build_alarm_event
 
-from treehammer.analysis.alarms import alarm_delivery
+from treehammer.analysis.alarms import alarm_delivery, mail_channel, webhook_channel
 from treehammer.analysis.alarms.alarm_delivery import (
     LEASE_US,
     RETRY_US,
@@ -31,7 +33,7 @@ from treehammer.analysis.alarms.mail_channel import MailServer, build_mail
 from treehammer.analysis.alarms.webhook_channel import Webhook, sign_body
 from treehammer.cli import cli
 from treehammer.config import load_settings
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, DeliveryError
 from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox
 from treehammer.sql.write.store import Store
@@ -149,7 +151,7 @@ def test_event_reaches_each_recipient_once(
 
 
 def test_mail_has_one_subject_line_and_a_fixed_identity() -> None:
-    message = AlarmMessage("m1", "event", "mail", "ops@example.org", "waiting", 1, 0, 0, None, "")
+    message = AlarmMessage("m1", "e1", "mail", "a@example.org", "waiting", 0, 0, 0, None, "")
     mails = [build_mail(message, EVENT, "/x", sender="Treehammer <th@example.org>") for _ in "ab"]
     assert isinstance(mails[0], EmailMessage)
     assert mails[0]["Subject"] == (
@@ -174,6 +176,27 @@ def test_failed_message_is_repeated_and_then_given_up(outbox: AlarmOutbox, hook:
     assert outbox.summarize().given_up == 1
     assert len({headers["X-Treehammer-Delivery"] for headers, _ in HookSink.requests}) == 1
     assert len({body for _, body in HookSink.requests}) == 1
+
+
+def drip(connection: socket.socket) -> None:
+    """Send a byte now and then, of a line that never ends."""
+    with suppress(OSError):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        while True:
+            connection.sendall(b"2")
+            time.sleep(0.05)
+
+
+def test_dripping_servers_do_not_hang_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_channel, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(mail_channel, "TOTAL_TIMEOUT_S", 0.5)
+    message = AlarmMessage("m1", "e1", "mail", "a@example.org", "waiting", 0, 0, 0, None, "")
+    with serve_tcp(drip) as port:
+        server = MailServer("127.0.0.1", port, "none", "th@example.org")
+        with pytest.raises(DeliveryError, match="the answer was not complete after"):
+            Webhook(f"http://127.0.0.1:{port}/hook").send_message(message, EVENT, "")
+        with pytest.raises(DeliveryError, match=r"127\.0\.0\.1: not done after"):
+            server.send_message(message, EVENT, "")
 
 
 def test_permanent_refusal_is_given_up_at_once(

@@ -56,7 +56,7 @@ def test_list_shows_doors_labels_and_ceilings(settings: Settings) -> None:
         row
         | {
             key: json.loads(row[key]) if row[key] else None
-            for key in ("labels", "ceilings", "door_load", "door_settings")
+            for key in ("labels", "ceilings", "door_load", "door_settings", "door_token_pools")
         }
         for row in csv.DictReader(io.StringIO(run(settings, "list", "--csv").stdout))
     ]

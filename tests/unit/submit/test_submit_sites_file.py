@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from sites_file_mistakes import BROKEN_SITES, SITES_MISTAKES
 
 from treehammer import submit
+from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.errors import ExitCode, SitesError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import sites_file, sites_schema
-from treehammer.submit.sites.site_model import Ceilings, Door, Site
+from treehammer.submit.sites.site_model import Ceilings, Door, Site, token_pool_environment
 
 PUBLISHED = Path(submit.__file__).parent / "sites" / "sites.schema.json"
 
@@ -105,6 +106,20 @@ def test_complete_file_is_parsed(tmp_path: Path) -> None:
 def test_door_builds_file_url(tmp_path: Path, protocol: str, prefix: str, url: str) -> None:
     text = f"[sites.A]\ndoors = [{{name = 'd', protocol = '{protocol}', prefix = '{prefix}'}}]\n"
     assert read(tmp_path, text).sites["A"].doors[0].file_url("set", "f.root") == url
+
+
+def test_token_pools_reach_jobs_and_round_trip(tmp_path: Path) -> None:
+    text = (
+        "[sites.A]\ndoors = [{name = 'd', protocol = 'https', prefix = 'https://h:1/x', "
+        "token_pools = ['pool*.example.org', '*.other.org:2443', '[::1]:1']}]\n"
+    )
+    content = read(tmp_path, text)
+    (door,) = content.sites["A"].doors
+    pools = "pool*.example.org,*.other.org:2443,[::1]:1"
+    assert token_pool_environment([door]) == {TOKEN_POOLS_VARIABLE: f"h:1={pools}"}
+    copy = tmp_path / "copy.toml"
+    sites_file.write_sites_file(content.sites.values(), [], copy)
+    assert sites_file.read_sites_file(copy) == content
 
 
 def test_door_with_rse_round_trips(tmp_path: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shlex
 import shutil
 import subprocess
 import tempfile
 import threading
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Dict, List, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
 from ....record.operation_steps import COPY
@@ -20,6 +22,9 @@ from ...treehammer_kit.payload_task import PayloadError
 from ..content import iterate_blocks
 from ..operation import Flight, StorageClient, WrappingClient
 from .failure_classes import classify_exit
+
+if TYPE_CHECKING:
+    from ....http_requests import BearerToken
 
 #: Stands for the copy program of the URL's protocol.
 PROTOCOL = "protocol"
@@ -33,15 +38,18 @@ _PROGRAMS: Mapping[str, str] = {
     "https": "curl",
     "": "cp",
 }
+#: curl follows no redirects: its older releases send the token wherever they lead.
+_CURL = "--silent --show-error --fail --config - --write-out '\\n%{http_code} %{redirect_url}' "
 _GET: Mapping[str, str] = {
     "xrdcp": "--force --silent --nopbar {source} {target}",
-    "curl": "--silent --show-error --fail --location --config - --output {target} {source}",
+    "curl": _CURL + "--output {target} {source}",
     "cp": "{source} {target}",
 }
-_PUT: Mapping[str, str] = {
-    **_GET,
-    "curl": "--silent --show-error --fail --location --config - --upload-file {source} {target}",
-}
+_PUT: Mapping[str, str] = {**_GET, "curl": _CURL + "--upload-file {source} {target}"}
+#: Status and target of a redirect in curl's last line.
+_REDIRECT = re.compile(r"(3\d\d) ?(\S*)")
+#: Options by which curl follows redirects itself.
+_FOLLOWING_OPTION = re.compile(r"--location.*|-[A-Za-z]*L[A-Za-z]*")
 _SOURCE, _TARGET = "{source}", "{target}"
 #: Characters of a program's output that are read and logged; failures that are logged.
 _MAX_OUTPUT, _MAX_LOGGED = 4_000, 5
@@ -55,10 +63,14 @@ class CopyCommand(NamedTuple):
     Attributes:
         words: program and arguments, with the places of source and target.
         config: standard input of the program.
+        token: token that is added to it, for the door and its pools; None for none.
+        names_redirects: whether the program reports redirects instead of following them.
     """
 
     words: List[str]
     config: str = ""
+    token: Optional[BearerToken] = None
+    names_redirects: bool = False
 
     @classmethod
     def find(cls, client: str, url: str, *, puts: bool, env: Mapping[str, str]) -> CopyCommand:
@@ -87,8 +99,20 @@ class CopyCommand(NamedTuple):
                 f"client = {client!r}: this node has no program {program!r}; install it, name another "
                 "one, or set client = 'generator'",
             )
-        is_curl = os.path.basename(program) == "curl"
-        return cls([found, *words], _make_curl_config(url, env) if is_curl else "")
+        if os.path.basename(program) != "curl":
+            return cls([found, *words])
+        from .http_client import load_token  # loads ssl, which other programs do without
+
+        token = load_token(url, env)
+        if token.token and any(_FOLLOWING_OPTION.fullmatch(word) for word in words):
+            raise PayloadError(
+                "payload",
+                "bad-load",
+                "setup",
+                f"client = {client!r}: curl could send the job's token to the target of a redirect; "
+                "leave out --location, or set client = 'curl', which follows redirects without it",
+            )
+        return cls([found, *words], _make_curl_config(url, env), token, client == program)
 
     def fill(self, source: str, target: str) -> List[str]:
         """Return the command for one copy."""
@@ -98,6 +122,12 @@ class CopyCommand(NamedTuple):
     def has_target(self) -> bool:
         """Whether the copy is written to a local file."""
         return any(_TARGET in word for word in self.words)
+
+    def make_input(self, url: str) -> bytes:
+        """Make the program's standard input for a copy from or to a URL."""
+        headers = self.token.make_header(url) if self.token else {}
+        lines = [f'header = "{name}: {value}"' for name, value in headers.items()]
+        return "\n".join([self.config, *lines]).encode()
 
 
 def _split_command(client: str, *, puts: bool) -> List[str]:
@@ -119,7 +149,7 @@ def _split_command(client: str, *, puts: bool) -> List[str]:
 
 
 def _make_curl_config(url: str, env: Mapping[str, str]) -> str:
-    """Make curl's options for credentials, which a command line would show to everybody."""
+    """Make curl's options for certificates; with the token, a command line would show it to all."""
     if not url.startswith("https://"):
         return ""
     lines = [
@@ -127,14 +157,13 @@ def _make_curl_config(url: str, env: Mapping[str, str]) -> str:
         for option, name in (("capath", "X509_CERT_DIR"), ("cert", "X509_USER_PROXY"))
         if env.get(name)
     ]
-    if env.get("BEARER_TOKEN_FILE"):
-        with open(env["BEARER_TOKEN_FILE"], encoding="ascii") as stream:
-            lines.append(f'header = "Authorization: Bearer {stream.read().strip()}"')
     return "\n".join(lines)
 
 
 class CopyClient(WrappingClient):
     """Performs ``copy``: one process of the command for each, and a thread for each client.
+
+    A redirect of curl's takes another process, which gets the token for the door and its pools only.
 
     Copies from the storage go to a folder of this job, are compared by length and checksum, and
     removed. Copies to the storage have one local file as their source.
@@ -218,7 +247,7 @@ class CopyClient(WrappingClient):
             source, target = self._source, operation.file.url
         flight.send()
         try:
-            failure = self._run(self._command.fill(source, target))
+            failure = self._transfer(source, target, puts=operation.puts)
             flight.stop_clock()
             if not failure and operation.puts:
                 flight.adler32 = self._adler32
@@ -235,30 +264,56 @@ class CopyClient(WrappingClient):
         else:
             flight.succeed(self._server)
 
-    def _run(self, command: List[str]) -> str:
-        """Run a command to its end; return the failure class."""
+    def _transfer(self, source: str, target: str, *, puts: bool) -> str:
+        """Copy a file, and follow the redirects that the program reports; return the failure class."""
+        end = time.monotonic() + self.timeout_s
+        visited = [target if puts else source]
+        while True:
+            url = visited[-1]
+            source, target = (source, url) if puts else (url, target)
+            command, content = self._command.fill(source, target), self._command.make_input(url)
+            failure, location = self._run(command, content, max(end - time.monotonic(), 0.0))
+            if failure or not location:
+                return failure
+            from ....http_requests import HttpAnswerError, follow_redirect
+
+            try:
+                follow_redirect(url, location, visited)
+            except HttpAnswerError as error:
+                print(f"treehammer_load: {url}: {error}", flush=True)
+                return "server-error"
+
+    def _run(self, command: List[str], content: bytes, limit_s: float) -> Tuple[str, str]:
+        """Run a command to its end; return the failure class and the target of a redirect."""
         with tempfile.TemporaryFile() as output:
             with self._lock:
                 if self._aborted:
-                    return "unfinished"
+                    return "unfinished", ""
                 process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=output, stderr=output
                 )
                 self._running[process.pid] = process
             try:
-                process.communicate(self._command.config.encode(), timeout=self.timeout_s)
+                process.communicate(content, timeout=limit_s)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-                return "timeout"
+                return "timeout", ""
             finally:
                 with self._lock:
                     self._running.pop(process.pid, None)
-            return self._judge(process.returncode, output) if process.returncode else ""
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _MAX_OUTPUT))
+            text = output.read(_MAX_OUTPUT).decode(errors="replace").strip()
+        if process.returncode:
+            return self._judge(process.returncode, text), ""
+        if not self._command.names_redirects:
+            return "", ""
+        redirect = _REDIRECT.fullmatch(text.rpartition("\n")[2].strip())
+        if redirect is None:
+            return "", ""
+        return ("", redirect[2]) if redirect[2] else ("server-error", "")
 
-    def _judge(self, code: int, output: IO[bytes]) -> str:
-        output.seek(max(0, output.seek(0, os.SEEK_END) - _MAX_OUTPUT))
-        text = output.read(_MAX_OUTPUT).decode(errors="replace").strip()
+    def _judge(self, code: int, text: str) -> str:
         self._logged += 1
         if self._logged <= _MAX_LOGGED:
             program = os.path.basename(self._command.words[0])

@@ -10,9 +10,17 @@ import ssl
 import threading
 import zlib
 from contextlib import suppress
-from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Tuple
-from urllib.parse import urljoin, urlsplit
+from typing import Any, AsyncIterator, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from ....http_requests import (
+    REDIRECTS,
+    BearerToken,
+    ContentRange,
+    HttpAnswerError,
+    RangeAnswerError,
+    check_range,
+    follow_redirect,
+)
 from ....record.operation_steps import (
     CLOSE,
     CONNECT,
@@ -56,11 +64,11 @@ _SUCCESSES: Mapping[str, Tuple[int, ...]] = {
     "DELETE": (200, 202, 204),
     "MKCOL": (201,),
 }
-#: Statuses of a redirect, and requests of one operation at most.
-REDIRECTS, MAX_REDIRECTS = (301, 302, 303, 307, 308), 5
-_CONTENT_RANGE = re.compile(
-    rb"^content-range:\s*bytes\s+(\d+)-(\d+)/", re.IGNORECASE | re.MULTILINE
-)
+_CONTENT_RANGE = re.compile(rb"^content-range:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+#: Bytes of headers and delimiter of each part of a body with several parts.
+_MAX_PART_HEAD_BYTES = 2_000
+#: Headers of all requests.
+HEADERS: Mapping[str, str] = {"User-Agent": "treehammer", "Accept-Encoding": "identity"}
 
 
 def classify_response(status: int, operation: Operation) -> str:
@@ -74,14 +82,29 @@ def classify_response(status: int, operation: Operation) -> str:
     return classify_status(status)
 
 
-def make_headers(url: str, env: Mapping[str, str]) -> Dict[str, str]:
-    """Make the headers of all requests: user agent, and bearer token (over TLS only)."""
-    headers = {"User-Agent": "treehammer", "Accept-Encoding": "identity"}
+def load_token(url: str, env: Mapping[str, str]) -> BearerToken:
+    """Load the token for a door, which is sent over TLS only."""
     token_file = env.get("BEARER_TOKEN_FILE")
-    if token_file and url.startswith("https://"):
-        with open(token_file, encoding="ascii") as stream:
-            headers["Authorization"] = f"Bearer {stream.read().strip()}"
-    return headers
+    if not token_file or not url.startswith("https://"):
+        return BearerToken()
+    with open(token_file, encoding="ascii") as stream:
+        return BearerToken.for_door(stream.read().strip(), url, env)
+
+
+def make_range_header(operation: Operation) -> Dict[str, str]:
+    """Make the header that asks for an operation's chunks; empty without any."""
+    ranges = ",".join(f"{at}-{at + size - 1}" for at, size in operation.chunks or ())
+    return {"Range": f"bytes={ranges}"} if ranges else {}
+
+
+def check_single_range(response: Any, operation: Operation) -> None:
+    """Check that a response holds the operation's only chunk.
+
+    Raises:
+        RangeAnswerError: it holds something else.
+    """
+    ((at, size),) = operation.chunks
+    check_range(response.status, response.headers, at, at + size - 1)
 
 
 class HttpClient(StorageClient):
@@ -104,7 +127,7 @@ class HttpClient(StorageClient):
 
         self._aiohttp = aiohttp
         self._tls = make_tls_context(os.environ)
-        self._headers = make_headers(url, os.environ)
+        self._token = load_token(url, os.environ)
         self._sessions: Dict[int, Any] = {}
         self._servers: Dict[int, str] = {}
         self._tasks: Any = set()
@@ -145,9 +168,11 @@ class HttpClient(StorageClient):
             failure, server = "credential", ""
         except (errors.ServerDisconnectedError, errors.ClientPayloadError):
             failure, server = "reset", ""
+        except RangeAnswerError:
+            failure, server = "wrong-data", ""
         except OSError as error:  # includes those of aiohttp that have a number
             failure, server = classify_os_error(error), ""
-        except (errors.ClientError, ValueError):
+        except (errors.ClientError, HttpAnswerError, ValueError):
             failure, server = "server-error", ""
         if failure:
             self._servers.pop(flight.operation.client, None)
@@ -158,31 +183,26 @@ class HttpClient(StorageClient):
     async def _request(self, flight: Flight) -> Tuple[str, str]:
         """Perform an operation; return server and failure class."""
         operation = flight.operation
-        url, headers = operation.file.url, dict(self._headers)
+        url, headers = operation.file.url, {**HEADERS, **make_range_header(operation)}
         if operation.chunks:
             url = self._servers.get(operation.client, url)
-            ranges = ",".join(f"{at}-{at + size - 1}" for at, size in operation.chunks)
-            headers["Range"] = f"bytes={ranges}"
         sends = operation.name in (WRITE_FILE, CREATE)
         if sends:
             # Without a length the body would be sent in chunks, which not every server takes.
             headers["Content-Length"] = str(operation.file.size)
-        for _ in range(MAX_REDIRECTS):
-            if urlsplit(url)[:2] != urlsplit(operation.file.url)[:2]:
-                # Never sent to the target of a redirect, which could be any host.
-                headers.pop("Authorization", None)
+        token, visited = self._token.at_door(operation.file.url), [url]
+        while True:
             async with self._find_session(operation.client).request(
                 METHODS.get(operation.name, "GET"),
                 url,
-                headers=headers,
+                headers={**headers, **token.make_header(url)},
                 ssl=self._tls,
                 allow_redirects=False,
                 data=_send_content(flight) if sends else None,
             ) as response:
                 if response.status not in REDIRECTS or "Location" not in response.headers:
                     return await self._evaluate(response, operation)
-                url = urljoin(url, response.headers["Location"])
-        return "", "server-error"
+                url = follow_redirect(url, response.headers["Location"], visited)
 
     async def _evaluate(self, response: Any, operation: Operation) -> Tuple[str, str]:
         server = f"{response.url.host}:{response.url.port}"
@@ -197,10 +217,16 @@ class HttpClient(StorageClient):
         is_whole = operation.name == READ_FILE
         expected = operation.file.adler32 if is_whole else None
         if is_whole or len(operation.chunks) == 1:
+            if not is_whole:
+                check_single_range(response, operation)
             read, adler32 = await _read_body(response, expected is not None)
         else:
-            read = count_parts(await response.read(), response.headers["Content-Type"])
-            adler32 = None
+            content_type = response.headers.get("Content-Type") or ""
+            if not content_type.startswith("multipart/byteranges"):
+                response.close()
+                return server, "not-supported"  # only the first of several ranges, for example
+            body = await _read_parts(response, max_body_bytes(operation))
+            read, adler32 = count_parts(body, content_type, operation), None
         right = read == operation.bytes and expected in (None, adler32)
         return server, "" if right else "wrong-data"
 
@@ -238,25 +264,60 @@ async def _read_body(response: Any, checks: bool) -> Tuple[int, Optional[int]]:
     return read, adler32 if checks else None
 
 
-def count_parts(body: bytes, content_type: str) -> int:
-    """Count the bytes of all parts of a ``multipart/byteranges`` body.
+async def _read_parts(response: Any, limit: int) -> bytes:
+    blocks, read = [], 0
+    async for chunk in response.content.iter_chunked(CHUNK):
+        blocks.append(chunk)
+        read += len(chunk)
+        if read > limit:
+            raise RangeAnswerError("it sends more than the requested parts")
+    return b"".join(blocks)
+
+
+def max_body_bytes(operation: Operation) -> int:
+    """Return the largest body with the operation's chunks as parts."""
+    return operation.bytes + (len(operation.chunks) + 1) * _MAX_PART_HEAD_BYTES
+
+
+def count_parts(body: bytes, content_type: str, operation: Operation) -> int:
+    """Count the bytes of all parts of a ``multipart/byteranges`` body: the operation's chunks.
 
     Raises:
         ValueError: the body is not of this form.
+        RangeAnswerError: its parts are not the requested chunks.
     """
-    found: Optional[re.Match[str]] = re.search(r'boundary="?([^";,\s]+)', content_type)
-    if not content_type.startswith("multipart/byteranges") or found is None:
+    boundary: Optional[re.Match[str]] = re.search(r'boundary="?([^";,\s]+)', content_type)
+    if not content_type.startswith("multipart/byteranges") or boundary is None:
         raise ValueError("no multipart/byteranges")
-    delimiter = b"--" + found[1].encode()
-    total, position = 0, body.find(delimiter)
+    delimiter = b"--" + boundary[1].encode()
+    parts: List[ContentRange] = []
+    position = body.find(delimiter)
     while position >= 0 and not body.startswith(b"--", position + len(delimiter)):
         end = body.index(b"\r\n\r\n", position) + 4
-        stated: List[Tuple[bytes, bytes]] = _CONTENT_RANGE.findall(body[position:end])
+        stated: List[bytes] = _CONTENT_RANGE.findall(body[position:end])
         if len(stated) != 1:
             raise ValueError("a part without Content-Range")
-        size = int(stated[0][1]) - int(stated[0][0]) + 1
+        part = ContentRange.parse(stated[0].decode("ascii", "replace"))
+        size = part.last - part.first + 1
         # Skip the part by its length: its bytes may contain the delimiter.
         if not body.startswith(b"\r\n" + delimiter, end + size):
             raise ValueError("a part of another length than it states")
-        total, position = total + size, end + size + 2
-    return total
+        parts.append(part)
+        position = end + size + 2
+    # A server may send parts in another order, and join those that nearly touch.
+    sent = join_ranges((part.first, part.last) for part in parts)
+    for at, size in operation.chunks:
+        if not any(first <= at and at + size - 1 <= last for first, last in sent):
+            raise RangeAnswerError("it sends other parts than the requested ones")
+    return operation.bytes
+
+
+def join_ranges(ranges: Iterable[Tuple[int, int]]) -> List[Tuple[int, int]]:
+    """Sort ranges and join those that touch or overlap."""
+    joined: List[Tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(last, joined[-1][1])
+        else:
+            joined.append((first, last))
+    return joined

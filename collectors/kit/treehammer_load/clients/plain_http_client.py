@@ -9,22 +9,31 @@ import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Dict, Tuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
+from ....http_requests import (
+    REDIRECTS,
+    Deadline,
+    HttpAnswerError,
+    RangeAnswerError,
+    TimedConnection,
+    TimedTlsConnection,
+    follow_redirect,
+)
 from ....record.operation_steps import CLOSE, LOCATE, OPEN, READ_FILE
 from ....tls_context import make_tls_context
 from ..operation import Flight, Operation, StorageClient, classify_os_error
 from .http_client import (
     CHUNK,
-    MAX_REDIRECTS,
+    HEADERS,
     METHODS,
-    REDIRECTS,
+    check_single_range,
     classify_response,
     count_parts,
-    make_headers,
+    load_token,
+    make_range_header,
+    max_body_bytes,
 )
-
-_Connection = http.client.HTTPConnection
 
 
 class PlainHttpClient(StorageClient):
@@ -42,8 +51,8 @@ class PlainHttpClient(StorageClient):
     def __init__(self, clients: int, timeout_s: float, url: str) -> None:
         super().__init__(clients, timeout_s)
         self._tls = make_tls_context(os.environ) if url.startswith("https") else None
-        self._headers = make_headers(url, os.environ)
-        self._connections: Dict[Tuple[int, str, str], _Connection] = {}
+        self._token = load_token(url, os.environ)
+        self._connections: Dict[Tuple[int, str, str], TimedConnection] = {}
         self._servers: Dict[Tuple[int, str], str] = {}
         self._pool = ThreadPoolExecutor(clients)
         self._local = threading.local()
@@ -65,9 +74,11 @@ class PlainHttpClient(StorageClient):
             server, failure = self._request(operation)
         except (ssl.SSLError, ssl.CertificateError):
             failure = "credential"
+        except RangeAnswerError:
+            failure = "wrong-data"
         except OSError as error:  # includes connections that the server closed
             failure = classify_os_error(error)
-        except (http.client.HTTPException, ValueError):
+        except (http.client.HTTPException, HttpAnswerError, ValueError):
             failure = "server-error"
         if failure:
             self._forget(operation.client)
@@ -84,18 +95,16 @@ class PlainHttpClient(StorageClient):
 
     def _request(self, operation: Operation) -> Tuple[str, str]:
         """Perform an operation; return server and failure class."""
-        origin = operation.file.url
-        headers, url = dict(self._headers), origin
+        origin = url = operation.file.url
         if operation.chunks:
             url = self._servers.get((operation.client, origin), origin)
-            ranges = ",".join(f"{at}-{at + size - 1}" for at, size in operation.chunks)
-            headers["Range"] = f"bytes={ranges}"
-        for _ in range(MAX_REDIRECTS):
+        token, visited = self._token.at_door(origin), [url]
+        deadline = Deadline(self.timeout_s)
+        while True:
             parts = urlsplit(url)
-            if parts[:2] != urlsplit(origin)[:2]:
-                # Never sent to the target of a redirect, which could be any host.
-                headers.pop("Authorization", None)
             connection = self._find_connection(operation.client, parts.scheme, parts.netloc)
+            connection.use_deadline(deadline)
+            headers = {**HEADERS, **make_range_header(operation), **token.make_header(url)}
             target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
             connection.request(METHODS.get(operation.name, "GET"), target, headers=headers)
             response = connection.getresponse()
@@ -104,27 +113,31 @@ class PlainHttpClient(StorageClient):
                 if operation.name == OPEN and operation.keep:
                     self._servers[operation.client, origin] = url
                 return f"{parts.hostname}:{connection.port}", self._evaluate(response, operation)
-            response.read()
-            url = urljoin(url, location)
-        return "", "server-error"
+            response.read(CHUNK)
+            url = follow_redirect(url, location, visited)
 
     def _evaluate(self, response: http.client.HTTPResponse, operation: Operation) -> str:
         failure = classify_response(response.status, operation)
         if failure:
             return failure
         if operation.name in METHODS:
-            response.read()
+            response.read(CHUNK)
             return ""
         is_whole = operation.name == READ_FILE
         if is_whole or len(operation.chunks) == 1:
+            if not is_whole:
+                check_single_range(response, operation)
             expected = operation.file.adler32 if is_whole else None
             read, adler32 = self._read_body(response, checks=expected is not None)
+            if response.length:
+                return "reset"  # the connection ended within the body
             right = read == operation.bytes and expected in (None, adler32)
             return "" if right else "wrong-data"
         content_type = response.headers.get("Content-Type", "")
         if not content_type.startswith("multipart/byteranges"):
             return "not-supported"  # only the first of several ranges, for example
-        read = count_parts(response.read(), content_type)
+        body = response.read(max_body_bytes(operation) + 1)
+        read = count_parts(body, content_type, operation)
         return "" if read == operation.bytes else "wrong-data"
 
     def _read_body(self, response: http.client.HTTPResponse, *, checks: bool) -> Tuple[int, int]:
@@ -146,17 +159,16 @@ class PlainHttpClient(StorageClient):
         assert isinstance(buffer, bytearray)
         return buffer
 
-    def _find_connection(self, client: int, scheme: str, address: str) -> _Connection:
+    def _find_connection(self, client: int, scheme: str, address: str) -> TimedConnection:
         key = client, scheme, address
         connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = self._connect(scheme, address)
         return connection
 
-    def _connect(self, scheme: str, address: str) -> _Connection:
+    def _connect(self, scheme: str, address: str) -> TimedConnection:
+        deadline = Deadline(self.timeout_s)
         if scheme == "https":
             context = self._tls or make_tls_context(os.environ)
-            return http.client.HTTPSConnection(address, timeout=self.timeout_s, context=context)
-        if scheme != "http":
-            raise ValueError(f"a redirect to {scheme}://")
-        return _Connection(address, timeout=self.timeout_s)
+            return TimedTlsConnection(address, deadline, context=context)
+        return TimedConnection(address, deadline)

@@ -197,15 +197,3 @@ def test_plain_client_checks_contents(tmp_path: Path, served: str) -> None:
     ]
     assert [perform(client, operation) for operation, _ in reads] == [name for _, name in reads]
     client.close()
-
-
-def test_plain_client_does_not_send_its_token_to_other_hosts(
-    tmp_path: Path, served: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "data").write_bytes(b"1234")
-    client = PlainHttpClient(1, 30.0, served)
-    monkeypatch.setattr(client, "_headers", {"Authorization": "Bearer secret"})
-    file = LoadFile(f"{served}/moved/data", 4)
-    assert perform(client, Operation(0.0, "open", 0, file)) == ""
-    assert RangeServer.seen == [("moved", "Bearer secret"), ("a", None)]
-    client.close()

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from local_servers import serve_http
+from lying_doors import SIZE, LyingDoor
 
+from treehammer.collectors.http_requests import RangeAnswerError
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.kit.treehammer_load import load_task, payload, workloads
 from treehammer.collectors.kit.treehammer_load.clients import (
@@ -19,17 +22,19 @@ from treehammer.collectors.kit.treehammer_load.clients import (
     xrootd_client,
 )
 from treehammer.collectors.kit.treehammer_load.clients.file_client import MAX_READ, FileClient
+from treehammer.collectors.kit.treehammer_load.clients.plain_http_client import PlainHttpClient
 from treehammer.collectors.kit.treehammer_load.operation import (
     Chunk,
     Flight,
     LoadFile,
     Operation,
+    StorageClient,
     classify_os_error,
 )
 from treehammer.collectors.record.operation_steps import OPERATION_FAILURES
 
 
-def perform(client: FileClient, *operations: Operation) -> list[str]:
+def perform(client: StorageClient, *operations: Operation) -> list[str]:
     """Perform operations and return their failures."""
     found: list[str] = []
     ended = threading.Semaphore(0)
@@ -144,8 +149,12 @@ def test_token_is_sent_over_tls_only(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("abc\n")
     env = {"BEARER_TOKEN_FILE": str(token)}
-    assert http_client.make_headers("https://host/a", env)["Authorization"] == "Bearer abc"
-    assert "Authorization" not in http_client.make_headers("http://host/a", env)
+    load = http_client.load_token
+    header = {"Authorization": "Bearer abc"}
+    assert load("https://host/a", env).make_header("https://host:443/b") == header
+    for url in ("http://host/a", "https://host:444/a", "https://other/a"):
+        assert load("https://host/a", env).make_header(url) == {}
+    assert load("http://host/a", env).make_header("https://host/a") == {}
 
 
 def test_each_client_has_its_own_user_name() -> None:
@@ -167,14 +176,49 @@ def part(begin: int, data: bytes) -> bytes:
 
 def test_parts_are_counted_by_their_stated_length() -> None:
     kind = "multipart/byteranges; boundary=sep"
+    read = Operation(0.0, "read", 0, LoadFile("http://host/a", 999), [(0, 9), (50, 5)])
     body = part(0, b"\r\n--sep--") + part(50, b"12345") + b"\r\n--sep--\r\n"
-    assert http_client.count_parts(body, kind) == 14
+    assert http_client.count_parts(body, kind, read) == 14
     with pytest.raises(ValueError, match="another length"):
-        http_client.count_parts(body.replace(b"12345", b"1234"), kind)
+        http_client.count_parts(body.replace(b"12345", b"1234"), kind, read)
     with pytest.raises(ValueError, match="no multipart"):
-        http_client.count_parts(body, "text/plain")
+        http_client.count_parts(body, "text/plain", read)
     with pytest.raises(ValueError, match="without Content-Range"):
-        http_client.count_parts(b"--sep\r\n\r\n123", kind)
+        http_client.count_parts(b"--sep\r\n\r\n123", kind, read)
+    with pytest.raises(RangeAnswerError, match="other parts"):
+        http_client.count_parts(body.replace(b"50-54", b"51-55"), kind, read)
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        ("right", ""),
+        ("star", ""),
+        ("first", "wrong-data"),
+        ("total", "wrong-data"),
+        ("unstated", "wrong-data"),
+        ("cut", "not-supported"),
+        ("circle", "server-error"),
+        ("elsewhere", "server-error"),
+        ("drip-body", "timeout"),
+    ],
+)
+def test_ranges_are_checked_by_the_standard(kind: str, failure: str) -> None:
+    with serve_http(LyingDoor) as port:
+        url = f"http://127.0.0.1:{port}/{kind}/f"
+        client = PlainHttpClient(1, 1.0, url)
+        operation = Operation(0.0, "read", 0, LoadFile(url, SIZE), [(512, 100)])
+        assert perform(client, operation) == [failure]
+        client.close()
+
+
+def test_cut_file_is_a_reset() -> None:
+    with serve_http(LyingDoor) as port:
+        url = f"http://127.0.0.1:{port}/cut/f"
+        client = PlainHttpClient(1, 5.0, url)
+        operation = Operation(0.0, "read_file", 0, LoadFile(url, SIZE))
+        assert perform(client, operation) == ["reset"]
+        client.close()
 
 
 def write_task(folder: Path, axes: dict[str, Any], load: dict[str, Any] | None = None) -> str:

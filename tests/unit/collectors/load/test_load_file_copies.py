@@ -101,8 +101,14 @@ def test_token_is_not_on_the_command_line(tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin:/bin", "BEARER_TOKEN_FILE": str(tmp_path / "token")}
     command = CopyCommand.find("curl", "https://h/a", puts=False, env=env)
     assert "secret" not in " ".join(command.fill("S", "T"))
-    assert command.config == 'header = "Authorization: Bearer secret"'
-    assert not CopyCommand.find("curl", "http://h/a", puts=False, env=env).config
+    assert command.make_input("https://h/a") == b'\nheader = "Authorization: Bearer secret"'
+    for url in ("http://h/a", "https://pool/a", "https://h:8443/a"):
+        assert b"secret" not in command.make_input(url)
+    plain = CopyCommand.find("curl", "http://h/a", puts=False, env=env)
+    assert b"secret" not in plain.make_input("http://h/a")
+    for words in ("curl --location {source}", "curl -sSLf {source}"):
+        with pytest.raises(PayloadError, match="leave out --location"):
+            CopyCommand.find(words, "https://h/a", puts=False, env=env)
 
 
 def test_copies_are_compared_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,10 +63,10 @@ def _stage(url: str, folder: Path, setup: SoftwareSetup, **wrong: str) -> input_
 
 
 def _fetch(
-    setup: SoftwareSetup, signals: StopSignals, url: str, target: str
+    setup: SoftwareSetup, signals: StopSignals, file: InputFile, target: str
 ) -> input_files.TimeSpent:
     software = SoftwareRequest(setup.provider, setup.provider, "", "")
-    return remote_copy.fetch_remote_file(setup, software, url, target, signals)
+    return remote_copy.fetch_remote_file(setup, software, file, target, signals)
 
 
 def _setup(provider: str = "wheel") -> SoftwareSetup:
