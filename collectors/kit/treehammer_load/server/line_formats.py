@@ -10,7 +10,10 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Pattern, Tuple, Uni
 from ...treehammer_kit.payload_task import PayloadError
 
 #: Names of all keys of a format that a test declares in its settings.
-FORMAT_KEYS = ("time", "clock", "begin", "work", "part", "end", "operations", "moved", "failures")
+FORMAT_KEYS = (
+    *("time", "clock", "begin", "work", "part", "pause", "again", "redirect", "end"),
+    *("operations", "moved", "failures"),
+)
 
 
 class LogError(PayloadError):
@@ -37,6 +40,10 @@ class LineFormat:
         end: ends a call; groups ``request``, ``stream`` as above, and if known ``bytes``, and
             ``code``, which is empty or one of :attr:`successes` after success.
         part: carries on an answer before its end, with ``bytes``; '' for none.
+        again: answers that the client must send the call again, which continues it; '' for none.
+        pause: states the ``seconds`` that the client must wait before; '' if unknown.
+        redirect: sends the client to another server, which ends the call as ``OPERATION_redirect``;
+            '' for none.
         work: begins the processing of a call that waited; '' if unknown.
         operations: operation in the log -> operation of the record; others are skipped.
         moved: operation in the log -> bytes that it moves: ``answer``, ``size``, or ``difference``
@@ -50,6 +57,9 @@ class LineFormat:
     end: str
     part: str = ""
     work: str = ""
+    again: str = ""
+    pause: str = ""
+    redirect: str = ""
     operations: Mapping[str, str] = field(default_factory=dict)
     moved: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
@@ -63,17 +73,23 @@ class LineFormat:
         """
         patterns = {
             name: _compile(name, getattr(self, name))
-            for name in ("time", "begin", "work", "part", "end")
+            for name in ("time", *_ROLES)
             if getattr(self, name)
         }
         return LineReader(self, patterns)
 
 
+#: Roles of lines, in the order in which patterns are tried: the most frequent ones first, and the
+#: particular answers before the end, whose pattern may match them as well.
+_ROLES = ("begin", "part", "again", "redirect", "end", "work", "pause")
 _REQUIRED_GROUPS = {
     "time": {"second"},
     "begin": {"request", "operation"},
     "work": {"request"},
     "part": {"request"},
+    "again": {"request"},
+    "pause": {"request", "seconds"},
+    "redirect": {"request"},
     "end": {"request"},
 }
 
@@ -103,10 +119,7 @@ class LineReader:
     def __init__(self, form: LineFormat, patterns: Mapping[str, Pattern[str]]) -> None:
         self.format = form
         self._time = patterns["time"]
-        # Requests are many and come in pairs: the most frequent roles first.
-        self._roles = [
-            (role, patterns[role]) for role in ("begin", "part", "end", "work") if role in patterns
-        ]
+        self._roles = [(role, patterns[role]) for role in _ROLES if role in patterns]
         self._known_second = ""
         self._known_us = 0
 
@@ -166,10 +179,18 @@ XROOTD = LineFormat(
     time=r"(?P<second>\d{6} \d\d:\d\d:\d\d)(?P<fraction>\.\d+)? \d+ ",
     clock="%y%m%d %H:%M:%S",
     begin=_XROOTD_CALL.format("Protocol") + r"req=(?P<operation>\w+) dlen=(?P<size>\d+)",
-    part=_XROOTD_CALL.format("Response") + r"sending (?P<bytes>\d+) data bytes; status=4000",
+    # More follows (4000), or comes later: a message beside the answer (4001), a delay (4006).
+    part=_XROOTD_CALL.format("Response") + r"sending (?P<bytes>\d+) data bytes; status=400[016]\b",
+    # Another step of an authentication (4002), or a wait (4005).
+    again=_XROOTD_CALL.format("Response") + r"sending \d+ data bytes; status=400[25]\b",
+    pause=_XROOTD_CALL.format("Protocol") + r"stalling client for (?P<seconds>\d+) sec",
+    redirect=_XROOTD_CALL.format("Response")
+    + r"(?:redirecting|sending \d+ data bytes; status=4004\b)",
     end=_XROOTD_CALL.format("Response")
-    + r"(?:sending OK|sending err (?P<code>\d+)|redirecting|"
-    + r"(?:sending|sendfile) (?:final \d+ info and )?(?P<bytes>\d+) data bytes)",
+    + r"(?:sending OK|sending err (?P<code>\d+)|"
+    + r"(?:sending|sendfile) (?:final \d+ info and )?(?P<bytes>\d+) data bytes"
+    # Of the other statuses, 4007 alone is a success.
+    + r"(?!; status=(?!0\b|4007\b)))",
     operations={
         "login": "connect",
         "auth": "authenticate",

@@ -11,7 +11,13 @@ from .line_formats import LineFormat, LogLine
 #: Calls that may be open at a time; of more, the oldest is given up.
 MAX_OPEN_CALLS = 100_000
 
+#: Seconds after which a client that was asked to repeat a call has given it up, unless the server
+#: stated a longer wait.
+MAX_PAUSE_S = 60
+
 UNFINISHED = "unfinished"
+#: Ending of the operations that were answered with a redirect.
+REDIRECT_SUFFIX = "_redirect"
 
 
 class ServerCall(NamedTuple):
@@ -37,11 +43,18 @@ class ServerCall(NamedTuple):
 class _OpenCall:
     """A call that has begun."""
 
-    __slots__ = ("bytes", "name", "size", "start_us")
+    __slots__ = ("bytes", "name", "pause_s", "paused_us", "size", "start_us")
 
     def __init__(self, name: str, start_us: int, size: int) -> None:
         self.name, self.start_us, self.size = name, start_us, size
-        self.bytes = 0
+        self.bytes = self.pause_s = 0
+        self.paused_us: Optional[int] = None
+
+    def is_repeated_by(self, name: str, now_us: int) -> bool:
+        """Return whether a call that begins now repeats this one, as the server asked."""
+        if self.paused_us is None or name != self.name:
+            return False
+        return now_us - self.paused_us <= (self.pause_s + MAX_PAUSE_S) * 1_000_000
 
 
 class LogParser:
@@ -84,6 +97,14 @@ class LogParser:
             wait_us = max(line.time_us - call.start_us, 0)
             name = self._format.operations[call.name]
             yield ServerCall(call.start_us, wait_us, f"{name}_wait", "", 0, key[0])
+        elif line.role == "pause":
+            call.pause_s = int(groups["seconds"] or 0)
+        elif line.role == "again":
+            call.paused_us = line.time_us
+        elif line.role == "redirect":
+            del self._open[key]
+            ended = self._end(key, call, line.time_us, "")
+            yield ended._replace(operation=ended.operation + REDIRECT_SUFFIX, bytes=0)
         elif line.role == "end":
             del self._open[key]
             yield self._end(key, call, line.time_us, groups.get("code") or "")
@@ -91,8 +112,13 @@ class LogParser:
     def _begin(self, key: Tuple[str, str], line: LogLine) -> Iterator[ServerCall]:
         name = line.groups["operation"] or ""
         replaced = self._open.pop(key, None)
+        if replaced is not None and replaced.is_repeated_by(name, line.time_us):
+            replaced.paused_us, replaced.bytes = None, 0
+            self._open[key] = replaced
+            return
         if replaced is not None:
-            self.replaced += 1
+            # A client may well give up a call that it should repeat.
+            self.replaced += replaced.paused_us is None
             yield self._fail(key, replaced, line.time_us)
         if name not in self._format.operations:
             return

@@ -66,6 +66,81 @@ def test_calls_are_followed_through_threads_by_connection_and_stream() -> None:
     assert calls[0].start_us == round((first + 0.2) * 1e6)
 
 
+def parse_answers(*lines: str) -> list[tuple[str, int, str, int]]:
+    """Parse lines ``SECOND KIND TEXT`` of one stream; return operations with seconds and failures."""
+    log = [
+        f"261123 05:29:{line[:2]} 11 root.7:26@h Xrootd{line[3:11]}: 0100 {line[12:]}\n"
+        for line in lines
+    ]
+    calls = parse_log(log, XROOTD)
+    return [(c.operation, c.duration_us // 1_000_000, c.failure, c.bytes) for c in calls]
+
+
+def test_call_that_must_wait_lasts_until_its_last_answer() -> None:
+    assert parse_answers(
+        "02 Protocol req=stat dlen=26",
+        "02 Protocol stalling client for 5 sec",
+        "02 Response sending 4 data bytes; status=4005",
+        "07 Protocol req=stat dlen=26",
+        "07 Response sending 4 data bytes; status=4005",
+        "12 Protocol req=open dlen=26",
+        "12 Response sending 4 data bytes; status=4005",
+        "17 Protocol req=open dlen=26",
+        "17 Response sending err 3011: Unable to open /a; no such file or directory",
+        "20 Protocol req=read dlen=8",
+        "20 Response sending 10 data bytes; status=4000",
+        "20 Response sending 4 data bytes; status=4005",
+        "25 Protocol req=read dlen=8",
+        "26 Response sending 7 data bytes",
+    ) == [
+        ("stat", 10, "unfinished", 0),
+        ("open", 5, "not-found", 0),
+        ("read", 6, "", 7),
+    ]
+
+
+def test_redirect_and_delay_are_no_successes() -> None:
+    assert parse_answers(
+        "01 Protocol req=open dlen=26",
+        "02 Response sending 21 data bytes; status=4004",
+        "03 Protocol req=locate dlen=26",
+        "03 Response redirecting to h:1094",
+        "04 Protocol req=open dlen=26",
+        "04 Response sending 4 data bytes; status=4006",
+        "09 Response sending 16 data bytes; status=0",
+        "10 Protocol req=open dlen=26",
+        "10 Response sending 4 data bytes; status=4003",
+        "11 Protocol req=pgread dlen=8",
+        "11 Response sending final 24 info and 5 data bytes; status=4007",
+        "12 Protocol req=auth dlen=8",
+        "12 Response sending 900 data bytes; status=4002",
+        "14 Protocol req=auth dlen=8",
+        "14 Response sending OK",
+    ) == [
+        ("open_redirect", 1, "", 0),
+        ("locate_redirect", 0, "", 0),
+        ("open", 5, "", 0),
+        ("open", 1, "unfinished", 0),
+        ("read", 0, "", 5),
+        ("authenticate", 2, "", 0),
+    ]
+
+
+def test_late_call_does_not_repeat_an_earlier_one() -> None:
+    assert parse_answers(
+        "00 Protocol req=stat dlen=26",
+        "00 Response sending 4 data bytes; status=4005",
+        "00 Protocol req=stat dlen=26",
+        "00 Response sending OK",
+    ) == [("stat", 0, "", 0)]
+    late = XROOTD_LOG.splitlines()[2].replace("05:29:27", "05:28:00")
+    wait = late.replace(
+        "Protocol: 0100 req=stat dlen=11", "Response: 0100 sending 4 data bytes; status=4005"
+    )
+    calls = list(parse_log([late, wait, *XROOTD_LOG.splitlines()[2:5]], XROOTD))
+    assert [(c.operation, c.failure) for c in calls][:2] == [("stat", "unfinished"), ("stat", "")]
+
+
 def test_calls_of_a_dpm_log_have_times_of_waiting_and_of_processing() -> None:
     requests = make_requests(500)
     start_s = time.time() // 1 - 86_400
