@@ -19,7 +19,7 @@ from treehammer.hctests.schema.document_problems import (
     DocumentProblem,
     StrictModel,
 )
-from treehammer.submit.batch.htcondor.known_commands import check_site_commands
+from treehammer.submit.batch.htcondor.known_commands import check_command_value, check_site_commands
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import field_validators as checks
 from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
@@ -120,9 +120,14 @@ def _check_site(site: SiteTable, path: toml_positions.KeyPath) -> Iterator[Docum
         for key in ("requirements", "grid_resource", "submit"):
             if getattr(site, key):
                 yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
-    for key in site.submit:
+    if site.requirements.endswith("\\"):
+        yield DocumentProblem(
+            (*path, "requirements"), "ends with a backslash, which would continue its line"
+        )
+    for key, value in site.submit.items():
         try:
             check_site_commands([key], "")
+            check_command_value(key, value, "", site.submit)
         except ConfigError as error:
             hint = f" ({error.hint.rstrip('.')})" if error.hint else ""
             yield DocumentProblem((*path, "submit", key), error.message + hint)

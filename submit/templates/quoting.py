@@ -80,8 +80,15 @@ def quote_shell_word(value: object) -> str:
 
 
 def flatten_expression(value: object) -> str:
-    """Put a hand-written ClassAd expression on one line."""
-    return " ".join(_check_text(value).split())
+    """Put a hand-written ClassAd expression on one line.
+
+    Raises:
+        ValueError: it ends with a backslash, which would continue the line.
+    """
+    line = " ".join(_check_text(value).split())
+    if line.endswith("\\"):
+        raise ValueError(f"{line!r} ends with a backslash, which would continue the line")
+    return line
 
 
 def _escape_macros(text: str) -> str:

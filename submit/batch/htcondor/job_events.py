@@ -6,6 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from treehammer.collectors.job_state import JobState
+from treehammer.submit.batch.htcondor.hold_codes import (
+    HELD_CLASS,
+    find_hold_cause,
+    format_hold_reason,
+)
 from treehammer.submit.batch.interface import AttemptStatus
 
 #: HTCondor's numbers of event types.
@@ -96,6 +101,7 @@ class JobEventState:
     Attributes:
         starts: number -> start.
         hold_reason: reason of the current hold, '' if the job is not held.
+        hold_class: failure class of the last hold.
         removal_reason: reason of the removal, None if the job was not removed.
         is_over: the job left the queue by itself.
         ended_us: end of the job, 0 if it has not ended.
@@ -103,6 +109,7 @@ class JobEventState:
 
     starts: dict[int, ExecutionStart] = field(default_factory=dict)
     hold_reason: str = ""
+    hold_class: str = HELD_CLASS
     removal_reason: str | None = None
     is_over: bool = False
     ended_us: int = 0
@@ -154,17 +161,18 @@ class JobEventState:
             self.hold_reason = ""
 
     def _apply_hold(self, event: JobEvent, number: int) -> None:
-        self.hold_reason = format_hold_reason(
-            event.values.get("HoldReason", ""),
-            event.values.get("HoldReasonCode", ""),
-            event.values.get("HoldReasonSubCode", ""),
-        )
+        hold = [
+            event.values.get(name, "")
+            for name in ("HoldReason", "HoldReasonCode", "HoldReasonSubCode")
+        ]
+        self.hold_reason = format_hold_reason(*hold)
+        self.hold_class = find_hold_cause(*hold).failure_class
         start = self.starts.get(number)
         # The hold caused an eviction just before it.
         if start and (
             start.is_open or (start.failure_class == "evicted" and _belongs_to(start, event))
         ):
-            self.starts[number] = start.as_lost(event.time_us, "held", self.hold_reason)
+            self.starts[number] = start.as_lost(event.time_us, self.hold_class, self.hold_reason)
 
 
 #: Event type -> transition of the job; all other types change a start only.
@@ -175,11 +183,6 @@ _JOB_TRANSITIONS: Mapping[int, Callable[[JobEventState, JobEvent, int], None]] =
     RELEASED: JobEventState._apply_release,
     ABORTED: JobEventState._apply_removal,
 }
-
-
-def format_hold_reason(reason: str, code: object, subcode: object) -> str:
-    """Format the reason of a hold with HTCondor's codes."""
-    return f"{reason or 'no reason given'} (hold code {code}, subcode {subcode})"
 
 
 def _belongs_to(start: ExecutionStart, event: JobEvent) -> bool:

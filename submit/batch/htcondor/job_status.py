@@ -8,11 +8,15 @@ from typing import Any
 
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.failures import FAILURE_CLASSES
+from treehammer.submit.batch.htcondor.hold_codes import (
+    HELD_CLASS,
+    find_hold_cause,
+    format_hold_reason,
+)
 from treehammer.submit.batch.htcondor.job_events import (
     EVICTED_BY_NODE,
     ExecutionStart,
     JobEventState,
-    format_hold_reason,
 )
 from treehammer.submit.batch.htcondor.submit_description import (
     ATTEMPT_ATTRIBUTE,
@@ -177,7 +181,7 @@ def _close_start(start: ExecutionStart, ad: ClassAdValues, *, last: bool) -> Exe
     if state == COMPLETED:
         return _complete_start(start, ad, ended_us)
     if state == HELD:
-        return start.as_lost(ended_us, "held", hold_reason_of(ad))
+        return start.as_lost(ended_us, _hold_class_of(ad), hold_reason_of(ad))
     reason = str(ad.get("VacateReason") or "") or start.shadow_error
     kind = "lost" if start.shadow_error else "evicted"
     return start.as_lost(ended_us, kind, reason or "evicted, no event gives a reason")
@@ -198,9 +202,17 @@ def _complete_start(start: ExecutionStart, ad: ClassAdValues, ended_us: int) -> 
 
 
 def hold_reason_of(ad: ClassAdValues) -> str:
-    """Format the reason of a hold with HTCondor's codes."""
+    """Format the reason of a hold with HTCondor's codes, and the remedy."""
+    return format_hold_reason(*_hold_of(ad))
+
+
+def _hold_class_of(ad: ClassAdValues) -> str:
+    return find_hold_cause(*_hold_of(ad)).failure_class
+
+
+def _hold_of(ad: ClassAdValues) -> tuple[str, object, object]:
     codes = ad.get("HoldReasonCode"), ad.get("HoldReasonSubCode")
-    return format_hold_reason(str(ad.get("HoldReason") or ""), *codes)
+    return str(ad.get("HoldReason") or ""), *codes
 
 
 def _attempt_statuses(starts: Mapping[int, ExecutionStart]) -> tuple[AttemptStatus, ...]:
@@ -214,7 +226,9 @@ def _open_job_status(
     if state is JobState.HELD:
         if ad.get("HoldReasonCode") == SPOOLING:
             return JobStatus(batch_id, JobState.QUEUED, _attempt_statuses(starts))
-        return JobStatus(batch_id, state, _attempt_statuses(starts), "held", hold_reason_of(ad))
+        return JobStatus(
+            batch_id, state, _attempt_statuses(starts), _hold_class_of(ad), hold_reason_of(ad)
+        )
     return JobStatus(batch_id, state, _attempt_statuses(starts))
 
 
@@ -268,11 +282,13 @@ def _removal_cause(
     A template states both as ``CLASS: reason``; otherwise earlier events explain the removal.
     """
     kind, _, reason = removal.partition(": ")
+    if kind == HELD_CLASS and seen.hold_reason:
+        return seen.hold_class, seen.hold_reason
     if kind in FAILURE_CLASSES and reason:
         return kind, reason
     by_whom = f"removed from the queue: {removal or 'no reason given'}"
     if seen.hold_reason:
-        return "held", f"{seen.hold_reason}; {by_whom}"
+        return seen.hold_class, f"{seen.hold_reason}; {by_whom}"
     if last is not None and last.failure_class and last.reason not in ("", EVICTED_BY_NODE):
         return last.failure_class, f"{last.reason}; {by_whom}"
     return "lost", by_whom

@@ -91,8 +91,11 @@ def check_description(text: str, where: str) -> None:
         ConfigError: a command does not exist, a line is not an assignment, or there is a ``queue``.
     """
     variables = frozenset(name.lower() for name in _REFERENCE.findall(text))
-    for name in _assigned_names(text, where):
+    assignments = list(_list_assignments(text, where))
+    names = [name for name, _ in assignments]
+    for name, value in assignments:
         _check_command(name, where, variables)
+        check_command_value(name, value, where, names)
 
 
 def _check_command(name: str, where: str, variables: frozenset[str]) -> None:
@@ -113,12 +116,110 @@ def _check_command(name: str, where: str, variables: frozenset[str]) -> None:
     )
 
 
+def _list_own_attributes(names: Iterable[str]) -> frozenset[str]:
+    """List the attributes that a description sets itself, in lower case."""
+    matches = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
+    return frozenset(match[0].removeprefix(match[1]) for match in matches if match)
+
+
+def check_command_value(name: str, value: str, where: str, names: Iterable[str]) -> None:
+    """Check a value: no continued line and, of a custom attribute, no string without quotes.
+
+    Args:
+        name: submit command.
+        value: its value.
+        where: place of both, for messages.
+        names: all commands of the description; values may refer to custom attributes.
+
+    Raises:
+        ConfigError: HTCondor would read something else; the hint names the remedy.
+    """
+    value = value.strip()
+    if value.endswith("\\") or "\n" in value:
+        raise ConfigError(
+            f"the value of {name!r} continues on the next line, which HTCondor would take as a part of it",
+            where=where,
+            hint="Remove the backslash or line break at its end.",
+        )
+    if not _OWN_ATTRIBUTE.fullmatch(name.strip().lower()) or "$(" in value:
+        return
+    if problem := _find_expression_problem(value, _list_own_attributes(names)):
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+        raise ConfigError(
+            f"the value of {name!r} {problem}",
+            where=where,
+            hint=f"""Quote a string within the value: {name} = '"{quoted}"'. """
+            "An attribute of the job is written MY.NAME.",
+        )
+
+
+#: Tokens of a ClassAd expression: string, number, name with scope, operator, bracket, other.
+_TOKEN = re.compile(
+    r"""\s+|(?P<string>"(?:\\.|[^"\\])*")|(?P<number>\d[\w.]*)|(?P<name>[A-Za-z_][\w.]*|'[^']+')"""
+    r"|(?P<operator>=\?=|=!=|[<>=!]=|&&|\|\||[-+*/%<>!~&|^?:,])|(?P<bracket>[()\[\]{}])|(?P<other>.)"
+)
+_LITERALS = frozenset({"true", "false", "undefined", "error"})
+_WORD_OPERATORS = frozenset({"is", "isnt"})
+#: Attributes of jobs beside those named like a submit command.
+_JOB_ATTRIBUTES = frozenset(
+    [
+        "clusterid",
+        "procid",
+        "owner",
+        "user",
+        "qdate",
+        "jobstatus",
+        "numjobstarts",
+        "numholds",
+        "diskusage",
+        "memoryusage",
+        "imagesize",
+        "residentsetsize",
+        "cmd",
+        "iwd",
+        "jobprio",
+        "jobuniverse",
+        "enteredcurrentstatus",
+        "currenttime",
+    ]
+)
+
+
+def _find_expression_problem(value: str, own: frozenset[str]) -> str:
+    """Describe why a value is no ClassAd expression, or only by chance; '' if it is one."""
+    tokens = [
+        (match.lastgroup or "", match[0]) for match in _TOKEN.finditer(value) if match.lastgroup
+    ]
+    operands = ("string", "number", "name")
+    before = "operator"
+    for kind, text in tokens:
+        is_word = kind == "name" and text.lower() in _WORD_OPERATORS
+        if kind == "other" or (before in operands and kind in operands and not is_word):
+            return f"is not a ClassAd expression (at {text!r})"
+        before = "operator" if is_word else kind
+    if any(
+        kind == "bracket" or text[0] in '<>=!&|?"' or text.lower() in _WORD_OPERATORS
+        for kind, text in tokens
+    ):
+        return ""  # more than a text without quotes would be
+    for kind, text in tokens:
+        if kind == "name" and not _is_known_name(text.lower(), own):
+            return f"names the attribute {text}, which jobs do not have"
+    return ""
+
+
+def _is_known_name(name: str, own: frozenset[str]) -> bool:
+    if name.startswith(("my.", "target.")) or name in own | _LITERALS | _JOB_ATTRIBUTES:
+        return True
+    return name in {command.replace("_", "") for command in load_known_commands()}
+
+
 def _normalize_attribute(name: str) -> str:
     return re.sub(r"\W", "_", name.strip())
 
 
-def _assigned_names(text: str, where: str) -> Iterator[str]:
-    """Yield the left-hand side of each assignment."""
+def _list_assignments(text: str, where: str) -> Iterator[tuple[str, str]]:
+    """Yield the two sides of each assignment; the right one is '' if it has several lines."""
     lines = iter(text.replace("\\\n", " ").split("\n"))
     for line in lines:
         words = line.split()
@@ -131,8 +232,10 @@ def _assigned_names(text: str, where: str) -> Iterator[str]:
                 where=where,
                 hint="Write NAME = VALUE; the queue statement is added by Treehammer.",
             )
+        value = match["value"]
         if match["sign"] == "@=":  # continues to a line that contains only @TAG
             end = f"@{match['value'].strip()}"
             while next(lines, end).strip() != end:
                 pass
-        yield match["name"]
+            value = ""
+        yield match["name"], value

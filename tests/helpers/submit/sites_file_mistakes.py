@@ -89,6 +89,10 @@ SITES_MISTAKES = [
         "sites.A.doors.token_pools",
         "applies only to https doors",
     ),
+    (SITES_HEADER + "submit = {'+Project' = 'atlas'}\n", 5, "sites.A.submit.+Project", "names the attribute atlas"),
+    (SITES_HEADER + "submit = {'My.Project' = 'long lunch'}\n", 5, "sites.A.submit.My.Project", "'\"long lunch\"'"),
+    (SITES_HEADER + "submit = {rank = 'x \\'}\n", 5, "sites.A.submit.rank", "continues on the next line"),
+    (SITES_HEADER + "requirements = 'x \\'\n", 5, "sites.A.requirements", "ends with a backslash"),
     # Ceilings
     (SITES_HEADER + "ceilings = {jobs = -1}\n", 5, "sites.A.ceilings.jobs", "at least 0"),
     (SITES_HEADER + "ceilings = {jobs = 1.5}\n", 5, "sites.A.ceilings.jobs", "a whole number"),

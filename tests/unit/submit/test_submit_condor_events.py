@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,54 @@ def test_removal_is_classified_by_cause() -> None:
         status = derive_status("b", apply_events(*events), None, cancelled)
         assert status is not None
         assert (status.state.value, status.failure_class) == (state, failure), events
+
+
+@pytest.mark.parametrize(
+    ("code", "subcode", "reason", "failure", "cause"),
+    [
+        (34, 0, "Job has gone over cgroup memory limit of 128 megabytes.", "evicted", "memory"),
+        (34, 102, "", "evicted", "memory"),
+        (34, 104, "Job has exceeded its disk", "evicted", "disk"),
+        (21, 102, "held by the machine", "evicted", "memory"),
+        (26, 0, "Job exceeded its requested scratch space", "evicted", "disk"),
+        (26, 0, "SYSTEM_PERIODIC_HOLD: maximum wallclock time of 72 hours", "evicted", "time"),
+        (3, 0, "The job attribute PeriodicHold evaluated to TRUE", "held", "policy"),
+        (46, 0, "The job exceeded allowed job duration of 1:00:00", "evicted", "time"),
+        (47, 0, "The job exceeded allowed execute duration of 1:00:00", "evicted", "time"),
+        (4, 0, "Proxy expired", "credential", "credential"),
+        (2, 0, "Failed to authenticate with the token", "credential", "credential"),
+        (13, 2, "Transfer input files failure: no such file", "held", "transfer of inputs"),
+        (12, 28, "Transfer output files failure: No space left", "evicted", "disk"),
+        (33, 0, "Output too large", "held", "size of a transfer"),
+        (6, 2, "Failed to execute", "held", "start of the job"),
+        (35, 0, "Cannot pull the image", "held", "start of the job"),
+        (1, 0, "via condor_hold (by user x)", "held", "a person"),
+        (40, 0, "connection problem", "held", "cloud"),
+        (99, 0, "something new", "held", ""),
+        (99, 0, "something new about memory", "evicted", "memory"),
+    ],
+)
+def test_hold_has_class_cause_and_remedy(
+    code: int, subcode: int, reason: str, failure: str, cause: str
+) -> None:
+    values: dict[str, Any] = {
+        "HoldReason": reason,
+        "HoldReasonCode": code,
+        "HoldReasonSubCode": subcode,
+    }
+    seen = apply_events(event(EXECUTE, 10, 1), event(HELD, 20, **values))
+    queued = derive_status("b", None, {"JobStatus": 5, **values}, cancelled=False)
+    removed = apply_events(
+        event(EXECUTE, 10, 1), event(HELD, 20, **values), event(ABORTED, 30, Reason="held: x")
+    )
+    gone = derive_status("b", removed, None, cancelled=False)
+    assert queued
+    assert gone
+    assert seen.starts[1].failure_class == queued.failure_class == gone.failure_class == failure
+    for text in (seen.starts[1].reason, queued.reason, gone.reason):
+        suffix = f": {cause}" if cause else ""
+        assert f"(hold code {code}, subcode {subcode}{suffix}). " in text
+        assert text.endswith(".")
 
 
 def test_unknown_job_has_no_status() -> None:

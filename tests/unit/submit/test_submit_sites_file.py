@@ -211,9 +211,15 @@ def test_schema_rejects_invalid_documents(tmp_path: Path, text: str) -> None:
 names = st.text("aZ09._-", min_size=1, max_size=6).map("n{}".format)
 lines = st.text(
     st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=9
-).map(lambda text: "".join(filter(str.isprintable, text)).strip())
+).map(lambda text: "".join(filter(str.isprintable, text)).strip(" \\"))
 paths = st.none() | names.map(lambda name: Path("/folder") / name)
-keys = st.sampled_from(["rank", "accounting_group", "+Mine", "My.Other", "request_cpus"])
+commands = st.dictionaries(
+    st.sampled_from(["rank", "accounting_group", "request_cpus"]), lines.filter(bool), max_size=2
+)
+attributes = st.dictionaries(
+    st.sampled_from(["+Mine", "My.Other"]),
+    st.sampled_from(["3", '"a b"', "Mine", "2 * RequestCpus"]),
+)
 counts = st.integers(0, 2**40)
 doors = st.one_of(
     st.builds(Door, names, st.just("file"), names.map("/{}".format), lines, lines),
@@ -241,7 +247,11 @@ def documents(draw: st.DrawFn) -> tuple[list[Site], list[HTCondorPool]]:
         st.sampled_from(["", "/cvmfs"]),
         names.map("/usr/{}".format),
         paths,
-        st.dictionaries(keys, lines.filter(bool), max_size=2),
+        st.builds(
+            lambda commands, attributes: commands | {"+Mine": "1"} | attributes,
+            commands,
+            attributes,
+        ),
         st.lists(names, max_size=3, unique=True).map(tuple),
     )
     return draw(st.lists(site, max_size=3, unique_by=lambda one: one.name)), made_pools
