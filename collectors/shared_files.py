@@ -1,4 +1,4 @@
-"""Files shared by several processes: atomic writes, and locks bound to a process's lifetime.
+"""Files shared by several processes: atomic writes, locks, and reads of what others wrote.
 
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from contextlib import contextmanager, suppress
-from typing import Callable, Iterator, Optional, Union
+from typing import BinaryIO, Callable, Iterator, Optional, Union
 from urllib.parse import unquote, urlsplit
 
 #: ``errno`` values for a full disk or an exceeded quota.
@@ -44,6 +45,70 @@ def write_atomically(path: PathLike, text: str) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+class IrregularFileError(OSError):
+    """A path that holds no file with content: a FIFO, a device, a socket, a folder or a link."""
+
+
+def open_regular_file(path: PathLike, *, follows_links: bool = False) -> BinaryIO:
+    """Open a file that somebody else may have replaced by something that never ends.
+
+    Args:
+        path: the file.
+        follows_links: whether its last part may be a symbolic link.
+
+    Raises:
+        IrregularFileError: it is no regular file.
+        OSError: it cannot be opened.
+    """
+    name = os.fspath(path)
+    # A FIFO would wait for its writer.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags if follows_links else flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(name):
+            raise IrregularFileError(
+                errno.EINVAL, "a symbolic link, no regular file", name
+            ) from None
+        if error.errno == errno.ENXIO:
+            raise IrregularFileError(errno.EINVAL, "a socket or device, no file", name) from None
+        raise
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+        kind = kinds.get(stat.S_IFMT(mode), "a folder")
+        raise IrregularFileError(errno.EINVAL, f"{kind}, no regular file", name)
+    return os.fdopen(fd, "rb")
+
+
+def read_regular_file(path: PathLike, max_bytes: int) -> str:
+    """Read the text of a file that somebody else wrote.
+
+    Raises:
+        IrregularFileError: it is no regular file.
+        OSError: it cannot be opened.
+        ValueError: it is larger than ``max_bytes``, or not UTF-8.
+    """
+    with open_regular_file(path) as stream:
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"larger than {max_bytes} bytes")
+    return content.decode("utf-8")
+
+
+def read_file_end(path: PathLike, max_bytes: int) -> str:
+    """Read the end of a log that somebody else may have replaced.
+
+    Raises:
+        IrregularFileError: it is no regular file.
+        OSError: it cannot be opened.
+    """
+    with open_regular_file(path) as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - max_bytes))
+        return stream.read(max_bytes).decode("utf-8", "replace")
 
 
 def is_locked(path: PathLike) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
+from treehammer.collectors.shared_files import open_regular_file
 from treehammer.datasets.doors.file_observation import (
     FAILED,
     MISSING,
@@ -93,6 +95,7 @@ def _read_sample_file(root: Path, target: ProbeTarget) -> ProbeResult:
     path = target.path or find_first_file(entries)
     if not path:
         return ProbeResult(details=NOTHING_TO_READ)
-    with (root / path).open("rb") as stream:
+    with open_regular_file(root / path, follows_links=True) as stream:
         content = stream.read(SAMPLE_BYTES)
-    return check_sample(target, path, content, (root / path).stat().st_size)
+        size = os.fstat(stream.fileno()).st_size
+    return check_sample(target, path, content, size)

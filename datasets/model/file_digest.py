@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from treehammer.collectors.shared_files import open_regular_file
+
 BLOCK = 1 << 20
 
 
@@ -33,7 +35,8 @@ def digest_file(
         advance: receives the number of bytes of each block.
         copy_to: a file to create.
     """
-    with source.open("rb") as reader, copy_to.open("xb") if copy_to else nullcontext() as copy:
+    opened = open_regular_file(source, follows_links=True)
+    with opened as reader, copy_to.open("xb") if copy_to else nullcontext() as copy:
         return digest_blocks(iter(partial(reader.read, BLOCK), b""), advance, copy)
 
 

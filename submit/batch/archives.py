@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from treehammer.collectors.shared_files import IrregularFileError, open_regular_file
 from treehammer.errors import BatchError
 from treehammer.private_files import create_private_file, is_private
 
@@ -56,7 +57,11 @@ def unpack_output(archive: Path, folder: str) -> None:
         BatchError: the archive is not complete yet, damaged, too large, or holds anything but files
             and folders.
     """
-    if not _has_end_mark(archive):
+    try:
+        is_complete = _has_end_mark(archive)
+    except IrregularFileError as error:
+        raise BatchError(f"{error.strerror}", where=str(archive)) from error
+    if not is_complete:
         raise BatchError("incomplete archive", where=str(archive))
     part, target = archive.with_name(f".{folder}.part"), archive.with_name(folder)
     shutil.rmtree(part, ignore_errors=True)
@@ -76,7 +81,7 @@ def unpack_output(archive: Path, folder: str) -> None:
 
 def _has_end_mark(archive: Path) -> bool:
     """Return whether an archive ends as tar ends it, so that its transfer is complete."""
-    with archive.open("rb") as stream:
+    with open_regular_file(archive) as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - _END_BYTES))
         return size % tarfile.BLOCKSIZE == 0 and stream.read() == bytes(_END_BYTES)

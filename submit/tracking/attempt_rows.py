@@ -13,12 +13,14 @@ from pathlib import Path
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.shared_files import read_file_end, read_regular_file
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.submit.batch.interface import AttemptStatus, BatchSystem, JobStatus
-from treehammer.submit.tracking.record_files import list_record_files
+from treehammer.submit.tracking.record_files import MAX_RECORD_BYTES, list_record_files
 
 #: Characters of the worker's error output in the message of a lost attempt.
 MESSAGE_TAIL_CHARS = 500
+_MAX_ERROR_BYTES = 10_000
 
 #: Start of the message of an attempt with an invalid record file.
 INVALID_RECORD = "not a record"
@@ -149,7 +151,7 @@ def _stop_signal(sandbox: Path | None) -> str:
     if sandbox is None:
         return ""
     try:
-        account = json.loads((sandbox / "attempt.json").read_text(encoding="utf-8"))
+        account = json.loads(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
         return str(account["stopped_by"] or "")
     except (OSError, ValueError, KeyError, TypeError):
         return ""
@@ -158,8 +160,8 @@ def _stop_signal(sandbox: Path | None) -> str:
 def _describe_exit(attempt: AttemptStatus, sandbox: Path | None) -> str:
     code = "an unknown exit code" if attempt.exit_code is None else f"exit code {attempt.exit_code}"
     try:
-        output = (sandbox / "worker.err").read_text("utf-8", "replace").strip() if sandbox else ""
+        output = read_file_end(sandbox / "worker.err", _MAX_ERROR_BYTES) if sandbox else ""
     except OSError:
         output = ""
-    output = output[-MESSAGE_TAIL_CHARS:].replace("\x00", "?")
+    output = output.strip()[-MESSAGE_TAIL_CHARS:].replace("\x00", "?")
     return f"the worker ended with {code}" + (f": {output}" if output else "")

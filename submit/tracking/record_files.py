@@ -7,6 +7,7 @@ from pathlib import Path
 
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.shared_files import IrregularFileError, read_regular_file
 from treehammer.sql.core.rows import JobRow
 from treehammer.sql.write.quality_flags import require_unflagged
 
@@ -50,8 +51,9 @@ class CollectResult:
 
 
 def list_record_files(sandbox: Path) -> list[Path]:
-    """List the complete records in a sandbox."""
-    return sorted((sandbox / "records").glob("*.json"))
+    """List the complete records in a sandbox; none behind a link, which could lead anywhere."""
+    folder = sandbox / "records"
+    return [] if folder.is_symlink() else sorted(folder.glob("*.json"))
 
 
 def read_record(
@@ -72,19 +74,18 @@ def read_record(
         The record; None for an invalid, incomplete or vanished file.
     """
     try:
-        if path.is_symlink() or path.stat().st_size > MAX_RECORD_BYTES:
-            raise ValueError(f"a link, or larger than {MAX_RECORD_BYTES} bytes")
-        measurement = Measurement.from_json(path.read_text(encoding="utf-8"))
+        measurement = Measurement.from_json(read_regular_file(path, MAX_RECORD_BYTES))
         owner = (measurement.values["campaign_id"], measurement.values["job_id"])
         if owner != (job.campaign_id, job.id):
             raise ValueError(f"belongs to campaign {owner[0]}, job {owner[1]}")
         require_unflagged(measurement)
     except FileNotFoundError:
         return None  # another collection has just moved it
-    except ValueError as error:
+    except (IrregularFileError, ValueError) as error:
         if not JobState(job.state).is_final:
             return None
-        rejected.append(RejectedFile(job.id, attempt, _reject_file(path), str(error)))
+        reason = getattr(error, "strerror", "") or str(error)
+        rejected.append(RejectedFile(job.id, attempt, _reject_file(path), reason))
         return None
     return measurement
 

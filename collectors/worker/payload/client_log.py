@@ -6,12 +6,15 @@ import os
 import re
 from typing import Dict, Mapping, Optional, Sequence
 
+from ...shared_files import read_file_end
 from ...storage_schemes import XROOTD_CLIENT, find_scheme
 
 #: Variables of the client; a payload or node that sets one wants the log elsewhere.
 _FILE_VARIABLE, _LEVEL_VARIABLE = "XRD_LOGFILE", "XRD_LOGLEVEL"
 #: Written at level Error, by clients of XRootD 5 and 6.
-_LOST_READ = re.compile(rb"Unable to get the response to request kXR_(?:pg)?readv? ")
+_LOST_READ = re.compile(r"Unable to get the response to request kXR_(?:pg)?readv? ")
+#: Bytes of the log that are read.
+_MAX_BYTES = 64_000_000
 
 
 class ClientLog:
@@ -38,7 +41,7 @@ class ClientLog:
     def count_lost_reads(self) -> int:
         """Count the reads whose answer was lost; the client sends them again."""
         try:
-            with open(self._path, "rb") as stream:
-                return sum(bool(_LOST_READ.search(line)) for line in stream)
-        except FileNotFoundError:  # nothing was written
+            lines = read_file_end(self._path, _MAX_BYTES).splitlines()
+            return sum(bool(_LOST_READ.search(line)) for line in lines)
+        except OSError:  # nothing was written, or the payload has put something else there
             return 0

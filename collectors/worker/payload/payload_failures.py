@@ -10,10 +10,14 @@ from typing import Optional
 
 from ...job_spec import ExecutionLimits
 from ...record.failures import Failure
+from ...shared_files import read_file_end
 from . import crash_report, payload_process, payload_result
 
 #: A disk with less free bytes is full: some are reserved, and files take whole blocks.
 MIN_FREE_BYTES = 65536
+
+#: Bytes of a payload's log that are searched for the cause of a crash.
+_MAX_LOG_BYTES = 16_000_000
 
 
 def classify_failure(
@@ -85,6 +89,14 @@ def name_cause(failure: Failure, log: str) -> Failure:
     return replace(
         failure, message=f"{failure.message} {crash_report.describe_crash(log)}".rstrip()
     )
+
+
+def read_log(path: str) -> tuple[str, str]:
+    """Read the end of a payload's log; the second text says why it cannot be read, '' if it can."""
+    try:
+        return read_file_end(path, _MAX_LOG_BYTES), ""
+    except OSError as error:
+        return "", f"Its log cannot be read: {error.strerror}."
 
 
 def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -12,6 +11,7 @@ from ...record.measurement_record import describe_value_error
 from ...record.metric_catalogue import METRICS_BY_NAME
 from ...record.operation_steps import find_operation_problems
 from ...record.value_checks import is_number
+from ...shared_files import read_regular_file
 
 #: Version of the layout of ``result.json``.
 RESULT_FORMAT = 1
@@ -40,17 +40,20 @@ class PayloadResult:
 def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult:
     """Read ``result.json``; ``declared`` contains the test's own metrics by name."""
     try:
-        if os.path.getsize(path) > _MAX_BYTES:
-            return _bad_result([f"the file is larger than {_MAX_BYTES} bytes"])
-        with open(path, encoding="utf-8") as stream:
-            document = json.load(stream, parse_constant=_reject_json_constant)
+        text = read_regular_file(path, _MAX_BYTES)
     except FileNotFoundError:
         message = (
             "The payload ended without error but wrote no result: it must write JSON to the path in "
             f"$TREEHAMMER_RESULT. {_DOCUMENTATION_HINT}"
         )
         return PayloadResult(problem=Failure("payload", "no-result", "result", message))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        return _bad_result([f"cannot be read: {error.strerror}"])
+    except ValueError as error:
+        return _bad_result([str(error)])
+    try:
+        document = json.loads(text, parse_constant=_reject_json_constant)
+    except (ValueError, RecursionError) as error:
         return _bad_result([f"not JSON: {error}"])
     problems = find_result_problems(document, declared)
     if problems:

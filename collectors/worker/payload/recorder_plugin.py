@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import Any, Dict
 
-from ...shared_files import write_atomically
+from ...shared_files import open_regular_file, write_atomically
 
 #: Folder of recordings below the job's output.
 RECORDINGS = "recordings"
@@ -39,7 +39,9 @@ class RecorderPlugin:
         Raises:
             OSError: the output cannot be written.
         """
-        if not os.path.exists(self._written):
+        try:
+            open_regular_file(self._written).close()
+        except OSError:  # nothing was written, or the payload has put something else there
             return False
         os.makedirs(os.path.dirname(self._kept), exist_ok=True)
         shutil.move(self._written, f"{self._kept}.csv")

@@ -21,6 +21,7 @@ from ..payload.payload_failures import (
     check_root_version,
     classify_failure,
     name_cause,
+    read_log,
 )
 from ..payload.payload_process import LaunchedPayload
 from ..payload.recorder_plugin import RecorderPlugin
@@ -215,9 +216,9 @@ class Execution:
             expected_root_version(self._spec.software), reported.values.get("root_version")
         )
         if failure:
-            with open(run.log_path, encoding="utf-8", errors="replace") as stream:
-                log = stream.read()
+            log, note = read_log(run.log_path)
             failure = attribute_to_full_disk(name_cause(failure, log), self._folder)
+            failure = replace(failure, message=f"{failure.message} {note}".rstrip())
             self._record.failure = self._name_refusal(failure, run.excerpt)
             # Later errors of a compiler often follow from the first.
             first_error = crash_report.excerpt_compiler_error(log, LOG_EXCERPT_CHARACTERS)

@@ -9,10 +9,13 @@ import time
 from contextlib import suppress
 from typing import Callable, Mapping, Optional, Sequence
 
+from ...shared_files import read_file_end
 from ..payload.crash_report import find_compiler_error
 
 _POLL_INTERVAL_S = 0.2
 _MAX_OUTPUT = 500
+#: Bytes at the end of a log that are searched for an error.
+_MAX_LOG_BYTES = 16_000_000
 
 
 def run_logged_command(
@@ -74,9 +77,11 @@ def describe_failure(code: Optional[int], timeout_s: float, log: str) -> str:
     The reason is the first error of a compiler, else the end of the output.
     """
     problem = f"ended with {code}" if code is not None else f"did not end within {timeout_s:g} s"
-    with open(log, encoding="utf-8", errors="replace") as stream:
-        output = stream.read()
-    reason = find_compiler_error(output) or output.strip()[-_MAX_OUTPUT:]
+    try:
+        output = read_file_end(log, _MAX_LOG_BYTES)
+        reason = find_compiler_error(output) or output.strip()[-_MAX_OUTPUT:]
+    except OSError as error:
+        reason = f"its log cannot be read: {error.strerror}"
     return (
         f"{problem}: {reason or 'no output'} (log: {os.path.join('logs', os.path.basename(log))})"
     )

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Set
 
 from ...record.measurement_record import Measurement, RecordError
 from ...service_spec import OUTBOX_FILE
-from ...shared_files import write_atomically
+from ...shared_files import read_regular_file, write_atomically
 
 #: Version of the layout of ``outbox.json``.
 OUTBOX_FORMAT = 1
@@ -56,10 +56,7 @@ class Outbox:
         """Read a record's text; return '' for an invalid one, which is noted as refused."""
         path = os.path.join(self.folder, "records", f"{identity}.json")
         try:
-            if os.path.getsize(path) > MAX_RECORD_BYTES:
-                raise RecordError(f"larger than {MAX_RECORD_BYTES} bytes")
-            with open(path, encoding="utf-8") as stream:
-                text = stream.read().strip()
+            text = read_regular_file(path, MAX_RECORD_BYTES).strip()
             if Measurement.from_json(text).id != identity:
                 raise RecordError("the identity differs from the file name")
         except (OSError, ValueError) as error:
@@ -117,8 +114,8 @@ def read_last_service(folder: str) -> str:
 def _load_outbox(folder: str) -> Dict[str, Any]:
     """Load ``outbox.json``; empty when missing or invalid."""
     try:
-        with open(os.path.join(folder, OUTBOX_FILE), encoding="utf-8") as stream:
-            document = json.load(stream)
+        path = os.path.join(folder, OUTBOX_FILE)
+        document = json.loads(read_regular_file(path, MAX_RECORD_BYTES))
         lists = (document["acknowledged"], document["conflicting"], document["refused"].items())
         good = document["format"] == OUTBOX_FORMAT and all(map(_all_text, lists))
         float(document["retry_after_s"])

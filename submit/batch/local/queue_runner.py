@@ -26,7 +26,7 @@ from typing import IO
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE
 from treehammer.collectors.job_state import JobState
-from treehammer.collectors.shared_files import is_locked
+from treehammer.collectors.shared_files import is_locked, read_regular_file
 from treehammer.collectors.worker.payload.payload_process import become_subreaper
 from treehammer.errors import BatchError
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
@@ -49,6 +49,8 @@ TICK_INTERVAL_S = 0.2
 STALLED_S = 2.0
 #: Free bytes that a job needs to start; its records need room.
 MIN_FREE_BYTES = 16_000_000
+#: Size limit of a worker's account of its attempt.
+_MAX_ACCOUNT_BYTES = 16_000_000
 
 
 @dataclass
@@ -343,7 +345,7 @@ def _describe_exit_code(code: int | None) -> str:
 def _is_attempt_complete(sandbox: Path) -> bool:
     """Return whether the worker completed its attempt.json, which it creates at its start."""
     try:
-        account = json.loads((sandbox / "attempt.json").read_text(encoding="utf-8"))
+        account = json.loads(read_regular_file(sandbox / "attempt.json", _MAX_ACCOUNT_BYTES))
         return account["ended_us"] is not None
     except (OSError, ValueError, KeyError, TypeError):
         return False
