@@ -12,6 +12,7 @@ from treehammer.analysis.descriptive.group_summary import lookup_value
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import FIGURE_NAMES, OperationGroup, fetch_operations
@@ -52,8 +53,23 @@ def print_operations(
     names = [TableColumn(_name_key(name), name) for name in by]
     print_rows(lines, [*names, *_COLUMNS], form=form, title=title)
     click.echo(_NOTE, err=form != TABLE)
+    for text in _describe_limits(groups, by):
+        click.echo(text, err=form != TABLE)
     if failures := _describe_failures(groups):
         click.echo(failures, err=form != TABLE)
+
+
+def _describe_limits(groups: Sequence[OperationGroup], by: Sequence[str]) -> list[str]:
+    """Describe each load of which only lower bounds are known."""
+    texts = []
+    for group in groups:
+        key: Any = group.key
+        values = (f"{name} {value}" for name, value in zip(by, key, strict=True))
+        side = group.side if group.side != CLIENT else ""
+        if limit := group.describe_limit():
+            texts.append(f"{', '.join(filter(None, (*values, group.operation, side)))}: {limit}.")
+    remedy = "To find more: more jobs with fewer clients each, on free nodes."
+    return [*texts, remedy] if texts else []
 
 
 def _describe_failures(groups: Sequence[OperationGroup]) -> str:

@@ -46,6 +46,8 @@ class OperationGroup:
         seconds: time that the steps cover; simultaneous steps count once.
         steps: number of rows that enter the figures.
         limited_steps: number of rows left out.
+        limited_seconds: time that these cover, with successful operations and their bytes in
+            ``limited_done`` and ``limited_bytes``.
         scheduled: operations that were due.
         done: operations that succeeded.
         failed: operations that failed.
@@ -73,6 +75,40 @@ class OperationGroup:
     failures: Mapping[str, int]
     latency: LatencyHistogram
     round_trip_s: float | None = None
+    limited_seconds: float = 0.0
+    limited_done: int = 0
+    limited_bytes: int = 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the load generator was the limit in all steps."""
+        return self.limited_steps > 0 and not self.steps
+
+    @property
+    def least_hz(self) -> float | None:
+        """Lower bound of the rate that the storage carries, if only limited steps measured it."""
+        return self._find_least(self.limited_done)
+
+    @property
+    def least_bytes_per_s(self) -> float | None:
+        """Lower bound of the traffic, as :attr:`least_hz`."""
+        return self._find_least(self.limited_bytes)
+
+    def _find_least(self, amount: int) -> float | None:
+        usable = self.is_limited and self.limited_seconds > 0
+        return amount / self.limited_seconds if usable else None
+
+    def describe_limit(self) -> str:
+        """Describe a load of which only lower bounds are known; '' for others."""
+        if self.least_hz is None or self.least_bytes_per_s is None:
+            return ""
+        bounds = [f"{self.least_hz:.3g} operations/s"]
+        if self.least_bytes_per_s:
+            bounds.append(f"{self.least_bytes_per_s / 1e6:.3g} MB/s")
+        return (
+            "the load generator was the limit in all steps, so that only lower bounds are known: the "
+            f"storage carries at least {' and '.join(bounds)}"
+        )
 
     @property
     def attempted_hz(self) -> float | None:
@@ -126,6 +162,8 @@ _FIGURES = (
     "failures",
     "steps",
     "limited_steps",
+    "least_hz",
+    "least_bytes_per_s",
 )
 #: Names of all figures.
 FIGURE_NAMES = (*_FIGURES, *QUANTILES)
@@ -205,11 +243,18 @@ class _OperationSums:
         self.measurements: set[str] = set()
         #: Measurement, begin and end of a step in µs -> its clients, which all servers share.
         self.intervals: dict[tuple[str, int, int], int] = {}
+        self.limited_intervals: dict[tuple[str, int, int], int] = {}
+        self.limited_done = self.limited_bytes = 0
 
     def add(self, row: Row, latency: LatencyHistogram) -> None:
         self.measurements.add(row["measurement_id"])
+        start_us = row["step_start_us"]
+        interval = (row["measurement_id"], start_us, start_us + round(row["step_s"] * 1e6))
         if row["generator_limited"]:
             self.counts["limited_steps"] += 1
+            self.limited_done += row["done"]
+            self.limited_bytes += row["bytes"]
+            self.limited_intervals[interval] = 1
             return
         self.counts["steps"] += 1
         for name in ROLLUP_COUNTS:
@@ -218,8 +263,6 @@ class _OperationSums:
             self.failures.update(json.loads(row["failures"]))
         self.latency.add(latency)
         self._add_round_trips(row["done"], row.get("door_rtt_s"))
-        start_us = row["step_start_us"]
-        interval = (row["measurement_id"], start_us, start_us + round(row["step_s"] * 1e6))
         self.intervals[interval] = max(self.intervals.get(interval, 0), row["clients"])
 
     def _add_round_trips(self, done: int, trip_s: float | None) -> None:
@@ -241,6 +284,9 @@ class _OperationSums:
             failures=dict(self.failures.most_common()),
             latency=self.latency,
             round_trip_s=trips_s / done if done and trips_s is not None else None,
+            limited_seconds=_sweep_intervals(self.limited_intervals)[0],
+            limited_done=self.limited_done,
+            limited_bytes=self.limited_bytes,
             **self.counts,
         )
 

@@ -53,20 +53,28 @@ def write_report(database: str, campaign: str, output: Path) -> None:
     """
     # Imported here because scipy takes a third of a second to load.
     from treehammer.analysis.samples.headline_rows import load_headline_rows
-    from treehammer.web.report.campaign_report import REPORT_COLUMNS, build_report
+    from treehammer.web.report.campaign_report import (
+        REPORT_COLUMNS,
+        build_report,
+        list_limited_loads,
+    )
     from treehammer.web.report.report_rendering import render_report
 
     with Store.open(database, create=False) as store:
         row = store.campaign(campaign)
         selection = Selection(campaigns=(row.id,))
         measurements = load_headline_rows(store, selection, REPORT_COLUMNS)
+        with store.snapshot() as snapshot:
+            limited = list_limited_loads(snapshot, selection)
     if not measurements:
         raise NothingToDoError(
             "this campaign has no measurements yet",
             where=row.name,
             hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
         )
-    page = render_report(build_report(row, measurements, made_us=time.time_ns() // 1000))
+    made_us = time.time_ns() // 1000
+    report = build_report(row, measurements, made_us=made_us, limited_loads=limited)
+    page = render_report(report)
     try:
         write_atomically(output, page)
     except OSError as error:

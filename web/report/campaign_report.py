@@ -28,9 +28,12 @@ from treehammer.analysis.samples.sample import (
 )
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.web.display.efficiency_explanation import (
     EfficiencyExplanation,
     explain_efficiency,
@@ -126,6 +129,7 @@ class CampaignReport:
     failures: tuple[Row, ...]
     implausible: tuple[Row, ...]
     listed: tuple[Row, ...]
+    limited_loads: tuple[str, ...] = ()
 
     @property
     def missing_count(self) -> int:
@@ -138,13 +142,34 @@ class CampaignReport:
         return tuple(describe_conclusion(one.verdicts) for one in self.comparisons)
 
 
-def build_report(campaign: CampaignRow, rows: Iterable[Row], *, made_us: int) -> CampaignReport:
+def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list[str]:
+    """Describe each load of which only lower bounds are known, because its generator was the limit."""
+    groups = fetch_operations(
+        snapshot,
+        selection,
+        columns=("site", "variant_label"),
+        key=lambda row: (row["site"] or "", row["variant_label"] or ""),
+    )
+    groups.sort(key=lambda one: (str(one.key), one.operation, one.side))
+    texts = []
+    for group in groups:
+        key: Any = group.key
+        names = (*key, group.operation, group.side if group.side != CLIENT else "")
+        if limit := group.describe_limit():
+            texts.append(f"{', '.join(filter(None, names))}: {limit}.")
+    return texts
+
+
+def build_report(
+    campaign: CampaignRow, rows: Iterable[Row], *, made_us: int, limited_loads: Iterable[str] = ()
+) -> CampaignReport:
     """Compute a report.
 
     Args:
         campaign: the campaign.
         rows: its measurements with :data:`REPORT_COLUMNS`.
         made_us: time of the report, microseconds since 1970 UTC.
+        limited_loads: from :func:`list_limited_loads`.
     """
     rows = list(rows)
     samples = [Sample.from_row(row) for row in rows]
@@ -174,6 +199,7 @@ def build_report(campaign: CampaignRow, rows: Iterable[Row], *, made_us: int) ->
         failures=_count_rows(failed, FAILURE_COLUMNS),
         implausible=_count_rows(implausible, IMPLAUSIBLE_COLUMNS),
         listed=tuple(rows[:MAX_LISTED]),
+        limited_loads=tuple(limited_loads),
     )
 
 

@@ -16,6 +16,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
 from treehammer.sql.write.store import Store
+from treehammer.web.cli.report_command import write_report
 
 
 def fetch(store: Store, **options: Any) -> list[OperationGroup]:
@@ -73,6 +74,8 @@ def test_limited_steps_and_unusable_measurements_are_left_out(store: Store) -> N
     assert (server.steps, server.limited_steps, server.seconds) == (0, 1, 0.0)
     figures = (server.attempted_hz, server.failed_fraction, server.bytes_per_s)
     assert figures == (None, None, None)
+    assert (client.least_hz, client.describe_limit()) == (None, ""), "one step was not limited"
+    assert server.least_hz == pytest.approx(7 / 10)
     assert server.latency.count == 0
 
 
@@ -114,6 +117,34 @@ def test_operations_are_grouped_by_axes_columns_and_steps(campaign: Path) -> Non
     assert found[0]["failures"] == {"other": 100}
     csv = summarize(campaign, "--by", "site", "--where", "site=SITE_B", "--csv").stdout
     assert csv.splitlines()[1].startswith("SITE_B,open,client,1,10.0,5.0,0.5,")
+
+
+def test_load_limited_in_all_steps_has_lower_bounds(store: Store, tmp_path: Path) -> None:
+    """Its line has dashes only; a sentence names the limit and what is known."""
+    store.add_campaign(make_campaign_row(name="opens"), [])
+    for job, limited in (("a", True), ("b", False)):
+        steps = [
+            make_operation(
+                [0.5] * 50, {"unfinished": 50}, step=n, bytes=20_000_000, generator_limited=limited
+            )
+            for n in range(2)
+        ]
+        rate = 10 if limited else 5
+        values = {"variant": f'{{"rate_hz":{rate}}}', "variant_label": f"rate_hz={rate}"}
+        add(store, job, *steps, **values)
+    output = summarize(tmp_path, "--by", "rate_hz").output
+    sentence = (
+        "rate_hz 10, open: the load generator was the limit in all steps, so that only lower bounds "
+        "are known: the storage carries at least 5 operations/s and 2 MB/s."
+    )
+    assert sentence in output
+    assert "rate_hz 5, open" not in output
+    assert "more jobs with fewer clients each" in output
+    rows = json.loads(summarize(tmp_path, "--by", "rate_hz", "--json").stdout)
+    assert [(row["least_hz"], row["observed_hz"]) for row in rows] == [(None, 5.0), (5.0, None)]
+    assert rows[1]["least_bytes_per_s"] == 2e6
+    write_report(f"sqlite:///{tmp_path}/results.db", "last", tmp_path / "report.html")
+    assert "the storage carries at least 5 operations/s" in (tmp_path / "report.html").read_text()
 
 
 def test_axes_may_have_the_names_of_figures(store: Store, tmp_path: Path) -> None:

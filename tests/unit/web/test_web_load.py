@@ -220,6 +220,7 @@ def test_campaign_without_usable_operations(start_service: StartService) -> None
             store.add([make_measurement(operations=[limited])])
         page = service.load_page("/campaigns/campaign/load")
         assert "no rate can be shown" in page
+        assert "the storage carries at least 0.1 operations/s" in page
         assert service.get_path("/campaigns/other/load").status_code == 404
 
 

@@ -94,6 +94,9 @@ def load_view(store: Store, request: Request) -> PageView:
         **_describe_chosen(details),
         "operations": list(dict.fromkeys((one.operation, one.side) for one in details.levels)),
         "loads": [(level_of(one).id, details.label(one)) for one in details.similar],
+        "limits": [
+            (details.label(one), text) for one in details.similar if (text := one.describe_limit())
+        ],
         "level_charts": _draw_level_charts(details) if shown else [],
         "step_charts": _draw_step_charts(details) if shown else [],
         "formats": DRAWN_FORMATS,
@@ -262,10 +265,13 @@ def _figure_columns(*shown: str) -> Iterator[TableColumn]:
         "failures": "failures",
         "steps": "rows",
         "limited_steps": "left out",
+        "least_hz": "at least (1/s)",
+        "least_bytes_per_s": "at least (MB/s)",
     }
     formats: Mapping[str, Callable[[Any], str]] = {
         "failed_fraction": lambda share: format_share(share, 2),
-        "bytes_per_s": lambda rate: f"{rate / 1e6:.4g}",
+        **dict.fromkeys(("bytes_per_s", "least_bytes_per_s"), lambda rate: f"{rate / 1e6:.4g}"),
+        "least_hz": lambda rate: f"{rate:.4g}",
         "failures": format_counts,
         **dict.fromkeys(QUANTILES, format_seconds),
     }
