@@ -213,7 +213,7 @@ def write_export(
 
 def import_file(store: Store, *paths: Path, **options: bool) -> list[ImportResult]:
     """Import files into a store."""
-    choice = {"ignore_unknown": False, "dry_run": False, **options}
+    choice: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, **options}
     return import_files(store, collect_files(paths), bars=no_progress, **choice)
 
 

@@ -11,15 +11,29 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from local_servers import serve_http
-from test_analysis_plugin_output import SITE
 
 from treehammer import config
-from treehammer.analysis.alarms.alarm_levels import AlarmKind
+from treehammer.analysis.alarms.alarm_levels import (
+    AlarmFigure,
+    AlarmKind,
+    AlarmLevel,
+    SubjectState,
+)
 from treehammer.analysis.alarms.remote_states import RemoteService
 from treehammer.analysis.cli import check_command
 from treehammer.analysis.cli.check_command import check_command as check
 from treehammer.cli import cli
 
+SITE = SubjectState(
+    AlarmKind.SITE,
+    "T2_XY_Site",
+    AlarmLevel.WARNING,
+    "60 of 1000 measurements in 24h failed",
+    details=("jobs: warning since 2026-03-01", "storage: ok"),
+    figures=(AlarmFigure("daily_good", 940), AlarmFigure("answer", None, "s", 5, 20)),
+    evidence="/sites/T2_XY_Site",
+    rule="daily/1a2b",
+)
 STATE = SITE.to_document()
 
 
