@@ -128,12 +128,21 @@ def _layout_facts(layout: TreeLayout) -> list[tuple[str, str]]:
         ]
     return [
         *sizes,
-        ("inside the tree's record", format_size(layout.embedded_bytes)),
+        ("inside the tree's record", _format_embedded(layout)),
         *parts,
         ("baskets", _format_distribution(layout.basket_zipped_bytes, "B")),
         ("baskets are sorted by", _format_basket_order(layout)),
         ratio,
     ]
+
+
+def _format_embedded(layout: TreeLayout) -> str:
+    if not layout.embedded_baskets:
+        return format_size(layout.embedded_bytes)
+    return (
+        f"{format_size(layout.embedded_bytes)}, {pluralize(layout.embedded_baskets, 'basket')}; "
+        "compressed together, so that their sizes and ratios are shares"
+    )
 
 
 def _format_basket_order(layout: TreeLayout) -> str:

@@ -49,9 +49,10 @@ class TreeLayout:
         branches: top-level ones.
         top2_share: share of the compressed bytes in the largest 2 % of the branches.
         embedded_bytes: of the compressed bytes, how many lie inside the tree's own record, as the
-            baskets of very small trees do.  They are compressed together: a branch's part of them
-            is taken in proportion, and they enter none of the distributions.
-        branch_ratio: uncompressed by compressed bytes of each branch with baskets of its own.
+            baskets of very small trees do.  They are compressed together: a branch's, a basket's and
+            a cluster's part of them is taken in proportion.
+        branch_ratio: uncompressed by compressed bytes of each branch that holds any.
+        embedded_baskets: number of these baskets, among all.
         basket_order: how the baskets of a TTree are sorted in the file, as measured: ``entry``,
             ``branch``, ``entry and branch``, ``neither``, or '' where it was not measured.
         mean_jump_bytes: mean distance in the file, forth or back, from the end of a basket to the
@@ -72,6 +73,7 @@ class TreeLayout:
     branch_ratio: Distribution
     basket_order: str = ""
     mean_jump_bytes: float = 0.0
+    embedded_baskets: int = 0
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> TreeLayout:

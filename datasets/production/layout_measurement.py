@@ -102,8 +102,17 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
     zipped = np.asarray(item["zipped"], dtype=np.int64)
     embedded = np.asarray(item["embedded"], dtype=np.int64)
     # Embedded baskets are compressed with the record they lie in; nothing finer is known.
-    embedded_zipped = embedded * (item["record_zipped"] / item["record_unzipped"])
-    stored = zipped > 0
+    record_share = item["record_zipped"] / item["record_unzipped"]
+    embedded_zipped = embedded * record_share
+    branch_zipped = zipped + embedded_zipped
+    stored = branch_zipped > 0
+    clusters = [
+        own + inside * record_share
+        for own, inside in zip(
+            item["clusters"], item["embeddedClusters"] or [0] * len(item["clusters"]), strict=True
+        )
+    ]
+    embedded_baskets = [size * record_share for size in item["embeddedBaskets"]]
     return TreeLayout(
         tree=item["tree"],
         format=item["format"],
@@ -112,11 +121,14 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
         unzipped_bytes=int(unzipped.sum() + embedded.sum()),
         zipped_bytes=int(zipped.sum()) + round(float(embedded_zipped.sum())),
         embedded_bytes=round(float(embedded_zipped.sum())),
-        top2_share=_share_of_largest(zipped + embedded_zipped),
+        top2_share=_share_of_largest(branch_zipped),
         clusters=len(item["clusters"]),
-        cluster_zipped_bytes=summarize_values([size for size in item["clusters"] if size]),
-        basket_zipped_bytes=summarize_values(item["baskets"]),
-        branch_ratio=summarize_values((unzipped[stored] / zipped[stored]).tolist()),
+        cluster_zipped_bytes=summarize_values([size for size in clusters if size]),
+        basket_zipped_bytes=summarize_values([*item["baskets"], *embedded_baskets]),
+        branch_ratio=summarize_values(
+            ((unzipped + embedded)[stored] / branch_zipped[stored]).tolist()
+        ),
+        embedded_baskets=len(embedded_baskets),
         basket_order=_format_basket_order(item) if item["format"] == TTREE else "",
         mean_jump_bytes=item["mean_jump"],
     )

@@ -144,7 +144,15 @@ def read_ntuple_layout(path: str, name: str) -> dict[str, Any]:
 
 def layout_to_json(layout: Any) -> dict[str, Any]:
     """Convert a C++ layout to JSON values."""
-    lists = ("unzipped", "zipped", "embedded", "baskets", "clusters")
+    lists = (
+        "unzipped",
+        "zipped",
+        "embedded",
+        "baskets",
+        "clusters",
+        "embeddedBaskets",
+        "embeddedClusters",
+    )
     return {
         "entries": int(layout.entries),
         **{name: [int(value) for value in getattr(layout, name)] for name in lists},

@@ -15,10 +15,11 @@
 namespace treehammer {
 
 /// Bytes of each top-level branch, basket and cluster; of an RNTuple, of each field, page and cluster.
-/// `embedded` are the uncompressed bytes of a branch's baskets that lie inside the tree's own record.
+/// `embedded` are the uncompressed bytes of a branch's baskets that lie inside the tree's own record,
+/// `embeddedBaskets` and `embeddedClusters` those of each such basket, and of them in each cluster.
 struct Layout {
    Long64_t entries = 0;
-   std::vector<Long64_t> unzipped, zipped, embedded, baskets, clusters;
+   std::vector<Long64_t> unzipped, zipped, embedded, baskets, clusters, embeddedBaskets, embeddedClusters;
    bool byEntry = true, byBranch = true; ///< how the baskets are sorted; both can be true
    double meanJump = 0;                  ///< from a basket to the next that an event loop needs
 };
@@ -39,6 +40,7 @@ public:
          fStarts.push_back(start);
       layout.entries = tree.GetEntries();
       layout.clusters.resize(fStarts.size());
+      layout.embeddedClusters.resize(fStarts.size());
       for (auto *item : *tree.GetListOfBranches()) {
          auto &branch = *static_cast<TBranch *>(item);
          layout.unzipped.push_back(branch.GetTotBytes("*"));
@@ -60,16 +62,29 @@ private:
             continue;
          const Long64_t entry = branch.GetBasketEntry()[i];
          layout.baskets.push_back(bytes);
-         const auto after = std::upper_bound(fStarts.begin(), fStarts.end(), entry);
-         layout.clusters[after - fStarts.begin() - 1] += bytes;
+         layout.clusters[clusterOf(entry)] += bytes;
          fPlaces.push_back({entry, fBranches, branch.GetBasketSeek(i), branch.GetBasketSeek(i) + bytes});
       }
       ++fBranches;
-      for (auto *basket : *branch.GetListOfBaskets())
-         if (basket) // in memory without having been asked for: it came with the tree's record
-            layout.embedded.back() += static_cast<TBasket *>(basket)->GetLast();
+      const auto &inMemory = *branch.GetListOfBaskets();
+      for (Int_t i = 0; i < inMemory.GetSize(); ++i) {
+         if (!inMemory.UncheckedAt(i))
+            continue;
+         // It was not asked for: it came with the tree's record.
+         const Long64_t bytes = static_cast<TBasket *>(inMemory.UncheckedAt(i))->GetLast();
+         layout.embedded.back() += bytes;
+         layout.embeddedBaskets.push_back(bytes);
+         if (!fStarts.empty())
+            layout.embeddedClusters[clusterOf(branch.GetBasketEntry()[i])] += bytes;
+      }
       for (auto *child : *branch.GetListOfBranches())
          addBaskets(*static_cast<TBranch *>(child));
+   }
+
+   std::size_t clusterOf(Long64_t entry) const
+   {
+      const auto after = std::upper_bound(fStarts.begin(), fStarts.end(), entry);
+      return after == fStarts.begin() ? 0 : after - fStarts.begin() - 1;
    }
 
    void findOrder()

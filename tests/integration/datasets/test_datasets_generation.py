@@ -149,6 +149,13 @@ def test_files_of_experiments_are_measured(
     # Nearly all baskets of this file are embedded in the tree's record.
     assert 0.5 * layout.zipped_bytes < layout.embedded_bytes < layout.zipped_bytes
     assert layout.zipped_bytes < nano.size
+    with uproot.open(shared_data / "cms-nanoaod-2015-ttbar.root") as file:
+        branches = file["Events"].branches
+        assert layout.basket_zipped_bytes.count == sum(branch.num_baskets for branch in branches)
+        assert layout.embedded_baskets == sum(len(branch.embedded_baskets) for branch in branches)
+    assert layout.branch_ratio.count == 947
+    assert layout.branch_ratio.minimum <= layout.ratio <= layout.branch_ratio.maximum
+    assert layout.cluster_zipped_bytes.median == pytest.approx(layout.zipped_bytes, rel=0.01)
     physlite = catalogue.add("physlite", [shared_data / "atlas-physlite-ttree.root"], root)
     layout = physlite.files[0].layout
     assert (physlite.tree, layout.entries, layout.branches) == ("CollectionTree", 50, 757)

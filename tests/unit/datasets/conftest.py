@@ -110,6 +110,8 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             "embedded": [0, 0, 200],
             "baskets": [60, 40, 50],
             "clusters": [100, 50],
+            "embeddedBaskets": [150, 50],
+            "embeddedClusters": [0, 200],
         }
         return {"root": request.version, "layouts": [layout for _ in document["paths"]]}
 

@@ -76,9 +76,11 @@ def test_layout_weights_embedded_baskets(made: FolderCatalogue) -> None:
     assert (layout.unzipped_bytes, layout.zipped_bytes, layout.embedded_bytes) == (700, 200, 50)
     assert layout.ratio == pytest.approx(3.5)
     assert layout.top2_share == pytest.approx(0.5)
-    assert layout.basket_zipped_bytes.median == 50
+    assert (layout.basket_zipped_bytes.count, layout.embedded_baskets) == (5, 2)
+    assert layout.basket_zipped_bytes.minimum == 12.5
     assert (layout.branch_ratio.minimum, layout.branch_ratio.maximum) == (2, 4)
-    assert layout.branch_ratio.count == 2
+    assert layout.branch_ratio.count == 3
+    assert layout.cluster_zipped_bytes.maximum == 100
 
 
 def _flip(path: Path) -> None:
