@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -23,6 +24,9 @@ from .value_checks import Check, is_number, make_check
 EXTRA_NAME = "^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 #: Maximum number of metrics that a test defines.
 MAX_EXTRAS = 256
+#: 2000-01-01, and the largest lead of a node's clock: days outside would dominate all pages.
+FIRST_START_US = 946_684_800_000_000
+MAX_AHEAD_US = DAY_US
 _EXTRA_NAME = re.compile(EXTRA_NAME[:-1] + r"\Z")
 
 #: Columns from which the identity is derived.
@@ -169,6 +173,10 @@ def _find_contradictions(values: Mapping[str, Any]) -> List[str]:
     problems = []
     if values["day"] != epoch_day_to_number(values["started_us"] // DAY_US):
         problems.append("day must be the UTC day of started_us, as YYYYMMDD")
+    if not FIRST_START_US <= values["started_us"] <= time.time_ns() // 1000 + MAX_AHEAD_US:
+        problems.append(
+            "started_us lies before the year 2000 or in the future: set the clock of the node"
+        )
     if values["plausible"] and values.get("implausible_reasons"):
         problems.append("plausible must be false where implausible_reasons has a reason")
     # Otherwise one job could take the identity of another's measurement.

@@ -17,7 +17,7 @@ Each metric has exactly one *owner*, the part that writes it:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ..job_spec import EXECUTION_KINDS, RUN_MODES, START_STATES
 from .day_numbers import CALENDAR_DAYS, DAY_US
@@ -71,7 +71,8 @@ class Metric:
         minimum: smallest whole number, also of a list's items.
         maximum: largest whole number.
         choices: allowed values; empty when any value is.
-        signed: True if negative values are possible.
+        plausible_range: smallest and largest value that can be true, also of a list's items; others
+            are kept and marked. None for text and for what the plan states.
         exact_in: access modes in which equal reads give equal values; elsewhere it is noisy.
     """
 
@@ -88,7 +89,7 @@ class Metric:
     minimum: int = -INT64_LIMIT
     maximum: int = INT64_LIMIT - 1
     choices: Tuple[Union[int, str], ...] = ()
-    signed: bool = False
+    plausible_range: Optional[Tuple[float, float]] = None
     exact_in: Tuple[str, ...] = ()
 
 
@@ -374,18 +375,47 @@ _CONSTRAINTS: Dict[str, Dict[str, Any]] = {
     "run_mode": {"max_length": MAX_WORD, "choices": ("", *RUN_MODES)},
     "launch_order": {"max_length": MAX_WORD, "choices": ("", "AB", "BA")},
     "start_state": {"max_length": MAX_WORD, "choices": ("", *START_STATES)},
-    "start_offset_s": {"signed": True},
-    "clock_offset_s": {"signed": True},
-    "segment_cpu_log_ratio": {"signed": True},
-    "segment_wall_log_ratio": {"signed": True},
     "failure_class": {"max_length": MAX_WORD, "choices": ("", *FAILURE_CLASSES)},
     "started_us": {"minimum": 0, "maximum": CALENDAR_DAYS * DAY_US - 1},
     "day": {"minimum": 19700101, "maximum": 99991231},
     "read_latency_hist": {"minimum": 0},
 }
 
+#: Plausible values by unit, wide enough for any machine: seconds of three years, an exabyte.
+_RANGE_BY_UNIT: Dict[str, Tuple[float, float]] = {
+    "s": (0, 1e8),
+    "ns": (0, 1e17),
+    "us": (0, 2**62),
+    "B": (0, 1e18),
+    "Hz": (0, 1e12),
+    "MHz": (0, 1e6),
+    "1": (0, 1e18),
+}
+#: Narrower ranges, and those of values that may be negative.
+_RANGES: Dict[str, Tuple[float, float]] = {
+    **dict.fromkeys(("cpu_per_event_s", "wall_per_event_s"), (0, 1e6)),
+    **dict.fromkeys(("start_offset_s", "clock_offset_s"), (-1e10, 1e10)),
+    **dict.fromkeys(("segment_cpu_log_ratio", "segment_wall_log_ratio"), (-50, 50)),
+    # Threads beside those that an execution reserves may add to the first ones.
+    **dict.fromkeys(("eff_payload", "eff_job", "eff_access", "eff_loop"), (0, 1e4)),
+    "client_cached_fraction": (0, 1),
+    "exit_code": (0, 255),
+    "exit_signal": (0, 64),
+}
+
+
+def _find_plausible_range(metric: Metric) -> Optional[Tuple[float, float]]:
+    is_stated = metric.owner == "plan" or metric.type in ("text", "bool")
+    return None if is_stated else _RANGES.get(metric.name, _RANGE_BY_UNIT.get(metric.unit))
+
+
 CATALOGUE: Tuple[Metric, ...] = tuple(
-    replace(metric, exact_in=list_exact_modes(metric.name), **_CONSTRAINTS.get(metric.name, {}))
+    replace(
+        metric,
+        exact_in=list_exact_modes(metric.name),
+        plausible_range=_find_plausible_range(metric),
+        **_CONSTRAINTS.get(metric.name, {}),
+    )
     for metric in _plan_metrics() + _worker_metrics() + _payload_metrics()
 )
 METRICS_BY_NAME: Dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}

@@ -26,6 +26,15 @@ MAX_COLD_CACHED = 0.1
 #: Share of the bytes that a cold execution must fetch from a device; opening may fetch the rest.
 MIN_COLD_FETCHED = 0.5
 COLD_SLACK_BYTES = 1_000_000
+#: Separator of reasons.
+SEPARATOR = "; "
+
+#: Name, smallest and largest plausible value of each metric that has a range.
+_RANGES: Tuple[Tuple[str, float, float], ...] = tuple(
+    (metric.name, *metric.plausible_range)
+    for metric in CATALOGUE
+    if metric.plausible_range is not None
+)
 
 
 def find_implausibilities(values: Values) -> List[str]:
@@ -53,16 +62,26 @@ def _sum_payload_seconds(values: Values, clocks: Tuple[str, ...]) -> float:
     return total
 
 
-def check_not_negative(values: Values) -> str:
-    """Check that times, counts, sizes, rates and ratios are not negative."""
+def check_ranges(values: Values) -> str:
+    """Check that times, counts, sizes, rates and ratios are within their metrics' ranges."""
     wrong = []
-    for metric in CATALOGUE:
-        value = values.get(metric.name)
-        if metric.owner == "plan" or metric.signed or not metric.unit or value is None:
+    for name, low, high in _RANGES:
+        value = values.get(name)
+        if value is None:
             continue
-        if min(value, default=0) < 0 if isinstance(value, list) else value < 0:
-            wrong.append(metric.name)
-    return f"negative: {', '.join(wrong)}" if wrong else ""
+        least, most = (
+            (min(value), max(value)) if isinstance(value, list) and value else (value, value)
+        )
+        if value != [] and not low <= least <= most <= high:
+            worst = least if least < low else most
+            wrong.append(f"{name} is {worst:.6g}, possible are {low:g} to {high:g}")
+    return "; ".join(wrong)
+
+
+def check_order(values: Values) -> str:
+    """Check that an execution ended after its start."""
+    numbers = _get_numbers(values, "started_us", "ended_us")
+    return "it ended before it started" if numbers and numbers[1] < numbers[0] else ""
 
 
 def check_efficiency_bound(values: Values) -> str:
@@ -196,7 +215,8 @@ def check_cold_fetch(values: Values) -> str:
 
 #: All rules in the order of their evaluation.
 RULES: Tuple[Rule, ...] = (
-    check_not_negative,
+    check_ranges,
+    check_order,
     check_efficiency_bound,
     check_something_read,
     check_within_totals,

@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record import plausibility
 from treehammer.collectors.record.measurement_record import Measurement, RecordError
 from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT, MAX_TEXT
+from treehammer.collectors.record.plausibility import SEPARATOR
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.dimensions import DIMENSION_OF
 from treehammer.sql.core.rows import ReplicaRow
@@ -26,8 +29,6 @@ from treehammer.sql.write import rollups
 #: Prefixes of flags; no recorded text in ``implausible_reasons`` has them.
 BAD_REPLICA_PREFIX, QUARANTINE_PREFIX = "bad replica: ", "quarantined: "
 FLAG_PREFIXES = (BAD_REPLICA_PREFIX, QUARANTINE_PREFIX)
-#: Separator between the recorded reasons and flags.
-SEPARATOR = "; "
 _FLAG_START = re.compile(f"(?:^|{SEPARATOR})(?={'|'.join(FLAG_PREFIXES)})")
 #: Later than any measurement.
 OPEN_END_US = 2**62
@@ -37,6 +38,22 @@ def has_flag(prefix: str, dialect: str) -> sa.ColumnElement[bool]:
     """Select the measurements with a flag."""
     why = measurement.c.implausible_reasons
     return sa.and_(why.is_not(None), match_pattern(why, f"*{prefix}*", dialect))
+
+
+def judge_again(values: dict[str, Any]) -> None:
+    """Judge a received measurement again, in place: its sender's word is not enough.
+
+    The sender's own reasons stay, and flags of another store.
+    """
+    reasons = values["implausible_reasons"] or ""
+    recorded = strip_flags(reasons) or ""
+    missing = [
+        reason for reason in plausibility.find_implausibilities(values) if reason not in recorded
+    ]
+    if missing:
+        flags = reasons[len(recorded) :].removeprefix(SEPARATOR)
+        judged = SEPARATOR.join(filter(None, (recorded, *missing, flags)))
+        values.update(implausible_reasons=judged[:MAX_LONG_TEXT], plausible=False)
 
 
 def add_flag(connection: Connection, meant: sa.ColumnElement[bool], flag: str) -> int:

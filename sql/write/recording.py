@@ -217,6 +217,7 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
     is_complete = len(item.values) == len(_UNKNOWN_VALUES)
     kept: dict[str, Any] = {**item.values} if is_complete else {**_UNKNOWN_VALUES, **item.values}
     _normalize_values(kept)
+    quality_flags.judge_again(kept)
     kept["storage_site"] = kept["storage_site"] or kept["site"]
     extras = {name: float(value) for name, value in item.extras.items()}
     operations = [operation_recording.normalize_operation(row) for row in item.operations]
@@ -272,6 +273,8 @@ def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Me
 def _unpack_row(row: RowMapping) -> dict[str, Value]:
     values = {**row, **unpack_lists(row[PASSES_COLUMN])}
     del values[PASSES_COLUMN]
+    # An earlier version may have judged by fewer rules.
+    quality_flags.judge_again(values)
     return values
 
 

@@ -54,7 +54,7 @@ class ExecutionRecord:
                 values[f"failure_{name.replace('failure_', '')}"] = value
         reasons = plausibility.find_implausibilities(values)
         values["plausible"] = not reasons
-        values["implausible_reasons"] = "; ".join(reasons)
+        values["implausible_reasons"] = plausibility.SEPARATOR.join(reasons)
         present = {name: _clean_text(name, v) for name, v in values.items() if _has_value(name, v)}
         return Measurement(present, self._extras, self._operations)
 

@@ -27,9 +27,12 @@ from treehammer.sql.core.watch_rows import (
     WatchedDayRow,
     WatchedSeriesRow,
 )
+from treehammer.sql.write import quality_flags
 
 #: Midnight at the start of the day of generated measurements, and that day.
 STARTED_US, STARTED_DAY = 1_772_323_200_000_000, 20260301
+#: Day of the first full measurement, in days since 1970.
+FIRST_FULL_DAY = 11_000
 #: Texts that a database, file format or shell might change.
 HOSTILE_TEXTS = [
     "'; DROP TABLE measurement; --",
@@ -68,6 +71,7 @@ def make_measurement(
         "site": "local",
         "day": STARTED_DAY,
         "started_us": STARTED_US,
+        "ended_us": values.get("started_us", STARTED_US) + 1_000_000,
     }
     return Measurement({**required, **identity, **values}, extras or {}, operations)
 
@@ -139,7 +143,14 @@ def full_measurement(index: int = 0) -> Measurement:
             "ints": [number, number + 1],
             "floats": [number / 3, number / 11],
         }[metric.type]
-    return Measurement(values | _make_consistent(index, values))
+    return judge_again(Measurement(values | _make_consistent(index, values)))
+
+
+def judge_again(measurement: Measurement) -> Measurement:
+    """Return a measurement as a store judges it."""
+    values: dict[str, Any] = {"implausible_reasons": None, **measurement.values}
+    quality_flags.judge_again(values)
+    return Measurement(values, measurement.extras, measurement.operations)
 
 
 def _make_consistent(index: int, values: dict[str, Any]) -> dict[str, Any]:
@@ -153,8 +164,8 @@ def _make_consistent(index: int, values: dict[str, Any]) -> dict[str, Any]:
         "failure_class": FAILURE_CLASSES[index % len(FAILURE_CLASSES)],
         "variant": f'{{"axis": {index}}}',
         "plausible": False,
-        "day": epoch_day_to_number(index),
-        "started_us": index * DAY_US + values["started_us"],
+        "day": epoch_day_to_number(FIRST_FULL_DAY + index),
+        "started_us": (FIRST_FULL_DAY + index) * DAY_US + values["started_us"],
         "measurement_id": make_measurement_id(*(values[name] for name in IDENTITY_COLUMNS)),
     }
 
@@ -167,11 +178,14 @@ def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
             name: random.lognormvariate(0, 3) for name in ROLLUP_METRICS if random.random() < 0.9
         }
         for name in ("bytes_read", "bytes_read_extra", "read_calls", "retries"):
-            values[name] = random.randrange(-10, 2**50)
-        values["kernel_read_bytes"] = values["tree_peak_rss_bytes"] = -(2**63)
+            values[name] = random.randrange(2**50)
+        # The sum of twenty of these exceeds 64 bits.
+        values["kernel_read_bytes"] = values["tree_peak_rss_bytes"] = 2**59
+        if "wall_per_event_s" in values:
+            values["event_rate_hz"] = 1 / values["wall_per_event_s"]
         if random.random() < 0.05:
             values["eff_job"] = random.choice((1e200, -1e121))
-        yield make_measurement(
+        measurement = make_measurement(
             job=f"job {seed} {number}",
             campaign_id=random.choice(("first", "second")),
             day=random.choice(RANDOM_DAYS),
@@ -192,6 +206,7 @@ def random_measurements(seed: int, count: int) -> Iterator[Measurement]:
             operations=random_operations(random) if random.random() < 0.5 else (),
             **values,
         )
+        yield judge_again(measurement)
 
 
 def make_campaign_row(id_: str = "campaign", **changes: Any) -> CampaignRow:

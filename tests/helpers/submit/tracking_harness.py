@@ -137,6 +137,7 @@ class TrackingHarness:
             "site": "local",
             "kind": "timed",
             "started_us": started_us,
+            "ended_us": started_us + 1_000_000,
             "day": epoch_day_to_number(started_us // DAY_US),
             **changes,
         }

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.record import plausibility
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
 
 #: A measurement as a quiet machine gives it.
 GOOD: dict[str, Any] = {
@@ -65,6 +66,14 @@ def test_baskets_inside_the_tree_itself_leave_nothing_to_fetch() -> None:
     assert plausibility.find_implausibilities({**GOOD, **nothing}) == []
 
 
+def test_every_measured_number_has_a_range() -> None:
+    for metric in CATALOGUE:
+        is_number = metric.type not in ("text", "bool")
+        assert (metric.plausible_range is not None) == (is_number and metric.owner != "plan"), (
+            metric
+        )
+
+
 def test_no_figures_no_verdict() -> None:
     assert plausibility.find_implausibilities({"kind": "timed"}) == []
 
@@ -72,8 +81,14 @@ def test_no_figures_no_verdict() -> None:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"payload_wall_s": -1.0}, plausibility.check_not_negative),
-        ({"pass_loop_sys_s": [0.1, -0.1, 0.1]}, plausibility.check_not_negative),
+        ({"payload_wall_s": -1.0}, plausibility.check_ranges),
+        ({"pass_loop_sys_s": [0.1, -0.1, 0.1]}, plausibility.check_ranges),
+        ({"cpu_per_event_s": -9.2e18}, plausibility.check_ranges),
+        ({"cpu_per_event_s": 9.2e18}, plausibility.check_ranges),
+        ({"bytes_read": -1}, plausibility.check_ranges),
+        ({"segment_cpu_log_ratio": -60.0}, plausibility.check_ranges),
+        ({"read_latency_hist": [1, -2]}, plausibility.check_ranges),
+        ({"started_us": 8, "ended_us": 7}, plausibility.check_order),
         ({"eff_loop": 2.2}, plausibility.check_efficiency_bound),
         ({"eff_job": 2.2}, plausibility.check_efficiency_bound),
         ({"eff_loop": 0.6, "variant": '{"threads":4}'}, plausibility.check_efficiency_bound),

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from measurement_factory import (
     STARTED_DAY,
+    STARTED_US,
     build_instruction_rows,
     full_measurement,
     make_campaign_row,
@@ -185,11 +186,11 @@ def test_bad_replica_flags_merge(store: Store, tmp_path: Path) -> None:
 
 def test_imported_bad_replica_flags_local_measurements(store: Store, tmp_path: Path) -> None:
     read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
-    read |= {"started_us": 3, "day": 19700101}
+    read |= {"started_us": STARTED_US + 3, "day": STARTED_DAY}
     store.add([make_measurement(job="mine", **read)])
     with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
         others.add([make_measurement(job="theirs", **read)])
-        others.add_replicas([build_finding("bad", good=False)])
+        others.add_replicas([build_finding("bad", good=False, found_us=STARTED_US + 5)])
         import_file(store, write_export(others, tmp_path / "theirs.parquet"))
     assert [row["plausible"] for row in store.measurements(EVERYTHING)] == [False, False]
 
@@ -197,12 +198,12 @@ def test_imported_bad_replica_flags_local_measurements(store: Store, tmp_path: P
 def test_later_bad_replica_flags_earlier_measurements(store: Store, tmp_path: Path) -> None:
     """The second file contains only known measurements."""
     read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
-    read |= {"started_us": 3, "day": 19700101, "plausible": True}
+    read |= {"started_us": STARTED_US + 3, "day": STARTED_DAY, "plausible": True}
     store.add([make_measurement(job="mine", **read)])
     with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
         others.add([make_measurement(job="theirs", **read)])
         import_file(store, write_export(others, tmp_path / "early.parquet"))
-        others.add_replicas([build_finding("bad", good=False)])
+        others.add_replicas([build_finding("bad", good=False, found_us=STARTED_US + 5)])
         late = write_export(others, tmp_path / "late.parquet")
     import_file(store, late, dry_run=True)
     assert all(row["plausible"] for row in store.measurements(EVERYTHING))
@@ -231,12 +232,14 @@ def test_pruned_columns_are_no_conflict(store: Store, tmp_path: Path) -> None:
 
 def test_long_flag_message_round_trip(store: Store, tmp_path: Path) -> None:
     read: dict[str, Any] = {"dataset_hash": "hash", "site": "far", "door": "door"}
-    read |= {"started_us": 3, "day": 19700101, "plausible": False}
+    read |= {"started_us": STARTED_US + 3, "day": STARTED_DAY, "plausible": False}
     with Store.open(f"sqlite:///{tmp_path}/others.db") as others:
         others.add(
             [make_measurement(job=why, implausible_reasons=why, **read) for why in ("a", "b")]
         )
-        others.add_replicas([build_finding("bad", good=False, message="x" * MAX_LONG_TEXT)])
+        others.add_replicas(
+            [build_finding("bad", good=False, found_us=STARTED_US + 5, message="x" * MAX_LONG_TEXT)]
+        )
         assert others.mark_bad_replicas() == 2
         file = write_export(others, tmp_path / "marked.parquet")
         assert import_counts(import_file(store, file)) == [(2, 0, 0, 0)]
