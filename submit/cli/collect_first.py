@@ -13,7 +13,7 @@ import click
 from treehammer.collectors.job_state import FINAL_JOB_STATES
 from treehammer.config import Settings
 from treehammer.errors import TreehammerError
-from treehammer.terminal import print_hint
+from treehammer.terminal import on_interrupt, print_hint
 from treehammer.text_formatting import join_lines
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ def collect_before(command: click.Command) -> click.Command:
 
     def collect_and_answer(*arguments: Any, no_collect: bool, **values: Any) -> Any:
         settings = click.get_current_context().find_object(Settings)
-        if settings is not None and not _asks_a_service(values):
-            for line in report_waiting(settings, _find_references(values), collect=not no_collect):
+        if settings is not None:
+            with on_interrupt("measurements stored so far are kept"):
+                lines = report_waiting(settings, _find_references(values), collect=not no_collect)
+            for line in lines:
                 print_hint(line, err=True)
         return answer(*arguments, **values)
 
@@ -45,11 +47,6 @@ def collect_before(command: click.Command) -> click.Command:
     collecting.params = [*command.params, option]
     collecting.callback = collect_and_answer
     return collecting
-
-
-def _asks_a_service(values: Mapping[str, Any]) -> bool:
-    """Return whether a command's values name a service, whose submitters collect."""
-    return bool(values.get("url") or values.get("service"))
 
 
 def _find_references(values: Mapping[str, Any]) -> Collection[str]:
