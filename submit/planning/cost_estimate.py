@@ -10,11 +10,11 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from treehammer.collectors.job_spec import CHECKSUM, MIN_CPU_S, PAIRED, ExecutionSpec
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
-from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.model.manifest import RECORDING, Manifest
 from treehammer.hctests.matrix.definition import Scalar, Variant
 from treehammer.hctests.matrix.load_settings import LoadSettings
 from treehammer.sql.read.measurement_selection import Condition, Selection
@@ -30,17 +30,41 @@ WORKER_STARTUP_S = 0.5
 #: CPU seconds of a launch that are not counted; the worker's turn_conductor has them in nanoseconds.
 CALIBRATION_CPU_S = 0.1
 
+#: Columns that tell how many bytes an execution took from the storage.
+READ_COLUMNS = ("stagein_bytes", "bytes_read", "bytes_read_extra", "passes_done")
+
 MEASURED_BASIS, ASSUMED_BASIS, UNKNOWN_BASIS = "measured before", "assumed", "unknown"
 LOAD_BASIS = "limits of the load"
+#: Axis with the speed of a replay.
+FACTOR_AXIS = "factor"
 
 
 @dataclass(frozen=True)
 class ExecutionCost:
-    """Wall and CPU seconds of executions, with the basis of the figures."""
+    """Wall and CPU seconds of executions, with the basis of the figures.
+
+    ``read_bytes`` are those that they took from the storage; None if they were not measured.
+    """
 
     wall_s: float
     cpu_s: float
     basis: str
+    read_bytes: int | None = None
+
+
+def measured_read_bytes(row: Mapping[str, object]) -> int | None:
+    """Return the bytes that an execution took from the storage; None if they were not measured.
+
+    Args:
+        row: with the columns of :data:`READ_COLUMNS`.
+    """
+    staged, once, passes = row["stagein_bytes"], row["bytes_read"], row["passes_done"]
+    if isinstance(staged, int) and staged:
+        return staged
+    if isinstance(once, int) and isinstance(passes, int):
+        extra = row["bytes_read_extra"]
+        return passes * (once + (extra if isinstance(extra, int) else 0))
+    return None
 
 
 def estimate_read_bytes(manifest: Manifest, execution: ExecutionSpec) -> int:
@@ -91,10 +115,10 @@ def estimate_execution(
     """
     measured = history.get(_history_key(execution.kind, execution.identity["series"]))
     if measured:
-        return ExecutionCost(measured.wall_s + WORKER_STARTUP_S, measured.cpu_s, measured.basis)
+        return replace(measured, wall_s=measured.wall_s + WORKER_STARTUP_S)
     if load:
-        wall_s = load.lead_s + load.duration_s + WORKER_STARTUP_S
-        return ExecutionCost(wall_s, load.duration_s, LOAD_BASIS)
+        duration_s = _expect_duration(execution, manifest, load)
+        return ExecutionCost(load.lead_s + duration_s + WORKER_STARTUP_S, duration_s, LOAD_BASIS)
     if manifest is None:
         return None
     unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
@@ -104,6 +128,17 @@ def estimate_execution(
     reading = unzipped / UNZIP_BYTES_PER_S
     wall_s = ROOT_STARTUP_S + reading / execution.threads + WORKER_STARTUP_S
     return ExecutionCost(wall_s, ROOT_STARTUP_S + reading, ASSUMED_BASIS)
+
+
+def _expect_duration(
+    execution: ExecutionSpec, manifest: Manifest | None, load: LoadSettings
+) -> float:
+    """Expect the seconds of a load; that of a recording ends with it."""
+    recorded_s = manifest.origin.get("duration_s") if manifest else None
+    if manifest is None or manifest.origin.get("kind") != RECORDING or recorded_s is None:
+        return load.duration_s
+    factor = float(execution.variant.get(FACTOR_AXIS, 1.0)) or 1.0
+    return min(load.duration_s, float(recorded_s) / factor)
 
 
 def _history_key(kind: str, series: object) -> str:
@@ -164,17 +199,25 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
             manifest = None
             if not job.is_watch:
                 manifest = plan.jobs.planner.manifest_for(Variant(tuple(execution.variant.items())))
-                site.read_bytes += _estimate_bytes_of_jobs(count, execution, manifest, load)
-            site.add(estimate_execution(execution, manifest, history, load), count, job.cpus)
+            cost = estimate_execution(execution, manifest, history, load)
+            if not job.is_watch:
+                site.read_bytes += _estimate_bytes_of_jobs(count, execution, manifest, load, cost)
+            site.add(cost, count, job.cpus)
     are_bytes_known = load is None or load.ceiling.mb_per_s > 0
     return [_total_site_cost(*pair, site, are_bytes_known) for pair, site in totals.items()]
 
 
 def _estimate_bytes_of_jobs(
-    count: int, execution: ExecutionSpec, manifest: Manifest | None, load: LoadSettings | None
+    count: int,
+    execution: ExecutionSpec,
+    manifest: Manifest | None,
+    load: LoadSettings | None,
+    cost: ExecutionCost | None,
 ) -> int:
     if load:
         return round(load.ceiling.mb_per_s * 1e6 * load.duration_s)
+    if cost and cost.read_bytes is not None:
+        return count * cost.read_bytes
     return count * estimate_read_bytes(manifest, execution) if manifest else 0
 
 
@@ -205,8 +248,10 @@ def load_measured_costs(store: Store, test_hash: str) -> Mapping[str, ExecutionC
         "payload_user_s",
         "payload_sys_s",
         "run_mode",
+        *READ_COLUMNS,
         *OUTCOME_COLUMNS,
     )
+    sizes: dict[str, list[int]] = defaultdict(list)
     walls: dict[str, list[float]] = defaultdict(list)
     cpus: dict[str, list[float]] = defaultdict(list)
     for row in store.measurements(selection, columns):
@@ -218,9 +263,14 @@ def load_measured_costs(store: Store, test_hash: str) -> Mapping[str, ExecutionC
             # The wall time of one that took turns is that of both.
             walls[key].append(wall / 2 if row["run_mode"] == PAIRED else wall)
             cpus[key].append(cpu)
+            size = measured_read_bytes(row)
+            sizes[key] += [] if size is None else [size]
     return {
         key: ExecutionCost(
-            statistics.median(walls[key]), statistics.median(cpus[key]), MEASURED_BASIS
+            statistics.median(walls[key]),
+            statistics.median(cpus[key]),
+            MEASURED_BASIS,
+            round(statistics.median(sizes[key])) if sizes[key] else None,
         )
         for key in walls
     }

@@ -18,6 +18,7 @@ from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, Patro
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.watch.patrol_starts import FINISHED, PROBE, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
+from treehammer.submit.planning.cost_estimate import READ_COLUMNS, measured_read_bytes
 from treehammer.submit.tracking.campaign_polling import make_tracker, poll_campaign
 from treehammer.text_formatting import format_share, join_lines
 
@@ -29,10 +30,7 @@ _COLUMNS = (
     "storage_site",
     "payload_user_s",
     "payload_sys_s",
-    "stagein_bytes",
-    "bytes_read",
-    "bytes_read_extra",
-    "passes_done",
+    *READ_COLUMNS,
     *OUTCOME_COLUMNS,
 )
 #: Failures of the test itself, which reflect on no site.
@@ -160,7 +158,7 @@ def tally_sites(
         if isinstance(user, float):
             here.cpu_s += user + (system if isinstance(system, float) else 0.0)
             here.with_cpu += 1
-        size = _measured_bytes(row)
+        size = measured_read_bytes(row)
         if size is not None:
             storage.bytes += size
             storage.with_bytes += 1
@@ -183,17 +181,6 @@ def _count_outcome(
         here.not_blamed += is_storage_failure
         storage.served += is_good
         storage.not_served += is_storage_failure
-
-
-def _measured_bytes(row: Mapping[str, object]) -> int | None:
-    """Return the bytes that an execution took from the storage; None if they were not measured."""
-    staged, once, passes = row["stagein_bytes"], row["bytes_read"], row["passes_done"]
-    if isinstance(staged, int) and staged:
-        return staged
-    if isinstance(once, int) and isinstance(passes, int):
-        extra = row["bytes_read_extra"]
-        return passes * (once + (extra if isinstance(extra, int) else 0))
-    return None
 
 
 def measure_use(

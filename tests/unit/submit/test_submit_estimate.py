@@ -10,6 +10,7 @@ import pytest
 from plan_factory import READING_TEST, SHELL_TEST, make_local_plan, make_manifest
 
 from treehammer.collectors.job_spec import ExecutionSpec
+from treehammer.datasets.model.manifest import RECORDING
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.cost_estimate import (
     ASSUMED_BASIS,
@@ -71,6 +72,9 @@ def test_measured_cost_replaces_assumption(tmp_path: Path) -> None:
     assert measured.cpu_s == pytest.approx(18 * 8.0)
     assert measured.wall_s is not None
     assert measured.wall_s > 180
+    sizes = {key: replace(cost, read_bytes=7_000_000) for key, cost in history.items()}
+    (counted,) = cost_estimate.estimate_site_costs(plan, sizes)
+    assert counted.read_bytes == 18 * 7_000_000, "of all executions, as they were measured"
     history.popitem()
     (mixed,) = cost_estimate.estimate_site_costs(plan, history)
     assert mixed.basis == f"{MEASURED_BASIS}, some {ASSUMED_BASIS}"
@@ -115,3 +119,33 @@ def test_paired_execution_reads_until_it_has_enough_cpu_time(
     assert cost.cpu_s == pytest.approx(
         cost_estimate.ROOT_STARTUP_S + passes * branches * 4, rel=0.05
     )
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"stagein_bytes": 9, "bytes_read": 1, "passes_done": 3}, 9),
+        ({"bytes_read": 5, "bytes_read_extra": 2, "passes_done": 3}, 21),
+        ({"bytes_read": 5, "passes_done": None}, None),
+    ],
+)
+def test_bytes_of_all_passes_are_measured(row: dict[str, Any], expected: int | None) -> None:
+    columns = dict.fromkeys(cost_estimate.READ_COLUMNS)
+    assert cost_estimate.measured_read_bytes({**columns, **row}) == expected
+
+
+@pytest.mark.parametrize(
+    ("recorded_s", "factor", "expected"), [(1.2, 1.0, 1.2), (1.2, 0.5, 2.4), (90.0, 2.0, 30.0)]
+)
+def test_replay_takes_as_long_as_its_recording(
+    tmp_path: Path, recorded_s: float, factor: float, expected: float
+) -> None:
+    plan = make_local_plan(tmp_path, LOAD_TEST)
+    recording = replace(make_manifest(), origin={"kind": RECORDING, "duration_s": recorded_s})
+    load = plan.pinned_test.definition.load
+    assert load is not None
+    job = execution(tmp_path, factor=factor)
+    cost = cost_estimate.estimate_execution(job, recording, {}, load)
+    assert cost is not None
+    assert cost.cpu_s == pytest.approx(expected)
+    assert cost.wall_s < expected + 10
