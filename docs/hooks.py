@@ -52,17 +52,39 @@ def metrics_page() -> str:
         "# What is recorded",
         f"Every measurement has these {len(CATALOGUE)} columns, in the database, the exported TTree, "
         "CSV and Parquet. Generated from `collectors/record/metric_catalogue.py`. *Better* names "
-        "the direction of an improvement, if there is one. An *exact* counter is equal in equal reads of "
+        "the direction of an improvement, if there is one. Values outside of the *possible* range make a "
+        "measurement implausible. An *exact* counter is equal in equal reads of "
         "a TTree, with or without a TTreeCache, so that one job decides; elsewhere it is noisy.",
     ]
     for owner in METRIC_OWNERS:
         rows = [
-            (f"`{m.name}`", m.type, m.unit, m.better, m.meaning, m.source, "; ".join(m.exact_in))
+            (
+                f"`{m.name}`",
+                m.type,
+                m.unit,
+                m.better,
+                _format_range(m.plausible_range),
+                m.meaning,
+                m.source,
+                "; ".join(m.exact_in),
+            )
             for m in metrics_owned_by(owner)
         ]
         parts += [
             f"## {OWNER_TITLES[owner]}",
-            _table(("name", "type", "unit", "better", "meaning", "source", "exact at doors"), rows),
+            _table(
+                (
+                    "name",
+                    "type",
+                    "unit",
+                    "better",
+                    "possible",
+                    "meaning",
+                    "source",
+                    "exact at doors",
+                ),
+                rows,
+            ),
         ]
     columns = [(f"`{m.name}`", m.type, m.unit, m.better, m.meaning) for m in OPERATION_METRICS]
     parts += [
@@ -73,6 +95,10 @@ def metrics_page() -> str:
         _table(("name", "type", "unit", "better", "meaning"), columns),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _format_range(limits: tuple[float, float] | None) -> str:
+    return f"{limits[0]:g} to {limits[1]:g}" if limits else ""
 
 
 def _type(entry: dict[str, Any]) -> str:

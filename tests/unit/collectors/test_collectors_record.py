@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measurement_factory import STARTED_DAY, STARTED_US, full_measurement, make_measurement
 
-from treehammer.collectors.record.day_numbers import CALENDAR_DAYS, DAY_US
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import (
     Measurement,
@@ -117,7 +117,7 @@ def test_values_that_cannot_have_been_measured_are_refused(
 
 @pytest.mark.parametrize(
     "day, midnight_us",
-    [(19700101, 0), (99991231, (CALENDAR_DAYS - 1) * DAY_US), (20240229, 1_709_164_800_000_000)],
+    [(20000101, 946_684_800_000_000), (20240229, 1_709_164_800_000_000)],
 )
 def test_day_must_be_that_of_the_start(day: int, midnight_us: int) -> None:
     for started_us in (midnight_us, midnight_us + DAY_US - 1):
@@ -126,6 +126,21 @@ def test_day_must_be_that_of_the_start(day: int, midnight_us: int) -> None:
         values = {**make_measurement(day=day).values, "started_us": started_us}
         with pytest.raises(RecordError, match="started_us"):
             Measurement.from_document({"values": values, "extras": {}})
+
+
+@pytest.mark.parametrize("day", [0, 10_956, 10_957, 2_932_896])
+def test_starts_outside_of_the_years_of_measuring_are_refused(day: int) -> None:
+    values = {
+        **make_measurement().values,
+        "day": epoch_day_to_number(day),
+        "started_us": day * DAY_US,
+    }
+    document = {"values": values, "extras": {}}
+    if day == 10_957:  # 2000-01-01
+        assert Measurement.from_document(document).values == values
+        return
+    with pytest.raises(RecordError, match="set the clock of the node"):
+        Measurement.from_document(document)
 
 
 @pytest.mark.parametrize("name", IDENTITY_METRICS)
