@@ -262,7 +262,7 @@ def _parse_object(body: bytes) -> Dict[str, Any]:
     """Parse a JSON object; empty for any other text."""
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 

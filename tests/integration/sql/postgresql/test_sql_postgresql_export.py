@@ -29,7 +29,7 @@ def awkward() -> Iterator[Measurement]:
     real = [5e-324, -0.25, 0.1, sys.float_info.max, -sys.float_info.max]
     for place, text in enumerate(HOSTILE_TEXTS):
         extras = {"hits": place / 3} if place % 2 else {"e": place}
-        yield make_measurement(job=f"text {place}", host=text, log_excerpt=text, extras=extras)
+        yield make_measurement(job=f"hostile {place}", host=text, log_excerpt=text, extras=extras)
     for place, (number, fraction) in enumerate(zip(whole, real, strict=True)):
         yield make_measurement(
             job="numbers",

@@ -12,7 +12,7 @@ from ingest_stub import TOKEN, IngestStub, StubReply
 from measurement_factory import make_measurement
 
 from treehammer.collectors.service_spec import TOKEN_PLACEHOLDER
-from treehammer.collectors.worker.upload import outbox_sender
+from treehammer.collectors.worker.upload import outbox_sender, service_client
 from treehammer.collectors.worker.upload.outbox import Outbox
 from treehammer.collectors.worker.upload.outbox_sender import (
     SendStatus,
@@ -299,3 +299,8 @@ def test_retry_after_accepts_a_date(ingest: IngestStub, endpoint: ServiceEndpoin
     assert endpoint.post(["{}"], 60).retry_after_s > 1e9
     ingest.script = lambda _: StubReply(503, {}, {"Retry-After": "soon"})
     assert endpoint.post(["{}"], 60).retry_after_s == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b"[" * 100_000, b'{"a":' * 100_000])
+def test_hostile_response_has_no_members(body: bytes) -> None:
+    assert service_client._parse_object(body) == {}
