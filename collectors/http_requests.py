@@ -189,6 +189,12 @@ def format_token_pools(pools_by_url: Mapping[str, Tuple[str, ...]]) -> str:
     return ";".join(f"{door}={','.join(dict.fromkeys(names))}" for door, names in pools.items())
 
 
+def same_origin(url: str, other: str) -> bool:
+    """Return whether two URLs have the same scheme, host and port."""
+    origin = _parse_origin(url)
+    return origin is not None and origin == _parse_origin(other)
+
+
 @lru_cache(maxsize=1024)
 def _parse_origin(url: str) -> Optional[Tuple[str, str, int]]:
     """Return scheme, host and port of a URL; None for an unusable one."""
@@ -445,6 +451,13 @@ class _TimedReader(io.RawIOBase):
     def close(self) -> None:
         self._holder.close()
         super().close()
+
+
+def make_timed_response(
+    deadline: Deadline, sock: Any, *arguments: Any, **options: Any
+) -> http.client.HTTPResponse:
+    """Make a response of another library's connection, whose reads end at a deadline."""
+    return _TimedResponse(_open_reader(sock, deadline), sock, *arguments, **options)
 
 
 def _open_reader(sock: Any, deadline: Deadline) -> Any:

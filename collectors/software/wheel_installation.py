@@ -24,6 +24,8 @@ from .wheel_releases import Release
 #: Maximum number of download attempts, and the pauses in seconds between them.
 MAX_TRIES = 3
 BACK_OFF_S: Tuple[float, ...] = (5.0, 20.0)
+#: Time limit in seconds of one step: pip's own timeouts count for each wait.
+STEP_TIMEOUT_S = 1800
 #: Upper bound in bytes of an environment without packages.
 _ENVIRONMENT_BYTES = 40_000_000
 
@@ -189,17 +191,26 @@ class WheelInstaller:
 
     def _run_command(self, command: List[str]) -> subprocess.CompletedProcess[str]:
         env = {**drop_foreign_python(os.environ), "TMPDIR": self.temporary}
-        return subprocess.run(
-            command,
-            env=env,
-            cwd=os.sep,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            pass_fds=(self.lock,),
-        )
+        try:
+            return subprocess.run(
+                command,
+                env=env,
+                cwd=os.sep,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=STEP_TIMEOUT_S,
+                pass_fds=(self.lock,),
+            )
+        except subprocess.TimeoutExpired:
+            raise_setup_error(
+                "broken",
+                f"the installation of {self.release.title} was not done after {STEP_TIMEOUT_S} s: the "
+                "package index is too slow; try again, or name another index to pip",
+                transient=True,
+            )
 
 
 def _describe_download_failure(output: str) -> str:

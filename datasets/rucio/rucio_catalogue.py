@@ -1,8 +1,8 @@
 """Datasets in Rucio's catalogue.
 
-Dataset ``NAME`` is the DID ``SCOPE:NAME``, its file ``FILE`` is ``SCOPE:NAME.FILE``; schemas of
-some experiments forbid slashes.  The manifest is an ordinary file of the dataset
-(``SCOPE:NAME.manifest.json``), so planning requires none of the data.
+Dataset ``NAME`` is the DID ``SCOPE:NAME``, its file ``FILE`` is ``SCOPE:NAME.FILE``, unless the
+settings have other templates for experiments whose names follow a pattern.  The manifest is an
+ordinary file of the dataset (``SCOPE:NAME.manifest.json``), so planning requires none of the data.
 """
 
 from __future__ import annotations
@@ -27,11 +27,6 @@ from treehammer.datasets.rucio.rucio_conversions import (
 from treehammer.errors import CatalogueError, DatasetError
 
 
-def file_did(dataset: str, file: str) -> str:
-    """Build the name of a dataset's file in its scope."""
-    return f"{dataset}.{file}"
-
-
 class RucioCatalogue:
     """Catalogue of the datasets of one scope in Rucio.
 
@@ -48,7 +43,7 @@ class RucioCatalogue:
     def has(self, name: str) -> bool:
         """Return whether the scope has a dataset of that name."""
         try:
-            self.rucio.list_files(name)
+            self.rucio.list_files(self.rucio.names.dataset(name))
         except RucioNotFoundError:
             return False
         return True
@@ -60,18 +55,19 @@ class RucioCatalogue:
             DatasetError: The dataset does not exist or was not placed by Treehammer.
             CatalogueError: No replica of its manifest can be read.
         """
+        did = self.rucio.names.dataset(name)
         try:
-            files = {file.name: file for file in self.rucio.list_files(name)}
+            files = {file.name: file for file in self.rucio.list_files(did)}
         except RucioNotFoundError as error:
             raise DatasetError(
-                f"there is no dataset {self.rucio.scope}:{name}",
+                f"there is no dataset {self.rucio.scope}:{did}",
                 where="Rucio",
                 hint=f"Place it: treehammer datasets place {name} --sites SITES",
             ) from error
-        kept_as = file_did(name, MANIFEST_NAME)
+        kept_as = self.rucio.names.file(name, MANIFEST_NAME)
         if kept_as not in files:
             raise DatasetError(
-                f"{self.rucio.scope}:{name} has no {kept_as}",
+                f"{self.rucio.scope}:{did} has no {kept_as}",
                 where="Rucio",
                 hint="Treehammer has not placed it, or has not ended: treehammer datasets place.",
             )
@@ -92,10 +88,13 @@ class RucioCatalogue:
             DatasetError: The dataset does not exist.
             CatalogueError: Rucio does not respond.
         """
-        wanted = {file_did(name, file.name): file for file in self.manifest(name).files}
+        names = self.rucio.names
+        wanted = {names.file(name, file.name): file for file in self.manifest(name).files}
         expression = "|".join(f"site={site}" for site in sites)
         try:
-            found = self.rucio.list_locations([name], list_aliases(protocol), expression, domain)
+            found = self.rucio.list_locations(
+                [names.dataset(name)], list_aliases(protocol), expression, domain
+            )
         except RseExpressionError:
             return ()
         return tuple(
@@ -124,12 +123,14 @@ class RucioCatalogue:
     def _fetch_manifest(self, file: DidFile, folder: Path) -> None:
         """Read a small file from the first valid replica."""
         folder.mkdir(parents=True, exist_ok=True)
+        if not file.adler32:
+            file = self.rucio.fetch_file(file.name)  # which may have an md5
         tried = []
         for one in self.rucio.list_locations([file.name]):
             with tempfile.TemporaryDirectory(dir=folder) as aside:
                 part = Path(aside) / MANIFEST_NAME
                 seen = doors.read_file(normalize_url(one.url), file.size, copy_to=part)
-                if (seen.size, seen.adler32) == (file.size, file.adler32):
+                if not seen.failure and file.is_content_of(part, seen.size, seen.adler32):
                     part.rename(folder / MANIFEST_NAME)
                     return
             tried.append(f"{one.url}: {seen.message or 'is another file'}")

@@ -6,8 +6,6 @@ that takes half a second.
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
 import sys
 import time
@@ -17,12 +15,14 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from treehammer.config import Settings
-from treehammer.datasets.doors.file_observation import normalize_adler32
 from treehammer.datasets.rucio.rucio_conversions import (
+    INVALID_NAME_ERRORS,
     LOGIN_ERRORS,
     TRANSIENT_ERRORS,
+    VALID_NAME_ERRORS,
     AccountQuota,
     DidFile,
+    DidNames,
     ReplicaLocation,
     ReplicationRule,
     Rse,
@@ -32,18 +32,20 @@ from treehammer.datasets.rucio.rucio_conversions import (
     parse_rule,
     translate_error,
 )
-from treehammer.datasets.rucio.rucio_login import OIDC, RucioLogin, find_login
+from treehammer.datasets.rucio.rucio_login import RucioLogin, find_login
+from treehammer.datasets.rucio.rucio_session import ClientMessages, open_client
 from treehammer.errors import CatalogueError, ConfigError, TreehammerError
 
 T = TypeVar("T")
 
 #: Delays in seconds between retries after transient errors.
 RETRY_DELAYS_S = (1.0, 4.0, 10.0)
-#: Timeout of a call in seconds.
-CALL_TIMEOUT_S = 60
 DISK_STORAGE = "DISK"
-#: End of the address at which the client would start a sign-in by a browser.
-_SIGN_IN_PATH = "/auth/oidc"
+#: Setting -> example of its value.
+_NAME_EXAMPLES = {
+    "rucio_dataset_name": "/TreeHammer/{dataset}/USER",
+    "rucio_file_name": "/store/user/NAME/{dataset}/{file}",
+}
 
 
 def is_configured(settings: Settings) -> bool:
@@ -66,7 +68,8 @@ class RucioClient:
     def __init__(self, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
         self._settings = settings
         self._sleep = sleep
-        self._messages = _ClientMessages()
+        self._messages = ClientMessages()
+        self.names = DidNames.from_settings(settings)
 
     @cached_property
     def _login(self) -> RucioLogin:
@@ -87,42 +90,7 @@ class RucioClient:
 
     @cached_property
     def _client(self) -> Any:
-        settings, login = self._settings, self._login
-        from rucio.client.client import Client
-        from rucio.common.exception import CannotAuthenticate
-
-        class KeptApart(Client):  # type: ignore[misc]  # the package has no types
-            """Rucio client with one token per login, and without sign-in by a browser."""
-
-            def _get_auth_tokens(self) -> tuple[str | None, str, str, str]:
-                if login.auth_type == OIDC:  # signed in with: rucio whoami
-                    kept: tuple[str | None, str, str, str] = super()._get_auth_tokens()
-                    return kept
-                who = f"{self.auth_host} {self.vo} {self.account} {login}"
-                key = hashlib.sha256(who.encode()).hexdigest()[:16]
-                folder = settings.rucio_dir / "tokens"
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                return None, str(folder / f"{key}.expiry"), str(folder / key), str(folder)
-
-            def _send_request(self, url: str, *arguments: Any, **options: Any) -> Any:
-                if url.partition("?")[0].endswith(_SIGN_IN_PATH):
-                    raise CannotAuthenticate  # instead of questions to the user
-                return super()._send_request(url, *arguments, **options)
-
-        name = sys.argv[0]
-        try:
-            client = KeptApart(
-                account=settings.rucio_account or None,
-                timeout=CALL_TIMEOUT_S,
-                user_agent="treehammer",
-                logger=self._messages.make_logger(),
-            )
-        finally:
-            sys.argv[0] = name  # the client shortens it
-        if login.auth_type == OIDC and client.account:
-            # Rucio takes the account of the token, whatever account is requested.
-            login.check_account(client.account, str(client.whoami()["account"]))
-        return client
+        return open_client(self._settings, self._login, self._messages)
 
     # --- account
 
@@ -197,21 +165,18 @@ class RucioClient:
             # Rucio lists no files for an unknown dataset, without an error.
             client.get_did(self.scope, dataset)
             rows = client.list_files(self.scope, dataset)
-            return [
-                DidFile(row["name"], row["bytes"], normalize_adler32(row["adler32"]))
-                for row in rows
-            ]
+            return [DidFile.from_row(row) for row in rows]
 
         return tuple(sorted(self._call(ask), key=lambda file: file.name))
 
     def fetch_file(self, name: str) -> DidFile:
-        """Fetch size and checksum of a file in the scope.
+        """Fetch size and checksums of a file in the scope; listings have no md5.
 
         Raises:
             RucioNotFoundError: no such file.
         """
         row = self._call(lambda client: client.get_metadata(self.scope, name))
-        return DidFile(name, row["bytes"] or 0, normalize_adler32(row["adler32"]))
+        return DidFile.from_row({**row, "name": name})
 
     def list_locations(
         self,
@@ -287,6 +252,52 @@ class RucioClient:
             )
         except RucioDuplicateError:
             pass
+
+    def check_names(self, dataset: str | None, files: Sequence[str]) -> None:
+        """Let the server check new names by its schema and permissions, without writing anything.
+
+        A file cannot be registered alone, nor a dataset with a file that does not exist: the server
+        refuses both, but first because of their names.
+
+        Args:
+            dataset: name of the dataset; None for one that exists.
+            files: names of its new files, at least one if there is a dataset.
+
+        Raises:
+            ConfigError: the server does not accept a name.
+            RucioDeniedError: the account may not add it to the scope.
+        """
+        for name in files:
+            self._check_name(name, "rucio_file_name", lambda client, did: client.add_did(**did))
+        if dataset is not None and files:
+            content = [{"scope": self.scope, "name": files[0]}]
+            self._check_name(
+                dataset,
+                "rucio_dataset_name",
+                lambda client, did: client.add_did(**did | {"did_type": "DATASET"}, dids=content),
+            )
+
+    def _check_name(
+        self, name: str, setting: str, register: Callable[[Any, dict[str, str]], object]
+    ) -> None:
+        did = {"scope": self.scope, "name": name, "did_type": "FILE"}
+
+        def ask(client: Any) -> None:
+            try:
+                register(client, did)
+            except Exception as error:
+                kind = type(error).__name__
+                if kind in INVALID_NAME_ERRORS:
+                    raise ConfigError(
+                        f"Rucio does not accept the name {name!r}: {clean_message(str(error))}",
+                        where=setting,
+                        hint="Set a template that follows the pattern of your experiment, such as "
+                        f'{setting} = "{_NAME_EXAMPLES[setting]}".',
+                    ) from error
+                if kind not in VALID_NAME_ERRORS:
+                    raise
+
+        self._call(ask)
 
     def create_dataset(self, dataset: str) -> None:
         """Create a dataset in the account's scope unless it exists.
@@ -453,24 +464,6 @@ class RucioClient:
         if kind in TRANSIENT_ERRORS:
             return self._login.explain_tls(f"{said} {self._messages.last}")
         return None
-
-
-class _ClientMessages(logging.Handler):
-    """Keeper of the last message of Rucio's client, which hides the cause of failed connections."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = ""
-
-    def make_logger(self) -> logging.Logger:
-        """Make a logger of which this is the only handler."""
-        logger = logging.Logger("treehammer.rucio")  # one for each client
-        logger.addHandler(self)
-        return logger
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message."""
-        self.last = record.getMessage()
 
 
 def _check_declaration(refused: Mapping[str, Sequence[str]]) -> None:

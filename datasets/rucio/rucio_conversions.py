@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from treehammer.config import Settings
+from treehammer.datasets.doors.file_observation import normalize_adler32
 from treehammer.errors import CatalogueError, ConfigError, DatasetError, TreehammerError
 
-#: Names of Rucio's exceptions by category; transient errors are retried.
-TRANSIENT_ERRORS = (
-    "ServerConnectionException",
+#: Names of Rucio's exceptions by category; transient errors are retried. After some of them it is
+#: known that the request was not carried out.
+_ANSWERED_ERRORS = (
     "ServiceUnavailable",
     "DatabaseException",
+    "ReplicationRuleCreationTemporaryFailed",
+)
+TRANSIENT_ERRORS = (
+    *_ANSWERED_ERRORS,
+    "ServerConnectionException",
     "ConnectionError",
     "ConnectTimeout",
     "ReadTimeout",
     "ChunkedEncodingError",
-    "ReplicationRuleCreationTemporaryFailed",
 )
 #: Names of the exceptions of a refused login.
 LOGIN_ERRORS = ("CannotAuthenticate", "NoAuthInformation", "IdentityError", "AccountNotFound")
+#: Names of the exceptions of a name that the server's schema refuses, and of those that follow once
+#: it has accepted a name: files cannot be registered alone, and a dataset's files must exist.
+INVALID_NAME_ERRORS = ("InvalidObject", "InvalidType", "InputValidationError", "InvalidPath")
+VALID_NAME_ERRORS = (
+    "UnsupportedOperation",
+    "DataIdentifierNotFound",
+    "DataIdentifierAlreadyExists",
+    "FileAlreadyExists",
+)
 _CONFIG_ERRORS = (
     "ConfigNotFound",
     "ConfigLoadingError",
@@ -30,6 +47,10 @@ _CONFIG_ERRORS = (
     "ClientProtocolNotFound",
     "ClientProtocolNotSupported",
 )
+
+
+class RucioSilentError(CatalogueError):
+    """Rucio gave no answer, or none that says whether the request was carried out."""
 
 
 class RucioDeniedError(CatalogueError):
@@ -50,11 +71,72 @@ class RseExpressionError(ConfigError):
 
 @dataclass(frozen=True)
 class DidFile:
-    """File in the catalogue: size in bytes, ``adler32`` as 8 hex digits."""
+    """File in the catalogue: size in bytes, ``adler32`` as 8 hex digits, ``md5`` as 32.
+
+    A checksum that the catalogue does not have is ''.
+    """
 
     name: str
     size: int
     adler32: str
+    md5: str = ""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> DidFile:
+        """Convert a row of Rucio, in which files may lack either checksum."""
+        adler32, md5 = row.get("adler32") or "", str(row.get("md5") or "").strip().lower()
+        return cls(
+            str(row["name"]),
+            int(row["bytes"] or 0),
+            normalize_adler32(adler32) if adler32 else "",
+            md5,
+        )
+
+    def is_content_of(self, path: Path, size: int | None, adler32: str) -> bool:
+        """Return whether a local file is this one, by the checksum that the catalogue has.
+
+        Args:
+            path: the local file.
+            size: its size.
+            adler32: its adler32.
+
+        Raises:
+            CatalogueError: the sizes are equal, and the catalogue has no checksum.
+        """
+        if size != self.size:
+            return False
+        if self.adler32:
+            return self.adler32 == adler32
+        if self.md5:
+            with path.open("rb") as stream:
+                return self.md5 == hashlib.file_digest(stream, "md5").hexdigest()
+        raise CatalogueError(
+            f"{self.name} is registered without a checksum, and cannot be verified",
+            where="Rucio",
+            hint="Register its adler32, or place the dataset under another name.",
+        )
+
+
+@dataclass(frozen=True)
+class DidNames:
+    """Names of datasets and their files in Rucio, by the templates of the settings."""
+
+    dataset_template: str
+    file_template: str
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> DidNames:
+        """Return the names by the settings."""
+        return cls(settings.rucio_dataset_name, settings.rucio_file_name)
+
+    def dataset(self, name: str) -> str:
+        """Build the name of a dataset."""
+        return self.dataset_template.replace("{dataset}", name)
+
+    def file(self, dataset: str, file: str) -> str:
+        """Build the name of a dataset's file."""
+        parts = re.split(r"(\{dataset\}|\{file\})", self.file_template)
+        return "".join({"{dataset}": dataset, "{file}": file}.get(part, part) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -184,8 +266,9 @@ def translate_error(error: Exception, settings: Settings) -> Exception:
     if kind in _ERRORS_BY_KIND:
         return _ERRORS_BY_KIND[kind](said, where=where)
     if kind in TRANSIENT_ERRORS:
-        return CatalogueError(
-            f"does not answer: {said}",
+        silent = kind not in _ANSWERED_ERRORS
+        return (RucioSilentError if silent else CatalogueError)(
+            f"does not answer: {said}" if silent else f"{kind}: {said}",
             where=where,
             hint="Nothing registered so far is lost: repeat the same command later.",
         )

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from treehammer.collectors.storage_schemes import list_aliases, normalize_url
 from treehammer.datasets import doors
-from treehammer.datasets.doors.file_observation import FAILED, NO_RESPONSE
+from treehammer.datasets.doors.file_observation import FAILED, MISSING, NO_RESPONSE
 from treehammer.datasets.model.file_digest import digest_file
 from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue, file_did
+from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import (
     DidFile,
@@ -26,8 +26,9 @@ from treehammer.datasets.rucio.rucio_conversions import (
     RucioDeniedError,
     RucioDuplicateError,
     RucioNotFoundError,
+    RucioSilentError,
 )
-from treehammer.errors import CatalogueError, DatasetError
+from treehammer.errors import CatalogueError, DatasetError, TreehammerError
 from treehammer.progress import ByteCallback, ProgressFactory, byte_progress, no_progress
 from treehammer.text_formatting import format_size
 
@@ -100,18 +101,21 @@ def upload_dataset(
 
     Raises:
         DatasetError: Rucio has a dataset or file of that name with other content.
+        ConfigError: the server does not accept the names; nothing was written.
         CatalogueError: No RSE accepts the files, or Rucio does not respond.
     """
     rucio = catalogue.rucio
-    attached = _list_attached_files(manifest.name, rucio)
+    did = rucio.names.dataset(manifest.name)
+    attached = _list_attached_files(did, rucio)
     files = _list_expected_files(manifest, folder, catalogue, attached or {})
     missing = _find_missing_files(files, rucio)
+    rucio.check_names(did if attached is None else None, [file.name for file, _ in missing])
     used = _upload_files(missing, through, rucio, bars) if missing else ""
     if attached is None:
-        rucio.create_dataset(manifest.name)
+        rucio.create_dataset(did)
     if left := [name for name in files if name not in (attached or {})]:
-        rucio.attach_files(manifest.name, left)
-    rucio.close_dataset(manifest.name)
+        rucio.attach_files(did, left)
+    rucio.close_dataset(did)
     return used
 
 
@@ -127,16 +131,16 @@ def _list_expected_files(
     manifest: Manifest, folder: Path, catalogue: RucioCatalogue, known: Mapping[str, DidFile]
 ) -> dict[str, tuple[DidFile, Path]]:
     """Map the DID of each expected file to file and path; the small manifest is first."""
-    name = manifest.name
+    name, names = manifest.name, catalogue.rucio.names
     files = {
-        file_did(name, file.name): (
-            DidFile(file_did(name, file.name), file.size, file.adler32),
+        names.file(name, file.name): (
+            DidFile(names.file(name, file.name), file.size, file.adler32),
             folder / file.name,
         )
         for file in manifest.files
     }
     path = folder / MANIFEST_NAME
-    theirs = file_did(name, MANIFEST_NAME)
+    theirs = names.file(name, MANIFEST_NAME)
     content = digest_file(path)
     if theirs in known:
         if catalogue.manifest(name).hash != manifest.hash:
@@ -161,10 +165,11 @@ def _find_missing_files(
         except RucioNotFoundError:
             missing.append((file, path))
             continue
-        if known != file:
+        if not known.is_content_of(path, file.size, file.adler32):
+            checksum = f"adler32 {known.adler32}" if known.adler32 else f"md5 {known.md5}"
             raise DatasetError(
-                f"{rucio.scope}:{name} is another file: {known.size} bytes with adler32 "
-                f"{known.adler32}, and {file.size} with {file.adler32} here",
+                f"{rucio.scope}:{name} is another file: {known.size} bytes with {checksum}, and "
+                f"{file.size} with adler32 {file.adler32} here",
                 where="Rucio",
                 hint="A file never changes in Rucio: give the dataset another name.",
             )
@@ -222,10 +227,13 @@ def _upload_file(
     written = _write_file(file, path, url, advance)
     try:
         rucio.register_replica(rse, file)
-    except RucioDeniedError:
-        if written:
-            doors.remove_file(url)
-        raise
+    except RucioSilentError:
+        raise  # it may be registered; the same command finds out later
+    except TreehammerError as error:
+        problem = _discard_file(url) if written else ""
+        raise CatalogueError(
+            f"{error.message}{problem}", where=error.where, hint=error.hint
+        ) from error
 
 
 def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> bool:
@@ -238,12 +246,20 @@ def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> b
         if not seen.failure:
             break
         if seen.failure not in (NO_RESPONSE, FAILED) or pause is None:
-            raise CatalogueError(f"{url}: {seen.message}")
+            raise CatalogueError(f"{url}: {seen.message}{_discard_file(url)}")
         time.sleep(pause)
     if not _has_expected_content(file, url):
-        doors.remove_file(url)
-        raise CatalogueError(f"{url}: the storage has other bytes than it was given")
+        problem = _discard_file(url)
+        raise CatalogueError(f"{url}: the storage has other bytes than it was given{problem}")
     return True
+
+
+def _discard_file(url: str) -> str:
+    """Remove a file that will not be registered; return a clause on the failure, '' for none."""
+    removed = doors.remove_file(url)
+    if not removed.failure or removed.failure == MISSING:
+        return ""
+    return f"; {url} could not be removed again ({removed.message}): remove it"
 
 
 def _has_expected_content(file: DidFile, url: str) -> bool:
@@ -264,7 +280,7 @@ def request_replicas(
     Raises:
         CatalogueError: Rucio does not respond.
     """
-    ours = {rule.expression: rule for rule in rucio.list_rules(manifest.name)}
+    ours = {rule.expression: rule for rule in rucio.list_rules(rucio.names.dataset(manifest.name))}
     return [_request_replica(manifest, rse, ours.get(rse.name), wish, rucio) for rse in rses]
 
 
@@ -284,7 +300,7 @@ def _request_replica(
         return replace(standing, rule_id=rule.id)
     try:
         made = rucio.add_rule(
-            manifest.name,
+            rucio.names.dataset(manifest.name),
             rse.name,
             lifetime_s=wish.lifetime_s,
             comment=wish.comment,
@@ -302,7 +318,7 @@ def keep_source_replica(
     kept_s = min(wish.lifetime_s or SOURCE_LIFETIME_S, SOURCE_LIFETIME_S)
     try:
         rucio.add_rule(
-            manifest.name,
+            rucio.names.dataset(manifest.name),
             rse,
             lifetime_s=kept_s,
             comment=f"{wish.comment} (source of the others)",

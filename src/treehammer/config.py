@@ -31,6 +31,7 @@ from treehammer.setting_parsers import (
     parse_server,
     parse_service_url,
     parse_webhook,
+    template_parser,
     text_parser,
 )
 
@@ -98,6 +99,16 @@ class Settings:
         _RUCIO_NAME,
         "Rucio scope of datasets [default: user.ACCOUNT, or the account's only one]",
         "",
+    )
+    rucio_dataset_name: str = _setting(
+        template_parser("dataset"),
+        "name of a dataset in Rucio, for experiments whose names follow a pattern",
+        "{dataset}",
+    )
+    rucio_file_name: str = _setting(
+        template_parser("dataset", "file"),
+        "name of a dataset's file in Rucio",
+        "{dataset}.{file}",
     )
     service_url: str = _setting(
         parse_service_url,

@@ -89,6 +89,21 @@ def text_parser(characters: str, expected: str) -> SettingParser:
     return parse
 
 
+def template_parser(*placeholders: str) -> SettingParser:
+    """Return a parser for a template in which each of some ``{placeholders}`` occurs."""
+    expected = " and ".join(f"{{{name}}}" for name in placeholders)
+
+    def parse(raw: RawValue) -> str:
+        text = raw.value
+        fields = re.findall(r"\{(.*?)\}", text) if isinstance(text, str) else []
+        plain = re.sub(r"\{(.*?)\}", "", str(text))
+        if set(fields) != {*placeholders} or re.search(r"[{}\s]", plain) or not plain.isprintable():
+            raise raw.error(f"a name without spaces that contains {expected} and no other braces")
+        return str(text)
+
+    return parse
+
+
 def choice_parser(*words: str) -> SettingParser:
     """Return a parser for one of several words."""
 

@@ -241,7 +241,7 @@ def remove(settings: Settings, /, name: str, sites: str, form: str) -> ExitCode:
     Example: treehammer datasets remove reference-750mb --sites EXAMPLE-T2
     """
     rucio = RucioCatalogue(settings).rucio
-    rules = rucio.list_rules(name)
+    rules = rucio.list_rules(rucio.names.dataset(name))
     if sites:
         wanted = {rse.name for rse in select_rses(sites, settings, rucio)}
         rules = tuple(rule for rule in rules if rule.expression in wanted)

@@ -13,7 +13,7 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli.commands import datasets
 from treehammer.datasets.cli.dataset_names import complete_datasets
 from treehammer.datasets.model.manifest import Manifest
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue, file_did
+from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
 from treehammer.errors import CatalogueError, DatasetError, ExitCode
@@ -200,7 +200,7 @@ def _declare_bad_replicas(
         return declared
     for check in checks:
         if check.expected.rse and check.is_proof and not check.is_good:
-            did = file_did(manifest.name, check.expected.file.name)
+            did = catalogue.rucio.names.file(manifest.name, check.expected.file.name)
             declared[check] = _declare_bad_replica(check, did, catalogue.rucio)
     return declared
 

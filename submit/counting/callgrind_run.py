@@ -25,6 +25,8 @@ from treehammer.submit.counting.callgrind_output import CallgrindProfile, parse_
 #: Passes of an execution: one that loads libraries and fills caches, and the counted one.
 PASSES = 2
 #: Characters of the payload's output that an error repeats.
+#: Seconds that valgrind may take to report its version.
+_START_TIMEOUT_S = 60
 _MAX_EXCERPT = 2000
 _REMEDY = "Install valgrind, e.g. apt install valgrind."
 
@@ -50,7 +52,13 @@ def find_valgrind() -> Valgrind:
     header = Path(command).resolve().parent.parent / "include/valgrind/callgrind.h"
     if not header.is_file():
         raise CountingError(f"{header} is missing", where="count", hint=_REMEDY)
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [command, "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_START_TIMEOUT_S,
+    )
     return Valgrind(command, str(header), done.stdout.strip().removeprefix("valgrind-"))
 
 

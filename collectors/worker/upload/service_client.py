@@ -21,6 +21,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 from urllib.parse import urlsplit
 
 from ...http_requests import (
+    MIN_BYTES_PER_S,
     Deadline,
     TimedConnection,
     TimedTlsConnection,
@@ -104,7 +105,7 @@ class ServiceEndpoint:
         return f"ServiceEndpoint({self.url!r})"
 
     def post(self, records: Sequence[str], timeout_s: float) -> ServiceResponse:
-        """Send records, each the text of a JSON object, within ``timeout_s``."""
+        """Send records, each the text of a JSON object, within ``timeout_s`` on a fast line."""
         body = '{"measurements": [' + ", ".join(records) + "]}"
         return self.send(MEASUREMENTS_PATH, body, len(records), timeout_s)
 
@@ -112,7 +113,9 @@ class ServiceEndpoint:
         """Send a JSON object with ``items`` items, which the response must account for."""
         content = gzip.compress(body.encode(), 6, mtime=0)
         try:
-            with self._send_request(self.url + path, content, Deadline(timeout_s)) as reply:
+            # A slow line may take longer for a large body, as long as it goes on.
+            deadline = Deadline(timeout_s, bytes_per_s=MIN_BYTES_PER_S)
+            with self._send_request(self.url + path, content, deadline) as reply:
                 return _parse_response(
                     reply.code,
                     reply.headers,

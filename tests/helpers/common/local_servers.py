@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -61,6 +62,15 @@ def serve_http(
         finally:
             server.shutdown()
             thread.join()
+
+
+def drip(connection: socket.socket) -> None:
+    """Answer with a byte now and then, of a line that never ends."""
+    with suppress(OSError):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        while True:
+            connection.sendall(b"2")
+            time.sleep(0.05)
 
 
 @contextmanager

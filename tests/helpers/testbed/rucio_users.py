@@ -160,4 +160,5 @@ class RucioUser:
 
     def own_rules(self, name: str) -> tuple[ReplicationRule, ...]:
         """List the user's own rules for a dataset."""
-        return RucioCatalogue(self.settings).rucio.list_rules(name)
+        rucio = RucioCatalogue(self.settings).rucio
+        return rucio.list_rules(rucio.names.dataset(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.sql.write.store import Store
 from treehammer.testbed.components import replica_files
+from treehammer.testbed.components.xrootd_storage import rse_name
 from treehammer.testbed.core import fault_injection
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
@@ -114,6 +116,47 @@ def test_name_with_other_content_is_refused(guest: RucioUser, placed: str) -> No
     write_dataset(guest.datasets, placed, some())
     said = guest.refused_message("place", placed, "--sites", "SITE_A", code=2)
     assert "has other files than the dataset here" in said
+
+
+def test_names_follow_templates_that_the_server_accepts(hammer: RucioUser) -> None:
+    write_dataset(hammer.datasets, "patterned", some())
+    names = {
+        "TREEHAMMER_RUCIO_DATASET_NAME": "set.{dataset}",
+        "TREEHAMMER_RUCIO_FILE_NAME": "f-{dataset}-{file}",
+    }
+    hammer = RucioUser(hammer.grid, hammer.home, "hammer", **names)
+    for setting, template in names.items():
+        wrong = names | {setting: f"{template}~"}  # a character that the server's schema lacks
+        user = RucioUser(hammer.grid, hammer.home, "hammer", **wrong)
+        message = user.refused_message("place", "patterned", "--sites", "SITE_A", code=2)
+        key = setting.removeprefix("TREEHAMMER_").lower()
+        assert f"{key}: Rucio does not accept the name" in message
+        with rucio_users.rucio_client(hammer.grid, "hammer") as client:
+            found = client.list_dids("hctest", {"name": "*patterned*"}, did_type="all")
+            assert not list(found)
+    hammer.run_datasets("place", "patterned", "--sites", "SITE_A")
+    with rucio_users.rucio_client(hammer.grid, "hammer") as client:
+        listed = {row["name"] for row in client.list_files("hctest", "set.patterned")}
+    assert listed == {f"f-patterned-{name}" for name in ("manifest.json", "one.root", "two.root")}
+    assert hammer.replica_states("patterned", where="site=SITE_A") == {"SITE_A": "good"}
+
+
+def test_file_with_md5_only_is_compared_by_it(hammer: RucioUser) -> None:
+    files = some()
+    for name, content in (("digested", files["one.root"]), ("wrong", b"other")):
+        write_dataset(hammer.datasets, name, files)
+        replica = {
+            "scope": "hctest",
+            "name": f"{name}.one.root",
+            "bytes": len(files["one.root"]),
+            "md5": hashlib.md5(content).hexdigest(),
+        }
+        with rucio_users.rucio_client(hammer.grid, "hammer") as client:
+            client.add_replicas(rse_name("SITE_B"), [replica])
+    hammer.run_datasets("place", "digested", "--sites", "SITE_A", "--no-wait")
+    hammer.run_datasets("remove", "digested")
+    message = hammer.refused_message("place", "wrong", "--sites", "SITE_A", code=2)
+    assert f"with md5 {hashlib.md5(b'other').hexdigest()}" in message
 
 
 def test_corrupted_replica_is_detected_and_repaired(hammer: RucioUser, placed: str) -> None:

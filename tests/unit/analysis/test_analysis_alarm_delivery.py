@@ -6,9 +6,7 @@ import hashlib
 import hmac
 import json
 import socket
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler
@@ -19,7 +17,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from click.testing import CliRunner
-from local_servers import serve_http, serve_tcp
+from local_servers import drip, serve_http, serve_tcp
 from measurement_factory import build_alarm_event
 
 from treehammer.analysis.alarms import alarm_delivery, mail_channel, webhook_channel
@@ -176,15 +174,6 @@ def test_failed_message_is_repeated_and_then_given_up(outbox: AlarmOutbox, hook:
     assert outbox.summarize().given_up == 1
     assert len({headers["X-Treehammer-Delivery"] for headers, _ in HookSink.requests}) == 1
     assert len({body for _, body in HookSink.requests}) == 1
-
-
-def drip(connection: socket.socket) -> None:
-    """Send a byte now and then, of a line that never ends."""
-    with suppress(OSError):
-        connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-        while True:
-            connection.sendall(b"2")
-            time.sleep(0.05)
 
 
 def test_dripping_servers_do_not_hang_delivery(monkeypatch: pytest.MonkeyPatch) -> None:

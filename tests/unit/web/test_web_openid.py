@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 from joserfc.jwk import OctKey, RSAKey
+from local_servers import drip, serve_tcp
 from openid_provider import CLIENT_ID, CLIENT_SECRET, LyingProvider, run_lying_provider
 from service_thread import ServiceThread, run_service
 
@@ -19,6 +20,7 @@ from treehammer import config
 from treehammer.errors import ConfigError
 from treehammer.sql.auth.session_table import SessionTable
 from treehammer.sql.setup.database_setup import open_engine
+from treehammer.web.views.sign_in import openid_provider
 from treehammer.web.views.sign_in.openid_settings import OpenIdSettings, parse_roles
 
 BROWSER = {"Accept": "text/html,*/*"}
@@ -286,6 +288,15 @@ def test_stopped_provider_is_reported(tmp_path: Path) -> None:
         answer = service.client.get("/sign-in/openid", headers=BROWSER)
         assert_refused(service, answer, 503)
         assert "cannot be used now" in answer.text
+
+
+def test_dripping_provider_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openid_provider, "TOTAL_TIMEOUT_S", 0.5)
+    with serve_tcp(drip) as port:
+        settings = oidc_settings(tmp_path, f"http://127.0.0.1:{port}")
+        with run_service(tmp_path, settings=settings) as service:
+            answer = service.client.get("/sign-in/openid", headers=BROWSER, timeout=20)
+            assert_refused(service, answer, 503)
 
 
 def test_roles_follow_groups(tmp_path: Path) -> None:

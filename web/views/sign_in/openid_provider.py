@@ -22,8 +22,8 @@ from treehammer.web_addresses import is_allowed_address
 
 _LOG = logging.getLogger("treehammer.service")
 
-#: Seconds for each request to the provider.
-TIMEOUT_S = 10.0
+#: Seconds for each wait for the provider, and for all requests of one step of a sign-in.
+TIMEOUT_S, TOTAL_TIMEOUT_S = 10.0, 30.0
 #: Sign-ins that wait for the provider at the same time.
 MAX_CONCURRENT_SIGN_INS = 16
 #: Signatures by a private key of the provider. Others are forgeable by its clients, or by everybody.
@@ -94,18 +94,22 @@ class OpenIdProvider:
             "aud": {"essential": True, "values": [settings.client_id]},
         }
         try:
-            token = await client.authorize_access_token(request, claims_options=options)
-            claims = dict(token.get("userinfo") or {})
-            if not claims:
-                raise _refuse("the provider sent no ID token")
-            if settings.group_claim not in claims and "userinfo_endpoint" in client.server_metadata:
-                claims = _merge_claims(claims, await client.userinfo(token=token))
+            with anyio.fail_after(TOTAL_TIMEOUT_S):
+                token = await client.authorize_access_token(request, claims_options=options)
+                claims = dict(token.get("userinfo") or {})
+                if not claims:
+                    raise _refuse("the provider sent no ID token")
+                if (
+                    settings.group_claim not in claims
+                    and "userinfo_endpoint" in client.server_metadata
+                ):
+                    claims = _merge_claims(claims, await client.userinfo(token=token))
         except AuthlibBaseError as error:
             raise _refuse(_describe_error(error.error), error) from error
         except (JoseError, ValueError, TypeError, LookupError, AttributeError) as error:
             # Authlib uses the provider's answers before it checks their types.
             raise _refuse("the provider's answer is invalid", error) from error
-        except HTTPError as error:
+        except (HTTPError, TimeoutError) as error:
             raise self._unavailable(error) from error
         return self._read_person(claims)
 
@@ -124,9 +128,10 @@ class OpenIdProvider:
         if self._client is None:
             client = self._build_client()
             try:
-                metadata = await client.load_server_metadata()
+                with anyio.fail_after(TOTAL_TIMEOUT_S):
+                    metadata = await client.load_server_metadata()
                 self._check_metadata(metadata)
-            except (HTTPError, ValueError, TypeError) as error:
+            except (HTTPError, TimeoutError, ValueError, TypeError) as error:
                 raise self._unavailable(error) from error
             self._client = client
         return self._client
