@@ -71,7 +71,7 @@ def check_sample(target: ProbeTarget, path: str, content: bytes, size: int | Non
     """
     details = f"read {len(content)} bytes of {path}"
     if size is None:
-        details += ", whose size the door does not state"
+        details += " (the door does not state its size)"
     expected = min(SAMPLE_BYTES, target.size if size is None else size)
     if len(content) < expected:
         return ProbeResult(

@@ -149,6 +149,8 @@ class _Recording(BaseHTTPRequestHandler):
         self.send_response(302 if self.target else 206 if self.headers["Range"] else 200)
         if self.target:
             self.send_header("Location", self.target)
+        elif asked := self.headers["Range"]:
+            self.send_header("Content-Range", f"{asked.replace('=', ' ')}/*")
         body = b"" if self.target or self.command == "HEAD" else bytes(1000)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

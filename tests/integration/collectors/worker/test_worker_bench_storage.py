@@ -68,7 +68,9 @@ class RangeServer(SimpleHTTPRequestHandler):
         if not ranges:
             self.reply(200, content)
         elif len(ranges) == 1:
-            self.reply(206, content[ranges[0][0] : ranges[0][1] + 1])
+            first, last = ranges[0][0], min(ranges[0][1], len(content) - 1)
+            stated = {"Content-Range": f"bytes {first}-{last}/{len(content)}"}
+            self.reply(206, content[first : last + 1], **stated)
         else:
             parts = b"".join(
                 b"\r\n--X\r\nContent-Range: bytes %d-%d/%d\r\n\r\n" % (a, b, len(content))
