@@ -25,7 +25,7 @@ from benchmarks.harness.ratio_figures import (
 )
 from benchmarks.harness.root_scripts import run_in_root
 from treehammer import config
-from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.job_spec import InputFile, SoftwareRequest
 from treehammer.collectors.software.providers import SoftwareSetup
 from treehammer.collectors.worker.payload.root_settings import write_root_settings
 from treehammer.collectors.worker.run.remote_copy import fetch_remote_file
@@ -113,8 +113,9 @@ def _copy_by_python(folder: Path, urls: dict[str, str]) -> Iterator[dict[str, An
     with StopSignals() as signals:
         for number in range(ROUNDS):
             for door in ("http", "https")[:: 1 if number % 2 else -1]:
+                file = InputFile("random.bin", urls[door], FILE_BYTES, "")
                 start, cpu = time.perf_counter(), time.process_time()
-                fetch_remote_file(setup, software, urls[door], target, signals)
+                fetch_remote_file(setup, software, file, target, signals)
                 yield {
                     "round": number,
                     "door": door,
