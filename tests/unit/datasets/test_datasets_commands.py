@@ -59,7 +59,7 @@ def test_show(settings: Settings, manifest: Manifest) -> None:
     assert manifest.files[0].sha256 in text
     (row,) = json.loads(_run(settings, "show", "tiny", "--json").stdout)
     assert row["adler32"] == manifest.files[0].adler32
-    assert row["basket_zipped_bytes_median"] == 50
+    assert row["basket_zipped_bytes_median"] == 40
     assert "not made" in _run(settings, "show", "reference-small").stdout
     assert isinstance(_run(settings, "show", "tinny").exception, DatasetError)
 
