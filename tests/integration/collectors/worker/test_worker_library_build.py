@@ -84,6 +84,11 @@ def test_patched_library_is_built_once_and_used(bench: Any, make_spec: Any) -> N
     ("script", "kind", "message"),
     [
         ("#!/bin/sh\necho no such header; exit 3\n", "exit", "ended with 3: no such header"),
+        (
+            "#!/bin/sh\necho 'a.c:3:1: error: first'; echo 'a.c:9:1: error: last'; exit 1\n",
+            "exit",
+            "ended with 1: a.c:3:1: error: first",
+        ),
         ("#!/bin/sh\n", "missing-output", "did not make libanswer.so"),
         ("#!/bin/sh\nsleep 600\n", "timeout", "did not end within 0.5 s: no output"),
     ],
@@ -97,7 +102,11 @@ def test_failed_build_fails_each_execution(
         values = record.values
         assert (values["failure_class"], values["failure_kind"]) == ("build", kind)
         assert values["failure_phase"] == "build"
-        assert values["failure_message"] == f"build.sh {message}"
+        text, _, log = values["failure_message"].partition(" (log: ")
+        assert text == f"build.sh {message}"
+        if kind != "missing-output":
+            (log_file,) = bench.folder.rglob(log.rstrip(")"))
+            assert log_file.is_file()
         assert "payload_wall_s" not in values
 
 
