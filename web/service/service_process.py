@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from treehammer import log_format
 from treehammer.config import PUBLIC, Settings
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, remember_invocation
 from treehammer.private_files import is_private
 from treehammer.sql.auth.master_key_file import load_master_keys
 from treehammer.sql.engine.database_engine import parse_url
@@ -190,6 +190,8 @@ def serve(settings: Settings) -> None:
     address = ListenAddress.from_settings(settings)
     limits = ClientLimits.from_settings(settings, _raise_open_file_limit())
     with open_service_app(settings, limits) as app, address.open_socket() as listening:
+        # From now on messages are for other machines, where these folders mean nothing.
+        remember_invocation((), ())
         trusting = TrustedProxyMiddleware.from_settings(app, settings)
         guard = ConnectionGuard(limits, trusting.is_proxy)
         headers = security_headers(
