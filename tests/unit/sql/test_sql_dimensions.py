@@ -70,7 +70,7 @@ def test_constant_text_belongs_to_a_dimension() -> None:
             "start_state",
         ),
         *("failure_class", "failure_kind", "failure_phase", "failure_message"),
-        *("implausible_reasons", "log_excerpt", "checksum_skipped_leaves"),
+        *("implausible_reasons", "log_excerpt", "checksum_skipped_leaves", "content_notes"),
     }
 
 
