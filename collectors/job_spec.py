@@ -104,7 +104,8 @@ class ExecutionSpec:
     Two executions of one round with ``mode`` ``paired`` form a launch.  The one at position 1 begins;
     ``side`` is ``A`` for the base and ``B`` for the other.
 
-    ``unreadable_branches`` are those that ROOT cannot read, as the dataset's manifest lists them.
+    ``unreadable_branches`` are those that ROOT cannot read, as the dataset's manifest lists them;
+    ``missing_branches`` are those that not all files have, which no test reads.
     ``door_url`` is the address of its door where a job reads through several, '' for the job's own.
     """
 
@@ -121,6 +122,7 @@ class ExecutionSpec:
     mode: str = SOLO
     side: str = ""
     unreadable_branches: Tuple[str, ...] = ()
+    missing_branches: Tuple[str, ...] = ()
     door_url: str = ""
 
     @property
@@ -314,8 +316,10 @@ def _parse_execution(document: Dict[str, Any]) -> ExecutionSpec:
     files: List[Dict[str, Any]] = document.pop("files")
     software = SoftwareRequest(**document.pop("software"))
     unreadable = tuple(document.pop("unreadable_branches", ()))
+    missing = tuple(document.pop("missing_branches", ()))
     return ExecutionSpec(
         unreadable_branches=unreadable,
+        missing_branches=missing,
         files=tuple(InputFile(**item) for item in files),
         software=software,
         **document,

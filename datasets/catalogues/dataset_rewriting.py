@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues.folder_catalogue import (
     REWRITTEN,
     FolderCatalogue,
+    describe_content,
     describe_file,
 )
 from treehammer.datasets.model.file_digest import digest_file
@@ -145,12 +147,14 @@ class _DatasetRewriter:
         self._catalogue, self._source, self._options = catalogue, source, options
         self._home = catalogue.folder(source.name)
         self._folder, self._software, self._bars = folder, software, bars
+        # A cycle that the name of the source's tree may end in does not exist in the new files.
+        self._new_tree = re.sub(r";\d+$", "", source.tree)
 
     def rewrite(self, name: str) -> Manifest:
         """Write, measure and verify all files."""
         facts = [self._rewrite_file(file) for file in self._source.files]
         left_out = {key: why for fact in facts for key, why in fact["left_out"].items()}
-        files = self._measure_files()
+        files, content = self._measure_files()
         before = self._hash_values(
             "Reading the values of the source", self._home, self._source.files
         )
@@ -172,6 +176,7 @@ class _DatasetRewriter:
             "objects_compared": objects,
             "branches_left_out": [f"{key}: {why}" for key, why in sorted(left_out.items())],
             "objects_left_out": facts[0]["others"],
+            **content,
             "treehammer": __version__,
         }
         return Manifest(name, files, origin)
@@ -205,7 +210,8 @@ class _DatasetRewriter:
         compared = 0
         for file in self._source.files:
             paths = [str(folder / file.name) for folder in (self._home, self._folder)]
-            request = {"paths": paths, "tree": file.layout.tree, "covered": covered}
+            trees = [file.layout.tree, self._new_tree]
+            request = {"paths": paths, "trees": trees, "covered": covered}
             with self._bars(f"Comparing {file.name} (events)", file.layout.entries) as step:
                 found = root_process.run_action("compare", request, self._software, step)
             _reject_differences(found["differing"], "branches")
@@ -253,11 +259,11 @@ class _DatasetRewriter:
                     error.message, where=error.where, hint="Leave them out with --skip-unwritable."
                 ) from error
 
-    def _measure_files(self) -> tuple[ManifestFile, ...]:
+    def _measure_files(self) -> tuple[tuple[ManifestFile, ...], dict[str, Any]]:
+        """Measure the new files; return their entries in the manifest, and their peculiarities."""
         paths = [self._folder / file.name for file in self._source.files]
-        tree = self._source.tree
-        layouts = layout_measurement.measure_layouts(
-            paths, self._software, tree=tree, bars=self._bars
+        layouts, content = layout_measurement.measure_files(
+            paths, self._software, tree=self._new_tree, bars=self._bars
         )
         size = sum(path.stat().st_size for path in paths)
         with byte_progress(self._bars, "Checksumming", size) as advance:
@@ -268,7 +274,7 @@ class _DatasetRewriter:
         )
         for file in files:
             self._check_order(file)
-        return files
+        return files, describe_content(content)
 
     def _check_order(self, file: ManifestFile) -> None:
         """Check the requested order by the positions of the baskets in the file."""

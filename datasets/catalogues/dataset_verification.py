@@ -113,8 +113,17 @@ def check_added_files(wanted: str, paths: Sequence[Path]) -> None:
     for path in paths:
         if not path.is_file():
             raise DatasetError("there is no such file", where=str(path))
-    names = [path.name for path in paths]
+    names = choose_file_names(paths)
     if len(set(names)) < len(names) or MANIFEST_NAME in names:
         raise DatasetError(
             "the files of a dataset need names of their own", where=", ".join(sorted(names))
         )
+
+
+def choose_file_names(paths: Sequence[Path]) -> list[str]:
+    """Choose the names of files in their dataset, which reach servers and libraries in addresses.
+
+    ROOT, RDataFrame and uproot take brackets, colons and other characters for patterns, options or
+    names of objects, and not all doors decode an address. Each such character becomes an underscore.
+    """
+    return [re.sub(r"[^A-Za-z0-9._+=@-]", "_", path.name) for path in paths]

@@ -21,7 +21,10 @@ from treehammer.datasets.catalogues import dataset_verification
 from treehammer.datasets.model.file_digest import FileDigest, digest_file
 from treehammer.datasets.model.manifest import (
     BRANCHES,
+    FRIEND_TREES,
     MANIFEST_NAME,
+    MISSING_BRANCHES,
+    OTHER_LENGTHS,
     OTHER_TREES,
     RAW_LAYOUT,
     UNREADABLE_BRANCHES,
@@ -302,16 +305,23 @@ class FolderCatalogue:
             SoftwareError: This ROOT cannot be used.
         """
         dataset_verification.check_added_files(name, paths)
+        names = dataset_verification.choose_file_names(paths)
         size = sum(path.stat().st_size for path in paths)
         with self._lock_dataset(name, bars):
             if self.has(name):
                 return self._verify_same_files(name, paths, tree, size, bars)
             with self._staging_folder(name, size) as folder:
-                layouts = layout_measurement.measure_layouts(paths, software, tree=tree, bars=bars)
+                layouts, content = layout_measurement.measure_files(
+                    paths, software, tree=tree, bars=bars
+                )
                 with byte_progress(bars, f"Copying {name}", size) as advance:
-                    contents = [digest_file(p, advance, copy_to=folder / p.name) for p in paths]
+                    digests = [
+                        digest_file(path, advance, copy_to=folder / file_name)
+                        for path, file_name in zip(paths, names, strict=True)
+                    ]
+                first = next(index for index, layout in enumerate(layouts) if layout.entries)
                 probe = layout_measurement.probe_file(
-                    paths[0], layouts[0], software, libraries=libraries, bars=bars
+                    paths[first], layouts[first], software, libraries=libraries, bars=bars
                 )
                 origin = {
                     "kind": ADDED,
@@ -320,13 +330,13 @@ class FolderCatalogue:
                     "measured_with": software.request,
                     UNREADABLE_BRANCHES: probe.unreadable,
                     OTHER_TREES: probe.other_trees,
-                    BRANCHES: probe.branches,
+                    **describe_content(content),
                     **({"libraries": [one.name for one in libraries]} if libraries else {}),
                     "treehammer": __version__,
                 }
                 files = tuple(
-                    describe_file(path.name, content, layout)
-                    for path, content, layout in zip(paths, contents, layouts, strict=True)
+                    describe_file(file_name, digest, layout)
+                    for file_name, digest, layout in zip(names, digests, layouts, strict=True)
                 )
                 return self._publish(folder, Manifest(name, files, origin))
 
@@ -383,7 +393,11 @@ class FolderCatalogue:
         """Return the existing dataset if it holds the same files."""
         manifest = self.verify(name, bars=bars)
         with byte_progress(bars, "Comparing", size) as advance:
-            found = [(path.name, digest_file(path, advance).sha256) for path in paths]
+            names = dataset_verification.choose_file_names(paths)
+            found = [
+                (file_name, digest_file(path, advance).sha256)
+                for path, file_name in zip(paths, names, strict=True)
+            ]
         if found == [(f.name, f.sha256) for f in manifest.files] and tree in ("", manifest.tree):
             return manifest
         raise DatasetError(
@@ -454,6 +468,19 @@ def _choose_writer(
             software,
         )
     return partial(dataset_writers.write_generated_file, plan, software)
+
+
+def describe_content(content: layout_measurement.TreeContent) -> dict[str, Any]:
+    """Describe branches and peculiarities of a dataset's files for the origin of its manifest."""
+    peculiarities = {
+        MISSING_BRANCHES: dict(content.missing),
+        OTHER_LENGTHS: dict(content.other_lengths),
+        FRIEND_TREES: list(content.friends),
+    }
+    return {
+        BRANCHES: list(content.branches),
+        **{key: value for key, value in peculiarities.items() if value},
+    }
 
 
 def describe_file(name: str, content: FileDigest, layout: TreeLayout) -> ManifestFile:

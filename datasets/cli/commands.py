@@ -22,7 +22,14 @@ from treehammer.datasets.cli.dataset_output import (
     print_layout_comparison,
 )
 from treehammer.datasets.cli.make_command import make
-from treehammer.datasets.model.manifest import BRANCHES, UNREADABLE_BRANCHES, Manifest, TreeLayout
+from treehammer.datasets.model.manifest import (
+    BRANCHES,
+    MISSING_BRANCHES,
+    OTHER_LENGTHS,
+    UNREADABLE_BRANCHES,
+    Manifest,
+    TreeLayout,
+)
 from treehammer.datasets.production import layout_measurement, root_process
 from treehammer.datasets.specs import generated_spec
 from treehammer.datasets.specs.raw_spec import RawSpec
@@ -99,10 +106,14 @@ def show(settings: Settings, name: str, compared: Path | None, form: str) -> Non
             (key, format_origin_value(value))
             for key, value in manifest.origin.items()
             # Names of branches are for programs; a reason is as long as a line.
-            if key not in ("source", BRANCHES, UNREADABLE_BRANCHES)
+            if key not in ("source", BRANCHES, UNREADABLE_BRANCHES, MISSING_BRANCHES, OTHER_LENGTHS)
         ),
     ]
     facts += [(f"unreadable: {name}", text) for name, text in manifest.unreadable_branches.items()]
+    facts += [
+        (f"missing: {name}", f"in {files}") for name, files in manifest.missing_branches.items()
+    ]
+    facts += [(f"other length: {name}", text) for name, text in manifest.other_lengths.items()]
     for file in manifest.files:
         facts += [("", ""), *file_facts(file)]
     rows = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,10 +45,18 @@ def print_dataset(catalogue: FolderCatalogue, manifest: Manifest) -> None:
 
 
 def print_findings(manifest: Manifest) -> None:
-    """Print other trees that could have been meant, and branches that ROOT cannot read."""
+    """Print other trees that could have been meant, peculiarities, and unreadable branches."""
+    sources = [Path(source).name for source in manifest.origin.get("sources", ())]
+    for source, file in zip(sources, manifest.files, strict=False):
+        if source != file.name:
+            click.echo(
+                f"{source} is stored as {file.name}: libraries take other names for patterns."
+            )
     others = manifest.origin.get(OTHER_TREES, [])
     if others:
         click.echo(f"Other trees: {format_origin_value(others)}; choose one with --tree.")
+    for note in manifest.describe_peculiarities():
+        click.echo(f"{note[0].upper()}{note[1:]}")
     unreadable = manifest.unreadable_branches
     if not unreadable:
         return
@@ -71,8 +80,8 @@ def print_layout_comparison(layouts: Mapping[str, TreeLayout]) -> None:
     for name, layout in layouts.items():
         own = [
             *_layout_facts(layout),
-            ("compressed, an event", f"{layout.zipped_bytes / layout.entries:,.0f} B"),
-            ("events a cluster", f"{layout.entries / layout.clusters:,.0f}"),
+            ("compressed, an event", f"{layout.zipped_bytes / max(1, layout.entries):,.0f} B"),
+            ("events a cluster", f"{layout.entries / max(1, layout.clusters):,.0f}"),
         ]
         for key, value in own:
             rows.setdefault(key, {"key": key})[name] = value

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from treehammer.errors import DatasetError
+from treehammer.text_formatting import pluralize
 
 MANIFEST_NAME = "manifest.json"
 #: Formats of the main tree, and of files without any.
@@ -20,8 +21,16 @@ RECORDING = "recording"
 UNREADABLE_BRANCHES = "unreadable_branches"
 #: Key of an added dataset's origin: trees and RNTuples of the first file beside the main one.
 OTHER_TREES = "other_trees"
-#: Key of an added dataset's origin: top-level branches of the main tree.
+#: Key of an added dataset's origin: top-level branches of the main tree that all files have.
 BRANCHES = "branches"
+#: Key of an origin: branch that not all files have -> the files that lack it.
+MISSING_BRANCHES = "missing_branches"
+#: Key of an origin: branch with another number of entries than its tree -> both numbers.
+OTHER_LENGTHS = "branches_of_other_lengths"
+#: Key of an origin: friend trees that lie with the main tree, and are not read.
+FRIEND_TREES = "friend_trees"
+#: Items that a sentence names.
+MAX_NAMED_ITEMS = 5
 
 
 @dataclass(frozen=True)
@@ -86,8 +95,8 @@ class TreeLayout:
 
     @property
     def ratio(self) -> float:
-        """Compression ratio of the whole tree."""
-        return self.unzipped_bytes / self.zipped_bytes
+        """Compression ratio of the whole tree; 1 where it holds nothing."""
+        return self.unzipped_bytes / self.zipped_bytes if self.zipped_bytes else 1.0
 
 
 _NO_VALUES = Distribution(0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -126,8 +135,40 @@ class Manifest:
         return dict(self.origin.get(UNREADABLE_BRANCHES, {}))
 
     @property
+    def missing_branches(self) -> Mapping[str, str]:
+        """Branches that not all files have, which no test reads, with the files that lack them."""
+        return dict(self.origin.get(MISSING_BRANCHES, {}))
+
+    @property
+    def other_lengths(self) -> Mapping[str, str]:
+        """Branches with another number of entries than their tree, with both numbers."""
+        return dict(self.origin.get(OTHER_LENGTHS, {}))
+
+    @property
+    def friend_trees(self) -> tuple[str, ...]:
+        """Friend trees that lie with the main tree, and are not read."""
+        return tuple(self.origin.get(FRIEND_TREES, ()))
+
+    def describe_peculiarities(self) -> Iterator[str]:
+        """Describe what the main tree's numbers do not show."""
+        if missing := self.missing_branches:
+            named = list_some([f"{name} in {files}" for name, files in missing.items()])
+            yield (
+                f"{pluralize(len(missing), 'branch is', 'branches are')} missing in some files and never "
+                f"read ({named}); fractions are of the {len(self.branches)} common branches."
+            )
+        if lengths := self.other_lengths:
+            named = list_some([f"{name}: {numbers}" for name, numbers in lengths.items()])
+            yield (
+                f"{pluralize(len(lengths), 'branch has', 'branches have')} another number of entries "
+                f"than the tree ({named})."
+            )
+        if friends := self.friend_trees:
+            yield f"friend trees are not read: {list_some(friends)}."
+
+    @property
     def branches(self) -> tuple[str, ...]:
-        """Top-level branches of the main tree; empty where the manifest does not list them."""
+        """Top-level branches of the main tree that all files have; empty where the manifest does not list them."""
         return tuple(self.origin.get(BRANCHES, ()))
 
     @property
@@ -182,6 +223,12 @@ class Manifest:
                 where=str(path),
                 hint="Remove the folder and make the dataset again.",
             ) from error
+
+
+def list_some(items: Sequence[str]) -> str:
+    """List the first items, and the number of the others."""
+    more = len(items) - MAX_NAMED_ITEMS
+    return ", ".join(items[:MAX_NAMED_ITEMS]) + (f", and {more} more" if more > 0 else "")
 
 
 def _parse_file(document: dict[str, Any]) -> ManifestFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,9 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.worker.payload.crash_report import describe_crash
 from treehammer.datasets.model.manifest import TTREE, Distribution, TreeLayout
 from treehammer.datasets.production import root_process
+from treehammer.errors import DatasetError
 from treehammer.progress import ProgressFactory, no_progress
+from treehammer.text_formatting import pluralize
 
 if TYPE_CHECKING:  # every submission imports this module, and none measures
     import numpy as np
@@ -21,6 +23,23 @@ DEFAULT_ROOT = "6.40.00"
 TOP_BRANCH_SHARE = 0.02
 
 
+@dataclass(frozen=True)
+class TreeContent:
+    """What the main trees of a dataset's files have in common, and where they differ.
+
+    Attributes:
+        branches: top-level branches of all files with entries, in the order of the first of them.
+        missing: branch that a file with entries lacks -> the files that lack it.
+        other_lengths: branch with another number of entries than its tree -> both numbers.
+        friends: friend trees that lie with the main trees; they are not read.
+    """
+
+    branches: tuple[str, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    other_lengths: Mapping[str, str] = field(default_factory=dict)
+    friends: tuple[str, ...] = ()
+
+
 def measure_layouts(
     paths: Sequence[Path],
     software: SoftwareRequest,
@@ -28,22 +47,91 @@ def measure_layouts(
     tree: str = "",
     bars: ProgressFactory = no_progress,
 ) -> tuple[TreeLayout, ...]:
-    """Measure the main tree or RNTuple of each file.
+    """Measure the main tree or RNTuple of each file, as :func:`measure_files`."""
+    return measure_files(paths, software, tree=tree, bars=bars)[0]
+
+
+def measure_files(
+    paths: Sequence[Path],
+    software: SoftwareRequest,
+    *,
+    tree: str = "",
+    bars: ProgressFactory = no_progress,
+) -> tuple[tuple[TreeLayout, ...], TreeContent]:
+    """Measure the main tree or RNTuple of each file, and compare the files with each other.
 
     Args:
         paths: ROOT files that all hold it.
         software: the ROOT to do it with, from :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
-        tree: its name; by default the first file's tree or RNTuple of most entries times branches.
+        tree: its name; by default the tree or RNTuple of most entries times branches of the first file
+            with entries.
         bars: opens progress bars.
 
     Raises:
-        DatasetError: a file cannot be read, or holds no such tree.
+        DatasetError: a file cannot be read or holds no such tree, or two files hold a branch with
+            different types.
         SoftwareError: this ROOT cannot be used.
     """
     request = {"paths": [str(path) for path in paths], "tree": tree}
     with bars("Measuring files", len(paths)) as step:
         answer = root_process.run_action("measure", request, software, step)
-    return tuple(_build_layout(item) for item in answer["layouts"])
+    items = answer["layouts"]
+    return tuple(_build_layout(item) for item in items), compare_trees(paths, items)
+
+
+def compare_trees(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> TreeContent:
+    """Compare the trees of a dataset's files.
+
+    Files without entries may lack branches, as nothing is read of them.
+
+    Args:
+        paths: the files.
+        items: the answers of the action ``measure``.
+
+    Raises:
+        DatasetError: two files hold a branch with different types.
+    """
+    _reject_different_types(paths, items)
+    filled = [(path, item) for path, item in zip(paths, items, strict=True) if item["entries"]]
+    top_levels = {path: dict.fromkeys(item["branches"]) for path, item in filled}
+    names = dict.fromkeys(name for top_level in top_levels.values() for name in top_level)
+    missing = {
+        name: ", ".join(lacking)
+        for name in names
+        if (lacking := [path.name for path in top_levels if name not in top_levels[path]])
+    }
+    return TreeContent(
+        branches=tuple(name for name in names if name not in missing),
+        missing=missing,
+        other_lengths={
+            name: f"{entries} of {item['entries']} entries"
+            + (f" in {path.name}" if len(paths) > 1 else "")
+            for path, item in filled
+            for name, entries in item["lengths"].items()
+        },
+        friends=tuple(dict.fromkeys(friend for item in items for friend in item["friends"])),
+    )
+
+
+def _reject_different_types(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> None:
+    types: dict[str, tuple[str, Path]] = {}
+    for path, item in zip(paths, items, strict=True):
+        differing = [
+            name for name, kind in item["types"].items() if types.get(name, (kind, path))[0] != kind
+        ]
+        if differing:
+            expected, first = types[differing[0]]
+            others = f", and {pluralize(len(differing) - 1, 'more branch', 'more branches')} differ"
+            raise DatasetError(
+                f"branch {differing[0]!r} is {item['types'][differing[0]]} here and {expected} in "
+                f"{first.name}{others if len(differing) > 1 else ''}",
+                where=str(path),
+                hint="Readers of several files take the types of the first for all. Add files of equal "
+                "types as a dataset of their own.",
+            )
+        types.update(
+            {name: (kind, path) for name, kind in item["types"].items() if name not in types}
+        )
 
 
 @dataclass(frozen=True)
@@ -53,12 +141,10 @@ class FileProbe:
     Attributes:
         unreadable: branch that ROOT cannot read -> reason.
         other_trees: trees and RNTuples beside the main one.
-        branches: top-level branches of the main tree; none of an RNTuple.
     """
 
     unreadable: Mapping[str, str]
     other_trees: Sequence[str]
-    branches: Sequence[str]
 
 
 def probe_file(
@@ -69,10 +155,9 @@ def probe_file(
     libraries: Sequence[Path] = (),
     bars: ProgressFactory = no_progress,
 ) -> FileProbe:
-    """Read all branches of a TTree in processes that may crash, and list the file's other trees.
+    """Read all branches in processes that may crash, and list the file's other trees.
 
-    All entries are read, of trees above 100 MB the first 2000. RNTuples are not read. The
-    libraries are loaded first.
+    All entries are read, of trees above 100 MB the first 2000. The libraries are loaded first.
 
     Raises:
         DatasetError: the file cannot be read, or holds no such tree.
@@ -81,9 +166,9 @@ def probe_file(
     loaded = [str(library.absolute()) for library in libraries]
     request = {"path": str(path), "tree": layout.tree, "libraries": loaded}
     with bars("Reading branches", layout.branches) as step:
-        answer = root_process.run_action("probe", request, software, step)
+        answer = root_process.run_action("probe", request, software, step, check_memory=True)
     unreadable = {item["name"]: _describe_unreadable(item) for item in answer["unreadable"]}
-    return FileProbe(unreadable, answer["others"], answer["branches"])
+    return FileProbe(unreadable, answer["others"])
 
 
 def _describe_unreadable(item: Mapping[str, str]) -> str:
@@ -142,7 +227,8 @@ def _share_of_largest(sizes: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     import numpy as np
 
     count = max(1, round(TOP_BRANCH_SHARE * len(sizes)))
-    return float(np.sort(sizes)[-count:].sum() / sizes.sum())
+    total = sizes.sum()
+    return float(np.sort(sizes)[-count:].sum() / total) if total else 0.0
 
 
 def summarize_values(values: Sequence[float]) -> Distribution:

@@ -19,6 +19,8 @@ from treehammer.progress import ProgressFactory
 
 GENERATE_SCRIPT = Path(__file__).parents[1] / "generate"
 KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
+#: Library of glibc with checks of the heap.
+MALLOC_CHECKS = "libc_malloc_debug.so.0"
 #: Lines of ROOT's output that a message quotes.
 LOG_TAIL_LINES = 5
 
@@ -46,6 +48,8 @@ def run_action(
     document: Mapping[str, Any],
     request: SoftwareRequest,
     on_done: Callable[[int], None],
+    *,
+    check_memory: bool = False,
 ) -> dict[str, Any]:
     """Run ``generate`` under a prepared ROOT and return its result.
 
@@ -57,6 +61,7 @@ def run_action(
         document: the script's request.
         request: a ROOT from :func:`prepare_dataset_root`.
         on_done: receives the progress that the script reports.
+        check_memory: abort the process as soon as the C library finds a damaged heap.
 
     Raises:
         SoftwareError: this ROOT cannot be used, or has another version than requested.
@@ -74,7 +79,7 @@ def run_action(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=dict(setup.env),
+            env={**setup.env, **(_watch_heap(setup.env) if check_memory else {})},
         )
         try:
             answer = _exchange_messages(process, document, on_done)
@@ -100,6 +105,12 @@ def run_action(
             where=request.request,
         )
     return result
+
+
+def _watch_heap(env: Mapping[str, str]) -> dict[str, str]:
+    """Let glibc check each block that is freed; since 2.34 this needs a library of its own."""
+    libraries = [env.get("LD_PRELOAD", ""), MALLOC_CHECKS]
+    return {"MALLOC_CHECK_": "3", "LD_PRELOAD": " ".join(filter(None, libraries))}
 
 
 def _exchange_messages(

@@ -22,7 +22,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.checks import ceiling_checks
 from treehammer.submit.planning.checks.common_start_checks import check_common_start
-from treehammer.submit.planning.checks.content_checks import check_contents
+from treehammer.submit.planning.checks.content_checks import check_contents, list_content_notes
 from treehammer.submit.planning.checks.load_permission import list_load_violations
 from treehammer.submit.planning.checks.setting_permission import list_setting_violations
 from treehammer.submit.planning.cost_estimate import ExecutionCost, SiteCost
@@ -128,6 +128,7 @@ def plan_request(
     )
     has_service = bool(settings.service_url) and request.options.use_service
     check_common_start(plan, has_service=has_service)
+    notes += list_content_notes(definition, manifests)
     notes += ceiling_checks.list_concurrency_bounds(plan)
     notes += ceiling_checks.list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
     notes += list_load_violations(plan, settings.local_slots)

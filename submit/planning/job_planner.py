@@ -295,7 +295,7 @@ class JobPlanner:
             mode=entry.mode,
             side=entry.side,
             door_url=door.prefix if variant.door else "",
-            unreadable_branches=tuple(manifest.unreadable_branches) if manifest else (),
+            **_list_left_out(manifest, definition.tree),
         )
 
     def software_for(self, site: Site, value: str) -> SoftwareRequest:
@@ -382,6 +382,16 @@ def _identify_content(manifest: Manifest | None, content: Manifest | None) -> di
         "dataset": manifest.name if manifest else None,
         "dataset_hash": manifest.hash if manifest else None,
         "content_hash": content.hash if content else None,
+    }
+
+
+def _list_left_out(manifest: Manifest | None, tree: str) -> dict[str, tuple[str, ...]]:
+    """List branches that a test cannot read, which are known of the dataset's main tree alone."""
+    if manifest is None or tree not in ("", manifest.tree):
+        return {}
+    return {
+        "unreadable_branches": tuple(manifest.unreadable_branches),
+        "missing_branches": tuple(manifest.missing_branches),
     }
 
 

@@ -176,5 +176,6 @@ def _watch_execution(
         files=(),
         tree="",
         unreadable_branches=(),
+        missing_branches=(),
         identity={**execution.identity, **values, "series": series},
     )

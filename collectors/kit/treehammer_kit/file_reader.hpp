@@ -4,6 +4,7 @@
 
 #include "accounts.hpp"
 #include "events.hpp"
+#include "file_objects.hpp"
 #include "hardware_counters.hpp"
 
 #include <TClass.h>
@@ -88,6 +89,7 @@ struct BranchInfo {
    std::string name;
    Long64_t zip_bytes = 0;
    std::vector<std::string> counters; // top-level branches with the sizes of its arrays
+   BranchTypes types;                 // of the branch and of all below it, by path
 };
 
 /// Base class of the readers of both formats.
@@ -288,16 +290,11 @@ public:
          handler->LoadPlugin();
    }
 
-   /// Names and classes of the objects in the file's top folder, for messages.
-   std::vector<std::pair<std::string, std::string>> Contents() const
-   {
-      std::vector<std::pair<std::string, std::string>> found;
-      for (auto *object : *fFile->GetListOfKeys()) {
-         auto *key = static_cast<TKey *>(object);
-         found.emplace_back(key->GetName(), key->GetClassName());
-      }
-      return found;
-   }
+   /// Whether RDataFrame finds the tree or RNTuple of this path; untimed.
+   bool IsFoundByDataFrame(const std::string &path) const { return IsFoundByGet(*fFile, path); }
+
+   /// Paths and classes of the file's objects, for messages.
+   ObjectList Contents() const { return ListContents(*fFile); }
 };
 
 } // namespace treehammer

@@ -7,6 +7,7 @@
 #pragma cling optimize(2)
 
 #include "crash_frames.hpp"
+#include "file_objects.hpp"
 #include "file_reader.hpp"
 
 #include <TBranch.h>
@@ -104,8 +105,9 @@ inline std::vector<BranchInfo> Survey(TTree *tree)
    std::vector<BranchInfo> found;
    for (auto *object : *tree->GetListOfBranches()) {
       auto *branch = static_cast<TBranch *>(object);
-      found.push_back({branch->GetName(), branch->GetZipBytes("*"), {}});
+      found.push_back({branch->GetName(), branch->GetZipBytes("*"), {}, {}});
       CollectCounters(branch, found.back().counters);
+      CollectTypes(*branch, "", found.back().types);
    }
    return found;
 }
@@ -138,13 +140,21 @@ public:
    Long64_t perfstats_bytes_read = 0, perfstats_read_calls = 0, baskets_read = 0;
    double perfstats_read_s = 0, perfstats_unzip_s = 0, perfstats_wall_s = 0, perfstats_cpu_s = 0, longest_read_s = 0;
    std::vector<Long64_t> latencies;
+   FriendTrees friends; // detached from the tree, so that they are not read
 
    bool Open(const std::string &url) { return OpenFile(url, current); }
 
    bool GetTree(const std::string &name)
    {
       const Clock start = Clock::Now();
-      current.tree = fFile->Get<TTree>(name.c_str());
+      try {
+         auto *key = FindObject(*fFile, name, IsTree);
+         current.tree = key ? key->ReadObject<TTree>() : nullptr;
+      } catch (const std::exception &error) {
+         return Fail("open", "name", std::string(fFile->GetName()) + ": " + error.what());
+      }
+      if (current.tree)
+         friends = DetachFriends(*current.tree);
       get_tree = Clock::Now() - start;
       if (!current.tree)
          return Fail("open", "tree", "no tree '" + name + "'");

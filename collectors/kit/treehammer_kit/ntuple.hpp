@@ -3,6 +3,8 @@
 #define TREEHAMMER_NTUPLE_FIELDS
 #pragma cling optimize(2)
 
+#include "file_objects.hpp"
+
 #include <ROOT/RField.hxx>
 #include <ROOT/RNTuple.hxx>
 #include <ROOT/RNTupleDescriptor.hxx>
@@ -22,14 +24,25 @@
 
 namespace treehammer {
 
+struct MissingObject : std::runtime_error {
+   using std::runtime_error::runtime_error;
+};
+
+/// The anchor of an RNTuple; its folder may be any.
+inline std::unique_ptr<ROOT::RNTuple> FindAnchor(TFile &file, const std::string &path)
+{
+   auto *key = FindObject(file, path, IsNTuple);
+   std::unique_ptr<ROOT::RNTuple> anchor(key ? key->ReadObject<ROOT::RNTuple>() : nullptr);
+   if (!anchor)
+      throw MissingObject("no RNTuple '" + path + "'");
+   return anchor;
+}
+
 /// Create a reader of an RNTuple in an open file.
 inline std::unique_ptr<ROOT::RNTupleReader>
 OpenNTuple(TFile *file, const std::string &name, const ROOT::RNTupleReadOptions &options)
 {
-   std::unique_ptr<ROOT::RNTuple> anchor(file->Get<ROOT::RNTuple>(name.c_str()));
-   if (!anchor)
-      throw std::runtime_error("no RNTuple '" + name + "'");
-   return ROOT::RNTupleReader::Open(*anchor, options);
+   return ROOT::RNTupleReader::Open(*FindAnchor(*file, name), options);
 }
 
 /// The message of one of the reader's exceptions, without its places in ROOT.
@@ -44,6 +57,7 @@ struct NTupleField {
    std::string name; // of the branch
    ROOT::DescriptorId_t id = 0;
    std::vector<std::string> counters; // with the sizes of its arrays, as in a TTree
+   BranchTypes types;                 // of the field and of all below it, by path
 };
 
 /// The name of the branch that a field represents.  A field's name cannot contain a dot; where one was
@@ -64,6 +78,16 @@ inline ROOT::DescriptorId_t TopLevel(const ROOT::RNTupleDescriptor &descriptor, 
          return field;
       field = parent;
    }
+}
+
+/// Append path and type of a field and of all below it.
+inline void CollectTypes(const ROOT::RNTupleDescriptor &descriptor, const ROOT::RFieldDescriptor &field,
+                         const std::string &prefix, BranchTypes &types)
+{
+   const std::string path = prefix + field.GetFieldName();
+   types.emplace_back(path, field.GetTypeName());
+   for (const auto &child : descriptor.GetFieldIterable(field))
+      CollectTypes(descriptor, child, path + "/", types);
 }
 
 /// The top-level fields that represent branches.  Arrays with a common counter are stored in an untyped
@@ -90,7 +114,8 @@ inline std::vector<NTupleField> NTupleFields(const ROOT::RNTupleDescriptor &desc
    for (const auto &field : descriptor.GetTopLevelFields()) {
       if (field.GetTypeName().empty() && projected.count(field.GetId()))
          continue;
-      found.push_back({BranchName(field), field.GetId(), {}});
+      found.push_back({BranchName(field), field.GetId(), {}, {}});
+      CollectTypes(descriptor, field, "", found.back().types);
       const auto source = sources.find(field.GetId());
       if (source != sources.end() && counters.count(source->second))
          found.back().counters.push_back(counters[source->second]);
@@ -120,7 +145,8 @@ inline long long PageBytes(const ROOT::RNTupleDescriptor &descriptor, const std:
    std::map<std::uint64_t, std::uint64_t> pages;
    for (const auto &cluster : descriptor.GetClusterIterable())
       for (auto column : physical)
-         if (cluster.ContainsColumn(column))
+         // Of several encodings of a column, a cluster has pages of one.
+         if (cluster.ContainsColumn(column) && !cluster.GetColumnRange(column).IsSuppressed())
             for (const auto &page : cluster.GetPageRange(column).GetPageInfos())
                // Pages before a field was added are not in the file.
                if (page.GetLocator().GetType() == ROOT::RNTupleLocator::kTypeFile)

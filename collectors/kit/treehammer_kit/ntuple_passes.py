@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .pass_summary import (
@@ -13,12 +12,12 @@ from .pass_summary import (
     median_counter,
     summarize_times,
 )
-from .payload_task import PayloadError
+from .payload_task import RNTUPLE, PayloadError
 from .read_passes import (
     BranchChoice,
     ReadPasses,
     collect_shared_figures,
-    list_contents,
+    describe_missing_object,
     raise_on_failure,
 )
 
@@ -46,10 +45,12 @@ class NTuplePasses(ReadPasses):
     def _open_file(self, url: str) -> Any:
         reader = self._root.treehammer.NTupleReader()
         raise_on_failure(reader, reader.Open(url), "open", url)
-        wanted = self._task.tree
-        _check_is_ntuple(list_contents(reader), url, wanted)
-        found = reader.GetTree(wanted, self._task.cache_bytes > 0, self._task.prefetch)
-        raise_on_failure(reader, found, "get_tree", url)
+        task = self._task
+        good = reader.GetTree(task.tree, task.cache_bytes > 0, task.prefetch)
+        if not good and reader.kind == "missing":
+            message = describe_missing_object(reader, url, task.tree, RNTUPLE)
+            raise PayloadError("open", "tree", "get_tree", message)
+        raise_on_failure(reader, good, "get_tree", url)
         return reader
 
     def _list_branches(self, reader: Any) -> Any:
@@ -61,6 +62,17 @@ class NTuplePasses(ReadPasses):
     def _prepare(self, reader: Any, choice: BranchChoice) -> bool:
         return bool(reader.Prepare(choice.positions))
 
+    # All fields of an RNTuple have one length, and it has no friends.
+
+    def _find_other_lengths(self, reader: Any, selected: Sequence[str]) -> Dict[str, int]:
+        return {}
+
+    def _list_foreign_friends(self, reader: Any) -> List[str]:
+        return []
+
+    def _describe_content(self, reader: Any, url: str, selected: Sequence[str]) -> List[str]:
+        return []
+
     def _collect_figures(self, reader: Any) -> FileRead:
         counters: Dict[str, float] = {name: getattr(reader, name) for name in KERNEL_COUNTERS}
         for item in reader.counters:
@@ -71,26 +83,6 @@ class NTuplePasses(ReadPasses):
         return FileRead(
             **collect_shared_figures(reader), cached=bool(reader.cluster_cache), counters=counters
         )
-
-
-def _check_is_ntuple(contents: Mapping[str, str], url: str, wanted: str) -> None:
-    if contents.get(wanted) == "ROOT::RNTuple":
-        return
-    if wanted in contents:
-        problem = (
-            f"{wanted!r} is of class {contents[wanted]}, not an RNTuple of the released format"
-        )
-        raise PayloadError("open", "tree", "get_tree", f"{url}: {problem}")
-    found = [name for name, kind in contents.items() if kind == "ROOT::RNTuple"]
-    near = difflib.get_close_matches(wanted, found, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    listed = ", ".join(found) or "none"
-    raise PayloadError(
-        "open",
-        "tree",
-        "get_tree",
-        f"{url} contains no RNTuple {wanted!r}{hint} (RNTuples: {listed})",
-    )
 
 
 def summarize_ntuple_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:

@@ -110,8 +110,10 @@ public:
          const Clock start = Clock::Now();
          fReader = OpenNTuple(fFile.get(), name, options);
          get_tree = Clock::Now() - start;
+      } catch (const MissingObject &error) {
+         return Fail("open", "missing", error.what());
       } catch (const std::exception &error) {
-         return Fail("open", "tree", std::string(fFile->GetName()) + ": " + error.what());
+         return Fail("open", "tree", std::string(fFile->GetName()) + ": " + ReaderMessage(error));
       }
       entries_total = fReader->GetNEntries();
       current.reader = fReader.get();

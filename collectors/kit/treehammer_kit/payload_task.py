@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from urllib.parse import unquote, urlsplit
 
 TASK_FORMAT = 1
 
 #: Formats of a dataset's files, the values of the axis ``format``.
 TTREE, RNTUPLE = "ttree", "rntuple"
+
+#: Paths in which no library sees a pattern, an option, a variable, a list or an object's name.
+_PLAIN_PATH = re.compile(r"[\w./+=@%-]*")
 
 
 class PayloadError(Exception):
@@ -67,7 +72,7 @@ class PayloadTask:
 
     Attributes:
         kind: ``timed`` or ``checksum``.
-        urls: addresses that ROOT opens, in order.
+        urls: addresses that ROOT opens, in order; see :func:`make_plain_url`.
         adler32s: adler32 of each file, 8 hex digits, '' if unknown.
         passes: number of passes; a cold execution has exactly one.
         branches: fraction (a number), or patterns, ``@file`` or ``readable`` (text).
@@ -86,6 +91,7 @@ class PayloadTask:
         imports: Python modules to import before a file is opened.
         metrics: names of the metrics that the test declares.
         unreadable: branches that ``readable`` leaves out, and the checksum does not cover.
+        missing_branches: branches that not all files of the dataset have, which no test reads.
     """
 
     kind: str
@@ -103,6 +109,7 @@ class PayloadTask:
     format: str = TTREE
     counting: Optional[CountingTask] = None
     unreadable: Sequence[str] = ()
+    missing_branches: Sequence[str] = ()
     threads: int = 1
     prefetch: int = 0
     libraries: Sequence[str] = ()
@@ -123,7 +130,7 @@ class PayloadTask:
             return cls(
                 kind=execution["kind"],
                 tree=execution["tree"],
-                urls=[item["url"] for item in execution["files"]],
+                urls=[make_plain_url(item["url"]) for item in execution["files"]],
                 adler32s=[item["adler32"] for item in execution["files"]],
                 passes=1 if cold else max(1, int(execution["passes"])),
                 seed=int(execution["seed"]),
@@ -136,12 +143,35 @@ class PayloadTask:
                 format=_parse_format(variant.get("format", TTREE)),
                 counting=CountingTask(**document["counting"]) if "counting" in document else None,
                 unreadable=execution.get("unreadable_branches", ()),
+                missing_branches=execution.get("missing_branches", ()),
                 threads=1 if execution["kind"] == "checksum" else int(variant.get("threads", 1)),
                 prefetch=int(variant.get("prefetch", 0)),
                 libraries=document.get("libraries", ()),
                 imports=document.get("imports", ()),
                 variant=variant,
             )
+
+
+def make_plain_url(url: str) -> str:
+    """Return an address of a local file that libraries open as it is; others are returned as given.
+
+    ROOT takes ``?``, ``#``, ``|`` and ``$`` in a path for options, a member, alternatives and a
+    variable, data frames ``*`` and ``[`` for a pattern, and uproot ``:`` for the start of an object's
+    name.  Such a path is replaced by that of an open folder or file of this process.
+    """
+    is_url = url.startswith("file:")
+    if "://" in url and not is_url:
+        return url
+    path = unquote(urlsplit(url).path) if is_url else url
+    if _PLAIN_PATH.fullmatch(path):
+        return url
+    folder, name = os.path.split(path)
+    try:
+        if _PLAIN_PATH.fullmatch(name):
+            return f"/proc/self/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}/{name}"
+        return f"/proc/self/fd/{os.open(path, os.O_RDONLY)}"
+    except OSError:
+        return url  # ROOT reports the cause
 
 
 def _parse_format(value: Any) -> str:

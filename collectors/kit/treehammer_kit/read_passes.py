@@ -4,22 +4,61 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from . import branch_selection
 from .pass_summary import LOOP_COUNTERS, PASS_PHASES, FileRead, PassRead
-from .payload_task import PayloadError, PayloadTask
+from .payload_task import RNTUPLE, TTREE, PayloadError, PayloadTask
+
+#: Branches of other lengths that a record names for each file.
+_MAX_NAMED_BRANCHES = 5
 
 
 @dataclass(frozen=True)
 class BranchChoice:
-    """Branches selected from one file; the same in every pass."""
+    """Branches selected from one file; the same in every pass.
+
+    Attributes:
+        types: type of each selected branch and of those below it, by path; of several files alone.
+        notes: peculiarities of the file that its numbers do not show.
+    """
 
     branches_total: int
     all_branches: bool
     positions: List[int]
     zip_bytes: int
+    types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class FileSurvey:
+    """A file, and the columns that are read of it.
+
+    Attributes:
+        size: of the file, in bytes.
+        file_class: class that opened it.
+        zip_bytes: compressed bytes of the columns.
+        clusters: entries of each cluster.
+        types: type of each column and of those below it, by path.
+        notes: peculiarities of the file that its numbers do not show.
+        other_lengths: entries of the columns, or of branches below them, that have other numbers of
+            entries than the tree.
+        has_plain_path: whether a data frame finds the tree by its path.
+        foreign_friends: friend trees, if some lie in other files.
+    """
+
+    size: int
+    file_class: str
+    zip_bytes: int
+    clusters: List[int]
+    types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    other_lengths: Mapping[str, int] = field(default_factory=dict)
+    has_plain_path: bool = True
+    foreign_friends: Sequence[str] = ()
 
 
 class ReadPasses:
@@ -82,31 +121,44 @@ class ReadPasses:
         """Close a file of which some turns were read."""
         self.close_turns()
 
-    def survey_file(self, url: str, names: Sequence[str]) -> Tuple[int, str, int, List[int]]:
-        """Open a file, untimed; return its size, class, compressed bytes of branches, and clusters.
-
-        Clusters are given by their numbers of entries.
-        """
+    def survey_file(self, url: str, names: Sequence[str]) -> FileSurvey:
+        """Open a file, untimed; return what a data frame does not tell of the columns ``names``."""
         reader = self._open_file(url)
-        listed = [str(item.name) for item in self._list_branches(reader)]
+        branches = list(self._list_branches(reader))
+        listed = [str(item.name) for item in branches]
         positions = [listed.index(name) for name in names if name in listed]
-        found = (
-            int(reader.file_size),
-            str(reader.file_class),
-            self._sum_zip_bytes(reader, positions),
-            [int(entries) for entries in reader.ClusterEntries()],
+        survey = FileSurvey(
+            size=int(reader.file_size),
+            file_class=str(reader.file_class),
+            zip_bytes=self._sum_zip_bytes(reader, positions),
+            clusters=[int(entries) for entries in reader.ClusterEntries()],
+            types={
+                listed[position]: {
+                    str(item.first): str(item.second) for item in branches[position].types
+                }
+                for position in positions
+            },
+            notes=self._describe_content(reader, url, names),
+            other_lengths=self._find_other_lengths(reader, names),
+            has_plain_path=bool(reader.IsFoundByDataFrame(self._task.tree)),
+            foreign_friends=self._list_foreign_friends(reader),
         )
         reader.Close()
-        return found
+        return survey
 
-    def totals(self) -> Dict[str, int]:
-        """Return the catalogue values common to all passes; branches are those of the first file."""
+    def totals(self) -> Dict[str, Any]:
+        """Return the catalogue values common to all passes; all files with entries have the branches."""
         choices = [self._choices[url] for url in self._task.urls]
+        first = next(
+            (self._choices[url] for url in self._task.urls if self._entries[url]), choices[0]
+        )
+        notes = [note for choice in choices for note in choice.notes]
         return {
             "events_total": sum(self._entries[url] for url in self._task.urls),
-            "branches_total": choices[0].branches_total,
-            "branches_selected": len(choices[0].positions),
+            "branches_total": first.branches_total,
+            "branches_selected": len(first.positions),
             "selected_zip_bytes": sum(choice.zip_bytes for choice in choices),
+            **({"content_notes": "; ".join(notes)} if notes else {}),
         }
 
     def _read_file(self, url: str) -> FileRead:
@@ -122,7 +174,7 @@ class ReadPasses:
         self._entries[url] = int(reader.entries_total)
         # Untimed, between two timed phases.
         if url not in self._choices:
-            self._choices[url] = self._choose_branches(reader)
+            self._choices[url] = self._choose_branches(reader, url)
         choice = self._choices[url]
         reader.ChooseEvents(self._count_eligible(reader), task.events, task.seed)
         raise_on_failure(reader, self._prepare(reader, choice), "prepare", url)
@@ -137,27 +189,54 @@ class ReadPasses:
         counting = self._task.counting
         return min(total, counting.events) if counting and counting.events else total
 
-    def _choose_branches(self, reader: Any) -> BranchChoice:
+    def _choose_branches(self, reader: Any, url: str) -> BranchChoice:
         task = self._task
-        branches = [
-            (str(item.name), [str(name) for name in item.counters])
-            for item in self._list_branches(reader)
+        branches = list(self._list_branches(reader))
+        # Branches that not all files have do not exist for a test.
+        common = [
+            position
+            for position, item in enumerate(branches)
+            if str(item.name) not in task.missing_branches
         ]
-        names = [name for name, _ in branches]
-        everything = task.branches == 1
-        positions = list(range(len(names)))
-        if not everything:
-            positions = branch_selection.select_branches(
+        names = [str(branches[position].name) for position in common]
+        positions = common
+        if task.branches != 1:
+            chosen = branch_selection.select_branches(
                 names,
-                dict(branches),
+                {str(item.name): [str(name) for name in item.counters] for item in branches},
                 task.branches,
                 seed=task.seed,
                 folder=task.folder,
                 unreadable=task.unreadable,
             )
+            positions = [common[index] for index in chosen]
+        selected = [str(branches[position].name) for position in positions]
+        types = {
+            str(branches[position].name): {
+                str(item.first): str(item.second) for item in branches[position].types
+            }
+            for position in (positions if len(task.urls) > 1 else ())
+        }
+        if int(reader.entries_total):
+            self._compare_with_first(url, types)
         return BranchChoice(
-            len(names), everything, positions, self._sum_zip_bytes(reader, positions)
+            branches_total=len(common),
+            all_branches=task.branches == 1 and len(common) == len(branches),
+            positions=positions,
+            zip_bytes=self._sum_zip_bytes(reader, positions),
+            types=types,
+            notes=self._describe_content(reader, url, selected),
         )
+
+    def _compare_with_first(self, url: str, types: Mapping[str, Mapping[str, str]]) -> None:
+        """Refuse a file whose selected branches differ from those of the first with entries.
+
+        Raises:
+            PayloadError: a branch is missing, or has another type.
+        """
+        compared = [other for other in self._choices if self._entries[other]]
+        if compared:
+            check_same_branches(self._choices[compared[0]].types, compared[0], types, url)
 
     # Steps that depend on the format.
 
@@ -181,6 +260,69 @@ class ReadPasses:
     def _collect_figures(self, reader: Any) -> FileRead:
         return collect_tree_figures(reader)
 
+    def _find_other_lengths(self, reader: Any, selected: Sequence[str]) -> Dict[str, int]:
+        """Map the path of each selected branch of another length than its tree to its entries."""
+        chosen = set(selected)
+        return {
+            str(item.first): int(item.second)
+            for item in self._root.treehammer.FindOtherLengths(reader.current.tree)
+            if str(item.first).partition("/")[0] in chosen
+        }
+
+    def _list_foreign_friends(self, reader: Any) -> List[str]:
+        """List friend trees if some lie in other files."""
+        friends = reader.friends
+        return [str(name) for name in friends.names] if friends.in_other_files else []
+
+    def _describe_content(self, reader: Any, url: str, selected: Sequence[str]) -> List[str]:
+        """Describe friends that are not read, and selected branches of other lengths."""
+        notes = [f"the friend tree {name} is not read" for name in reader.friends.names]
+        lengths = self._find_other_lengths(reader, selected)
+        total = int(reader.entries_total)
+        named = list(lengths.items())[:_MAX_NAMED_BRANCHES]
+        notes += [f"branch {name} has {entries} of {total} entries" for name, entries in named]
+        if len(lengths) > len(named):
+            notes.append(f"{len(lengths) - len(named)} more branches have other lengths")
+        return [f"{os.path.basename(url)}: {note}" for note in notes]
+
+
+def check_same_branches(
+    expected: Mapping[str, Mapping[str, str]],
+    first: str,
+    types: Mapping[str, Mapping[str, str]],
+    url: str,
+) -> None:
+    """Compare the selected branches of two files of one dataset.
+
+    Args:
+        expected: branches of the file ``first``, each with the types below it by path.
+        first: address of that file.
+        types: the same of the file ``url``.
+        url: address of this file.
+
+    Raises:
+        PayloadError: a branch is missing in one, or has another type.
+    """
+    for name in {**expected, **types}:
+        if name not in types or name not in expected:
+            lacking, having = (url, first) if name in expected else (first, url)
+            problem = f"{lacking} has no branch {name!r}, {having} has"
+        else:
+            differing = [
+                path for path, kind in types[name].items() if expected[name].get(path, kind) != kind
+            ]
+            if not differing:
+                continue
+            path = differing[0]
+            problem = f"branch {path!r} is {types[name][path]} in {url} and {expected[name][path]} in {first}"
+        raise PayloadError(
+            "data-check",
+            "branches",
+            "prepare",
+            f"{problem}: files of one dataset must have equal branches. Add the files with "
+            "'treehammer datasets add', which compares them.",
+        )
+
 
 def open_file(root: Any, url: str) -> Any:
     """Open a file; return its reader.
@@ -193,12 +335,20 @@ def open_file(root: Any, url: str) -> Any:
     return reader
 
 
-def is_ntuple(reader: Any, name: str) -> bool:
-    """Return whether the object of this name in the file is an RNTuple."""
-    folder, _, own = name.rpartition("/")
-    directory = reader.current.file.GetDirectory(folder)
-    key: Any = directory.GetKey(own) if directory else None
-    return bool(key) and str(key.GetClassName()) == "ROOT::RNTuple"
+def is_ntuple(root: Any, reader: Any, name: str) -> bool:
+    """Return whether the path in the file is that of an RNTuple, and of no tree.
+
+    Raises:
+        PayloadError: the path is ambiguous.
+    """
+    try:
+        find = root.treehammer.FindPath
+        return bool(
+            find(reader.current.file, name, True) and not find(reader.current.file, name, False)
+        )
+    except root.std.exception as error:
+        message = f"{reader.current.file.GetName()}: {error.what()!s}"
+        raise PayloadError("open", "name", "get_tree", message) from error
 
 
 def get_tree(reader: Any, url: str, tree: str) -> None:
@@ -209,7 +359,8 @@ def get_tree(reader: Any, url: str, tree: str) -> None:
     """
     good = reader.GetTree(tree)
     if not good and reader.kind == "tree":
-        raise PayloadError("open", "tree", "get_tree", _describe_missing_tree(reader, url, tree))
+        message = describe_missing_object(reader, url, tree, TTREE)
+        raise PayloadError("open", "tree", "get_tree", message)
     raise_on_failure(reader, good, "get_tree", url)
 
 
@@ -221,20 +372,26 @@ def raise_on_failure(reader: Any, good: bool, phase: str, url: str) -> None:
         raise PayloadError(failure, kind, phase, str(reader.message), transient=transient)
 
 
-def list_contents(reader: Any) -> Dict[str, str]:
-    """List the objects in the file's top folder: name -> class."""
-    return {str(item.first): str(item.second) for item in reader.Contents()}
+#: Format -> name of its objects, their classes, and the remedy where the other format was expected.
+_FORMAT_OBJECTS = {
+    TTREE: ("tree", ("TTree", "TNtuple", "TNtupleD"), ""),
+    RNTUPLE: ("RNTuple", ("ROOT::RNTuple",), "; the axis format = 'rntuple' reads it"),
+}
 
 
-def _describe_missing_tree(reader: Any, url: str, wanted: str) -> str:
-    contents = list_contents(reader)
-    if wanted in contents:
-        hint = "; the axis format = 'rntuple' reads it" if is_ntuple(reader, wanted) else ""
-        return f"{url}: {wanted!r} is of class {contents[wanted]}, not a TTree{hint}"
-    trees = [name for name, kind in contents.items() if kind in ("TTree", "TNtuple")]
-    near = difflib.get_close_matches(wanted, trees, n=1)
+def describe_missing_object(reader: Any, url: str, wanted: str, format_: str) -> str:
+    """Describe what a file has instead of a tree or an RNTuple of this path."""
+    objects = [(str(item.first), str(item.second)) for item in reader.Contents()]
+    noun, classes, _ = _FORMAT_OBJECTS[format_]
+    for path, kind in objects:
+        if path == wanted:
+            other = next((hint for _, kinds, hint in _FORMAT_OBJECTS.values() if kind in kinds), "")
+            expected = "a TTree" if format_ == TTREE else "an RNTuple of the released format"
+            return f"{url}: {wanted!r} is of class {kind}, not {expected}{other}"
+    paths = [path for path, kind in objects if kind in classes]
+    near = difflib.get_close_matches(wanted, paths, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{url} contains no tree {wanted!r}{hint} (trees: {', '.join(trees) or 'none'})"
+    return f"{url} contains no {noun} {wanted!r}{hint} ({noun}s: {', '.join(paths) or 'none'})"
 
 
 def collect_shared_figures(reader: Any) -> Dict[str, Any]:

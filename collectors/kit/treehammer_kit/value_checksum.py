@@ -51,11 +51,14 @@ def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], 
         if task.adler32s[index]:
             _check_content(root, reader, url, task.adler32s[index])
         if sums is None:
-            ntuple = is_ntuple(reader, task.tree)
+            ntuple = is_ntuple(root, reader, task.tree)
             sums = _hash_values(root, ntuple)
+            for name in task.missing_branches:
+                sums.left_out.push_back(name)
         if not ntuple:
             get_tree(reader, url, task.tree)
-        if not sums.Read(reader.current.file, task.tree):
+        tree = (reader.current.file, task.tree) if ntuple else (reader.current.tree,)
+        if not sums.Read(*tree):
             raise PayloadError("read", "entry", "checksum", f"{url}: {sums.message}")
         values.setdefault("file_class", str(reader.file_class))
         values.setdefault("branches_total", int(sums.branches))

@@ -107,8 +107,14 @@ protected:
          fHashes[leaf.name + " " + leaf.kind] = leaf.hash;
    }
 
+   bool IsLeftOut(const std::string &name) const
+   {
+      return std::find(left_out.begin(), left_out.end(), name) != left_out.end();
+   }
+
 public:
    std::vector<std::string> uncovered;
+   std::vector<std::string> left_out;   // top-level branches that are neither read nor counted
    long long entries = 0, branches = 0; // branches: top-level ones of the last file
    std::string message;
 

@@ -9,21 +9,22 @@ import os
 import select
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, NamedTuple, TextIO
 
 import ROOT
 from treehammer_kit import root_engine
 from treehammer_kit.extensions import load_library
-from treehammer_kit.payload_task import PayloadError
+from treehammer_kit.payload_task import PayloadError, make_plain_url
 
 from .root_files import (
     RequestError,
     declare_header,
     exception_text,
+    find_object,
     find_tree,
-    list_ntuples,
-    list_trees,
+    list_objects,
     open_file,
     send_message,
 )
@@ -33,6 +34,8 @@ ALL_ENTRIES_BYTES = 100_000_000
 FIRST_ENTRIES = 2000
 #: Seconds for all entries, after which the branch that is being read counts as unreadable.
 TIMEOUT_S = 600.0
+#: Seconds for finding the branches that fail together, after which the untried ones are left out.
+REDUCTION_TIMEOUT_S = 900.0
 #: Bytes at the end of a failed child's output that are kept.
 MAX_LOG_BYTES = 200_000
 
@@ -59,85 +62,143 @@ def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         if problem := load_library(ROOT, library):
             raise RequestError(library, problem)
     file = open_file(path)
-    others = sorted({*list_trees(file), *list_ntuples(file)} - {name})
+    others = sorted({item.path for item in list_objects(file)} - {name})
     root_engine.configure_crash_handling()
-    if name in list_ntuples(file):
-        branches, unreadable = _probe_ntuple(file, name, channel)
+    # After "Fatal in", ROOT would run a debugger for seconds: the message is enough.
+    ROOT.gEnv.SetValue("Root.Stacktrace", 0)
+    if find_object(file, path, name).is_ntuple:
+        unreadable = _probe_ntuple(file, path, name, channel)
     else:
-        tree = find_tree(file, path, name)[1]
-        branches = _list_branches(tree)
-        unreadable = _probe_tree(tree, branches, channel)
-    return {
-        "root": str(ROOT.gROOT.GetVersion()),
-        "unreadable": unreadable,
-        "others": others,
-        "branches": [branch["name"] for branch in branches],
-    }
+        unreadable = _probe_tree(file, path, name, channel)
+    return {"root": str(ROOT.gROOT.GetVersion()), "unreadable": unreadable, "others": others}
 
 
-def _probe_tree(
-    tree: Any, branches: Sequence[dict[str, str]], channel: TextIO
-) -> list[dict[str, str]]:
+def _probe_tree(file: Any, path: str, name: str, channel: TextIO) -> list[dict[str, str]]:
     """Read each branch of a class without dictionary alone, then the others, entry by entry.
 
     A read of such a class may damage the memory and crash later, in another branch's read. Hence it
-    is read alone first. The others are read again and again without the one at which ROOT failed.
+    is read alone first. The others are read again and again without the one at which ROOT failed, and
+    at last together as a test reads them.
     """
     root_engine.compile_kit(ROOT)
     declare_header("probe.hpp")
+    tree = find_tree(file, path, name)[1]
+    branches = _list_branches(tree)
     entries = int(tree.GetEntries())
     if tree.GetZipBytes() > ALL_ENTRIES_BYTES:
         entries = min(entries, FIRST_ENTRIES)
     tree.SetCacheSize(0)
-    # Compiles the call, which each child would do again.
-    ROOT.treehammer.ReadBranches(tree, ROOT.std.vector["int"]([0]), 0, 0)
+    url = make_plain_url(path)
+    # Compiles the calls, which each child would do again.
+    nothing = ROOT.std.vector["int"]()
+    ROOT.treehammer.ReadBranches(tree, nothing, 0, 0)
+    ROOT.treehammer.ReadTogether(url, name, nothing, 0)
 
     def read(positions: Sequence[int], address: int) -> dict[int, str]:
         chosen = ROOT.std.vector["int"](positions)
         failed = ROOT.treehammer.ReadBranches(tree, chosen, entries, address)
         return {int(failed): ""} if failed >= 0 else {}
 
+    def read_together(positions: Sequence[int], _address: int) -> dict[int, str]:
+        chosen = ROOT.std.vector["int"](positions)
+        return (
+            {} if ROOT.treehammer.ReadTogether(url, name, chosen, entries) else {positions[0]: ""}
+        )
+
     found: dict[int, _FailedRead] = {}
-    for position, branch in enumerate(branches):
-        if branch["class"] and not _has_dictionary(branch["class"]):
+    # In the order of growing suspicion.
+    order = [
+        position
+        for position, branch in enumerate(branches)
+        if not branch["class"] or _has_dictionary(branch["class"])
+    ]
+    for position, _ in enumerate(branches):
+        if position not in order:
             found.update(_find_failing_branches(read, [position]))
         send_message(channel, {"done": position + 1})
-    return _read_together(read, branches, found)
+    order += [position for position, _ in enumerate(branches) if position not in order]
+    _drop_failing_branches(read, len(branches), found)
+    _reduce_until_clean(read_together, [at for at in order if at not in found], found)
+    return _list_failed(branches, found)
 
 
-def _probe_ntuple(
-    file: Any, name: str, channel: TextIO
-) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Read the fields of an RNTuple together; return all of them and the unreadable ones."""
+def _probe_ntuple(file: Any, path: str, name: str, channel: TextIO) -> list[dict[str, str]]:
+    """Read the fields of an RNTuple one by one, then together; return the unreadable ones."""
     try:
         root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
         declare_header("ntuple_probe.hpp")
         listed = ROOT.treehammer.ListFields(file, name)
     except PayloadError as error:
-        raise RequestError(file.GetName(), str(error)) from error
+        raise RequestError(path, str(error)) from error
     except ROOT.std.exception as error:
-        raise RequestError(file.GetName(), exception_text(error)) from error
+        raise RequestError(path, exception_text(error)) from error
     fields = [{"name": str(item.first), "class": str(item.second)} for item in listed]
+    # Compiles the call, which each child would do again.
+    ROOT.treehammer.ReadFields(file, name, ROOT.std.vector["int"](), 0)
 
     def read(positions: Sequence[int], address: int) -> dict[int, str]:
         chosen = ROOT.std.vector["int"](positions)
         failed = ROOT.treehammer.ReadFields(file, name, chosen, address)
         return {int(item.first): f"ReadError: {item.second}" for item in failed}
 
-    unreadable = _read_together(read, fields, {})
+    def read_together(positions: Sequence[int], address: int) -> dict[int, str]:
+        return {**read(positions, address), **read(positions, address)}
+
+    found: dict[int, _FailedRead] = {}
+    _drop_failing_branches(read, len(fields), found)
+    order = [at for at, _ in enumerate(fields) if at not in found]
+    _reduce_until_clean(read_together, order, found)
     send_message(channel, {"done": len(fields)})
-    return fields, unreadable
+    return _list_failed(fields, found)
 
 
-def _read_together(
-    read: _ReadBranches, branches: Sequence[dict[str, str]], found: dict[int, _FailedRead]
-) -> list[dict[str, str]]:
-    """Read all but the failing branches until none fails; return the failing ones."""
-    while left := [position for position in range(len(branches)) if position not in found]:
+def _drop_failing_branches(read: _ReadBranches, count: int, found: dict[int, _FailedRead]) -> None:
+    """Read all but the failing branches until none fails; add the failing ones to ``found``."""
+    while left := [position for position in range(count) if position not in found]:
         failed = _find_failing_branches(read, left)
         if not failed:
             break
         found.update(failed)
+
+
+def _reduce_until_clean(
+    read: _ReadBranches, order: Sequence[int], found: dict[int, _FailedRead]
+) -> None:
+    """Read branches together; leave out those with which it fails, and add them to ``found``.
+
+    Branches that can be read one after the other may still damage the memory together. A group of
+    branches is added to a clean one as long as their read is clean, and divided otherwise.
+
+    Args:
+        read: reads branches as a test does, twice.
+        order: branches to read; of several that fail together, the last ones are left out.
+        found: gets the branches that are left out.
+    """
+    clean: list[int] = []
+    groups = [list(order)]
+    deadline = time.monotonic() + REDUCTION_TIMEOUT_S
+    while groups:
+        group = groups.pop()
+        if not group:
+            continue
+        if time.monotonic() > deadline:
+            end = f"was not tried with others within {REDUCTION_TIMEOUT_S:.0f} s"
+            found.update(dict.fromkeys(group, _FailedRead("", end)))
+            continue
+        failed = _find_failing_branches(read, sorted([*clean, *group]))
+        if not failed:
+            clean += group
+        elif len(group) == 1:
+            failure = next(iter(failed.values()))
+            found[group[0]] = failure._replace(end=f"together with others {failure.end}")
+        else:
+            half = len(group) // 2
+            groups += [group[half:], group[:half]]
+
+
+def _list_failed(
+    branches: Sequence[dict[str, str]], found: dict[int, _FailedRead]
+) -> list[dict[str, str]]:
     return [{**branches[position], **found[position]._asdict()} for position in sorted(found)]
 
 

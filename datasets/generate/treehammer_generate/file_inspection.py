@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 import ROOT
@@ -12,10 +13,11 @@ from treehammer_kit.payload_task import PayloadError, PayloadTask
 from .root_files import (
     RequestError,
     declare_header,
+    describe_missing_tree,
     exception_text,
+    find_object,
     find_tree,
-    list_ntuples,
-    list_trees,
+    list_objects,
     open_file,
     run_with_progress,
     send_message,
@@ -60,9 +62,9 @@ def compare_objects(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """Compare objects of two files of TTrees, which value checksums do not cover."""
     declare_header("copy.hpp")
     trees = []
-    for path in request["paths"]:
+    for path, name in zip(request["paths"], request["trees"], strict=True):
         file = open_file(path)
-        trees.append((file, find_tree(file, path, request["tree"])[1]))
+        trees.append((file, find_tree(file, path, name)[1]))
     covered = ROOT.std.set["std::string"](request["covered"])
     try:
         comparer = ROOT.treehammer.Comparer(trees[0][1], trees[1][1], covered)
@@ -76,60 +78,106 @@ def compare_objects(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """Measure the main tree or RNTuple of every file; its name is the same in all files."""
     layouts: list[dict[str, Any]] = []
-    tree = request["tree"] or find_largest(request["paths"][0])
+    tree = request["tree"] or find_largest(request["paths"])
     for done, path in enumerate(request["paths"], 1):
         layouts.append(measure_file(path, tree))
         send_message(channel, {"done": done})
+    if not any(layout["entries"] for layout in layouts):
+        raise RequestError(
+            request["paths"][0], f"the {describe_kind(layouts[0])} {tree!r} is empty"
+        )
     return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts}
 
 
-def find_largest(path: str) -> str:
-    """Find the tree or RNTuple of most entries times branches, then bytes; '' where there is none."""
+def describe_kind(layout: dict[str, Any]) -> str:
+    """Name the kind of object that a layout is of."""
+    return "RNTuple" if layout["format"] == RNTUPLE_FORMAT else "tree"
+
+
+def find_largest(paths: Sequence[str]) -> str:
+    """Find the tree or RNTuple of most entries times branches, then bytes, in the first file with entries."""
+    largest = ""
+    for path in paths:
+        name, extent = find_largest_in_file(path)
+        if extent:
+            return name
+        largest = largest or name
+    if not largest:
+        raise RequestError(paths[0], describe_missing_tree("", []))
+    return largest
+
+
+def find_largest_in_file(path: str) -> tuple[str, int]:
+    """Find the largest object of a file; return its path, '' where there is none, and its extent."""
     file = open_file(path)
-    extents = {
-        name: (tree_extent(tree), int(tree.GetZipBytes()))
-        for name, tree in list_trees(file).items()
-    }
-    for name in list_ntuples(file):
-        layout = read_ntuple_layout(path, name)
-        extents[name] = (layout["entries"] * len(layout["zipped"]), sum(layout["zipped"]))
-    return max(sorted(extents), key=lambda name: extents[name], default="")
+    extents: dict[str, tuple[int, int]] = {}
+    for item in list_objects(file):
+        if item.is_ntuple:
+            layout = read_ntuple_layout(file, path, item.path)
+            extents[item.path] = (layout["entries"] * len(layout["zipped"]), sum(layout["zipped"]))
+        elif tree := item.read_tree()[0]:
+            extents[item.path] = (tree_extent(tree), int(tree.GetZipBytes()))
+    name = max(sorted(extents), key=lambda name: extents[name], default="")
+    return name, extents[name][0] if name else 0
 
 
 def measure_file(path: str, name: str) -> dict[str, Any]:
-    """Measure the layout of the tree or RNTuple ``name``."""
+    """Measure the layout of the tree or RNTuple ``name``, with what its files are compared by."""
     file = open_file(path)
-    if name in list_ntuples(file):
-        return measure_ntuple(path, name)
+    item = find_object(file, path, name)
+    if item.is_ntuple:
+        return measure_ntuple(file, path, name)
     declare_header("layout.hpp")
-    name, tree = find_tree(file, path, name)
-    folder, _, key_name = name.rpartition("/")
-    record = (file.Get(folder) if folder else file).GetKey(key_name)
+    tree, friends = item.read_tree()
+    if not tree or not tree.GetNbranches():
+        raise RequestError(path, f"the tree {name!r} {'is empty' if tree else 'cannot be read'}")
+    types = ROOT.treehammer.BranchTypes()
+    for branch in tree.GetListOfBranches():
+        ROOT.treehammer.CollectTypes(branch, "", types)
     return {
         "tree": name,
         "format": TTREE_FORMAT,
-        "record_zipped": int(record.GetNbytes()),
-        "record_unzipped": int(record.GetObjlen()),
+        "record_zipped": int(item.key.GetNbytes()),
+        "record_unzipped": int(item.key.GetObjlen()),
+        "branches": [str(branch.GetName()) for branch in tree.GetListOfBranches()],
+        "types": pairs_to_dict(types),
+        "lengths": pairs_to_dict(ROOT.treehammer.FindOtherLengths(tree)),
+        "friends": friends,
         **layout_to_json(ROOT.treehammer.measure(tree)),
     }
 
 
-def measure_ntuple(path: str, name: str) -> dict[str, Any]:
+def pairs_to_dict(pairs: Any) -> dict[str, Any]:
+    """Convert C++ pairs of a name and a text or number."""
+    return {
+        str(pair.first): pair.second if isinstance(pair.second, int) else str(pair.second)
+        for pair in pairs
+    }
+
+
+def measure_ntuple(file: Any, path: str, name: str) -> dict[str, Any]:
     """Measure the layout of the RNTuple ``name``."""
-    layout = read_ntuple_layout(path, name)
-    if not layout["entries"] or not layout["zipped"]:
+    layout = read_ntuple_layout(file, path, name)
+    if not layout["zipped"]:
         raise RequestError(path, f"the RNTuple {name!r} is empty")
+    fields = ROOT.treehammer.ListNTupleFields(file, name)
     # The record of its name holds no data.
     return {
         "tree": name,
         "format": RNTUPLE_FORMAT,
         "record_zipped": 0,
         "record_unzipped": 1,
+        "branches": [str(field.name) for field in fields],
+        "types": {
+            key: kind for field in fields for key, kind in pairs_to_dict(field.types).items()
+        },
+        "lengths": {},
+        "friends": [],
         **layout,
     }
 
 
-def read_ntuple_layout(path: str, name: str) -> dict[str, Any]:
+def read_ntuple_layout(file: Any, path: str, name: str) -> dict[str, Any]:
     """Read the layout of the RNTuple ``name``."""
     try:
         root_engine.compile_ntuple_header(ROOT, "ntuple.hpp")
@@ -137,7 +185,7 @@ def read_ntuple_layout(path: str, name: str) -> dict[str, Any]:
         raise RequestError(path, str(trouble)) from trouble
     declare_header("ntuple_layout.hpp")
     try:
-        return layout_to_json(ROOT.treehammer.measureNTuple(name, path))
+        return layout_to_json(ROOT.treehammer.measureNTuple(file, name))
     except ROOT.std.exception as error:
         raise RequestError(path, exception_text(error)) from error
 

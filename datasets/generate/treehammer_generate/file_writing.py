@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import ROOT
 from treehammer_kit import root_engine
-from treehammer_kit.payload_task import PayloadError
+from treehammer_kit.payload_task import PayloadError, make_plain_url
 
 from .root_files import (
     RequestError,
@@ -37,7 +37,7 @@ def write_generated(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     declare_header("tree.hpp")
     path = request["path"]
     # Without this name ROOT writes the time, a random UUID and the path into the file.
-    url = f"{path}?reproducible={request['file_name']}"
+    url = f"{make_plain_url(path)}?reproducible={request['file_name']}"
     try:
         writer = ROOT.treehammer.TreeWriter(
             url, request["tree"], request["compression"], request["events_per_cluster"]
@@ -68,7 +68,7 @@ def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     declare_header("merge.hpp")
     path, where = request["path"], request["source"]
     source = open_file(where)
-    name, tree = find_tree(source, where, request["tree"])
+    item, tree = find_tree(source, where, request["tree"])
     entries = int(tree.GetEntries())
     found = (entries, int(tree.GetNbranches()))
     if found != (request["entries"], request["branches"]):
@@ -80,7 +80,7 @@ def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         left_out = [str(name) for name in merger.leaveOut(min(entries, TRIAL_ENTRIES["merge"]))]
         leaves = merger.learn(request["kept_bits"])
         merger.open(
-            f"{path}?reproducible={request['file_name']}",
+            f"{make_plain_url(path)}?reproducible={request['file_name']}",
             request["compression"],
             request["events_per_cluster"],
             request["basket_memory"],
@@ -96,7 +96,7 @@ def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         "kept_bits": request["kept_bits"],
         "leaves": {kind: int(getattr(leaves, kind)) for kind in kinds},
         "branches_left_out": left_out,
-        "objects_left_out": list_other_objects(source, name),
+        "objects_left_out": list_other_objects(source, item.path),
     }
 
 
@@ -116,8 +116,7 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     declare_header("rewrite.hpp")
     path, where = request["path"], request["source"]
     source = open_file(where)
-    name, tree = find_tree(source, where, request["tree"])
-    folder = name.rpartition("/")[0]
+    item, tree = find_tree(source, where, request["tree"])
     wish = ROOT.treehammer.Wish()
     for key in ("compression", "autoFlush", "basketSize", "basketMemory"):
         setattr(wish, key, request[key])
@@ -127,11 +126,17 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         trial = rewriter.leaveOut(min(entries, TRIAL_ENTRIES["rewrite"]))
         left_out = {str(name): "does not come back as it was read" for name in trial}
         check_left_out(left_out, request["skip_unwritable"], where)
-        rewriter.open(f"{path}?reproducible={request['file_name']}", folder, wish)
+        rewriter.open(
+            f"{make_plain_url(path)}?reproducible={request['file_name']}", item.folder, wish
+        )
         run_with_progress(rewriter, entries, channel)
     except ROOT.std.exception as error:
         raise RequestError(path, exception_text(error)) from error
-    return {**writer_versions(), "left_out": left_out, "others": list_other_objects(source, name)}
+    return {
+        **writer_versions(),
+        "left_out": left_out,
+        "others": list_other_objects(source, item.path),
+    }
 
 
 def write_reordered(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
@@ -139,13 +144,13 @@ def write_reordered(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     declare_header("rewrite.hpp")
     path, where = request["path"], request["source"]
     source = open_file(where)
-    name, tree = find_tree(source, where, request["tree"])
-    url = f"{path}?reproducible={request['file_name']}"
+    item, tree = find_tree(source, where, request["tree"])
+    url = f"{make_plain_url(path)}?reproducible={request['file_name']}"
     try:
-        ROOT.treehammer.writeInOrder(tree, url, name.rpartition("/")[0], request["method"])
+        ROOT.treehammer.writeInOrder(tree, url, item.folder, request["method"])
     except ROOT.std.exception as error:
         raise RequestError(path, exception_text(error)) from error
-    return {**writer_versions(), "left_out": {}, "others": list_other_objects(source, name)}
+    return {**writer_versions(), "left_out": {}, "others": list_other_objects(source, item.path)}
 
 
 def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
@@ -157,7 +162,7 @@ def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         raise RequestError(where, str(trouble)) from trouble
     declare_header("twin.hpp")
     source = open_file(where)
-    name, tree = find_tree(source, where, request["tree"])
+    item, tree = find_tree(source, where, request["tree"])
     left_out = {str(item.first): str(item.second) for item in ROOT.treehammer.notForTwin(tree)}
     check_left_out(left_out, request["skip_unwritable"], where)
     for branch in left_out:
@@ -169,8 +174,8 @@ def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     try:
         ROOT.treehammer.writeTwin(
             tree,
-            f"{path}?reproducible={request['file_name']}",
-            name,
+            f"{make_plain_url(path)}?reproducible={request['file_name']}",
+            item.path,
             compression,
             request["clusterBytes"],
             channel.fileno(),
@@ -178,7 +183,11 @@ def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     except ROOT.std.exception as error:
         raise RequestError(path, exception_text(error)) from error
     reset_record_dates(Path(path))
-    return {**writer_versions(), "left_out": left_out, "others": list_other_objects(source, name)}
+    return {
+        **writer_versions(),
+        "left_out": left_out,
+        "others": list_other_objects(source, item.path),
+    }
 
 
 def check_left_out(left_out: dict[str, str], allowed: bool, where: str) -> None:

@@ -24,7 +24,7 @@ from .file_writing import (
     write_rewritten,
     write_rntuple,
 )
-from .root_files import RequestError, send_message
+from .root_files import RequestError, load_kit_objects, send_message
 
 Action = Callable[[dict[str, Any], TextIO], dict[str, Any]]
 ACTIONS: dict[str, Action] = {
@@ -46,6 +46,7 @@ def answer_request() -> None:
     os.dup2(2, 1)
     request = json.load(sys.stdin)
     ROOT.gROOT.SetBatch(True)
+    load_kit_objects()
     try:
         answer = {"result": ACTIONS[sys.argv[1]](request, channel)}
     except RequestError as error:

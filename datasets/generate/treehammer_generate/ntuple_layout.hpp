@@ -14,8 +14,8 @@ class NTupleMeasure {
    using Inspector = ROOT::Experimental::RNTupleInspector;
 
 public:
-   NTupleMeasure(const std::string &name, const std::string &path)
-      : fInspector(Inspector::Create(name, path)), fDescriptor(fInspector->GetDescriptor())
+   explicit NTupleMeasure(const ROOT::RNTuple &anchor)
+      : fInspector(Inspector::Create(anchor)), fDescriptor(fInspector->GetDescriptor())
    {
       layout.entries = static_cast<Long64_t>(fDescriptor.GetNEntries());
       layout.byEntry = layout.byBranch = false; // of baskets
@@ -54,9 +54,15 @@ private:
    const ROOT::RNTupleDescriptor &fDescriptor;
 };
 
-inline Layout measureNTuple(const std::string &name, const std::string &path)
+inline Layout measureNTuple(TFile *file, const std::string &name)
 {
-   return NTupleMeasure(name, path).layout;
+   return NTupleMeasure(*FindAnchor(*file, name)).layout;
+}
+
+/// The fields that represent branches.
+inline std::vector<NTupleField> ListNTupleFields(TFile *file, const std::string &name)
+{
+   return NTupleFields(OpenNTuple(file, name, {})->GetDescriptor());
 }
 
 } // namespace treehammer

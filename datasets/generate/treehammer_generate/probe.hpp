@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace treehammer {
@@ -36,6 +38,37 @@ ReadBranches(TTree *tree, const std::vector<int> &positions, Long64_t entries, s
       }
    }
    return -1;
+}
+
+/// Read the first entries of some branches together, as a test does, twice; false, with a message, on
+/// failure.  The file is opened for each pass.
+inline bool
+ReadTogether(const std::string &url, const std::string &name, const std::vector<int> &positions, Long64_t entries)
+{
+   for (int pass = 0; pass < 2; ++pass) {
+      WatchErrors();
+      std::unique_ptr<TFile> file(TFile::Open(url.c_str()));
+      auto *key = file ? FindObject(*file, name, IsTree) : nullptr;
+      auto *tree = key ? key->ReadObject<TTree>() : nullptr;
+      if (!tree)
+         return false;
+      DetachFriends(*tree);
+      tree->SetCacheSize(30'000'000);
+      tree->SetBranchStatus("*", false);
+      for (int at : positions) {
+         auto *branch = static_cast<TBranch *>(tree->GetListOfBranches()->At(at));
+         Activate(branch);
+         tree->AddBranchToCache(branch, true);
+      }
+      tree->StopCacheLearningPhase();
+      for (Long64_t entry = 0; entry < entries; ++entry)
+         if (tree->GetEntry(entry) < 0 || !FirstError().empty()) {
+            std::fprintf(stderr, "ReadError: entry %lld cannot be read with other branches (%s)\n", entry,
+                         FirstError().c_str());
+            return false;
+         }
+   }
+   return true;
 }
 
 } // namespace treehammer

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import ROOT
+from treehammer_kit import root_engine
 from treehammer_kit.build_facts import collect_library_facts
+from treehammer_kit.payload_task import make_plain_url
 
 #: Number of progress reports.
 PROGRESS_STEPS = 100
@@ -60,7 +62,7 @@ def writer_versions() -> dict[str, str]:
 def open_file(path: str) -> Any:
     """Open a file, which must be complete."""
     try:
-        file = ROOT.TFile.Open(path)
+        file = ROOT.TFile.Open(make_plain_url(path))
     except OSError:
         file = None
     if not file or file.IsZombie():
@@ -70,42 +72,89 @@ def open_file(path: str) -> Any:
     return file
 
 
-def list_trees(file: Any) -> dict[str, Any]:
-    """Map the path of each tree in a file to the tree."""
-    return {
-        key: file.Get(key) for key, kind in walk_objects(file, "") if kind.InheritsFrom("TTree")
-    }
+class FileObject(NamedTuple):
+    """A tree or an RNTuple of a file, with the path of its folder."""
+
+    path: str
+    folder: str
+    key: Any
+    is_ntuple: bool
+
+    def read_tree(self) -> tuple[Any, list[str]]:
+        """Read the tree without its friends; return their names, too.
+
+        The tree's name becomes that of its key.
+        """
+        tree = self.key.ReadObj()
+        if not tree:
+            return tree, []
+        friends = [str(friend) for friend in ROOT.treehammer.DetachFriends(tree).names]
+        tree.SetName(self.key.GetName())
+        return tree, friends
 
 
-def list_ntuples(file: Any) -> list[str]:
-    """List the paths of the RNTuples, sorted."""
-    return sorted(key for key, kind in walk_objects(file, "") if kind.GetName().endswith("RNTuple"))
+def list_objects(file: Any) -> list[FileObject]:
+    """List the trees and RNTuples of a file, sorted, each in its newest cycle."""
+    newest: dict[tuple[str, str], FileObject] = {}
+    for item in _walk_folder(file, ""):
+        place = (item.folder, item.path)
+        if place not in newest or newest[place].key.GetCycle() < item.key.GetCycle():
+            newest[place] = item
+    return sorted(newest.values(), key=lambda item: (item.path, item.folder))
 
 
-def find_tree(file: Any, path: str, name: str) -> tuple[str, Any]:
-    """Find the named tree, or the largest one, which must not be empty; return its name too."""
-    trees, ntuples = list_trees(file), list_ntuples(file)
-    if not name:
-        name = max(trees, key=lambda key: tree_extent(trees[key]), default="")
-    if name not in trees:
-        raise RequestError(path, describe_missing_tree(name, sorted(trees), ntuples))
-    tree = trees[name]
-    if not tree.GetEntries() or not tree.GetNbranches():
-        raise RequestError(path, f"the tree {name!r} is empty")
-    return name, tree
-
-
-def walk_objects(folder: Any, prefix: str) -> Iterator[Any]:
-    """Iterate over path and class of every object in the file, in its newest cycle."""
+def _walk_folder(folder: Any, path: str) -> Iterator[FileObject]:
     for key in folder.GetListOfKeys():
-        kind = ROOT.TClass.GetClass(key.GetClassName())
-        path = prefix + key.GetName()
-        if not kind:
-            continue
-        if kind.InheritsFrom("TDirectory"):
-            yield from walk_objects(folder.Get(key.GetName()), path + "/")
-        else:
-            yield path, kind
+        name, kind = str(key.GetName()), str(key.GetClassName())
+        inside = f"{path}/{name}" if path else name
+        if ROOT.treehammer.IsFolder(kind):
+            # By its key: a tree may have the folder's name.
+            yield from _walk_folder(key.ReadObj(), inside)
+        elif ROOT.treehammer.IsTree(kind) or kind.endswith("RNTuple"):
+            yield FileObject(inside, path, key, kind.endswith("RNTuple"))
+
+
+def load_kit_objects() -> None:
+    """Compile the kit's header that finds objects."""
+    root_engine.compile_header(ROOT, "file_objects.hpp")
+
+
+def find_object(file: Any, path: str, name: str) -> FileObject:
+    """Find the tree or RNTuple of a name, which may end in a cycle: ``T;1``.
+
+    Raises:
+        RequestError: there is none, or there are several.
+    """
+    objects = list_objects(file)
+    plain = name.lstrip("/")
+    matching = [item for item in objects if item.path == plain] or [
+        item for item in _walk_folder(file, "") if f"{item.path};{item.key.GetCycle()}" == plain
+    ]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
+        raise RequestError(path, describe_missing_tree(name, objects))
+    raise RequestError(
+        path,
+        f"the path {name!r} means {len(matching)} objects, as a name contains a slash: rename one",
+    )
+
+
+def find_tree(file: Any, path: str, name: str) -> tuple[FileObject, Any]:
+    """Find the named tree; return it without its friends.
+
+    Raises:
+        RequestError: there is none, or it has no branches.
+    """
+    item = find_object(file, path, name)
+    if item.is_ntuple:
+        raise RequestError(path, f"{name!r} is an RNTuple, and a TTree is wanted")
+    tree, _ = item.read_tree()
+    if not tree:
+        raise RequestError(path, f"the tree {item.path!r} cannot be read")
+    if not tree.GetNbranches():
+        raise RequestError(path, f"the tree {item.path!r} is empty")
+    return item, tree
 
 
 def tree_extent(tree: Any) -> int:
@@ -113,16 +162,16 @@ def tree_extent(tree: Any) -> int:
     return int(tree.GetEntries() * tree.GetNbranches())
 
 
-def describe_missing_tree(name: str, trees: list[str], ntuples: list[str]) -> str:
+def describe_missing_tree(name: str, objects: Sequence[FileObject]) -> str:
     """Describe the objects that exist instead of the missing tree."""
-    if name in ntuples:
-        return f"{name!r} is an RNTuple, and a TTree is wanted"
-    if not trees and not ntuples:
+    if not objects:
         return "no TTree or RNTuple in this file"
-    there = ", ".join([*trees, *(f"{ntuple} (RNTuple)" for ntuple in ntuples)])
-    return f"has no tree {name!r}; it has {there}" if name else f"main tree unclear: it has {there}"
+    listed = ", ".join(
+        f"{item.path} (RNTuple)" if item.is_ntuple else item.path for item in objects
+    )
+    return f"has no tree {name!r}; it has {listed}"
 
 
-def list_other_objects(file: Any, name: str) -> list[str]:
-    """List the objects of the file other than the tree ``name``."""
-    return sorted({key for key, _ in walk_objects(file, "") if key != name})
+def list_other_objects(file: Any, path: str) -> list[str]:
+    """List the objects of the file other than the tree of this path."""
+    return sorted({str(item.first) for item in ROOT.treehammer.ListContents(file)} - {path})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from treehammer.collectors.kit.treehammer_kit.branch_selection import READABLE, select_branches
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.datasets.catalogues.folder_catalogue import GENERATED, REWRITTEN
-from treehammer.datasets.model.manifest import TTREE, Manifest
+from treehammer.datasets.model.manifest import TTREE, Manifest, list_some
 from treehammer.datasets.specs.generated_spec import GeneratedSpec, load_shipped_spec
 from treehammer.datasets.specs.raw_spec import RawSpec
 from treehammer.errors import DefinitionError, suggest_word
@@ -29,6 +30,7 @@ class DatasetContents:
         trees: all trees.
         branches: branches of the main tree.
         unreadable: those that ROOT cannot read, with the reason.
+        missing: branches that not all files have, with the files that lack them.
         smallest_file: bytes of the smallest file; None where it is not known.
     """
 
@@ -38,6 +40,7 @@ class DatasetContents:
     branches: tuple[str, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
     smallest_file: int | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_manifest(cls, manifest: Manifest) -> DatasetContents:
@@ -57,6 +60,7 @@ class DatasetContents:
             manifest.branches,
             manifest.unreadable_branches,
             smallest_file,
+            manifest.missing_branches,
         )
 
     @classmethod
@@ -219,4 +223,29 @@ def _find_branch_problems(
                 names, {}, request, seed=0, folder=str(folder or ""), unreadable=unreadable
             )
         except PayloadError as error:
-            yield ContentProblem("matrix.branches", f"dataset {contents.dataset!r}: {error}")
+            yield ContentProblem(
+                "matrix.branches",
+                f"dataset {contents.dataset!r}: {error}",
+                _explain_missing_branches(request, contents),
+            )
+
+
+def _explain_missing_branches(request: str, contents: DatasetContents) -> str:
+    """Name the branches of a request that not all files have; '' for none."""
+    patterns = [part.strip().lstrip("!") for part in request.split(",")]
+    missing = [
+        f"{name!r} is missing in {files}"
+        for name, files in contents.missing.items()
+        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    ]
+    return f"Branches must be in all files: {list_some(missing)}." if missing else ""
+
+
+def list_content_notes(definition: TestDefinition, manifests: Iterable[Manifest]) -> list[str]:
+    """List peculiarities of the main trees that a test reads: what it leaves out, and short branches."""
+    return [
+        f"Dataset {manifest.name}: {note}"
+        for manifest in manifests
+        if definition.tree in ("", manifest.tree)
+        for note in manifest.describe_peculiarities()
+    ]

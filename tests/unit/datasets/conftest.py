@@ -78,7 +78,9 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replace ROOT by a writer of a 3 MB file; return the recorded requests."""
     asked: list[str] = []
 
-    def run(action: str, document: Any, request: SoftwareRequest, on_done: Any) -> dict[str, Any]:
+    def run(
+        action: str, document: Any, request: SoftwareRequest, on_done: Any, **_options: bool
+    ) -> dict[str, Any]:
         asked.append(action)
         if action == "make":
             Path(document["path"]).write_bytes(b"root" + bytes(3_000_000))
@@ -95,7 +97,6 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 "root": request.version,
                 "unreadable": [crash],
                 "others": ["Runs"],
-                "branches": [],
             }
         layout = {
             "tree": document["tree"] or "events",
@@ -112,6 +113,10 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             "clusters": [100, 50],
             "embeddedBaskets": [150, 50],
             "embeddedClusters": [0, 200],
+            "branches": ["a", "b", "c"],
+            "types": {"a": "Float_t", "b": "Float_t", "c": "Float_t"},
+            "lengths": {},
+            "friends": [],
         }
         return {"root": request.version, "layouts": [layout for _ in document["paths"]]}
 

@@ -13,7 +13,7 @@ from treehammer.errors import DefinitionError
 from treehammer.hctests.git import pinned_tests
 from treehammer.hctests.matrix.definition import TestDefinition
 from treehammer.hctests.schema import definition_loader
-from treehammer.submit.planning.checks.content_checks import check_contents
+from treehammer.submit.planning.checks.content_checks import check_contents, list_content_notes
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +91,28 @@ def test_reads_larger_than_a_file_are_refused(name: str, change: Any, key: str) 
         check_contents(test, [small])
     assert key in str(error.value)
     assert "at most 1000 kB" in error.value.hint
+
+
+def test_branch_that_a_file_lacks_is_named_with_the_file(definition: TestDefinition) -> None:
+    manifest = make_listed_manifest(missing_branches={"gone": "b.root"})
+    with pytest.raises(DefinitionError, match=r"no branch matches 'go\?e'") as error:
+        check_contents(with_branches(definition, manifest.tree, "x,go?e"), [manifest])
+    assert error.value.hint == "Branches must be in all files: 'gone' is missing in b.root."
+
+
+def test_plan_lists_what_the_numbers_of_a_dataset_do_not_show(definition: TestDefinition) -> None:
+    manifest = make_listed_manifest(
+        missing_branches={"gone": "b.root"},
+        branches_of_other_lengths={"y": "4 of 10 entries"},
+        friend_trees=["f of other.root"],
+    )
+    notes = list_content_notes(with_branches(definition, manifest.tree, 0.5), [manifest])
+    assert notes == [
+        f"Dataset {manifest.name}: 1 branch is missing in some files and never read (gone in b.root); "
+        "fractions are of the 3 common branches.",
+        f"Dataset {manifest.name}: 1 branch has another number of entries than the tree "
+        "(y: 4 of 10 entries).",
+        f"Dataset {manifest.name}: friend trees are not read: f of other.root.",
+    ]
+    # They are of the main tree.
+    assert not list_content_notes(with_branches(definition, "Runs", 0.5), [manifest])

@@ -17,7 +17,7 @@ from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import RNTUPLE, PayloadError, PayloadTask
 from . import pass_figures
 from .column_analysis import ColumnAnalysis, check_task
-from .frame_passes import TREE_COUNTERS, FramePasses, open_frame
+from .frame_passes import TREE_COUNTERS, FramePasses, check_first_file, open_frame
 
 #: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
 _SIZE_PREFIX = "R_rdf_sizeof_"
@@ -104,11 +104,15 @@ class DataFrameExecution:
     def _compile_analysis(self, code: str) -> List[str]:
         """Compile the analysis, bound to the columns' types; return the columns that it reads."""
         task = self._task
-        reader = open_frame(self._root, task.tree, task.urls[:1])
+        check_first_file(self._root, task)
+        reader = open_frame(self._root, task, task.urls[:1])
         types: Dict[str, str] = {
             str(item.first): str(item.second)
             for item in reader.Columns()
-            if not str(item.first).startswith(_SIZE_PREFIX) and "." not in str(item.first)
+            # A dot follows the name of a friend tree, or of an object.
+            if not str(item.first).startswith(_SIZE_PREFIX)
+            and "." not in str(item.first)
+            and str(item.first) not in task.missing_branches
         }
         reader.Close()
         columns: List[str] = []
@@ -142,6 +146,7 @@ class DataFrameExecution:
         names = KERNEL_COUNTERS if task.format == RNTUPLE else (*KERNEL_COUNTERS, *TREE_COUNTERS)
         found = {name: median_counter(kept, name) for name in names}
         report.values.update({name: value for name, value in found.items() if value is not None})
+        report.values.update(pass_figures.collect_notes(files))
         report.values["events_total"] = sum(sum(file.clusters) for file in files)
         if columns:
             report.values["branches_selected"] = len(columns)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..ntuple_passes import NTuplePasses
 from ..pass_summary import KERNEL_COUNTERS, PASS_PHASES, FileRead, PassRead
 from ..payload_task import RNTUPLE, PayloadError, PayloadTask
-from ..read_passes import ReadPasses, raise_on_failure
+from ..read_passes import FileSurvey, ReadPasses, check_same_branches, raise_on_failure
 from . import pass_figures
 from .column_analysis import HistogramSums
-from .pass_figures import FileSurvey
 
 #: Counters of TFile over all threads; RNTuples of local files are not read with it.
 TREE_COUNTERS = ("bytes_read", "read_calls")
 #: Axis of the test's own: all files in one event loop, or one event loop for each file.
 FILE_ORDER_AXIS, TOGETHER, IN_TURN = "file_order", "together", "in turn"
+#: Characters that a chain of files expands, also at a server.
+_PATTERN = re.compile(r"[*\[]")
 
 
 class FramePasses:
@@ -100,17 +102,38 @@ class FramePasses:
         self._pass_sums = HistogramSums()
 
     def survey_files(self) -> List[FileSurvey]:
-        """Open every file once more, untimed; before whole passes, this would warm caches."""
+        """Open every file once more, untimed; before whole passes, this would warm caches.
+
+        Raises:
+            PayloadError: a data frame of these files gives wrong values.
+        """
         if not self._files:
-            passes_class = NTuplePasses if self._task.format == RNTUPLE else ReadPasses
-            passes = passes_class(self._root, self._task)
-            self._files = [
-                FileSurvey(*passes.survey_file(url, self._columns)) for url in self._task.urls
+            self._files = [self._survey_file(url) for url in self._task.urls]
+            compared = [
+                (url, file)
+                for url, file in zip(self._task.urls, self._files)  # noqa: B905 - Python 3.9
+                if sum(file.clusters)
             ]
+            for url, file in compared[1:]:
+                check_same_branches(compared[0][1].types, compared[0][0], file.types, url)
         return self._files
 
+    def _survey_file(self, url: str) -> FileSurvey:
+        survey = survey_file(self._root, self._task, url, self._columns)
+        if survey.other_lengths:
+            name, entries = next(iter(survey.other_lengths.items()))
+            total = sum(survey.clusters)
+            raise PayloadError(
+                "data-check",
+                "branches",
+                "survey",
+                f"{url}: branch {name!r} has {entries} of {total} entries, and a data frame repeats its "
+                "last value for the others. Choose other branches.",
+            )
+        return survey
+
     def _open_prepared(self, urls: Sequence[str]) -> Any:
-        reader = open_frame(self._root, self._task.tree, urls)
+        reader = open_frame(self._root, self._task, urls)
         raise_on_failure(reader, reader.Prepare(), "prepare", urls[0])
         return reader
 
@@ -135,15 +158,54 @@ class FramePasses:
         return reader
 
 
-def open_frame(root: Any, tree: str, urls: Sequence[str]) -> Any:
+def open_frame(root: Any, task: PayloadTask, urls: Sequence[str]) -> Any:
     """Open a data frame of some files; return its reader.
 
     Raises:
-        PayloadError: a file cannot be read.
+        PayloadError: a file cannot be read, or a data frame cannot find its tree.
     """
+    for url in urls:
+        if "://" in url and _PATTERN.search(url):
+            message = f"{url}: a data frame takes '*' and '[' in an address for a pattern. Rename the file."
+            raise PayloadError("payload", "name", "open", message)
     reader = root.treehammer.FrameReader()
-    raise_on_failure(reader, reader.Open(tree, list(urls)), "open", urls[0])
+    raise_on_failure(reader, reader.Open(task.tree, list(urls)), "open", urls[0])
     return reader
+
+
+def check_first_file(root: Any, task: PayloadTask) -> None:
+    """Refuse a first file at which a data frame crashes, or whose tree it does not find.
+
+    Raises:
+        PayloadError: with the object and the remedy.
+    """
+    url, tree = task.urls[0], task.tree
+    survey = survey_file(root, task, url)
+    problem = ""
+    if not survey.has_plain_path:
+        problem = (
+            f"a data frame cannot find {tree!r}: it takes each slash for a folder, and the newest object "
+            "of a name. Rename the tree, or read it with ttree-read or rntuple-read."
+        )
+    elif survey.foreign_friends:
+        problem = (
+            f"a data frame opens the file of each friend tree ({', '.join(survey.foreign_friends)}). Read "
+            f"{tree!r} with ttree-read, or rewrite the dataset, which leaves the friends out."
+        )
+    elif task.format == RNTUPLE and not sum(survey.clusters):
+        problem = f"{tree!r} has no entries, and a data frame crashes at an empty RNTuple."
+    if problem:
+        raise PayloadError("payload", "name", "open", f"{url}: {problem}")
+
+
+def survey_file(root: Any, task: PayloadTask, url: str, columns: Sequence[str] = ()) -> FileSurvey:
+    """Open a file without a data frame, untimed.
+
+    Raises:
+        PayloadError: the file cannot be read, or has no such tree.
+    """
+    passes_class = NTuplePasses if task.format == RNTUPLE else ReadPasses
+    return passes_class(root, task).survey_file(url, columns)
 
 
 def _group_files(task: PayloadTask) -> List[List[str]]:

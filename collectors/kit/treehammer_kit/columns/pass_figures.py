@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import os
 import statistics
-from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..pass_summary import PassRead, drop_warm_up, median_or_none, summarize_times
+from ..read_passes import FileSurvey
 from . import scheduling_bound
 from .column_analysis import HistogramSums
-
-
-@dataclass(frozen=True)
-class FileSurvey:
-    """A file's size, class, compressed bytes of the columns, and entries of each cluster."""
-
-    size: int
-    file_class: str
-    zip_bytes: int
-    clusters: List[int]
 
 
 def sum_run_queues() -> float:
@@ -79,3 +69,9 @@ def _idle_seconds(one: PassRead, threads: int) -> Optional[float]:
 def check_same_sums(sums: Sequence[HistogramSums]) -> List[str]:
     """Describe the results of each pass, which must be equal."""
     return [f"{one.events} events, {one.summarize()}" for one in sums]
+
+
+def collect_notes(files: Sequence[FileSurvey]) -> Dict[str, str]:
+    """Collect the peculiarities of the files by catalogue name."""
+    notes = [note for file in files for note in file.notes]
+    return {"content_notes": "; ".join(notes)} if notes else {}

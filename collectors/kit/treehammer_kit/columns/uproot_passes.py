@@ -9,14 +9,16 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from ..pass_summary import FileRead, PassRead
 from ..payload_task import PayloadError, PayloadTask
+from ..read_passes import FileSurvey, check_same_branches
 from .column_analysis import ColumnAnalysis, HistogramSums, choose_columns
-from .pass_figures import FileSurvey
 from .turn_clock import TurnClock, TurnFigures
 
 #: Uncompressed bytes of the columns that are in memory at once.
 _STEP = "100 MB"
 #: The same in turns, which end between two steps.
 _TURN_STEP_BYTES = 2_000_000
+#: Classes of trees.
+_TREE_CLASSES = ("TTree", "TNtuple", "TNtupleD")
 _Clock = Tuple[float, float, float]
 #: Analyzes the events of one step, and reports numbers by name, which are summed over a pass.
 Analyze = Callable[[Any, Callable[[str, float], None]], None]
@@ -107,9 +109,17 @@ class UprootPasses:
         return file
 
     def _close(self, file: _OpenFile) -> FileRead:
+        if file.url not in self.files:
+            self._compare_with_first(file)
         self.files[file.url] = file.survey()
         reported, self._reported = self._reported, {}
         return file.close(reported)
+
+    def _compare_with_first(self, file: _OpenFile) -> None:
+        compared = [(url, survey) for url, survey in self.files.items() if sum(survey.clusters)]
+        if compared and file.entries:
+            first, survey = compared[0]
+            check_same_branches(survey.types, first, file.types, file.url)
 
     def _finish_pass(self) -> None:
         self.sums.append(self._pass_sums)
@@ -189,22 +199,49 @@ class _OpenFile:
             with self.timed("open"):
                 self._file = uproot.open(url)
             with self.timed("get_tree"):
-                self._tree = self._file[task.tree]
-        except (OSError, KeyError) as error:
+                self._tree = find_tree(self._file, task.tree)
+        except (OSError, ValueError) as error:
             raise PayloadError(
                 "open", "file", "open", f"{url}: {error}", transient="://" in url
             ) from error
         with self.timed("prepare"):
-            names = self._tree.keys(recursive=False)
+            names = [
+                name
+                for name in self._tree.keys(recursive=False)
+                if name not in task.missing_branches
+            ]
             if analysis is None:
                 self.columns = self.needed = choose_columns(names, task)
             else:
                 self.columns = analysis.choose_columns(names, task)
                 self.needed = list(dict.fromkeys([analysis.filter, *self.columns]))
         self.entries = int(self._tree.num_entries)
+        self._check_lengths()
         self._source = self._file.file.source
         self._bytes_before = self.requested_bytes
         self._calls_before = self._source.num_requested_chunks
+
+    def _check_lengths(self) -> None:
+        """Refuse columns that have not one value for each entry.
+
+        Raises:
+            PayloadError: uproot cannot read them side by side.
+        """
+        for name in self.needed:
+            entries = int(self._tree[name].num_entries)
+            if entries != self.entries:
+                raise PayloadError(
+                    "data-check",
+                    "branches",
+                    "prepare",
+                    f"{self.url}: branch {name!r} has {entries} of {self.entries} entries: uproot cannot "
+                    "read it beside others. Choose other branches.",
+                )
+
+    @property
+    def types(self) -> Dict[str, Dict[str, str]]:
+        """Type of each column by its name."""
+        return {name: {name: str(self._tree[name].typename)} for name in self.needed}
 
     @property
     def requested_bytes(self) -> int:
@@ -237,6 +274,7 @@ class _OpenFile:
             type(self._source).__name__,
             sum(int(self._tree[name].compressed_bytes) for name in self.needed),
             [self.entries],
+            self.types,
         )
 
     def close(self, reported: Dict[str, float]) -> FileRead:
@@ -268,6 +306,34 @@ class _OpenFile:
         yield
         after = read_cpu_seconds()
         self.phases[phase] = (time.monotonic() - start, after[0] - used[0], after[1] - used[1])
+
+
+def find_tree(file: Any, path: str) -> Any:
+    """Find a tree by its path; a folder of its name is skipped.
+
+    Raises:
+        ValueError: the file has no such tree, or uproot cannot reach it.
+    """
+    try:
+        tree = file[path]
+        if getattr(tree, "classname", "") in _TREE_CLASSES:
+            return tree
+    except KeyError:
+        pass
+    # Either there is none, or the path leads uproot elsewhere.
+    name = path.lstrip("/")
+    classes = file.classnames(recursive=True, cycle=True)
+    keys = [key for key, kind in classes.items() if kind in _TREE_CLASSES]
+    matching = [key for key in keys if name in (key, key.rpartition(";")[0])]
+    if not matching:
+        raise ValueError(f"contains no tree {path!r} (trees: {', '.join(keys) or 'none'})")
+    try:
+        return file[max(matching, key=lambda key: int(key.rpartition(";")[2]))]
+    except KeyError as error:
+        raise ValueError(
+            f"uproot cannot reach the tree {path!r}: it takes each slash for a folder. Rename the tree, "
+            "or read it with ttree-read."
+        ) from error
 
 
 def read_cpu_seconds() -> Tuple[float, float]:

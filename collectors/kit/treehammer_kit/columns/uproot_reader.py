@@ -48,6 +48,7 @@ def run_uproot_task(
         value = median_or_none([one.sum_counter(name) for one in kept], whole=True)
         report.values[name] = value
     files = [passes.files[url] for url in task.urls]
+    report.values.update(pass_figures.collect_notes(files))
     report.values["events_total"] = sum(sum(file.clusters) for file in files)
     report.values["branches_selected"] = passes.column_count
     report.values["selected_zip_bytes"] = sum(file.zip_bytes for file in files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,7 @@ def run_payload(
         adler32: str = "",
         fresh: bool = False,
         may_crash: bool = False,
+        missing_branches: Sequence[str] = (),
         **axes: Any,
     ) -> PayloadOutcome:
         job, result = folder / "job.json", folder / "result.json"
@@ -226,6 +227,7 @@ def run_payload(
             "tree": tree,
             "passes": passes,
             "seed": 7,
+            "missing_branches": list(missing_branches),
         }
         job.write_text(
             json.dumps(

@@ -15,12 +15,12 @@ from treehammer.collectors.kit.treehammer_kit.columns.column_analysis import (
     HistogramSums,
 )
 from treehammer.collectors.kit.treehammer_kit.columns.pass_figures import (
-    FileSurvey,
     summarize_idle_time,
     summarize_threads,
 )
 from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES, FileRead, PassRead
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
+from treehammer.collectors.kit.treehammer_kit.read_passes import FileSurvey
 
 SETTINGS: dict[str, Any] = {"filter": "n", "minimum": 2, "bins": 4, "low": 0.0, "high": 8.0}
 FILES = st.lists(st.lists(st.integers(1, 50), max_size=5), max_size=6)

@@ -12,7 +12,7 @@ from treehammer.collectors.kit.treehammer_kit.branch_selection import (
     select_branches,
     select_fraction,
 )
-from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
+from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, make_plain_url
 
 NAMES = ["nMuon", "Muon_pt", "Muon_eta", "Jet_pt", "odd[name]", "run"]
 COUNTERS = {"Muon_pt": ["nMuon"], "Muon_eta": ["nMuon"]}
@@ -82,3 +82,25 @@ def test_fraction_is_exact_and_nested(count: int, one: float, two: float, seed: 
 def test_seed_changes_the_selection() -> None:
     names = [f"b{number}" for number in range(100)]
     assert select_fraction(names, 0.1, 1) != select_fraction(names, 0.1, 2)
+
+
+def test_paths_with_patterns_are_opened_as_they_are(tmp_path: Path) -> None:
+    for name in ("a[1]*.root", "x#y?.root", "p|q:r.root", "$HOME ~.root", "ü{1}.root"):
+        path = tmp_path / name
+        path.write_text(name)
+        url = make_plain_url(str(path))
+        assert url.startswith("/proc/self/fd/")
+        assert Path(url).read_text() == name
+    (tmp_path / "b[2]").mkdir()
+    (tmp_path / "b[2]" / "plain.root").write_text("here")
+    plain = make_plain_url(f"{tmp_path}/b[2]/plain.root")
+    assert plain.endswith("/plain.root")
+    assert Path(plain).read_text() == "here"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["/data/a.root", "root://host//a[1].root?b=1", "https://host/a%5B.root", "/none/a[1].root"],
+)
+def test_plain_remote_and_missing_addresses_stay(url: str) -> None:
+    assert make_plain_url(url) == url

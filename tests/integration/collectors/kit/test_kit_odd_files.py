@@ -1,0 +1,162 @@
+"""Payloads at files whose trees have friends, unequal branches, odd names or short branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odd_files import WRITE_ODD_FILES
+
+from treehammer.collectors.software import providers
+from treehammer.hctests import __file__ as hctests_file
+
+pytestmark = pytest.mark.root
+
+KIT = Path(providers.__file__).parents[1] / "kit"
+RNTUPLE_READ, RDF_READ, UPROOT_READ = (
+    Path(hctests_file).parent / name / "read.py"
+    for name in ("rntuple-read", "rdf-read", "uproot-read")
+)
+SETTINGS = {"filter": "x", "minimum": 5, "bins": 10, "low": 0.0, "high": 1000.0}
+
+Read = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def odd_files(
+    tmp_path_factory: pytest.TempPathFactory,
+    latest_release: providers.SoftwareSetup,
+    run_script: Callable[..., None],
+) -> Path:
+    """Return a folder of odd files, without a file that holds a friend tree."""
+    folder = tmp_path_factory.mktemp("odd")
+    run_script(latest_release, WRITE_ODD_FILES, folder)
+    (folder / "elsewhere.root").unlink()
+    return folder
+
+
+@pytest.fixture
+def read(
+    run_payload: Callable[..., Any], latest_release: providers.SoftwareSetup, odd_files: Path
+) -> Read:
+    """Return a function that reads odd files with a payload."""
+
+    def run(*names: str, tree: str = "T", payload: Path | None = None, **options: Any) -> Any:
+        setup = latest_release
+        more: dict[str, Any] = {}
+        if payload == UPROOT_READ:
+            request = providers.parse_software_request("none")
+            setup = providers.setup_software(request, {"PATH": "/usr/bin:/bin"}, KIT)
+            more = {"fresh": True}
+        if payload in (RDF_READ, UPROOT_READ):
+            more |= {"settings": SETTINGS, "branches": options.pop("branches", "*")}
+        if payload is not None:
+            more |= {"payload": payload}
+        return run_payload(
+            setup, *(odd_files / name for name in names), tree=tree, **more, **options
+        )
+
+    return run
+
+
+def test_friends_are_not_read_and_named_in_the_record(read: Read) -> None:
+    done = read("friends.root")
+    assert done.failure is None, done.log
+    assert done.values["loop_unzipped_bytes"] == 200 * 2 * 4
+    assert done.values["content_notes"] == (
+        "friends.root: the friend tree sub/inner is not read; "
+        "friends.root: the friend tree fr of elsewhere.root is not read"
+    )
+    frame = read("friends.root", payload=RDF_READ)
+    assert "opens the file of each friend tree (sub/inner, fr of elsewhere.root)" in str(
+        frame.failure
+    )
+    inside = read("inside.root", payload=RDF_READ)
+    assert inside.values["branches_selected"] == 2
+    assert "sub/inner is not read" in inside.values["content_notes"]
+
+
+@pytest.mark.parametrize("payload", [None, RDF_READ, UPROOT_READ])
+def test_files_of_other_types_are_not_measured(read: Read, payload: Path | None) -> None:
+    failure = read("int.root", "long.root", payload=payload).failure
+    assert failure["failure_class"] == "data-check"
+    assert "branch 'v' is" in failure["message"]
+    assert "treehammer datasets add" in failure["message"]
+
+
+def test_fractions_are_of_the_common_branches(read: Read) -> None:
+    done = read("int.root", "fewer.root", missing_branches=["v"])
+    assert done.failure is None, done.log
+    names = ("branches_total", "branches_selected", "events_read", "loop_unzipped_bytes")
+    assert [done.values[name] for name in names] == [1, 1, 200, 800]
+    failure = read("int.root", "fewer.root").failure
+    assert "fewer.root has no branch 'v'" in failure["message"]
+
+
+@pytest.mark.parametrize("payload", [None, RDF_READ, UPROOT_READ])
+def test_empty_files_of_a_chain_are_read(read: Read, payload: Path | None) -> None:
+    done = read("empty.root", "int.root", "empty.root", "int.root", payload=payload)
+    assert done.failure is None, done.log
+    assert (done.values["events_read"], done.values["branches_selected"]) == (200, 2)
+
+
+def test_branches_of_other_lengths_are_noted_or_refused(read: Read) -> None:
+    done = read("lengths.root")
+    assert done.failure is None, done.log
+    assert done.values["loop_unzipped_bytes"] == (100 + 40 + 100) * 4
+    assert "lengths.root: branch short has 40 of 100 entries" in done.values["content_notes"]
+    assert "content_notes" not in read("lengths.root", branches="x").values
+    for payload in (RDF_READ, UPROOT_READ):
+        refused = read("lengths.root", payload=payload, branches="short")
+        assert "branch 'short' has 40 of 100 entries" in refused.failure["message"]
+        assert read("lengths.root", payload=payload, branches="x").failure is None
+
+
+@pytest.mark.parametrize(
+    ("tree", "entries", "reachable"),
+    [("ped", 50, True), ("ped/inner", 10, False), ("a/b", 30, False), ("c/d/e", 20, False)],
+)
+def test_objects_of_odd_paths_are_read_or_named(
+    read: Read, tree: str, entries: int, reachable: bool
+) -> None:
+    done = read("names.root", tree=tree)
+    assert done.failure is None, done.log
+    assert done.values["events_read"] == entries
+    assert read("names.root", tree=tree, kind="checksum").values["events_total"] == entries
+    for payload in (RDF_READ, UPROOT_READ):
+        other = read("names.root", tree=tree, payload=payload)
+        assert "Traceback" not in other.log
+        if reachable:
+            assert other.values["events_read"] == entries
+        elif other.failure:
+            assert f"{tree!r}" in other.failure["message"]
+        else:  # uproot reaches folders that ROOT does not
+            assert other.values["events_read"] == entries
+
+
+def test_ambiguous_path_is_named(read: Read) -> None:
+    for kind in ("timed", "checksum"):
+        message = read("twice.root", tree="a/b", kind=kind).failure["message"]
+        assert "the path 'a/b' means several objects" in message
+
+
+def test_missing_object_is_named_with_the_paths_in_folders(read: Read) -> None:
+    message = read("names.root", tree="ped/iner").failure["message"]
+    assert "did you mean 'ped/inner'?" in message
+
+
+@pytest.mark.parametrize("payload", [RNTUPLE_READ, RDF_READ])
+def test_ntuple_in_folders_is_read(read: Read, payload: Path) -> None:
+    done = read("ntuples.root", tree="one/two/deep", payload=payload, format="rntuple")
+    assert done.failure is None, done.log
+    assert (done.values["events_read"], done.values["branches_selected"]) == (100, 2)
+
+
+@pytest.mark.parametrize("payload", [None, RDF_READ, UPROOT_READ])
+def test_file_names_are_no_patterns(read: Read, payload: Path | None) -> None:
+    names = ("a[1].root", "x*.root", "c:d.root", "h#i?.root")
+    done = read(*names, payload=payload)
+    assert done.failure is None, done.log
+    assert done.values["events_read"] == 400

@@ -1,0 +1,194 @@
+"""Files whose trees have friends, unequal branches, odd names or short branches."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from odd_files import WRITE_ODD_FILES
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets.catalogues import dataset_rewriting
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.cli.dataset_output import print_findings
+from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.production.root_process import GENERATE_SCRIPT, KIT_FOLDER
+from treehammer.datasets.specs.rewrite_options import RewriteOptions
+from treehammer.errors import DatasetError
+from treehammer.progress import no_progress
+
+pytestmark = pytest.mark.usefixtures("warm_actions")
+
+Add = Callable[..., Manifest]
+
+
+@pytest.fixture(scope="module")
+def odd_files(
+    software: Callable[[str], SoftwareRequest], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return a folder of odd files."""
+    folder = tmp_path_factory.mktemp("odd")
+    python = Path(software("6.40.00").location) / "bin" / "python"
+    subprocess.run([python, "-W", "ignore", "-c", WRITE_ODD_FILES, folder], check=True)
+    return folder
+
+
+@pytest.fixture
+def add(
+    odd_files: Path, software: Callable[[str], SoftwareRequest], tmp_path: Path
+) -> tuple[FolderCatalogue, Add]:
+    """Return a catalogue, and a function that adds odd files to it."""
+    catalogue = FolderCatalogue(tmp_path)
+
+    def add_files(*names: str, tree: str = "") -> Manifest:
+        paths = [odd_files / name for name in names]
+        return catalogue.add("odd", paths, software("6.40.00"), tree=tree)
+
+    return catalogue, add_files
+
+
+def test_friends_are_named_and_not_read(
+    add: tuple[FolderCatalogue, Add], odd_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (odd_files / "elsewhere.root").unlink(missing_ok=True)
+    manifest = add[1]("friends.root")
+    assert manifest.tree == "T"
+    assert manifest.friend_trees == ("sub/inner", "fr of elsewhere.root")
+    assert not manifest.unreadable_branches
+    assert manifest.files[0].layout.unzipped_bytes < 2 * 200 * 4 * 1.2
+    print_findings(manifest)
+    assert "Friend trees are not read: sub/inner, fr of elsewhere.root." in capsys.readouterr().out
+
+
+def test_rewritten_tree_has_no_friends(
+    add: tuple[FolderCatalogue, Add], software: Callable[[str], SoftwareRequest]
+) -> None:
+    catalogue, add_files = add
+    made = dataset_rewriting.rewrite_dataset(
+        catalogue,
+        add_files("inside.root"),
+        RewriteOptions(compression="zlib:5"),
+        "new",
+        software("6.40.00"),
+        bars=no_progress,
+    )
+    assert (made.tree, made.friend_trees) == ("T", ())
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("int.root", "long.root"), "branch 'v' is Long64_t here and Int_t in int.root"),
+        (("unsigned.root", "int.root"), "branch 'v' is Int_t here and UInt_t in unsigned.root"),
+        (("three.root", "four.root"), r"branch 'v' is Float_t\[4\] here and Float_t\[3\] in"),
+        (("floats.root", "doubles.root"), "is vector<double> here and vector<float> in floats"),
+        # RDataFrame takes the types of the first file, also if it is empty.
+        (("empty.root", "long.root"), "branch 'v' is Long64_t here and Int_t in empty.root"),
+    ],
+)
+def test_files_of_other_types_are_refused(
+    add: tuple[FolderCatalogue, Add], names: Sequence[str], message: str
+) -> None:
+    with pytest.raises(DatasetError, match=message):
+        add[1](*names)
+
+
+def test_branches_that_a_file_lacks_are_listed(add: tuple[FolderCatalogue, Add]) -> None:
+    manifest = add[1]("empty.root", "int.root", "fewer.root")
+    assert manifest.missing_branches == {"v": "fewer.root"}
+    assert manifest.branches == ("x",)
+    assert [file.layout.entries for file in manifest.files] == [0, 100, 100]
+    assert "fractions are of the 1 common branches" in next(manifest.describe_peculiarities())
+
+
+def test_branches_of_other_lengths_are_listed(add: tuple[FolderCatalogue, Add]) -> None:
+    assert add[1]("lengths.root").other_lengths == {
+        "short": "40 of 100 entries",
+        "none": "0 of 100 entries",
+        "long": "120 of 100 entries",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "entries"),
+    [
+        ("names.root", "ped", 50),
+        ("names.root", "ped/inner", 10),
+        ("names.root", "a/b", 30),
+        ("names.root", "c/d/e", 20),
+        ("cycles.root", "", 20),
+        ("cycles.root", "T;1", 10),
+        ("ntuples.root", "", 100),
+    ],
+)
+def test_objects_of_odd_paths_are_added(
+    add: tuple[FolderCatalogue, Add], name: str, tree: str, entries: int
+) -> None:
+    manifest = add[1](name, tree=tree)
+    assert manifest.files[0].layout.entries == entries
+    assert not manifest.unreadable_branches
+
+
+def test_ambiguous_path_is_refused(add: tuple[FolderCatalogue, Add]) -> None:
+    with pytest.raises(DatasetError, match="the path 'a/b' means 2 objects"):
+        add[1]("twice.root", tree="a/b")
+
+
+def test_tree_with_a_slash_is_rewritten(
+    add: tuple[FolderCatalogue, Add], software: Callable[[str], SoftwareRequest]
+) -> None:
+    catalogue, add_files = add
+    source = add_files("names.root", tree="c/d/e")
+    options = RewriteOptions(compression="zlib:5")
+    made = dataset_rewriting.rewrite_dataset(
+        catalogue, source, options, "new", software("6.40.00"), bars=no_progress
+    )
+    assert (made.tree, made.files[0].layout.entries) == ("c/d/e", 20)
+
+
+def test_files_get_names_that_no_library_expands(
+    add: tuple[FolderCatalogue, Add], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("a[1].root", "x*.root", "c:d.root", "h#i?.root")
+    manifest = add[1](*names)
+    assert [file.name for file in manifest.files] == [
+        "a_1_.root",
+        "x_.root",
+        "c_d.root",
+        "h_i_.root",
+    ]
+    assert [file.layout.entries for file in manifest.files] == 4 * [100]
+    assert add[1](*names) == manifest
+    print_findings(manifest)
+    assert "a[1].root is stored as a_1_.root" in capsys.readouterr().out
+
+
+# Each child that reads both 3 and 5 ends by SIGABRT; 9 fails by itself.
+REDUCE = f"""
+import json, os, sys
+sys.path[:0] = [{str(GENERATE_SCRIPT)!r}, {str(KIT_FOLDER)!r}]
+from treehammer_generate import branch_probe
+
+def read(positions, address):
+    if {{3, 5}} <= set(positions):
+        os.abort()
+    return {{9: "no"}} if 9 in positions else {{}}
+
+failed = {{}}
+branch_probe._reduce_until_clean(read, [4, 3, 2, 1, 0, 5, 6, 9], failed)
+print(json.dumps({{number: failure.end for number, failure in failed.items()}}))
+sys.stdout.flush(); os._exit(0)
+"""
+
+
+def test_branches_that_fail_together_are_left_out(
+    software: Callable[[str], SoftwareRequest],
+) -> None:
+    python = Path(software("6.40.00").location) / "bin" / "python"
+    command = [str(python), "-W", "ignore", "-c", REDUCE]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == (
+        '{"5": "together with others was ended by SIGABRT", "9": "together with others failed"}'
+    )
