@@ -58,9 +58,10 @@ def configure_crash_handling() -> None:
     """Make a crash end the process by its signal, after a Python traceback.
 
     ROOT's own handlers start a debugger, which takes long on a node, and exit with a code that
-    elsewhere means another signal.
+    elsewhere means another signal. The functions that are called on exit wait for a lock forever
+    where the C library has aborted the process for a damaged heap.
     """
-    for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
+    for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT):
         signal.signal(number, signal.SIG_DFL)
     faulthandler.enable()
 
