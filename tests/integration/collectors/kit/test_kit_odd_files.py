@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,3 +162,15 @@ def test_file_names_are_no_patterns(read: Read, payload: Path | None) -> None:
     done = read(*names, payload=payload)
     assert done.failure is None, done.log
     assert done.values["events_read"] == 400
+
+
+def test_abort_for_a_damaged_heap_ends_the_process_by_its_signal(
+    latest_release: providers.SoftwareSetup,
+) -> None:
+    # ROOT's handler would exit, and wait in functions that are called on exit.
+    code = "import os; from treehammer_kit import root_engine; root_engine.load_root(); os.abort()"
+    command = [latest_release.python, "-W", "ignore", "-c", code]
+    done = subprocess.run(
+        command, env=latest_release.env, capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == -signal.SIGABRT
