@@ -34,7 +34,7 @@ from treehammer.submit.tracking.campaign_polling import (
     make_tracker,
     wait_for_campaign,
 )
-from treehammer.submit.tracking.submission_locks import SubmissionLocks
+from treehammer.submit.tracking.staged_submissions import StagedSubmissions
 from treehammer.submit.tracking.tracker import TrackingProgress
 
 
@@ -82,7 +82,7 @@ def submit_plan(
     rows = {row.id: row for row in plan.make_job_rows()}
     with (
         Store.open(settings.database) as store,
-        SubmissionLocks(settings.submissions_dir).hold(plan.campaign_id) as folder,
+        StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as folder,
     ):
         descriptions = tuple(render_jobs(plan, folder, service=service, slots=settings.local_slots))
         if service is not None:

@@ -15,7 +15,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.reporting.campaign_upload import CampaignUploader
 from treehammer.submit.sites.batch_selection import open_batch_system
 from treehammer.submit.tracking import circuit_breaker
-from treehammer.submit.tracking.submission_locks import SubmissionLocks
+from treehammer.submit.tracking.staged_submissions import StagedSubmissions
 from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
 
 #: Seconds between two polls of local jobs; polling takes CPU time from the measurements.
@@ -51,7 +51,7 @@ def make_tracker(store: Store, settings: Settings) -> CampaignTracker:
     return CampaignTracker(
         store,
         cache(lambda name: open_batch_system(name, settings)),  # called for every job
-        under_way=SubmissionLocks(settings.submissions_dir).is_under_way,
+        under_way=StagedSubmissions(settings.submissions_dir).is_under_way,
         upload=CampaignUploader(settings).upload,
     )
 

@@ -39,7 +39,7 @@ from treehammer.submit.tracking.record_files import (
     list_record_files,
     read_record,
 )
-from treehammer.submit.tracking.submission_locks import SUBMITTER_GRACE_S
+from treehammer.submit.tracking.staged_submissions import SUBMITTER_GRACE_S
 from treehammer.text_formatting import pluralize
 
 

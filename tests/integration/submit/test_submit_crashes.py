@@ -19,7 +19,7 @@ from treehammer.submit.batch.local import job_processes
 from treehammer.submit.batch.local.attempt_launch import ATTEMPT_PLACEHOLDER
 from treehammer.submit.batch.local.queue_runner import RunningAttempt
 from treehammer.submit.batch.local.spool import SpooledJob
-from treehammer.submit.tracking.submission_locks import SubmissionLocks
+from treehammer.submit.tracking.staged_submissions import StagedSubmissions
 
 KILL_AT = """
 import os, signal, sys
@@ -81,11 +81,11 @@ def test_submitter_killed_after_queueing(local_user: LocalUser) -> None:
 
 
 def test_live_submission_is_distinguished_from_dead_one(tmp_path: Path) -> None:
-    submissions = SubmissionLocks(tmp_path / "submissions")
+    submissions = StagedSubmissions(tmp_path / "submissions")
     assert submissions.is_under_way("here") is None
     with submissions.hold("here") as folder:
         assert folder.is_dir()
-        assert SubmissionLocks(tmp_path / "submissions").is_under_way("here") is True
+        assert StagedSubmissions(tmp_path / "submissions").is_under_way("here") is True
     assert submissions.is_under_way("here") is None
     with pytest.raises(KeyboardInterrupt), submissions.hold("here") as folder:
         raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 from treehammer.submit.lifecycle import campaign_resume
 from treehammer.submit.tracking.attempt_rows import ALL_MEASUREMENTS_STORED
-from treehammer.submit.tracking.submission_locks import SUBMITTER_GRACE_S
+from treehammer.submit.tracking.staged_submissions import SUBMITTER_GRACE_S
 
 KILLED = make_attempt_status(JobState.LOST, 1, None, "the worker was killed by SIGKILL")
 BAD_REPLICA = ReplicaRow(

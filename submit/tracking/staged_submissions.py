@@ -24,7 +24,7 @@ from treehammer.submit.batch.staging import describe_os_error, is_disk_full
 SUBMITTER_GRACE_S = 120.0
 
 
-class SubmissionLocks:
+class StagedSubmissions:
     """Submissions made from one data folder."""
 
     def __init__(self, folder: Path) -> None:
