@@ -231,7 +231,7 @@ def resume(
     credentials: JobCredentials,
     service: bool,
 ) -> None:
-    """Release held jobs, and requeue jobs that were interrupted, cancelled or lost.
+    """Release held jobs, and queue jobs that were interrupted, cancelled, removed, lost or never queued.
 
     Existing measurements are kept; a job has at most nine attempts.  --proxy and --token-file replace
     the credentials sent earlier.
@@ -272,10 +272,16 @@ def resume(
         )
     if result.unqueued:
         click.echo(
-            f"{pluralize(result.unqueued, 'job')} cannot be requeued; submit again", err=True
+            f"{pluralize(result.unqueued, 'job')} cannot be queued, because their inputs are not on "
+            "this machine or were purged; submit again",
+            err=True,
         )
     if not result.released and not result.requeued:
-        raise NothingToDoError("no job is held or was interrupted", where=row.name)
+        problem = result.exhausted or result.unqueued
+        raise NothingToDoError(
+            "no job can be queued" if problem else "no job is held or was interrupted",
+            where=row.name,
+        )
     click.echo(
         f"{row.name}: {pluralize(result.released, 'job')} released, {result.requeued} requeued"
     )

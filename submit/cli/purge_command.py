@@ -50,7 +50,7 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
             chosen += campaigns_older_than(tracker, days)
         freed = 0
         for row in chosen:
-            freed += purge_campaign(tracker, row)
+            freed += purge_campaign(tracker, row, settings)
     for line in tracker.describe_unknown_batch_systems():
         click.echo(line, err=True)
     if not freed:

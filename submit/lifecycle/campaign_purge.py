@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.day_numbers import DAY_US
+from treehammer.config import Settings
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.submit.tracking.record_files import REJECTED_FOLDER
+from treehammer.submit.tracking.staged_submissions import StagedSubmissions
 from treehammer.submit.tracking.tracker import CampaignTracker
 
 
@@ -35,8 +37,12 @@ def retention_reason(tracker: CampaignTracker, campaign: CampaignRow) -> str:
     return ""
 
 
-def purge_campaign(tracker: CampaignTracker, campaign: CampaignRow) -> int:
-    """Remove an ended campaign from the batch systems and return the freed bytes."""
+def purge_campaign(tracker: CampaignTracker, campaign: CampaignRow, settings: Settings) -> int:
+    """Remove an ended campaign from the batch systems and return the freed bytes.
+
+    Jobs that an interrupted submission left cannot be queued afterwards.
+    """
+    StagedSubmissions(settings.submissions_dir).remove(campaign.id)
     jobs = tracker.store.jobs(campaign.id)
     freed = 0
     for name in sorted({job.batch_system for job in jobs}):

@@ -17,6 +17,7 @@ from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.submit.batch.interface import InputReplacement
+from treehammer.submit.lifecycle.submission import complete_submission
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.reporting.job_reporting import JobReporting
 from treehammer.submit.reporting.token_lifetime import TokenRenewal
@@ -40,9 +41,9 @@ class ResumeResult:
 
     Attributes:
         released: held jobs that continue.
-        requeued: queued again.
+        requeued: queued again, or for the first time after an interrupted submission.
         exhausted: not queued because they had too many attempts.
-        unqueued: not queued because no batch system has their inputs.
+        unqueued: not queued because their inputs are gone.
     """
 
     released: int
@@ -61,7 +62,7 @@ def resume_campaign(
     inputs: Mapping[str, Path] | None = None,
     service: JobReporting | None = None,
 ) -> ResumeResult:
-    """Release held jobs and requeue ended jobs that lack measurements.
+    """Release held jobs, queue jobs that no submitter queued, and requeue interrupted ones.
 
     A second call, concurrent or after a crash, queues nothing twice.
 
@@ -91,9 +92,13 @@ def resume_campaign(
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
             walls_s = _wall_limits_s(campaign, left)
             renewal = TokenRenewal(service, Path(folder), campaign.id, walls_s)
-            requeued = _requeue_jobs(
-                tracker, left, last, lambda job, sent: {**renewal(job, sent), **(inputs or {})}
-            )
+
+            def renew_inputs(job_id: str, sent: Mapping[str, Path]) -> dict[str, Path]:
+                return {**renewal(job_id, sent), **(inputs or {})}
+
+            never_queued = [job for job in left if not job.batch_id]
+            queued = complete_submission(tracker, campaign, never_queued, settings, renew_inputs)
+            requeued = len(queued) + _requeue_jobs(tracker, left, last, renew_inputs)
         return ResumeResult(released, requeued, len(exhausted), len(left) - requeued)
 
 

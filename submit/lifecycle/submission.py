@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
 from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import BatchSystem, JobDescription
+from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
 from treehammer.submit.lifecycle.campaign_request import (
     CampaignRequest,
     estimate_plan_costs,
@@ -34,8 +36,8 @@ from treehammer.submit.tracking.campaign_polling import (
     make_tracker,
     wait_for_campaign,
 )
-from treehammer.submit.tracking.staged_submissions import StagedSubmissions
-from treehammer.submit.tracking.tracker import TrackingProgress
+from treehammer.submit.tracking.staged_submissions import StagedSubmission, StagedSubmissions
+from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
 
 
 def check_plan_limits(plan: Plan, settings: Settings) -> None:
@@ -60,10 +62,10 @@ def check_plan_limits(plan: Plan, settings: Settings) -> None:
 def submit_plan(
     plan: Plan, settings: Settings, permit: Callable[[Connection], None] | None = None
 ) -> CampaignRow:
-    """Store the campaign, then submit its jobs.
+    """Stage all jobs, store the campaign, then queue its jobs.
 
-    In this order every running job is in the store, whenever this process is killed. Submitting the
-    same plan again queues the jobs that are missing.
+    In this order every running job is in the store, whenever this process is killed, and the others
+    can be queued: by the same plan again, or by :func:`complete_submission`.
 
     Args:
         plan: the plan.
@@ -79,39 +81,92 @@ def submit_plan(
     check_plan_limits(plan, settings)
     service = job_reporting.reporting_for_submission(settings, plan.options)
     campaign = plan.make_campaign_row()
-    rows = {row.id: row for row in plan.make_job_rows()}
+    rows = list(plan.make_job_rows())
     with (
         Store.open(settings.database) as store,
-        StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as folder,
+        StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as staged,
     ):
-        descriptions = tuple(render_jobs(plan, folder, service=service, slots=settings.local_slots))
+        staged.write(
+            render_jobs(plan, staged.rendered, service=service, slots=settings.local_slots)
+        )
         if service is not None:
             CampaignUploader(settings).register_campaign(plan.campaign_id)
         # Fetching software may have taken an hour: the submission starts now.
         store.add_campaign(
             replace(campaign, created_us=time.time_ns() // 1000),
-            rows.values(),
+            rows,
             permit,
             key_id=service.key.key_id if service and service.key else "",
         )
-        for name in sorted({row.batch_system for row in rows.values()}):
-            jobs = {
-                item.job_id: item for item in descriptions if rows[item.job_id].batch_system == name
-            }
-            here = {job_id: rows[job_id] for job_id in jobs}
-            _submit_jobs(store, open_batch_system(name, settings), plan.campaign_id, jobs, here)
+        _queue_jobs(store, functools.partial(open_batch_system, settings=settings), staged, rows)
+        staged.remove()
         return store.campaign(plan.campaign_id)
+
+
+def complete_submission(
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    jobs: Iterable[JobRow],
+    settings: Settings,
+    inputs: InputReplacement,
+) -> list[JobRow]:
+    """Queue jobs of a campaign that their submitter left, and return them.
+
+    Args:
+        tracker: of the store that has the campaign.
+        campaign: the campaign.
+        jobs: selected jobs of it without a batch id.
+        settings: all settings.
+        inputs: gives the new inputs of a job.
+
+    Raises:
+        BatchError: a batch system failed; another call queues the others.
+    """
+    submissions = StagedSubmissions(settings.submissions_dir)
+    if not submissions.is_resumable(campaign.id) or submissions.is_under_way(campaign.id):
+        return []
+    selected_ids = {job.id for job in jobs}
+    with submissions.hold(campaign.id) as staged:
+        # Another process may have queued them meanwhile.
+        left = [job for job in tracker.store.jobs(campaign.id) if not job.batch_id]
+        selected = [job for job in left if job.id in selected_ids]
+        queued = _queue_jobs(tracker.store, tracker.batch_system, staged, selected, inputs)
+        if len(queued) == len(left):
+            staged.remove()
+        return queued
+
+
+def _queue_jobs(
+    store: Store,
+    batch_system: Callable[[str], BatchSystem],
+    staged: StagedSubmission,
+    rows: Iterable[JobRow],
+    inputs: InputReplacement = lambda _, staged_inputs: staged_inputs,
+) -> list[JobRow]:
+    """Submit staged jobs to their batch systems and return those that are queued."""
+    queued: list[JobRow] = []
+    missing = {job.id: job for job in rows}
+    descriptions = [job for job in staged.read() if job.job_id in missing]
+    for name in sorted({missing[job.job_id].batch_system for job in descriptions}):
+        jobs = {
+            job.job_id: replace(job, inputs=inputs(job.job_id, job.inputs))
+            for job in descriptions
+            if missing[job.job_id].batch_system == name
+        }
+        queued += _submit_jobs(store, batch_system(name), jobs, {id_: missing[id_] for id_ in jobs})
+    return queued
 
 
 def _submit_jobs(
     store: Store,
     batch: BatchSystem,
-    campaign_id: str,
     jobs: Mapping[str, JobDescription],
     rows: Mapping[str, JobRow],
-) -> None:
-    """Submit jobs, by id, to one batch system and store their batch ids."""
+) -> list[JobRow]:
+    """Submit jobs, by id, to one batch system, store their batch ids and return the jobs."""
     batch_ids: Mapping[str, str] = {}
+    queued: list[JobRow] = []
+    campaign_id = next(iter(rows.values())).campaign_id
     try:
         batch_ids = batch.submit(campaign_id, list(jobs.values()))
     except BatchError as error:
@@ -126,9 +181,12 @@ def _submit_jobs(
         store.set_attempts(attempt for _, attempt in lost)
         raise
     finally:
-        store.set_jobs(
-            replace(rows[job_id], batch_id=batch_id) for job_id, batch_id in batch_ids.items()
-        )
+        queued = [
+            replace(rows[job_id], batch_id=batch_id, state=JobState.QUEUED.value)
+            for job_id, batch_id in batch_ids.items()
+        ]
+        store.set_jobs(queued)
+    return queued
 
 
 def describe_interrupted_submission(plan: Plan, settings: Settings) -> str:

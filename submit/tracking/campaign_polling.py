@@ -16,7 +16,11 @@ from treehammer.submit.reporting.campaign_upload import CampaignUploader
 from treehammer.submit.sites.batch_selection import open_batch_system
 from treehammer.submit.tracking import circuit_breaker
 from treehammer.submit.tracking.staged_submissions import StagedSubmissions
-from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
+from treehammer.submit.tracking.tracker import (
+    CampaignTracker,
+    TrackingProgress,
+    describe_unqueued_jobs,
+)
 
 #: Seconds between two polls of local jobs; polling takes CPU time from the measurements.
 LOCAL_POLL_S = 2.0
@@ -36,8 +40,11 @@ def _ignore_line(line: str) -> None:
 def describe_campaign_state(tracker: CampaignTracker, campaign: CampaignRow) -> str:
     """Describe the state of a campaign to a user who stops watching it."""
     jobs = tracker.refresh_jobs(campaign)
+    unqueued = describe_unqueued_jobs(campaign, jobs)
     if not any(job.batch_id for job in jobs):
-        return f"none of the jobs of {campaign.id} was submitted; submit again"
+        return f"none of the jobs of {campaign.id} was submitted. {unqueued}"
+    if unqueued:
+        return f"the submitted jobs continue. {unqueued}"
     if all(JobState(job.state).is_final for job in jobs):
         return f"all jobs have ended; collect their measurements: treehammer collect {campaign.id}"
     return (

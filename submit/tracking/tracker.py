@@ -210,6 +210,8 @@ class CampaignTracker:
         """List problems for the user: rejected files, silent batch systems, reasons for waiting."""
         open_jobs = [job for job in self.store.jobs(campaign.id) if _may_change(job)]
         lines = list(self._rejections)
+        if unqueued := describe_unqueued_jobs(campaign, open_jobs):
+            lines.append(unqueued)
         for name, group in _group_by_batch_system(open_jobs):
             if name in self._unanswered:
                 lines.append(str(self._unanswered[name]))
@@ -410,6 +412,16 @@ class CampaignTracker:
         sandboxes = self.batch_system(job.batch_system).sandboxes(job.batch_id)
         # A job on another machine has no sandbox here yet, but may have reported.
         return max(recorded, len(list_record_files(sandboxes[max(sandboxes)])) if sandboxes else 0)
+
+
+def describe_unqueued_jobs(campaign: CampaignRow, jobs: Iterable[JobRow]) -> str:
+    """Describe jobs that an interrupted submission left, with the remedy; '' if there are none."""
+    lost = JobState.LOST.value
+    count = sum(job.state == lost and not job.batch_id and not job.is_external for job in jobs)
+    if not count:
+        return ""
+    are = "job was" if count == 1 else "jobs were"
+    return f"{count} {are} never queued; to queue them: treehammer resume {campaign.id}"
 
 
 def _may_change(job: JobRow) -> bool:

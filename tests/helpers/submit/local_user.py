@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from cli_verbs import find_command
@@ -32,6 +35,35 @@ unit = "1"
 PAYLOAD_SCRIPT = """#!/bin/sh
 sleep "${{TREEHAMMER_AXIS_NAP:-{seconds}}}"
 echo '{{"format": 1, "values": {{}}, "extras": {{"answer": 42}}, "failure": null}}' > "$TREEHAMMER_RESULT"
+"""
+
+
+KILL_AT = """
+import importlib, os, signal, threading
+from treehammer import __main__ as program
+module, _, name = {function!r}.partition(":")
+owner, calls = importlib.import_module("treehammer." + module), []
+*path, name = name.split(".")
+for part in path:
+    owner = getattr(owner, part)
+function = getattr(owner, name)
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+def deadly(*args, **kwargs):
+    calls.append(name)
+    if len(calls) != {call}:
+        return function(*args, **kwargs)
+    if {after_s} is None:
+        die()
+    result = function(*args, **kwargs)
+    threading.Timer({after_s}, die).start()
+    return result
+setattr(owner, name, deadly)
+try:
+    program.main()
+finally:
+    if {after_s} is not None:
+        os._exit(0)
 """
 
 
@@ -74,6 +106,40 @@ class LocalUser:
         done = run_command(words, env=clean)
         done.check_returncode()
         return done.stdout
+
+    def run_and_kill(
+        self, function: str, *words: str, call: int = 1, after_s: float | None = None
+    ) -> bool:
+        """Run a command in a process that kills itself, with SIGKILL.
+
+        Args:
+            function: MODULE:NAME within the package; the process dies at the nth call of it.
+            words: the command.
+            call: number of that call.
+            after_s: seconds of life after the call has returned.
+
+        Returns:
+            Whether it was killed before its end.
+        """
+        code = KILL_AT.format(function=function, call=call, after_s=after_s)
+        done = subprocess.run(
+            [sys.executable, "-c", code, *self.global_options, *words],
+            check=False,
+            start_new_session=True,
+            capture_output=True,
+            timeout=120,
+        )
+        killed = done.returncode == -signal.SIGKILL
+        assert killed or (after_s is not None and done.returncode in (0, 3)), done.stderr
+        return killed
+
+    @property
+    def global_options(self) -> list[str]:
+        """Options of every command of this user."""
+        options = ["--data-dir", str(self.settings.data_dir)]
+        if self.settings.sites_file:
+            options += ["--sites-file", str(self.settings.sites_file)]
+        return options
 
     def read_measurements(self, *more: str) -> list[dict[str, object]]:
         """Read the most used columns of all measurements, and more if named."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import signal
 import subprocess
@@ -15,10 +17,13 @@ from typing import Any
 import pytest
 from condor_jobs import CondorJobs, pool_from_sites_file
 from grid_fixtures import Grid
+from grid_user import GridUser
 from helper_paths import helper_environment
 from polling import wait_until
 
 from treehammer.collectors.job_state import JobState
+from treehammer.errors import NothingToDoError
+from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 
 #: Spooled -> rounds, and latest kill of a submitter in seconds after its start.
@@ -28,7 +33,11 @@ SUBMITTER = """
 import sys
 from pathlib import Path
 from condor_jobs import CondorJobs, submit_text
+from treehammer.errors import NothingToDoError
+from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
+from treehammer.errors import NothingToDoError
+from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 config, submit_dir, folder, campaign, spool, *sites = sys.argv[1:]
 pool = HTCondorPool("first", config=Path(config), submit_dir=Path(submit_dir), spool=spool == "1")
@@ -59,6 +68,65 @@ def find_jobs(jobs: CondorJobs, source: str) -> set[tuple[str, str]]:
     wanted = ["ClusterId", "ProcId", "TreehammerJob"]
     ads = jobs.batch.connection.query_schedd(lambda schedd: getattr(schedd, source)(mine, wanted))
     return {(f"{ad['ClusterId']}.{ad['ProcId']}", str(ad["TreehammerJob"])) for ad in ads}
+
+
+#: Functions at whose nth call a submitter to this machine and two sites of a pool is killed.
+KILLS_BETWEEN_SITES = [
+    ("submit.batch.htcondor.htcondor_batch:HTCondorBatch.submit", 1),
+    ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._submit_cluster", 2),
+    ("submit.batch.htcondor.schedd_queue:ScheddQueue.add", 1),
+    ("submit.batch.htcondor.schedd_queue:ScheddQueue.add", 2),
+    ("submit.batch.htcondor.submission_folder:Submission.record_cluster", 1),
+    ("submit.batch.htcondor.submission_folder:Submission.record_cluster", 2),
+    ("submit.batch.local.local_batch:LocalBatch.submit", 1),
+    ("sql.write.store:Store.set_jobs", 1),
+]
+#: Submitters killed at random instants after the campaign was stored, and the latest of them.
+RANDOM_KILLS = int(os.environ.get("TREEHAMMER_RANDOM_KILLS", "4"))
+LATEST_KILL_S = 0.8
+
+
+def test_resume_completes_submissions_killed_between_sites(user: GridUser) -> None:
+    """Every job is accounted for after each kill, and each runs once."""
+    arguments = ("submit", str(user.test), "--sites", "local,SITE_A,SITE_B", "-S", "repeats=1")
+    stored, instants = "sql.write.store:Store.add_campaign", random.Random(1)
+    for function, call in KILLS_BETWEEN_SITES:
+        assert user.run_and_kill(function, *arguments, call=call)
+        check_killed_submission(user)
+    for _ in range(RANDOM_KILLS):
+        after_s = instants.uniform(0, LATEST_KILL_S)
+        user.run_and_kill(stored, *arguments, after_s=after_s)
+        check_killed_submission(user)
+    with Store.open(user.settings.database) as store:
+        campaigns = [row.id for row in store.campaigns()]
+        assert len(campaigns) == len(KILLS_BETWEEN_SITES) + RANDOM_KILLS
+    for campaign in campaigns:
+        assert "6 of 6 measured" in user.follow_campaign(campaign)
+        with Store.open(user.settings.database) as store:
+            attempts = store.attempts(job.id for job in store.jobs(campaign))
+        assert [(row.number, row.failure_class) for row in attempts] == [(1, "")] * 3
+        jobs = CondorJobs(HTCondorBatch(pool_from_sites_file(user.grid), user.folder), user.folder)
+        jobs.campaign = campaign
+        in_pool = find_jobs(jobs, "query") | find_jobs(jobs, "history")
+        assert Counter(job_id for _, job_id in in_pool).most_common(1)[0][1] == 1
+        assert len(in_pool) == 2
+    assert not any(user.settings.submissions_dir.iterdir())
+
+
+def check_killed_submission(user: GridUser) -> None:
+    """Check that all jobs of the last campaign are accounted for, and resume it."""
+    rows = json.loads(user.invoke_command("status", "last", "--json").stdout)
+    assert sum(row[state.value] for row in rows for state in JobState) == 3
+    unqueued = sum(row["failures"].get("submission", 0) for row in rows)
+    resumed = user.invoke_command("resume", "last")
+    assert (
+        isinstance(resumed.exception, NothingToDoError) if not unqueued else not resumed.exception
+    )
+    if unqueued:
+        assert f"0 jobs released, {unqueued} requeued" in resumed.output
+    with Store.open(user.settings.database) as store:
+        assert all(job.batch_id for job in store.jobs(user.last_campaign_id()))
+    print(f"{unqueued} of 3 jobs were left by the submitter")
 
 
 @pytest.mark.slow

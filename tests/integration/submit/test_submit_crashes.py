@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,60 +19,77 @@ from treehammer.submit.batch.local.queue_runner import RunningAttempt
 from treehammer.submit.batch.local.spool import SpooledJob
 from treehammer.submit.tracking.staged_submissions import StagedSubmissions
 
-KILL_AT = """
-import os, signal, sys
-from treehammer import config
-from treehammer.submit.batch.local import local_batch, spool
-from treehammer.submit.lifecycle import campaign_request, submission
-owner, name, calls = {owner}, {name!r}, []
-real = getattr(owner, name)
-def deadly(*args, **kwargs):
-    calls.append(name)
-    if len(calls) == {call}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(*args, **kwargs)
-setattr(owner, name, deadly)
-settings = config.load_settings({{"data_dir": {data!r}}}, environ={{}})
-submission.run_campaign(campaign_request.CampaignRequest({test!r}), settings)
-"""
 
-
-def submit_and_die(desk: LocalUser, owner: str, name: str, call: int = 1) -> None:
+def submit_and_die(user: LocalUser, function: str, call: int = 1) -> None:
     """Submit in a process that kills itself at the nth call of a function."""
-    data, test = str(desk.settings.data_dir), str(desk.test)
-    code = KILL_AT.format(owner=owner, name=name, call=call, data=data, test=test)
-    done = subprocess.run([sys.executable, "-c", code], check=False, start_new_session=True)
-    assert done.returncode == -signal.SIGKILL
+    user.run_and_kill(function, "submit", str(user.test), "--wait", call=call)
 
 
 @pytest.mark.parametrize(
-    "owner, name",
-    [("campaign_request", "make_plan"), ("submission", "render_jobs")],
-    ids=["plan", "render"],
+    "function",
+    [
+        "submit.lifecycle.campaign_request:make_plan",
+        "submit.lifecycle.submission:render_jobs",
+        "sql.write.store:Store.add_campaign",
+    ],
 )
-def test_submitter_killed_before_storing(local_user: LocalUser, owner: str, name: str) -> None:
-    submit_and_die(local_user, owner, name)
+def test_submitter_killed_before_storing(local_user: LocalUser, function: str) -> None:
+    submit_and_die(local_user, function)
     assert isinstance(local_user.invoke_command("status").exception, NothingToDoError)
     assert not any(local_user.settings.spool_dir.glob("*/*"))
 
 
 def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None:
-    submit_and_die(local_user, "spool", "stage_job", call=2)
+    submit_and_die(local_user, "submit.batch.local.spool:stage_job", call=2)
     assert any(local_user.settings.spool_dir.glob("incoming/*/1"))
     printed = local_user.invoke_command("status", "last").output
     assert "2 × submission at local: the submission ended before this job was queued" in printed
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert (site["lost"], site["failures"]) == (2, {"submission": 2})
-    assert (
-        local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1").return_value
-        == 0
-    )
+    campaign = local_user.last_campaign_id()
+    assert f"2 jobs were never queued; to queue them: treehammer resume {campaign}" in printed
+    assert "0 jobs released, 2 requeued" in local_user.invoke_command("resume", campaign).output
     assert not any(local_user.settings.spool_dir.glob("incoming/*"))
-    assert "2 of 2" in local_user.invoke_command("status", "last", "--follow").output
+    assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "submit.lifecycle.submission:open_batch_system",
+        "submit.batch.local.local_batch:LocalBatch.submit",
+        "submit.batch.local.spool:Spool.add",
+        "submit.batch.local.local_batch:LocalBatch._ensure_runner",
+        "sql.write.store:Store.set_jobs",
+        "submit.tracking.staged_submissions:StagedSubmission.remove",
+    ],
+)
+def test_resume_completes_what_a_killed_submitter_left(
+    local_user: LocalUser, function: str
+) -> None:
+    submit_and_die(local_user, function)
+    resumed = local_user.invoke_command("resume", "last")
+    assert resumed.exception is None or isinstance(resumed.exception, NothingToDoError)
+    assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
+    assert (site["done"], site["failures"]) == (2, {})
+    assert len(local_user.read_measurements()) == 4
+    local_user.invoke_command("purge", "last")
+    assert not any(local_user.settings.submissions_dir.iterdir())
+
+
+def test_resume_without_the_staged_jobs_asks_for_another_submission(local_user: LocalUser) -> None:
+    submit_and_die(local_user, "submit.batch.local.local_batch:LocalBatch.submit")
+    (descriptions,) = local_user.settings.submissions_dir.glob("*/jobs.json")
+    descriptions.unlink()
+    local_user.invoke_command("status", "last")
+    resumed = local_user.invoke_command("resume", "last")
+    assert "2 jobs cannot be queued, because their inputs are not on this machine" in resumed.output
+    assert "no job can be queued" in str(resumed.exception)
 
 
 def test_submitter_killed_after_queueing(local_user: LocalUser) -> None:
-    submit_and_die(local_user, "local_batch.LocalBatch", "_ensure_runner")
+    submit_and_die(local_user, "submit.batch.local.local_batch:LocalBatch._ensure_runner")
     assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {})
@@ -83,14 +98,15 @@ def test_submitter_killed_after_queueing(local_user: LocalUser) -> None:
 def test_live_submission_is_distinguished_from_dead_one(tmp_path: Path) -> None:
     submissions = StagedSubmissions(tmp_path / "submissions")
     assert submissions.is_under_way("here") is None
-    with submissions.hold("here") as folder:
-        assert folder.is_dir()
+    with submissions.hold("here") as staged:
+        assert staged.rendered.is_dir()
         assert StagedSubmissions(tmp_path / "submissions").is_under_way("here") is True
+        staged.remove()
     assert submissions.is_under_way("here") is None
-    with pytest.raises(KeyboardInterrupt), submissions.hold("here") as folder:
+    with pytest.raises(KeyboardInterrupt), submissions.hold("here") as staged:
         raise KeyboardInterrupt
     assert submissions.is_under_way("here") is False
-    assert not folder.exists()
+    assert not staged.rendered.exists()
 
 
 def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
