@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record.failures import INTERRUPTED_CLASSES
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME, Value
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.sql.core import measurement_view
@@ -194,11 +195,16 @@ class DatabaseSnapshot:
         return fetch_figure(self._connection, figure, most)
 
     def count_by_attempt(self, campaign_id: str) -> dict[tuple[str, int], int]:
-        """Count the measurements of each job and attempt."""
+        """Count the measurements that each attempt of a job completed, well or not.
+
+        Interrupted ones are left out; attempts without any are absent.
+        """
         by = (measurement.c.job_id, measurement.c.attempt)
+        failure = measurement.c.failure_class
+        is_completed = sa.or_(failure.is_(None), failure.not_in(INTERRUPTED_CLASSES))
         query = (
             sa.select(*by, sa.func.count())
-            .where(measurement.c.campaign_id == campaign_id)
+            .where(measurement.c.campaign_id == campaign_id, is_completed)
             .group_by(*by)
         )
         rows = self._connection.execute(query)

@@ -128,7 +128,7 @@ class ResultsReader:
             return snapshot.fetch_figure(figure)
 
     def count_by_attempt(self, campaign_id: str) -> dict[tuple[str, int], int]:
-        """Count measurements by job and attempt; attempts without any are absent."""
+        """Count completed measurements; see :meth:`.DatabaseSnapshot.count_by_attempt`."""
         with self.snapshot() as snapshot:
             return snapshot.count_by_attempt(campaign_id)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.failures import INTERRUPTED_CLASSES
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
@@ -31,8 +32,6 @@ from treehammer.submit.tracking.tracker import CampaignTracker
 
 #: Limit of attempts per job over all resumptions.
 MAX_ATTEMPTS_IN_ALL = 9
-#: Failure classes that come from the infrastructure, not from the payload.
-INTERRUPTED_CLASSES = ("submission", "held", "evicted", "upload", "lost")
 
 
 @dataclass(frozen=True)

@@ -51,14 +51,14 @@ def mark_job_gone(job: JobRow, last: AttemptRow | None) -> tuple[JobRow, Attempt
 def clear_recovered_failures(
     job: JobRow, attempts: Sequence[AttemptRow], recorded: RecordedCounts
 ) -> tuple[JobRow, list[AttemptRow]]:
-    """Clear the failures of attempts whose measurements are all in the store.
+    """Clear the failures of attempts that completed all measurements, according to the store.
 
     A lost job becomes done if its last attempt is one of them.
 
     Args:
         job: as reported by its batch system.
         attempts: all its attempts, by number.
-        recorded: numbers of stored measurements.
+        recorded: numbers of stored measurements that were not interrupted.
     """
     cleared, whole = [], False
     for attempt in attempts:
@@ -115,7 +115,8 @@ def _build_attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None
         message = attempt.reason
     elif attempt.state.is_final:
         returned = len(list_record_files(sandbox)) if sandbox else 0
-        if attempt.state is JobState.LOST or returned < job.planned_measurements:
+        is_whole = returned >= job.planned_measurements and not _stop_signal(sandbox)
+        if attempt.state is JobState.LOST or not is_whole:
             failure_class, reason = _classify_loss(attempt, sandbox)
             host = f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
             message = (

@@ -165,10 +165,11 @@ def _add_grid_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> int
 def _update_starts(
     starts: dict[int, ExecutionStart], ad: ClassAdValues, number: int, host: str
 ) -> None:
-    """Close every open start but the running one, whose host is updated."""
-    running = ad.get("JobStatus") in (RUNNING, TRANSFERRING, SUSPENDED)
+    """Close every open start but that of a running or removed job, whose host is updated."""
+    # The removal ends the last start of a removed job and explains it.
+    last_open = ad.get("JobStatus") in (RUNNING, TRANSFERRING, SUSPENDED, REMOVED)
     for n, start in starts.items():
-        if start.is_open and (n < number or not running):
+        if start.is_open and (n < number or not last_open):
             starts[n] = _close_start(start, ad, last=n == number)
         elif n == number and host:
             starts[n] = replace(start, host=host)

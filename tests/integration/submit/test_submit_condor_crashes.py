@@ -110,7 +110,7 @@ def test_resume_completes_submissions_killed_between_sites(user: GridUser) -> No
         in_pool = find_jobs(jobs, "query") | find_jobs(jobs, "history")
         assert Counter(job_id for _, job_id in in_pool).most_common(1)[0][1] == 1
         assert len(in_pool) == 2
-    assert not any(user.settings.submissions_dir.iterdir())
+    assert not any(user.settings.submissions_dir.glob("*/jobs.json"))
 
 
 def check_killed_submission(user: GridUser) -> None:

@@ -164,6 +164,27 @@ def test_limits_end_job_with_reason(
     assert said in attempt.message
 
 
+def test_removed_job_is_lost_until_resumed(user: GridUser) -> None:
+    user.set_payload("sleep 8")
+    campaign = user.submit_campaign("--sites", "SITE_A,SITE_B", "-S", "repeats=1")
+    user.grid.wait_until(
+        lambda: json.loads(user.invoke_command("status", campaign, "--json").stdout)[0]["running"],
+        "the job runs",
+    )
+    time.sleep(3)  # let the payload start
+    constraint = f'TreehammerCampaign == "{campaign}" && TreehammerSite == "SITE_A"'
+    user.grid.run_condor_command("condor_rm", "-constraint", constraint)
+    user.grid.wait_until(
+        lambda: json.loads(user.invoke_command("status", campaign, "--json").stdout)[0]["lost"],
+        "the job is lost",
+    )
+    (removed,) = _attempts(user, "SITE_A")
+    assert "removed from the queue: via condor_rm (by user " in removed.message
+    assert removed.failure_class == "lost"
+    assert "1 requeued" in user.invoke_command("resume", campaign).output
+    assert "4 of 4 measured" in user.follow_campaign(campaign)
+
+
 def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
     secrets = ("PROXY-5ecret", "TOKEN-5ecret")
     end = time.time() + 3600

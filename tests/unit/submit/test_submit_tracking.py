@@ -310,6 +310,37 @@ def test_later_upload_clears_the_failure(scene: TrackingHarness, tmp_path: Path)
     assert (done.requeued, done.unqueued) == (1, 0), "only the cancelled job is selected"
 
 
+def test_removed_job_with_stopped_measurements_is_resumed(
+    scene: TrackingHarness, tmp_path: Path
+) -> None:
+    """The worker reports what SIGTERM interrupted; that measures nothing."""
+    scene.batch.set_status("b.2", JobState.CANCELLED)
+    reason = "removed from the queue: via condor_rm (by user alice)"
+    scene.end_job(JobState.LOST, make_attempt_status(JobState.LOST, 1, None, reason))
+    upload(scene, 1)
+    upload(scene, 2, failure_class="evicted", failure_message="SIGTERM reached the worker")
+    scene.tracker.update(scene.campaign)
+    assert scene.refresh()[0] == "lost"
+    (attempt,) = scene.read_attempts()
+    assert (attempt.failure_class, reason in attempt.message) == ("lost", True)
+    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    done = campaign_resume.resume_campaign(scene.tracker, scene.campaign, settings)
+    assert done.requeued == 2
+
+
+@pytest.mark.parametrize("positions, failures", [((1,), ["evicted"]), ((1, 2), [""])])
+def test_stopped_last_attempt_is_complete_only_with_all_measurements(
+    scene: TrackingHarness, positions: tuple[int, ...], failures: list[str]
+) -> None:
+    for position in (1, 2):
+        failure = {} if position in positions else {"failure_class": "evicted"}
+        scene.write_record(0, position, **failure)
+    (scene.make_sandbox() / "attempt.json").write_text('{"stopped_by": "SIGTERM"}')
+    scene.end_job(JobState.DONE)
+    scene.tracker.update(scene.campaign)
+    assert scene.read_failures() == failures
+
+
 def test_collected_and_uploaded_measurement_is_stored_once(scene: TrackingHarness) -> None:
     for position in (1, 2):
         path = scene.write_record(0, position)
