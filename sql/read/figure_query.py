@@ -7,6 +7,7 @@ numbers, and the result names its source.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,9 @@ from treehammer.sql.read.measurement_selection import Scalar, Selection
 #: The column of the day, YYYYMMDD, and its derived groupings: YYYYMM, and the Monday as YYYYMMDD.
 DAY, MONTH, WEEK = "day", "month", "week"
 TIME_UNITS = (DAY, MONTH, WEEK)
+#: Prefix of axes as columns. Those that the catalogue lacks are read from the variant.
+AXIS_PREFIX, VARIANT_COLUMN = "axis_", "variant"
+_AXIS_COLUMN = re.compile(rf"{AXIS_PREFIX}[a-z][a-z0-9_]*")
 #: Columns of the roll-ups, which evaluate conditions and groups of these alone.
 ROLLUP_GROUPINGS = frozenset((*SUBJECT.columns, *TIME_UNITS, "kind", "failure_class"))
 ALL_MEASUREMENTS = Selection()
@@ -44,8 +48,8 @@ class FigureQuery:
 
     Attributes:
         metrics: catalogue names of numbers, and ``extra_NAME`` for those that tests define.
-        by: grouping columns: catalogue columns that are neither lists nor long texts, ``month``
-            (YYYYMM) and ``week`` (its Monday, YYYYMMDD).
+        by: grouping columns: catalogue columns that are neither lists nor long texts, ``axis_NAME``
+            for axes of any test, ``month`` (YYYYMM) and ``week`` (its Monday, YYYYMMDD).
         selection: the measurements.
         first_day: the first day (UTC, YYYYMMDD), if any.
         last_day: the last day, which still counts, if any.
@@ -75,7 +79,8 @@ class FigureQuery:
     @property
     def source(self) -> FigureSource:
         """Source of the result."""
-        used = {*self.by, *(where.column for where in self.selection.conditions)}
+        by = (VARIANT_COLUMN if is_variant_axis(name) else name for name in self.by)
+        used = {*by, *(where.column for where in self.selection.conditions)}
         rolled = used <= ROLLUP_GROUPINGS and set(self.metrics) <= set(ROLLUP_METRICS)
         return (
             "roll-ups"
@@ -233,8 +238,20 @@ def _require_numeric_metric(name: str) -> None:
         raise ConfigError(f"{name} is not a number, so it has no mean", hint="Group by it instead.")
 
 
+def is_variant_axis(name: str) -> bool:
+    """Return whether a grouping column is an axis that only variants hold, as of load tests."""
+    return name not in METRICS_BY_NAME and bool(_AXIS_COLUMN.fullmatch(name))
+
+
+@lru_cache(maxsize=4096)
+def find_axis_value(variant: str, column: str) -> Scalar:
+    """Return the value of an axis in a variant's JSON; None if it lacks the axis."""
+    value = json.loads(variant or "{}").get(column.removeprefix(AXIS_PREFIX))
+    return value if isinstance(value, str | int | float) else None
+
+
 def _require_grouping_column(name: str) -> None:
-    if name in TIME_UNITS:
+    if name in TIME_UNITS or is_variant_axis(name):
         return
     metric = METRICS_BY_NAME.get(name)
     if metric is None:

@@ -41,11 +41,14 @@ from treehammer.sql.read.figure_query import (
     DAY,
     ROLLUP_GROUPINGS,
     TIME_UNITS,
+    VARIANT_COLUMN,
     FigureGroup,
     FigureQuery,
     FigureResult,
     Moments,
     coarsen_day,
+    find_axis_value,
+    is_variant_axis,
     require_max_groups,
 )
 from treehammer.sql.read.measurement_selection import (
@@ -149,13 +152,18 @@ def _sort_keys(keys: Sequence[GroupKey]) -> list[GroupKey]:
     # By ranks, because thousands of groups share few values.
     columns = []
     for values in zip(*keys, strict=True):
-        ordered = sorted({*values}, key=lambda value: (value is not None, value))
+        ordered = sorted({*values}, key=_value_order)
         ranks = {value: rank for rank, value in enumerate(ordered)}
         columns.append([ranks[value] for value in values])
     if not columns:
         return [*keys]
     ranked = [*zip(*columns, strict=True)]
     return [keys[place] for place in sorted(range(len(keys)), key=ranked.__getitem__)]
+
+
+def _value_order(value: Scalar) -> tuple[bool, bool, Any]:
+    """Order values, unknown ones first; an axis may have numbers and texts."""
+    return value is not None, isinstance(value, str), value
 
 
 @dataclass(frozen=True)
@@ -174,17 +182,14 @@ class _Grouping:
 
     @classmethod
     def from_figure(cls, figure: FigureQuery) -> _Grouping:
-        fetched = tuple(dict.fromkeys(DAY if name in TIME_UNITS else name for name in figure.by))
+        fetched = tuple(dict.fromkeys(map(_find_fetched_column, figure.by)))
         keys = (DIMENSION_OF[name].key if name in DIMENSION_OF else name for name in fetched)
         return cls(figure.by, fetched, tuple(dict.fromkeys(keys)))
 
     def group_key(self, values: Iterable[Any]) -> GroupKey:
         """Return the group of a row with these values of :attr:`fetched`."""
         found = dict(zip(self.fetched, values, strict=True))
-        return tuple(
-            coarsen_day(name, found[DAY]) if name in TIME_UNITS and name != DAY else found[name]
-            for name in self.by
-        )
+        return tuple(_derive_value(name, found) for name in self.by)
 
     def fetch_groups(
         self, connection: Connection, inner: _InnerQuery
@@ -207,6 +212,23 @@ class _Grouping:
             make_key = tuple if self.fetched == self.by else self.group_key
             for row in rows:
                 yield make_key(row[: len(columns)]), row[len(columns) :]
+
+
+def _find_fetched_column(name: str) -> str:
+    """Return the stored column that a grouping column is derived from."""
+    if name in TIME_UNITS:
+        return DAY
+    return VARIANT_COLUMN if is_variant_axis(name) else name
+
+
+def _derive_value(name: str, values: Mapping[str, Any]) -> Scalar:
+    """Derive the value of a grouping column from the stored ones."""
+    if name in TIME_UNITS and name != DAY:
+        return coarsen_day(name, values[DAY])
+    if is_variant_axis(name):
+        return find_axis_value(values[VARIANT_COLUMN], name)
+    value: Scalar = values[name]
+    return value
 
 
 @dataclass(frozen=True)
@@ -302,6 +324,16 @@ def _fetch_by_subject(
     return _build_result(figure, groups), _list_texts(subjects, shape.keys, good, columns)
 
 
+def _list_subject_values(
+    subjects: SubjectTable, name: str, keys: Iterable[Any]
+) -> Iterator[Scalar]:
+    """List the values of a column of subjects, or of an axis in their variants."""
+    values = map(subjects.index_column(_find_fetched_column(name)).__getitem__, keys)
+    if not is_variant_axis(name):
+        return values
+    return (find_axis_value(str(variant or ""), name) for variant in values)
+
+
 def _list_texts(
     subjects: SubjectTable,
     names: Sequence[str],
@@ -321,9 +353,7 @@ def _list_texts(
         return []
     # By columns, because a figure has thousands of subjects.
     values = [
-        found[name]
-        if name in found
-        else map(subjects.index_column(name).__getitem__, found[SUBJECT.key])
+        found[name] if name in found else _list_subject_values(subjects, name, found[SUBJECT.key])
         for name in columns
     ]
     return [*zip(*values, strict=True)]
@@ -500,7 +530,7 @@ def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[
     The order is arbitrary. Values too large to be true are left out, as in all figures.
     """
     metric, *_ = figure.metrics
-    fetched = [DAY if name in TIME_UNITS else name for name in figure.by]
+    fetched = [*dict.fromkeys(map(_find_fetched_column, figure.by))]
     tables = measurement_view.join_dimensions([*fetched, metric])
     joined, column = measurement_view.join_metric(tables, metric)
     value = credible_value(column)
@@ -515,8 +545,5 @@ def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[
     )
     with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
         for *group, number in rows:
-            key = tuple(
-                coarsen_day(name, found) if name in TIME_UNITS and name != DAY else found
-                for name, found in zip(figure.by, group, strict=True)
-            )
-            yield key, float(number)
+            values = dict(zip(fetched, group, strict=True))
+            yield tuple(_derive_value(name, values) for name in figure.by), float(number)

@@ -20,7 +20,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.core.metric_sums import HISTOGRAM_COLUMN
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, overview_queries
-from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS
+from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
 from treehammer.sql.write.store import Store
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.web.core.responses import RequestRefusedError
@@ -378,11 +378,15 @@ def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
     rollup_metrics, other_metrics = _partition(METRICS, lambda m: m.name in ROLLUP_METRICS)
     rollup_columns, other_columns = _partition(DIMENSIONS, lambda name: name in ROLLUP_GROUPINGS)
     listed = {metric.name for metric in METRICS}
+    axes = [name for name in query.group_columns if is_variant_axis(name)]
     stored = overview_queries.list_values_by_column(store, FILTERS, MAX_FILTER_CHOICES + 1)
     return {
         "metrics": (("aggregated by day", rollup_metrics), ("read individually", other_metrics)),
         "own_metric": query.metric if query.metric not in listed else "",
-        "dimensions": (("aggregated by day", rollup_columns), ("read individually", other_columns)),
+        "dimensions": (
+            ("aggregated by day", [*rollup_columns, *axes]),
+            ("read individually", other_columns),
+        ),
         "views": VIEWS,
         "bars": BARS,
         "scales": SCALES,

@@ -15,7 +15,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.errors import ConfigError
 from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, FigureResult, Moments
-from treehammer.sql.read.figure_sql import fetch_figure_and_work
+from treehammer.sql.read.figure_sql import fetch_figure_and_work, fetch_values
 from treehammer.sql.read.measurement_selection import Condition, Scalar, Selection
 from treehammer.sql.write.store import Store
 
@@ -256,6 +256,22 @@ def test_months_and_weeks(filled: Store) -> None:
                 assert found[value].good == sum(group.good for group in mine)
                 total = sum((group.metrics["eff_job"] for group in mine), Moments()).total
                 assert found[value].metrics["eff_job"].total == pytest.approx(total, rel=1e-9)
+
+
+def test_groups_by_an_axis_that_only_variants_hold(store: Store) -> None:
+    axes = ['{"clients": 100, "root": "none"}', '{"clients": 20}', '{"clients": "all"}', "{}"]
+    store.add(
+        make_measurement(str(n), variant=variant, eff_job=0.5) for n, variant in enumerate(axes * 2)
+    )
+    by = ("site", "axis_clients")
+    for raw in (False, True):
+        figure = FigureQuery(("eff_job",), by, from_measurements=raw)
+        groups = store.fetch_figure(figure).groups
+        assert [group.by["axis_clients"] for group in groups] == [None, 20, 100, "all"], raw
+        assert {group.good for group in groups} == {2}
+    with store.connection() as connection:
+        values = list(fetch_values(connection, FigureQuery(("eff_job",), by)))
+    assert sorted(values, key=str).count((("local", 20), 0.5)) == 2
 
 
 def test_invalid_day_is_in_no_week(store: Store) -> None:
