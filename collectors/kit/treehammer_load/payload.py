@@ -238,7 +238,9 @@ class _Load:
         end_s = driver.run_loop(load, self._task.duration_s)
         cpu_s = self._timer.cpu_s() + self._client.child_cpu_s() - cpu_s
         rows = recorder.list_rows(end_s, every_step=True)
-        figures = summarize_loop(rows, recorder.spans, by_server=load.moves_files)
+        figures = summarize_loop(
+            rows, recorder.spans, self._task.step_s, by_server=load.moves_files
+        )
         figures["client_cpu_s"] = cpu_s
         if load.calls:
             figures = summarize_transfers(rows, load.calls)

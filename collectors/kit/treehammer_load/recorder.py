@@ -120,9 +120,9 @@ class Recorder:
         self._cpu[step] = cores
 
     @property
-    def spans(self) -> Mapping[str, float]:
-        """Operation -> seconds from the first instant to the last end."""
-        return {name: last_s - first_s for name, (first_s, last_s) in self._spans.items()}
+    def spans(self) -> Mapping[str, Tuple[float, float]]:
+        """Operation -> its first instant and its last end, in seconds from the start of step 0."""
+        return dict(self._spans)
 
     def list_rows(self, end_s: float, *, every_step: bool = False) -> List[Dict[str, Any]]:
         """List the rows of the measurement.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...record.latency_histogram import LatencyHistogram
 from ...record.operation_steps import DELETE, MAIN_OPERATIONS
@@ -21,6 +21,12 @@ def summarize_rows(rows: Sequence[Row]) -> Dict[str, float]:
     Steps in which the generator was the limit are counted and otherwise left out; if all were,
     neither rates nor latencies remain.
     """
+    counted = [row for row in _choose_rows(rows) if not row["generator_limited"]]
+    return _summarize_main(rows, _count_seconds(counted))
+
+
+def _summarize_main(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
+    """Summarize the main operation; ``seconds`` is the time of the steps that count."""
     chosen = _choose_rows(rows)
     counted = [row for row in chosen if not row["generator_limited"]]
     scheduled = sum(row["scheduled"] for row in chosen)
@@ -29,7 +35,7 @@ def summarize_rows(rows: Sequence[Row]) -> Dict[str, float]:
         "late_share": sum(row["late"] for row in chosen) / max(scheduled, 1),
     }
     if counted:
-        figures.update(_summarize_rates(counted))
+        figures.update(_summarize_rates(counted, seconds))
     histogram = merge_latencies(counted)
     if histogram.count:
         figures.update(_summarize_latencies(histogram))
@@ -37,32 +43,56 @@ def summarize_rows(rows: Sequence[Row]) -> Dict[str, float]:
 
 
 def summarize_loop(
-    rows: Sequence[Row], spans: Mapping[str, float], *, by_server: bool = False
+    rows: Sequence[Row],
+    spans: Mapping[str, Tuple[float, float]],
+    step_s: float,
+    *,
+    by_server: bool = False,
 ) -> Dict[str, float]:
     """Summarize a closed loop, in which as many operations are due as are done.
 
-    The total time and bytes are of all steps; the time is left out after a failure.
+    The total time and bytes are of all steps; the time is left out after a failure.  Rates are of
+    the time from the first instant to the last end, without steps that are left out.
 
     Args:
         rows: operations.
-        spans: operation -> seconds from the first instant to the last end.
+        spans: operation -> first instant and last end, in seconds from the start of step 0.
+        step_s: length of a step.
         by_server: add the slowest and fastest server's rate.
     """
-    figures = summarize_rows(rows)
-    figures.pop("attempted_hz", None)
     chosen = _choose_rows(rows)
     if not chosen:
-        return figures
+        return _summarize_main(rows, 0.0)
+    span = spans[chosen[0]["operation"]]
+    limited = {row["step"] for row in chosen if row["generator_limited"]}
+    seconds = _count_busy_seconds(span, step_s, limited)
+    figures = _summarize_main(rows, seconds)
+    figures.pop("attempted_hz", None)
     figures["total_mb"] = sum(row["bytes"] for row in chosen) / 1e6
     if not sum(row["failed"] for row in rows):
-        figures["total_s"] = spans[chosen[0]["operation"]]
+        figures["total_s"] = span[1] - span[0]
     counted = [row for row in chosen if not row["generator_limited"]]
     histogram = merge_latencies(counted)
     if histogram.count:
         figures["latency_deviation_s"] = histogram.standard_deviation
     if by_server and counted:
-        figures.update(_summarize_servers(counted))
+        figures.update(_summarize_servers(counted, seconds))
     return figures
+
+
+def _count_busy_seconds(
+    span: Tuple[float, float], step_s: float, limited: Collection[int]
+) -> float:
+    """Count the seconds of a span outside the steps in which the generator was the limit."""
+    first_s, last_s = span
+    left_out = sum(
+        max(0.0, min(last_s, (step + 1) * step_s) - max(first_s, step * step_s)) for step in limited
+    )
+    return max(last_s - first_s - left_out, 1e-6)
+
+
+def _count_seconds(rows: Sequence[Row]) -> float:
+    return float(sum({row["step"]: row["step_s"] for row in rows}.values()))
 
 
 def summarize_calls(rows: Sequence[Row], names: Sequence[str]) -> Dict[str, float]:
@@ -95,7 +125,7 @@ def summarize_transfers(rows: Sequence[Row], calls: Sequence[str]) -> Dict[str, 
     figures = {**summarize_calls(rows, calls), "limited_steps": float(len(limited))}
     deletions = [row for row in counted if row["operation"] == DELETE]
     for name, chosen in (("achieved_hz", deletions), ("failed_share", counted)):
-        rates = _summarize_rates(chosen)
+        rates = _summarize_rates(chosen, _count_seconds(chosen))
         if name in rates:
             figures[name] = rates[name]
     return figures
@@ -114,12 +144,11 @@ def merge_latencies(rows: Sequence[Row]) -> LatencyHistogram:
     )
 
 
-def _summarize_servers(rows: Sequence[Row]) -> Dict[str, float]:
+def _summarize_servers(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
     """Compare servers; failures without a known server count for none."""
     moved: Dict[str, int] = {}
     for row in rows:
         moved[row["server"]] = moved.get(row["server"], 0) + row["bytes"]
-    seconds = sum({row["step"]: row["step_s"] for row in rows}.values())
     rates = [size / seconds / 1e6 for server, size in moved.items() if server]
     if not rates:
         return {}
@@ -130,8 +159,7 @@ def _summarize_servers(rows: Sequence[Row]) -> Dict[str, float]:
     }
 
 
-def _summarize_rates(rows: Sequence[Row]) -> Dict[str, float]:
-    seconds = sum({row["step"]: row["step_s"] for row in rows}.values())
+def _summarize_rates(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
     scheduled, done = (sum(row[name] for row in rows) for name in ("scheduled", "done"))
     if not scheduled:  # all began in steps that are left out
         return {}

@@ -61,7 +61,24 @@ def run_loop(
     load = ClosedLoop([reads(client, count) for client, count in enumerate(counts)])
     rows = recorder.list_rows(driver.run_loop(load, end_s), every_step=True)
     assert not find_operation_problems(rows)
-    return driver, rows, summarize_loop(rows, recorder.spans, by_server=True)
+    return driver, rows, summarize_loop(rows, recorder.spans, 1.0, by_server=True)
+
+
+def test_rates_are_those_of_the_main_operation_alone() -> None:
+    """Other operations before and after the copies take their own time."""
+    timer = SimulatedTimer()
+    steps = StepClock(1.0, 1_000_000)
+    recorder = Recorder(steps, 1)
+    storage = SimulatedStorage(timer, answer_s=0.5)
+    driver = ClosedLoopDriver(storage, recorder, steps, timer)
+    names = ("mkdir", "copy", "copy", "delete")
+    sequence = (Operation(0.0, name, 0, FILE) for name in names)
+    end_s = driver.run_loop(ClosedLoop([sequence]), 60.0)
+    figures = summarize_loop(recorder.list_rows(end_s, every_step=True), recorder.spans, 1.0)
+    assert figures["total_s"] == pytest.approx(1.0)
+    assert figures["total_mb"] > 0
+    assert figures["achieved_mb_per_s"] == pytest.approx(figures["total_mb"] / figures["total_s"])
+    assert figures["achieved_hz"] == pytest.approx(2.0)
 
 
 def test_each_client_sends_when_its_last_operation_ended() -> None:

@@ -207,7 +207,7 @@ def test_load_whose_files_all_began_in_limited_steps_has_no_rates() -> None:
     (row,) = run_load(iter([Operation(0.0, "copy", 0, FILE)]), 1.0, timer, storage)
     assert row["generator_limited"]
     rest = {**row, "step": 1, "scheduled": 0, "done": 0, "bytes": 0, "latency": ""}
-    figures = summarize_loop([row, {**rest, "generator_limited": False}], {"copy": 0.5})
+    figures = summarize_loop([row, {**rest, "generator_limited": False}], {"copy": (0.0, 0.5)}, 1.0)
     assert figures["limited_steps"] == 1
     assert "achieved_hz" not in figures
     assert "failed_share" not in figures
