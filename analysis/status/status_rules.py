@@ -117,9 +117,12 @@ class OperationsRule(_RuleTable):
     )
     min_opens: int = Field(ge=1, description="Fewer opens are not judged.")
     min_blocks: int = Field(ge=1, description="Fewer reads are not judged.")
-    target_open_hz: float = Field(gt=0, description="Expected rate of opens; shown in figures.")
+    target_tests: list[str] = Field([], description="Tests that the expected rates are about.")
+    target_open_hz: float = Field(
+        gt=0, description="Expected rate of opens; shown in figures of target_tests."
+    )
     target_read_bytes_per_s: float = Field(
-        gt=0, description="Expected rate of reading; shown in figures."
+        gt=0, description="Expected rate of reading; shown in figures of target_tests."
     )
 
     @property

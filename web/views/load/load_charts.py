@@ -39,8 +39,12 @@ class LoadChart:
     caption: str
 
 
-def _find_target(rule: OperationsRule, operation: str, *, by_bytes: bool) -> float | None:
-    """Return the rate that study S1 expects of a site, in 1/s or MB/s."""
+def _find_target(
+    rule: OperationsRule, test: str, operation: str, *, by_bytes: bool
+) -> float | None:
+    """Return the rate that study S1 expects of a site in its tests, in 1/s or MB/s."""
+    if test not in rule.target_tests:
+        return None
     if by_bytes:
         return rule.target_read_bytes_per_s / 1e6 if operation in rule.blocks else None
     return rule.target_open_hz if operation in rule.opens else None
@@ -58,6 +62,7 @@ def draw_levels(
     series: Mapping[str, Sequence[OperationGroup]],
     label: Labels,
     rule: OperationsRule,
+    test: str,
     operation: str,
     shown: str,
 ) -> list[LoadChart]:
@@ -67,6 +72,7 @@ def draw_levels(
         series: levels of each line, by its name.
         label: labels a level.
         rule: contains the target rates.
+        test: name of the test.
         operation: name of the operation.
         shown: name of the line whose latencies are drawn.
     """
@@ -74,9 +80,9 @@ def draw_levels(
     if not lines:
         return []
     charts = _LevelCharts(lines, label)
-    drawn = [charts.draw_rates(_find_target(rule, operation, by_bytes=False))]
+    drawn = [charts.draw_rates(_find_target(rule, test, operation, by_bytes=False))]
     if any(one.bytes for levels in lines.values() for one in levels):
-        drawn.append(charts.draw_bytes(_find_target(rule, operation, by_bytes=True)))
+        drawn.append(charts.draw_bytes(_find_target(rule, test, operation, by_bytes=True)))
     return drawn + charts.draw_latencies(shown)
 
 

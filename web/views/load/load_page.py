@@ -97,7 +97,7 @@ def load_view(store: Store, request: Request) -> PageView:
         "limits": [
             (details.label(one), text) for one in details.similar if (text := one.describe_limit())
         ],
-        "level_charts": _draw_level_charts(details) if shown else [],
+        "level_charts": _draw_level_charts(details, campaign.test_name) if shown else [],
         "step_charts": _draw_step_charts(details) if shown else [],
         "formats": DRAWN_FORMATS,
         "slowest": find_slowest(details.servers),
@@ -137,13 +137,13 @@ def _describe_chosen(details: LoadDetails) -> dict[str, Any]:
     }
 
 
-def _draw_level_charts(details: LoadDetails) -> list[LoadChart]:
+def _draw_level_charts(details: LoadDetails, test: str) -> list[LoadChart]:
     chosen = details.chosen
     if chosen is None:
         return []
     shown = details.labels.label_series(level_of(chosen))
     lines = details.group_by_line()
-    return draw_levels(lines, details.label, load_rule(), chosen.operation, shown)
+    return draw_levels(lines, details.label, load_rule(), test, chosen.operation, shown)
 
 
 def _draw_step_charts(details: LoadDetails) -> list[LoadChart]:
