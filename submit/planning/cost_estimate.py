@@ -11,6 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from treehammer.collectors.job_spec import CHECKSUM, MIN_CPU_S, PAIRED, ExecutionSpec
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
@@ -171,6 +172,7 @@ class _SiteTotals:
     jobs: int = 0
     measurements: int = 0
     read_bytes: int = 0
+    are_bytes_known: bool = True
     wall_s: float = 0.0
     cpu_s: float = 0.0
     reserved_s: float = 0.0
@@ -188,7 +190,8 @@ class _SiteTotals:
 def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> list[SiteCost]:
     """Estimate the cost of a plan for each site and storage site.
 
-    All jobs of one kind of a load test together read as much as its ceiling allows.
+    All jobs of one kind of a load test together read as much as its ceiling allows, or as much as
+    clients do that read a block each period.
     """
     load = plan.pinned_test.definition.load
     totals = {(site.name, storage.name): _SiteTotals() for site, storage in plan.site_pairs}
@@ -201,10 +204,27 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
                 manifest = plan.jobs.planner.manifest_for(Variant(tuple(execution.variant.items())))
             cost = estimate_execution(execution, manifest, history, load)
             if not job.is_watch:
-                site.read_bytes += _estimate_bytes_of_jobs(count, execution, manifest, load, cost)
+                settings = plan.pinned_test.definition.settings
+                read_bytes = _estimate_bytes_of_jobs(
+                    count,
+                    execution,
+                    manifest,
+                    load,
+                    cost,
+                    _find_block_rate(settings, execution.variant),
+                )
+                site.read_bytes += read_bytes or 0
+                site.are_bytes_known &= read_bytes is not None
             site.add(cost, count, job.cpus)
-    are_bytes_known = load is None or load.ceiling.mb_per_s > 0
-    return [_total_site_cost(*pair, site, are_bytes_known) for pair, site in totals.items()]
+    return [_total_site_cost(*pair, site) for pair, site in totals.items()]
+
+
+def _find_block_rate(settings: Mapping[str, Any], variant: Mapping[str, Scalar]) -> float:
+    """Return the bytes per second of clients that read a block each period; infinite for others."""
+    values = {**settings, **variant}
+    if not {"clients", "block_kb", "period_s"} <= values.keys():
+        return math.inf
+    return float(values["clients"]) * float(values["block_kb"]) * 1e3 / float(values["period_s"])
 
 
 def _estimate_bytes_of_jobs(
@@ -213,24 +233,25 @@ def _estimate_bytes_of_jobs(
     manifest: Manifest | None,
     load: LoadSettings | None,
     cost: ExecutionCost | None,
-) -> int:
+    block_rate: float,
+) -> int | None:
     if load:
-        return round(load.ceiling.mb_per_s * 1e6 * load.duration_s)
+        ceiling = load.ceiling.mb_per_s * 1e6 or math.inf
+        rate = min(ceiling, count * block_rate)
+        return round(rate * load.duration_s) if math.isfinite(rate) else None
     if cost and cost.read_bytes is not None:
         return count * cost.read_bytes
     return count * estimate_read_bytes(manifest, execution) if manifest else 0
 
 
-def _total_site_cost(
-    site: str, storage_site: str, totals: _SiteTotals, are_bytes_known: bool
-) -> SiteCost:
+def _total_site_cost(site: str, storage_site: str, totals: _SiteTotals) -> SiteCost:
     complete = UNKNOWN_BASIS not in totals.bases
     return SiteCost(
         site=site,
         storage_site=storage_site,
         jobs=totals.jobs,
         measurements=totals.measurements,
-        read_bytes=totals.read_bytes if are_bytes_known else None,
+        read_bytes=totals.read_bytes if totals.are_bytes_known else None,
         wall_s=totals.wall_s if complete else None,
         cpu_s=totals.cpu_s if complete else None,
         reserved_s=totals.reserved_s if complete else None,

@@ -101,6 +101,9 @@ def test_cost_of_a_load_is_its_limit(tmp_path: Path) -> None:
     assert (cost.jobs, cost.measurements, cost.basis) == (2, 4, LOAD_BASIS)
     assert cost.read_bytes == 4 * 30 * 20e6
     assert cost.wall_s == pytest.approx(4 * (30 + 5 + cost_estimate.WORKER_STARTUP_S))
+    blocks = LOAD_TEST + "[settings]\nclients = 2\nblock_kb = 2500\nperiod_s = 10\n"
+    (cost,) = cost_estimate.estimate_site_costs(make_local_plan(tmp_path, blocks), {})
+    assert cost.read_bytes == 4 * 30 * 0.5e6, "two clients read half a megabyte per second"
     unbounded = LOAD_TEST.replace("mb_per_s = 20", "clients = 20")
     (cost,) = cost_estimate.estimate_site_costs(make_local_plan(tmp_path, unbounded), {})
     assert cost.read_bytes is None
