@@ -156,6 +156,32 @@ def select_entry_sites(entry: PatrolEntry, settings: Settings) -> StartSites:
     return StartSites(storage, runners)
 
 
+def estimate_charges(plan: Plan, settings: Settings, file: PatrolFile) -> dict[str, SiteCharge]:
+    """Estimate the cost at each site: CPU where jobs run, bytes where they read.
+
+    Raises:
+        ConfigError: the bytes are unknown, and the site has a budget for them.
+    """
+    charges: dict[str, SiteCharge] = {}
+    wall_limit_s = plan.pinned_test.definition.wall_limit_s
+    for cost in estimate_plan_costs(plan, settings):
+        if cost.read_bytes is None and file.limits_of(cost.storage_site).bytes is not None:
+            raise ConfigError(
+                "the bytes that the test reads are unknown, and the site has a budget for them",
+                where=f"{plan.pinned_test.definition.name} at {cost.storage_site}",
+                hint="Give the load test a ceiling.mb_per_s.",
+            )
+        # Without any basis, the most that the jobs can use on one core.
+        cpu_s = cost.measurements * wall_limit_s if cost.cpu_s is None else cost.cpu_s
+        for site, more in (
+            (cost.site, SiteCharge(float(cpu_s), 0)),
+            (cost.storage_site, SiteCharge(0.0, cost.read_bytes or 0)),
+        ):
+            known = charges.get(site, SiteCharge(0.0, 0))
+            charges[site] = SiteCharge(known.cpu_s + more.cpu_s, known.bytes + more.bytes)
+    return charges
+
+
 class CampaignStarter:
     """Starts campaigns for the leader, and completes starts after an interruption."""
 
@@ -210,7 +236,7 @@ class CampaignStarter:
                 entry.name, occasion.name, plan.campaign_id, CLAIMED, occasion.due_us,
                 0, None, 0, "", request.format(), "; ".join(notes),
             )  # fmt: skip
-            charges = self._estimate_charges(plan)
+            charges = estimate_charges(plan, self._settings, self._file)
             limits = {site: self._file.limits_of(site) for site in charges}
             allowed = _UNLIMITED if probe else entry.in_flight
             result = self._starts.claim(start, charges, limits, allowed)
@@ -228,34 +254,6 @@ class CampaignStarter:
                 f"without {', '.join(result.exhausted)}: the day's budget does not suffice"
             )
         return f"the day's budget is used up: {', '.join(sites.names)}"
-
-    def _estimate_charges(self, plan: Plan) -> dict[str, SiteCharge]:
-        """Estimate the cost at each site: CPU where jobs run, bytes where they read.
-
-        Raises:
-            ConfigError: the bytes are unknown, and the site has a budget for them.
-        """
-        charges: dict[str, SiteCharge] = {}
-        wall_limit_s = plan.pinned_test.definition.wall_limit_s
-        for cost in estimate_plan_costs(plan, self._settings):
-            if (
-                cost.read_bytes is None
-                and self._file.limits_of(cost.storage_site).bytes is not None
-            ):
-                raise ConfigError(
-                    "the bytes that the test reads are unknown, and the site has a budget for them",
-                    where=f"{plan.pinned_test.definition.name} at {cost.storage_site}",
-                    hint="Give the load test a ceiling.mb_per_s.",
-                )
-            # Without any basis, the most that the jobs can use on one core.
-            cpu_s = cost.measurements * wall_limit_s if cost.cpu_s is None else cost.cpu_s
-            for site, more in (
-                (cost.site, SiteCharge(float(cpu_s), 0)),
-                (cost.storage_site, SiteCharge(0.0, cost.read_bytes or 0)),
-            ):
-                known = charges.get(site, SiteCharge(0.0, 0))
-                charges[site] = SiteCharge(known.cpu_s + more.cpu_s, known.bytes + more.bytes)
-        return charges
 
     def submit(self, start: PatrolStartRow, plan: Plan | None = None) -> None:
         """Submit the campaign of a start, with the identity that the claim fixed.

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 from treehammer.config import Settings
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.specs.generated_spec import list_shipped_specs
 from treehammer.durations import SECOND_US
-from treehammer.errors import DefinitionError, SourceError
+from treehammer.errors import ConfigError, DefinitionError, SourceError
 from treehammer.hctests.cli.definition_options import load_pinned_test
-from treehammer.patrol.campaign_starts import select_entry_sites
-from treehammer.patrol.occasions import OccasionFinder
+from treehammer.hctests.matrix.definition import TestDefinition
+from treehammer.patrol.campaign_starts import (
+    StartSites,
+    estimate_charges,
+    make_start_request,
+    select_entry_sites,
+)
+from treehammer.patrol.occasions import Occasion, OccasionFinder
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
+from treehammer.submit.lifecycle.campaign_request import plan_request
+from treehammer.submit.lifecycle.submission import check_plan_limits
+from treehammer.text_formatting import format_size
 
 
 def list_next_starts(
@@ -27,17 +39,27 @@ def list_next_starts(
     sites = select_entry_sites(entry, settings)
     finder = OccasionFinder(settings, content.look_every_s, content.releases)
     commit = finder.head_commit(entry, now_us)
-    spec = entry.spec_at(commit)
+    occasion = Occasion("check:", now_us, entry.spec_at(commit))
     if entry.tags:
         tags = finder.find_tags(entry, now_us)
-        spec = max(tags.values(), key=lambda one: one.name).spec if tags else ""
-    if entry.follows_releases and not finder.find_releases(spec, now_us):
-        raise SourceError(
-            "the source lists no ROOT release",
-            where=content.releases.place if content.releases else "",
+        occasion = max(tags.values(), key=lambda tag: tag.name, default=replace(occasion, spec=""))
+    if entry.follows_releases:
+        releases = finder.find_releases(occasion.spec, now_us)
+        if not releases:
+            raise SourceError(
+                "the source lists no ROOT release",
+                where=content.releases.place if content.releases else "",
+            )
+        occasion = next(iter(releases.values()))
+    if not entry.quiet.end_of_quiet(now_us):
+        raise ConfigError(
+            "never starts: its quiet hours leave no time of the day",
+            where=f"entries.{entry.name}.quiet_hours",
         )
-    if spec:
-        _check_test(spec, entry, settings)
+    if occasion.spec:
+        definition = _load_definition(occasion.spec, entry, settings)
+        if not _makes_datasets(definition, settings):
+            _check_plan(entry, content, occasion, sites, settings)
     return {
         "entry": entry.name,
         "test": entry.shown_test,
@@ -48,19 +70,61 @@ def list_next_starts(
     }
 
 
-def _check_test(spec: str, entry: PatrolEntry, settings: Settings) -> None:
+def _load_definition(spec: str, entry: PatrolEntry, settings: Settings) -> TestDefinition:
     """Load an entry's test with its axes and keys, and name mistakes by the keys of the patrol file.
 
     Raises:
         TreehammerError: the test cannot be fetched, or it or the entry has mistakes.
     """
     try:
-        load_pinned_test(spec, entry.axes, entry.overrides, settings)
+        return load_pinned_test(spec, entry.axes, entry.overrides, settings).definition
     except DefinitionError as error:
         own = f"entries.{entry.name}"
         problems = (re.sub(r"^-P ", f"{own}.axes.", problem) for problem in error.problems)
         error.problems = tuple(re.sub(r"^-S ", f"{own}.set.", problem) for problem in problems)
         raise
+
+
+def _makes_datasets(definition: TestDefinition, settings: Settings) -> bool:
+    """Return whether a start makes a dataset first, so that there is no plan before."""
+    names = set(definition.dataset_names if definition.dataset else ())
+    return bool(
+        names & set(list_shipped_specs()) - set(FolderCatalogue(settings.datasets_dir).names())
+    )
+
+
+def _check_plan(
+    entry: PatrolEntry,
+    content: PatrolFile,
+    occasion: Occasion,
+    sites: StartSites,
+    settings: Settings,
+) -> None:
+    """Plan the entry's next campaign, and compare its cost with the budget of a whole day.
+
+    Raises:
+        ConfigError: the campaign would never start.
+        TreehammerError: the campaign cannot be planned.
+    """
+    request = make_start_request(entry, occasion, sites, occasion.due_us, probe=False)
+    plan = plan_request(request.make_campaign_request(), settings, fetch=False)
+    check_plan_limits(plan, settings)
+    exceeded: dict[str, str] = {}
+    for site, charge in estimate_charges(plan, settings, content).items():
+        limits = content.limits_of(site)
+        if limits.cpu_s is not None and charge.cpu_s > limits.cpu_s:
+            used, most = charge.cpu_s / 3600, limits.cpu_s / 3600
+            exceeded[site] = f"{used:.3g} CPU hours at {site}, of {most:.3g}"
+        elif limits.bytes is not None and charge.bytes > limits.bytes:
+            used_text, most_text = format_size(charge.bytes), format_size(limits.bytes)
+            exceeded[site] = f"{used_text} read at {site}, of {most_text}"
+    if exceeded and sites.without(exceeded) is None:
+        raise ConfigError(
+            "never starts: a campaign needs more than the budget of a day "
+            f"({'; '.join(exceeded.values())})",
+            where=f"entries.{entry.name}",
+            hint="Raise [budget], or let the entry measure less.",
+        )
 
 
 def _next_starts(entry: PatrolEntry, now_us: int, count: int) -> list[int]:

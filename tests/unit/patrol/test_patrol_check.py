@@ -86,3 +86,42 @@ def test_budget_of_an_unknown_site_is_refused(tmp_path: Path) -> None:
     first, second = check_file(text, tmp_path)
     assert first.endswith("budget.sites: unknown site 'lokal'")
     assert "Did you mean 'local'?" in second
+
+
+NEVER_TOML = """
+[budget]
+cpu_hours = 0.001
+[entries.awake]
+test = "./shell"
+every = "1d"
+sites = ["local"]
+quiet_hours = ["00:00-12:00", "12:00-00:00"]
+[entries.large]
+test = "./shell"
+every = "1d"
+sites = ["local"]
+[entries.paced]
+test = "./shell"
+every = "1d"
+sites = ["local"]
+jobs_in_flight = 3
+[entries.small]
+test = "./shell"
+every = "1d"
+sites = ["local"]
+set = {wall_limit_s = "1", repeats = "1"}
+"""
+
+
+def test_entries_that_never_start_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "shell").mkdir()
+    (tmp_path / "shell" / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "shell" / "run.sh").chmod(0o755)
+    (tmp_path / "shell" / "test.toml").write_text(
+        '[test]\nname = "shell"\npayload = "run.sh"\nwall_limit_s = 60\n[matrix]\nroot = ["none"]\n'
+    )
+    lines = [line.strip() for line in check_file(NEVER_TOML, tmp_path)]
+    assert lines[0].endswith("3 entries cannot start")
+    assert lines[1].startswith("awake: entries.awake.quiet_hours: never starts: its quiet hours")
+    assert "large: entries.large: never starts: a campaign needs more than the budget" in lines[2]
+    assert lines[4].startswith("paced: --spread, --ramp, --in-flight: the local queue")

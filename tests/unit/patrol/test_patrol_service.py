@@ -19,7 +19,6 @@ from treehammer.analysis.changes.change_update import UpdateResult
 from treehammer.errors import BatchError
 from treehammer.patrol import campaign_starts, patrol_service
 from treehammer.patrol.campaign_settlement import CampaignSettlement, SiteTally, make_judge
-from treehammer.patrol.campaign_starts import CampaignStarter
 from treehammer.patrol.patrol_file import parse_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol
 from treehammer.sql.core.watch_rows import PatrolStartRow
@@ -56,7 +55,7 @@ class SimulatedGrid:
         monkeypatch.setattr(campaign_starts, "check_plan_limits", lambda *_: None)
         monkeypatch.setattr(campaign_starts, "submit_plan", self._submit)
         monkeypatch.setattr(
-            CampaignStarter, "_estimate_charges", lambda _, plan: self._estimate(plan)
+            campaign_starts, "estimate_charges", lambda plan, *_: self._estimate(plan)
         )
         monkeypatch.setattr(
             CampaignSettlement, "follow", lambda owner, start, _: self._follow(owner, start)
