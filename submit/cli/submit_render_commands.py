@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from treehammer.submit.cli.campaign_commands import (
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.submission_click_options import submission_click_options
 from treehammer.submit.lifecycle import campaign_request, submission
+from treehammer.submit.planning.cost_estimate import SiteCost
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.rendering import preview
@@ -186,9 +187,19 @@ def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
         click.echo(plan.campaign_name)
         if plan.pinned_test.definition.load:
             click.echo(f"load: {plan.pinned_test.definition.load.describe()}")
+    if form == TABLE and len(rows) > 1:
+        rows.append({"site": "total", "storage_site": "", **_sum_costs(costs)})
     print_rows(rows, columns, form=form)
     for note in plan.notes:
         click.echo(note, err=True)
+
+
+def _sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
+    """Sum the costs of all sites; None where one of them is unknown."""
+    names = ("jobs", "measurements", "read_bytes", "wall_s", "cpu_s", "reserved_s")
+    values = {name: [getattr(cost, name) for cost in costs] for name in names}
+    total = {name: None if None in some else sum(some) for name, some in values.items()}
+    return {**total, "basis": ""}
 
 
 @click.command()
