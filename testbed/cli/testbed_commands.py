@@ -35,7 +35,7 @@ from treehammer.testbed.components.secure_storage import (
     load_issuer,
     user_proxy,
 )
-from treehammer.testbed.components.server_upgrade import upgrade_server
+from treehammer.testbed.components.server_upgrade import restart_server, upgrade_server
 from treehammer.testbed.components.sites_file_writer import sites_file_path
 from treehammer.testbed.components.xrootd_storage import RESERVED_DOORS
 from treehammer.testbed.core import lifecycle
@@ -241,6 +241,28 @@ def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> 
         )
     found = upgrade_server(box, site, door, suite, _print_progress)
     click.echo(f"{site}, door {door}: {found.before or 'no answer'} -> {found.after}")
+
+
+@testbed.command()
+@click.argument("site")
+@click.argument("door")
+@testbed_name_option
+@click.pass_obj
+def restart(settings: Settings, site: str, door: str, name: str) -> None:
+    """Restart the server of a site's DOOR, e.g. after a change of its xrootd.cfg.
+
+    Jobs continue; their clients reconnect or fail, as at a real site. Doors of one server restart
+    together; pinned and federation restart the redirector.
+
+    Example: treehammer testbed restart SITE_D root
+    """
+    box, state = _load_testbed(name, settings)
+    if state is None or not state.ready:
+        raise NothingToDoError(
+            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
+        )
+    restart_server(box, site, door, _print_progress)
+    click.echo(f"{site}: the server of door {door} is back")
 
 
 @testbed.command()

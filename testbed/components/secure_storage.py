@@ -228,7 +228,9 @@ class SecureStorage(Component):
         command = [str(self._programs / "xrootd"), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
         environment = _environment(folder / "home")
         environment["X509_VOMS_DIR"] = str(self.folder / "vomsdir")
-        return DaemonSpec(f"xrootd-{name}", [*start, *command], environment, folder)
+        spec = DaemonSpec(f"xrootd-{name}", [*start, *command], environment, folder)
+        xrootd_storage.save_daemon_spec(spec)
+        return spec
 
     def describe_missing(self) -> str:
         """Name a door to which nothing listens."""

@@ -1,8 +1,9 @@
-"""Upgrade of a running XRootD server to another suite of Debian, while jobs continue."""
+"""Restart of one XRootD server, also with another suite of Debian, while jobs continue."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from treehammer.collectors.worker.probes.storage_server import query_server
 from treehammer.errors import ConfigError, NothingToDoError, TestbedError, suggest_word
@@ -24,6 +25,66 @@ class ServerUpgrade:
 
     before: str
     after: str
+
+
+#: Door -> end of the name of its server, after the site's; of secure doors, which have a folder.
+_SERVER_SUFFIXES = {
+    MAIN_DOOR: "",
+    HTTP_DOOR: "",
+    "cache": "-cache",
+}
+_SECURE_SUFFIXES = {
+    "roots": "-tokens",
+    "https": "-tokens",
+    "x509": "-x509",
+    "voms": "-voms",
+    "voms-https": "-voms",
+}
+_REDIRECTED_DOORS = ("pinned", "federation")
+
+
+def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) -> None:
+    """Restart the server behind a site's door with its configuration file as it is now.
+
+    Args:
+        box: a running testbed.
+        site: one of its sites.
+        door: one of the site's doors.
+        say: receives progress.
+
+    Raises:
+        ConfigError: the site or the door is unknown.
+        TestbedError: the server does not come back.
+    """
+    _check_name(site, box.sites, "SITE")
+    content = sites_file.read_sites_file(sites_file_path(box))
+    doors = {one.name: one for one in content.sites[site].doors if one.prefix}
+    _check_name(door, tuple(doors), "DOOR")
+    folder = _find_server(box, site, door)
+    with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
+        say(f"restarting the server of {site}, door {door}: {folder / 'xrootd.cfg'}")
+        _restart_programs(box, folder)
+        fault_injection.wait_until(
+            lambda: xrootd_storage.is_listening(doors[door].prefix),
+            f"door {door} of {site} does not answer; see treehammer testbed logs",
+        )
+
+
+def _find_server(box: Workspace, site: str, door: str) -> Path:
+    """Return the folder of the server behind a door."""
+    if door in _SECURE_SUFFIXES:
+        return box.folder / "secure" / f"{site}{_SECURE_SUFFIXES[door]}"
+    if door in _REDIRECTED_DOORS:
+        return box.folder / "xrootd" / xrootd_storage.REDIRECTOR
+    return box.folder / "xrootd" / f"{site}{_SERVER_SUFFIXES.get(door, f'-{door}')}"
+
+
+def _restart_programs(box: Workspace, folder: Path) -> None:
+    """Restart the daemons of a server, first the one that the redirector asks."""
+    for program in ("cmsd", "xrootd"):
+        name = f"{program}-{folder.name}"
+        if (folder / f"{name}.json").exists():
+            fault_injection.restart_daemon(box, xrootd_storage.load_daemon_spec(folder, name))
 
 
 def upgrade_server(
@@ -49,8 +110,7 @@ def upgrade_server(
     _check_name(site, box.sites, "SITE")
     _check_name(door, (MAIN_DOOR, *(name for name, _ in box.channels)), "DOOR")
     programs = xrootd_storage.install_servers(suite, box.cache, say)
-    name = site if door == MAIN_DOOR else f"{site}-{door}"
-    folder = box.folder / "xrootd" / name
+    folder = _find_server(box, site, door)
     link = folder / xrootd_storage.PROGRAMS_LINK
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
         if link.readlink() == programs:
@@ -61,9 +121,7 @@ def upgrade_server(
         xrootd_storage.select_suite(link, programs)
         say(f"restarting the server of {site}, door {door}, with {suite}")
         try:
-            for program in ("cmsd", "xrootd") if door == MAIN_DOOR else ("xrootd",):
-                spec = xrootd_storage.load_daemon_spec(folder, f"{program}-{name}")
-                fault_injection.restart_daemon(box, spec)
+            _restart_programs(box, folder)
             fault_injection.wait_until(
                 lambda: bool(_query_version(address)), f"door {door} of {site} does not answer"
             )

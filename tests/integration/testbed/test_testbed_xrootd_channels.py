@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,10 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
 from treehammer.testbed.components import replica_files
-from treehammer.testbed.components.server_upgrade import upgrade_server
+from treehammer.testbed.components.server_upgrade import restart_server, upgrade_server
 from treehammer.testbed.components.sites_file_writer import sites_file_path
 from treehammer.testbed.components.xrootd_storage import SUITE, XrootdStorage
+from treehammer.testbed.core.workspace import RunningDaemon, read_state
 from treehammer.testbed.network import distance_links
 
 OLD_SUITE, OLD, NEW = "bookworm", "XRootD v5.5.3", "XRootD v5.8.1"
@@ -116,6 +118,34 @@ def write_test(folder: Path, definition: str, script: str) -> Path:
     (test / "copy.sh").write_text(script)
     (test / "copy.sh").chmod(0o755)
     return test
+
+
+def test_restarted_server_reads_its_configuration_again(storage: XrootdStorage) -> None:
+    """The other servers of the site continue."""
+    folder = storage.box.folder / "xrootd" / "SITE_A"
+    log = storage.box.folder / "logs/xrootd-SITE_A.log"
+    before = {daemon.name: daemon.pid for daemon in read_daemons(storage)}
+    configuration = folder / "xrootd.cfg"
+    configuration.write_text(
+        f"{configuration.read_text()}xrootd.trace emsg login request response\n"
+    )
+    restart_server(storage.box, "SITE_A", "root", print)
+    after = {daemon.name: daemon.pid for daemon in read_daemons(storage)}
+    changed = {name for name, pid in after.items() if before[name] != pid}
+    assert changed == {"xrootd-SITE_A", "cmsd-SITE_A"}
+    door = next(door for door in storage.doors("SITE_A") if door.name == "root")
+    address, _, _ = door.prefix.removeprefix("root://").partition("/")
+    xrdfs = str(storage.program_path("xrdfs"))
+    subprocess.run([xrdfs, address, "stat", "/store/treehammer"], check=True, timeout=30)
+    wait_until(lambda: "req=stat" in log.read_text(errors="replace"), "it is traced")
+    with pytest.raises(ConfigError, match="has no 'https'"):
+        restart_server(storage.box, "SITE_A", "https", print)
+
+
+def read_daemons(storage: XrootdStorage) -> Sequence[RunningDaemon]:
+    state = read_state(storage.box.folder)
+    assert state is not None
+    return state.daemons
 
 
 def test_upgrade_is_recorded_while_a_job_reads(

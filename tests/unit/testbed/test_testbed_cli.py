@@ -47,7 +47,9 @@ def remembered(boxes: Path) -> None:
     workspace.write_state(folder, WorkspaceState(sites=("SITE_A",), daemons=daemons))
 
 
-@pytest.mark.parametrize("command", ["status", "down", "logs", "upgrade SITE_A root sid"])
+@pytest.mark.parametrize(
+    "command", ["status", "down", "logs", "upgrade SITE_A root sid", "restart SITE_A root"]
+)
 def test_commands_without_testbed(boxes: Path, command: str) -> None:
     result = run(boxes, *command.split())
     assert isinstance(result.exception, TreehammerError)
