@@ -34,6 +34,8 @@ _REQUIRED_COLUMNS = (
     "kind",
     "job_id",
     "attempt",
+    "round",
+    "position",
     "host",
     "site",
     "storage_site",

@@ -23,6 +23,7 @@ from treehammer.analysis.statistics.estimates import estimate_mean, estimate_unp
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.hctests.matrix.definition import Scalar
+from treehammer.sql.read.campaign_counts import drop_superseded
 
 Row = Mapping[str, Any]
 Key = tuple[Scalar | None, ...]
@@ -62,7 +63,7 @@ class MeanWithInterval:
 class ExecutionGroup:
     """Timed executions that agree in their key.
 
-    ``rows`` are the usable ones, ``fates`` counts all by outcome.
+    ``rows`` are the usable ones; ``outcomes`` counts all, but those that a later attempt repeated.
     """
 
     key: Key
@@ -131,9 +132,8 @@ def group_executions(rows: Iterable[Row], key: Callable[[Row], Key]) -> list[Exe
 
 
 def _make_group(key: Key, rows: Sequence[Row]) -> ExecutionGroup:
-    fates = [classify_outcome(row) for row in rows]
-    usable = tuple(row for row, what in zip(rows, fates, strict=True) if what is Outcome.GOOD)
-    return ExecutionGroup(key, usable, Counter(fates))
+    usable = tuple(row for row in rows if classify_outcome(row) is Outcome.GOOD)
+    return ExecutionGroup(key, usable, Counter(map(classify_outcome, drop_superseded(rows))))
 
 
 def list_axes(rows: Iterable[Row]) -> tuple[str, ...]:

@@ -73,6 +73,24 @@ def has_outcome(label: str) -> sa.ColumnElement[bool]:
     return failure_class == label
 
 
+def is_superseded() -> sa.ColumnElement[bool]:
+    """Return the condition that a later attempt of the job recorded the same execution."""
+    later = measurement.alias("later")
+    return sa.exists().where(*is_repeated_by(later)).correlate(measurement)
+
+
+def is_repeated_by(later: sa.FromClause) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions that a row of ``later`` repeats a measurement in a later attempt."""
+    columns = measurement.c
+    same = ("campaign_id", "job_id", "round", "position")
+    return (*(later.c[name] == columns[name] for name in same), later.c.attempt > columns.attempt)
+
+
+def is_counted() -> sa.ColumnElement[bool]:
+    """Return the condition that a measurement is good, or no later attempt made up for it."""
+    return sa.or_(has_outcome(Outcome.GOOD), sa.not_(is_superseded()))
+
+
 def is_bad() -> sa.ColumnElement[bool]:
     """Return the condition that a measurement has any outcome but good."""
     return sa.or_(measurement.c.failure_class.is_not(None), measurement.c.plausible == sa.false())

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.job_state import OPEN_JOB_STATES
-from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import measurement_view
-from treehammer.sql.core.outcomes import has_outcome, outcome_column
+from treehammer.sql.core.outcomes import has_outcome, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.row_mapping import Row, fetch_rows, split_ids
@@ -47,7 +47,10 @@ class FailureMessage:
 
 @dataclass(frozen=True)
 class FailedAttemptCount:
-    """Number of attempts at a site that ended with a class of failure, and of those retried."""
+    """Number of attempts at a site that ended with a class of failure.
+
+    ``attempts`` were the last of their jobs; ``retried`` were followed by another one.
+    """
 
     site: str
     failure_class: str
@@ -188,17 +191,6 @@ def _fetch_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: st
     return found[0]
 
 
-def count_job_states(store: ResultsReader, campaign_id: str) -> dict[str, dict[str, int]]:
-    """Count a campaign's jobs by site and state."""
-    by = (job.c.site, job.c.state)
-    query = sa.select(*by, sa.func.count()).where(job.c.campaign_id == campaign_id)
-    found: dict[str, dict[str, int]] = {}
-    with store.connection() as connection:
-        for site, state, count in connection.execute(query.group_by(*by).order_by(*by)):
-            found.setdefault(site or "", {})[state or ""] = count
-    return found
-
-
 def fetch_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int] | None:
     """Fetch the first start and the last known start or end of its jobs; None before.
 
@@ -217,34 +209,25 @@ def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[Failur
     """List messages of failed measurements, at most :data:`MAX_FAILURE_MESSAGES`."""
     names = ("site", "job_id", "failure_class", "failure_kind", "failure_phase", "failure_message")
     query = measurement_view.select_columns(names).where(
-        measurement.c.campaign_id == campaign_id, measurement.c.failure_class.is_not(None)
+        measurement.c.campaign_id == campaign_id,
+        measurement.c.failure_class.is_not(None),
+        sa.not_(is_superseded()),
     )
     with store.connection() as connection:
         rows = connection.execute(query.limit(MAX_FAILURE_MESSAGES))
         return [FailureMessage(*(value or "" for value in row)) for row in rows]
 
 
-def count_unsupported(store: ResultsReader, campaign_id: str) -> dict[tuple[str, str], int]:
-    """Count measurements of unsupported features: (site, class of failure) -> number."""
-    return _count_failures(
-        store, campaign_id, sa.or_(*map(has_outcome, UNSUPPORTED_LABELS.values()))
-    )
-
-
 def count_transient(store: ResultsReader, campaign_id: str) -> dict[tuple[str, str], int]:
     """Count measurements whose failure a retry can cure: (site, class of failure) -> number."""
-    transient = sa.and_(
-        measurement.c.failure_class.is_not(None), measurement.c.failure_transient == sa.true()
-    )
-    return _count_failures(store, campaign_id, transient)
-
-
-def _count_failures(
-    store: ResultsReader, campaign_id: str, condition: sa.ColumnElement[bool]
-) -> dict[tuple[str, str], int]:
     by = (measurement_view.catalogue_column("site"), measurement.c.failure_class)
     query = measurement_view.select_columns(("site", "failure_class")).add_columns(sa.func.count())
-    query = query.where(measurement.c.campaign_id == campaign_id, condition)
+    query = query.where(
+        measurement.c.campaign_id == campaign_id,
+        measurement.c.failure_class.is_not(None),
+        measurement.c.failure_transient == sa.true(),
+        sa.not_(is_superseded()),
+    )
     with store.connection() as connection:
         rows = connection.execute(query.group_by(*by))
         return {(site or "", of_class): int(count) for site, of_class, count in rows}
@@ -280,7 +263,8 @@ def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[Failed
     )
     with store.connection() as connection:
         rows = [
-            FailedAttemptCount(s or "", f, n, int(a)) for s, f, n, a in connection.execute(query)
+            FailedAttemptCount(site or "", failure, number - int(retried), int(retried))
+            for site, failure, number, retried in connection.execute(query)
         ]
     return sorted(rows, key=lambda one: (-one.attempts, one.site, one.failure_class))
 
@@ -373,7 +357,11 @@ def _fetch_job_outcomes(
     """Map each job to the outcomes of its measurements, the most frequent first."""
     by = (measurement.c.job_id, outcome_column())
     query = sa.select(*by, sa.func.count(), sa.func.min(measurement.c.measurement_id))
-    query = query.where(measurement.c.campaign_id == campaign_id, measurement.c.job_id.in_(jobs))
+    query = query.where(
+        measurement.c.campaign_id == campaign_id,
+        measurement.c.job_id.in_(jobs),
+        sa.not_(is_superseded()),
+    )
     found: defaultdict[str, list[_JobOutcome]] = defaultdict(list)
     for job_id, outcome, number, example in connection.execute(query.group_by(*by)):
         found[job_id].append(_JobOutcome(outcome, int(number), example))

@@ -29,6 +29,8 @@ from treehammer.sql.core.outcomes import (
     UNKNOWN_KIND,
     failure_class_column,
     has_outcome,
+    is_bad,
+    is_superseded,
     outcome_column,
 )
 from treehammer.sql.core.schema import (
@@ -95,9 +97,33 @@ def fetch_figure(
         _add_sums(groups.setdefault(key, _GroupSums(figure)), figure, outcome, numbers)
         if most is not None:
             require_max_groups(len(groups), most)
+    if not rolled:
+        _subtract_superseded(connection, figure, shape, groups)
     if figure.latencies:
         _add_latencies(connection, figure, shape, groups)
     return _build_result(figure, groups)
+
+
+def _subtract_superseded(
+    connection: Connection,
+    figure: FigureQuery,
+    shape: _Grouping,
+    groups: dict[GroupKey, _GroupSums],
+) -> None:
+    """Subtract failures that a later attempt made up for; the roll-ups leave them out.
+
+    In a query of their own: the other one reads an index alone, which has no attempts.
+    """
+    superseded = _measurement_query(
+        figure, shape, connection.dialect.name, is_bad(), is_superseded()
+    )
+    for key, (outcome, count, *_) in shape.fetch_groups(connection, superseded):
+        outcomes = groups[key].outcomes
+        outcomes[outcome] -= int(count)
+        if not outcomes[outcome]:
+            del outcomes[outcome]
+        if not outcomes:
+            del groups[key]
 
 
 def _build_result(figure: FigureQuery, groups: Mapping[GroupKey, _GroupSums]) -> FigureResult:
@@ -429,7 +455,9 @@ def _day_conditions(figure: FigureQuery, table: sa.Table) -> Iterator[sa.ColumnE
 # From the measurements.
 
 
-def _measurement_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _InnerQuery:
+def _measurement_query(
+    figure: FigureQuery, shape: _Grouping, dialect: str, *conditions: sa.ColumnElement[bool]
+) -> _InnerQuery:
     wanted: dict[str, sa.ColumnElement[Any]] = {_COUNT: sa.func.count()}
     how: dict[str, Any] = {_COUNT: sa.func.sum}
     joined = measurement_view.join_dimensions(figure.metrics)
@@ -462,7 +490,7 @@ def _measurement_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _
             *(column.label(name) for name, column in wanted.items()),
         )
         .select_from(joined)
-        .where(*measurement_conditions(figure, dialect))
+        .where(*measurement_conditions(figure, dialect), *conditions)
         .group_by(*grouped)
     )
     return _InnerQuery(query, how)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.failures import NOT_SUPPORTED
-from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
+from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome, sum_outcomes
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.column_types import text_equals
@@ -31,6 +31,7 @@ from treehammer.sql.core.schema import (
     verdict,
 )
 from treehammer.sql.engine.row_mapping import CHUNK_ROWS, fetch_rows, split_ids
+from treehammer.sql.read.campaign_counts import count_left_out
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.subject_table import load_subjects
 
@@ -56,7 +57,7 @@ class SiteDay:
 
 @dataclass(frozen=True)
 class CampaignState:
-    """A campaign with its jobs by state and its recorded measurements by outcome.
+    """A campaign with its jobs by state and its measurements by outcome, without superseded ones.
 
     ``last_run_us`` is the start of its last measurement; None before the first one.
     """
@@ -242,6 +243,8 @@ def _count_outcomes(
     for id_, number in connection.execute(unsupported.group_by(campaign_id)):
         outcomes[id_][Outcome.FAILED] -= number
         outcomes[id_][Outcome.NOT_SUPPORTED] += number
+    for id_, left_out in count_left_out(connection, campaign_ids).items():
+        outcomes[id_] -= Counter(sum_outcomes(left_out))
     return last_us
 
 

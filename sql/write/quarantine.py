@@ -159,6 +159,7 @@ def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:
     owners = quality_flags.find_rollup_keys(connection, scope.condition)
     query = sa.select(measurement.c.measurement_id).where(scope.condition)
     ids = [*connection.scalars(query)]
+    owners |= rollups.find_superseded_owners(connection, ids)
     for some in split_ids(ids):
         for table in (operation, extra, measurement):
             connection.execute(sa.delete(table).where(table.c.measurement_id.in_(some)))

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Value
+from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.column_names import ALL_COLUMNS, PASSES_COLUMN
 from treehammer.sql.core.dimensions import SUBJECT
@@ -127,6 +128,9 @@ class _TransactionWriter:
         self._sums = rollups.RollupSums()
         # Identity -> reasons with a flag, of known measurements copied from another store.
         self._marked: dict[str, str] = {}
+        # New measurements of later attempts, and failed ones.
+        self._later_ids: list[str] = []
+        self._bad_ids: list[str] = []
 
     def add_batch(self, batch: Sequence[Measurement]) -> AddResult:
         """Write one batch, except for its roll-ups."""
@@ -134,12 +138,21 @@ class _TransactionWriter:
         added = self._sort_batch(batch, new)
         if self._dimensions is not None and new:
             _insert_measurements(self._connection, new, self._dimensions, self._sums)
+            values = [content.values for content in new.values()]
+            self._later_ids += [v["measurement_id"] for v in values if (v["attempt"] or 0) > 1]
+            self._bad_ids += [
+                v["measurement_id"] for v in values if classify_outcome(v) is not Outcome.GOOD
+            ]
         return added
 
     def finish(self) -> None:
-        """Write the roll-ups, and then the flags, which change them."""
+        """Write the roll-ups, and then what changes them: later attempts and flags."""
         if self._dimensions is not None:
             self._sums.write(self._connection)
+            owners = rollups.find_superseded_owners(
+                self._connection, self._later_ids, self._bad_ids
+            )
+            rollups.rebuild_rollups(self._connection, sorted(owners))
             quality_flags.copy_flags(self._connection, self._marked)
 
     def _sort_batch(

@@ -1,5 +1,7 @@
 """Roll-ups: counts, sums and squares by day and subject, updated with every measurement.
 
+Failures that a later attempt of the job made up for are left out.
+
 A page over a year of results reads some thousand of these rows instead of ten million
 measurements. They can be rebuilt from the measurements at any time, which also verifies them.
 """
@@ -29,6 +31,10 @@ from treehammer.sql.core.metric_sums import (
 from treehammer.sql.core.outcomes import (
     UNKNOWN_KIND,
     has_outcome,
+    is_bad,
+    is_counted,
+    is_repeated_by,
+    is_superseded,
     literal_text,
     outcome_column,
 )
@@ -41,6 +47,7 @@ from treehammer.sql.core.schema import (
     rollup_day,
 )
 from treehammer.sql.engine.backends import backend_of
+from treehammer.sql.engine.row_mapping import split_ids
 from treehammer.sql.write import operation_rollups
 from treehammer.sql.write.rollup_keys import (
     CHUNK,
@@ -222,7 +229,35 @@ def _select_measurement_sums() -> sa.Select[Any]:
     for name in ROLLUP_METRICS:
         columns += moment_sums(credible_value(measurement.c[name]))
     named = zip((*RollupKey._fields, *_ADDED_COLUMNS), (*key, *columns), strict=True)
-    return sa.select(*(column.label(name) for name, column in named)).group_by(*key)
+    labeled = (column.label(name) for name, column in named)
+    return sa.select(*labeled).where(is_counted()).group_by(*key)
+
+
+def find_superseded_owners(
+    connection: Connection, later_ids: Collection[str] = (), bad_ids: Collection[str] = ()
+) -> set[Owner]:
+    """Find the rows to rebuild because failed measurements are superseded.
+
+    Args:
+        connection: connection of the write transaction.
+        later_ids: measurements of later attempts, which may supersede others.
+        bad_ids: failed measurements, which others may supersede.
+    """
+    later = measurement.alias("later")
+    owner = sa.select(measurement.c.day, measurement.c.subject_id).where(is_bad()).distinct()
+    queries = [
+        *(
+            owner.select_from(measurement.join(later, sa.and_(*is_repeated_by(later)))).where(
+                later.c.measurement_id.in_(ids)
+            )
+            for ids in split_ids(later_ids)
+        ),
+        *(
+            owner.where(measurement.c.measurement_id.in_(ids), is_superseded())
+            for ids in split_ids(bad_ids)
+        ),
+    ]
+    return {(day, subject) for query in queries for day, subject in connection.execute(query)}
 
 
 def rebuild_rollups(connection: Connection, owners: Iterable[Owner] | None = None) -> None:
@@ -297,7 +332,7 @@ def _sum_histograms(
     # Decoded here, because a database may return many equal histograms.
     text = sa.type_coerce(measurement.c[HISTOGRAM_COLUMN], sa.Text)
     query = sa.select(*_key_expressions(), text).where(
-        measured, measurement.c[HISTOGRAM_COLUMN].is_not(None)
+        measured, is_counted(), measurement.c[HISTOGRAM_COLUMN].is_not(None)
     )
     found: dict[RollupKey, _KeySums] = {}
     with connection.execute(query.execution_options(yield_per=CHUNK)) as rows:

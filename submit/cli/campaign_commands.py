@@ -16,6 +16,7 @@ from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoErro
 from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.live_progress import (
     list_progress_rows,
@@ -35,7 +36,7 @@ from treehammer.submit.tracking.failure_summary import (
 )
 from treehammer.submit.tracking.load_starts import describe_starts
 from treehammer.submit.tracking.record_files import CollectResult
-from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
+from treehammer.submit.tracking.tracker import CampaignTracker
 from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint, print_rows
 from treehammer.text_formatting import format_counts, pluralize, split_list
@@ -70,7 +71,13 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
                 else campaign_polling.poll_campaign(tracker, row, _print_notice)
             )
         print_progress(tracker, row, progress, form)
-    return ExitCode.REGRESSION if progress.failed_measurements else ExitCode.DONE
+    return rate_progress(progress)
+
+
+def rate_progress(progress: CampaignCount) -> ExitCode:
+    """Return the exit code of a campaign: whether a measurement failed or was lost."""
+    total = progress.total
+    return ExitCode.REGRESSION if total.failed or total.lost else ExitCode.DONE
 
 
 def _print_notice(line: str) -> None:
@@ -79,7 +86,7 @@ def _print_notice(line: str) -> None:
 
 def follow_on_terminal(
     tracker: CampaignTracker, campaign: CampaignRow, form: str = TABLE
-) -> TrackingProgress:
+) -> CampaignCount:
     """Show a campaign until every job has ended."""
     name, planned = f"{campaign.name} ({campaign.id})", campaign.planned_measurements
     with live_display(name, planned, to_stderr=form != TABLE) as show:
@@ -97,14 +104,15 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
         for line in tracker.upload_campaign(campaign):
             _print_notice(line)
         states = Counter(job.state for job in jobs)
-        recorded = sum(row.measurements for row in store.count_measurements(campaign.id))
+        total = tracker.compute_progress(campaign).total
         rows.append(
             {
                 "id": campaign.id,
                 "name": campaign.name,
                 "jobs": {s.value: states[s.value] for s in JobState if states[s.value]},
                 "planned": campaign.planned_measurements,
-                "collected": recorded,
+                "collected": total.measured,
+                "failed": total.failed,
             }
         )
     if not rows:
@@ -115,12 +123,13 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
         TableColumn("jobs", "jobs", format_counts),
         TableColumn("planned", "planned", is_number=True),
         TableColumn("collected", "collected", is_number=True),
+        TableColumn("failed", "of them failed", is_number=True),
     )
     print_rows(rows, columns, form=form)
 
 
 def print_progress(
-    tracker: CampaignTracker, campaign: CampaignRow, progress: TrackingProgress, form: str
+    tracker: CampaignTracker, campaign: CampaignRow, progress: CampaignCount, form: str
 ) -> None:
     """Print a campaign's progress, its obstacles and its failures."""
     if form == TABLE:

@@ -13,13 +13,13 @@ from rich.live import Live
 from rich.text import Text
 
 from treehammer.collectors.job_state import JobState
-from treehammer.submit.tracking.tracker import TrackingProgress
+from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.tables import TableColumn
 from treehammer.terminal import build_grid, make_console
 from treehammer.text_formatting import format_counts, format_duration, pluralize
 
 #: Receives the progress of a campaign.
-ShowProgress = Callable[[TrackingProgress], None]
+ShowProgress = Callable[[CampaignCount], None]
 
 #: Seconds; an earlier end is shown without its date.
 _SAME_DAY_S = 20 * 3600
@@ -27,20 +27,14 @@ _SAME_DAY_S = 20 * 3600
 QUIET_S = 60.0
 
 
-def summarize_progress(progress: TrackingProgress, now_s: float | None = None) -> str:
+def summarize_progress(progress: CampaignCount, now_s: float | None = None) -> str:
     """Summarize the progress in one line, with the expected end.
 
     Args:
         progress: progress of the campaign.
         now_s: seconds since 1970; now by default.
     """
-    absent = progress.absent_measurements
-    measured = progress.finished_measurements - sum(absent.values())
-    text = f"{measured} of {progress.planned_measurements} measured"
-    if progress.failed_measurements:
-        text += f", {progress.failed_measurements} failed"
-    for state, count in absent.items():
-        text += f", {count} {'missing' if state == JobState.DONE.value else state}"
+    text = progress.total.describe()
     if progress.remaining_s is None:
         return text
     end = time.localtime((time.time() if now_s is None else now_s) + progress.remaining_s)
@@ -48,34 +42,40 @@ def summarize_progress(progress: TrackingProgress, now_s: float | None = None) -
     return f"{text}, about {format_duration(progress.remaining_s)} left, until {clock}"
 
 
-def visible_states(progress: TrackingProgress) -> list[str]:
+def visible_states(progress: CampaignCount) -> list[str]:
     """List the states to show: held only if a job is held."""
-    held = any(states.get(JobState.HELD.value) for states in progress.states.values())
+    held = progress.total.jobs[JobState.HELD.value]
     return [state.value for state in JobState if held or state is not JobState.HELD]
 
 
-def list_progress_rows(progress: TrackingProgress) -> list[dict[str, Any]]:
-    """List the jobs of each site by state, and its failures by class."""
+def list_progress_rows(progress: CampaignCount) -> list[dict[str, Any]]:
+    """List the jobs of each site by state, and its failed and missing measurements by class."""
     return [
         {
             "site": site,
-            **{state.value: counts.get(state.value, 0) for state in JobState},
-            "failures": dict(progress.failures.get(site, {})),
+            **{state.value: count.jobs[state.value] for state in JobState},
+            "planned": count.planned,
+            "measured": count.measured,
+            "failures": count.failures,
+            "missing": dict(count.missing),
         }
-        for site, counts in progress.states.items()
+        for site, count in progress.sites.items()
     ]
 
 
-def make_progress_columns(progress: TrackingProgress) -> list[TableColumn]:
+def make_progress_columns(progress: CampaignCount) -> list[TableColumn]:
     """Make the columns of :func:`list_progress_rows`."""
     return [
         TableColumn("site", "site"),
         *(TableColumn(state, state, is_number=True) for state in visible_states(progress)),
-        TableColumn("failures", "failed", format_counts),
+        TableColumn("planned", "planned", is_number=True),
+        TableColumn("measured", "measured", is_number=True),
+        TableColumn("failures", "of them failed", format_counts),
+        *([TableColumn("missing", "missing", format_counts)] * bool(progress.total.missing)),
     ]
 
 
-def _progress_table(name: str, progress: TrackingProgress) -> Group:
+def _progress_table(name: str, progress: CampaignCount) -> Group:
     table = build_grid(list_progress_rows(progress), make_progress_columns(progress))
     return Group(Text(name), table, Text(summarize_progress(progress)))
 
@@ -93,10 +93,10 @@ class ProgressLines:
         self._shown: tuple[int, str] | None = None
         self._shown_s = 0.0
 
-    def show(self, progress: TrackingProgress) -> None:
+    def show(self, progress: CampaignCount) -> None:
         """Print a line if something changed, or nothing was printed for a while."""
         now_s = time.monotonic()
-        state = progress.finished_measurements, progress.describe_jobs()
+        state = progress.total.outstanding, progress.total.describe_jobs()
         if state == self._shown and now_s - self._shown_s < QUIET_S:
             return
         if self._shown is None:

@@ -19,6 +19,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.cli.campaign_commands import (
     follow_on_terminal,
     print_progress,
+    rate_progress,
 )
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.submission_click_options import submission_click_options
@@ -160,7 +161,7 @@ def submit(
             progress = follow_on_terminal(tracker, campaign, form)
             if form == TABLE:
                 print_progress(tracker, campaign, progress, form)
-    return ExitCode.REGRESSION if progress.failed_measurements else ExitCode.DONE
+    return rate_progress(progress)
 
 
 def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:

@@ -14,6 +14,7 @@ from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
 from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.core.rows import CampaignRow, JobRow
+from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
 from treehammer.submit.lifecycle.campaign_request import (
@@ -37,7 +38,7 @@ from treehammer.submit.tracking.campaign_polling import (
     wait_for_campaign,
 )
 from treehammer.submit.tracking.staged_submissions import StagedSubmission, StagedSubmissions
-from treehammer.submit.tracking.tracker import CampaignTracker, TrackingProgress
+from treehammer.submit.tracking.tracker import CampaignTracker
 
 
 def check_plan_limits(plan: Plan, settings: Settings) -> None:
@@ -201,7 +202,7 @@ def describe_interrupted_submission(plan: Plan, settings: Settings) -> str:
 
 def run_campaign(
     request: CampaignRequest, settings: Settings, bars: ProgressFactory = no_progress
-) -> tuple[CampaignRow, TrackingProgress]:
+) -> tuple[CampaignRow, CampaignCount]:
     """Plan, submit, wait and collect.
 
     Args:

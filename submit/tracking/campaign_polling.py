@@ -11,6 +11,7 @@ from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
 from treehammer.progress import ProgressFactory, no_progress
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.write.store import Store
 from treehammer.submit.reporting.campaign_upload import CampaignUploader
 from treehammer.submit.sites.batch_selection import open_batch_system
@@ -18,7 +19,6 @@ from treehammer.submit.tracking import circuit_breaker
 from treehammer.submit.tracking.staged_submissions import StagedSubmissions
 from treehammer.submit.tracking.tracker import (
     CampaignTracker,
-    TrackingProgress,
     describe_unqueued_jobs,
 )
 
@@ -65,7 +65,7 @@ def make_tracker(store: Store, settings: Settings) -> CampaignTracker:
 
 def poll_campaign(
     tracker: CampaignTracker, campaign: CampaignRow, notify: Notify = _ignore_line
-) -> TrackingProgress:
+) -> CampaignCount:
     """Bring a campaign up to date, stop failing sites and return the progress.
 
     Args:
@@ -87,9 +87,9 @@ def poll_campaign(
 def follow_campaign(
     tracker: CampaignTracker,
     campaign: CampaignRow,
-    show: Callable[[TrackingProgress], None],
+    show: Callable[[CampaignCount], None],
     notify: Notify = _ignore_line,
-) -> TrackingProgress:
+) -> CampaignCount:
     """Poll until every job has ended; each message is passed to ``notify`` once."""
     known: set[str] = set()
 
@@ -104,7 +104,7 @@ def follow_campaign(
     while True:
         progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
-        state = f"{progress.finished_measurements} {progress.describe_jobs()}"
+        state = f"{progress.total.outstanding} {progress.total.describe_jobs()}"
         if state != last:
             last, changed_s = state, time.monotonic()
         elif not is_local and time.monotonic() - changed_s > STANDSTILL_S:
@@ -120,7 +120,7 @@ def follow_campaign(
 
 def wait_for_campaign(
     campaign: CampaignRow, settings: Settings, bars: ProgressFactory = no_progress
-) -> TrackingProgress:
+) -> CampaignCount:
     """Collect until every job of a campaign has ended, with a progress bar."""
     with (
         Store.open(settings.database) as store,
@@ -129,5 +129,7 @@ def wait_for_campaign(
         return follow_campaign(
             make_tracker(store, settings),
             campaign,
-            lambda p: step(p.finished_measurements, p.describe_jobs()),
+            lambda progress: step(
+                progress.total.planned - progress.total.outstanding, progress.total.describe_jobs()
+            ),
         )

@@ -18,8 +18,6 @@ _Key = tuple[str, str, str]
 
 _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
 _PLACE_COLUMNS = ("job_id", "attempt", "round", "position")
-#: End of a message if another attempt of the job followed.
-RETRIED_SUFFIX = " (tried again)"
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ _Example = tuple[str, FailedExecution | None]
 
 
 def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup]:
-    """Group all failures of a campaign, the most frequent first."""
+    """Group the failures of a campaign that no later attempt made up for, most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     examples: dict[tuple[str, str, str], _Example] = {}
     for key, example in [
@@ -103,14 +101,15 @@ def _measurement_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple
     for row in select_failed_measurements(
         store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, *_PLACE_COLUMNS)
     ):
+        if not is_from_last_attempt(row, last):
+            continue
         site, message, reasons, log = (str(row[name] or "") for name in _SUMMARY_COLUMNS)
         failure = name_failure(row)
-        suffix = "" if is_from_last_attempt(row, last) else RETRIED_SUFFIX
         if failure == Outcome.IMPLAUSIBLE:
             message, log = reasons, ""
         name = f"{row['round']}-{row['position']}"
         execution = FailedExecution(str(row["job_id"]), int(str(row["attempt"])), name)
-        yield (site, failure, message + suffix), (log, execution)
+        yield (site, failure, message), (log, execution)
 
 
 def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -> bool:
@@ -123,10 +122,6 @@ def _attempt_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[_Ke
     jobs = store.jobs(campaign.id)
     sites = {job.id: job.site for job in jobs}
     last = load_last_attempts(store, jobs)
-    for attempt in store.attempts(sites):
+    for attempt in last.values():
         if attempt.failure_class:
-            suffix = "" if attempt == last[attempt.job_id] else RETRIED_SUFFIX
-            yield (
-                (sites[attempt.job_id], attempt.failure_class, attempt.message + suffix),
-                ("", None),
-            )
+            yield (sites[attempt.job_id], attempt.failure_class, attempt.message), ("", None)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.outcome import OUTCOME_COLUMNS
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, JobStatus, UnknownBatchSystemError
 from treehammer.submit.tracking.attempt_rows import (
@@ -27,12 +27,6 @@ from treehammer.submit.tracking.attempt_rows import (
     last_attempt_of,
     mark_job_gone,
 )
-from treehammer.submit.tracking.failure_summary import (
-    is_from_last_attempt,
-    load_last_attempts,
-    name_failure,
-    select_failed_measurements,
-)
 from treehammer.submit.tracking.record_files import (
     CollectResult,
     RejectedFile,
@@ -40,62 +34,6 @@ from treehammer.submit.tracking.record_files import (
     read_record,
 )
 from treehammer.submit.tracking.staged_submissions import SUBMITTER_GRACE_S
-from treehammer.text_formatting import pluralize
-
-
-@dataclass(frozen=True)
-class TrackingProgress:
-    """Progress of a campaign.
-
-    Attributes:
-        states: site -> state -> number of jobs.
-        finished_measurements: planned measurements that are recorded or will never arrive.
-        planned_measurements: number of planned measurements.
-        failures: site -> class -> failed measurements, plus jobs whose last attempt lost some.
-            Implausible measurements count as ``implausible``.  Attempts that were followed by
-            another do not count.
-        remaining_s: expected seconds to the end at the pace so far, None while unknown.
-        absent_measurements: state of ended jobs -> planned measurements that they did not deliver.
-    """
-
-    states: Mapping[str, Mapping[str, int]]
-    finished_measurements: int
-    planned_measurements: int
-    failures: Mapping[str, Mapping[str, int]]
-    remaining_s: float | None
-    absent_measurements: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def failed_measurements(self) -> int:
-        """Failed and implausible measurements, and failed attempts without any."""
-        return sum(sum(classes.values()) for classes in self.failures.values())
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether every job has ended."""
-        return all(JobState(state).is_final for site in self.states.values() for state in site)
-
-    def describe_failures(self) -> str:
-        """Name failures by class and measurements that will never arrive; '' without any."""
-        classes: Counter[str] = Counter()
-        for failures in self.failures.values():
-            classes.update(failures)
-        parts = [f"{count} × {name}" for name, count in classes.most_common()]
-        parts += [f"{count} missing" for count in [sum(self.absent_measurements.values())] if count]
-        if not parts:
-            return ""
-        return (
-            f"failed: {', '.join(parts)} (of {pluralize(self.planned_measurements, 'measurement')})"
-        )
-
-    def describe_jobs(self) -> str:
-        """Summarize the jobs in one line for a progress bar."""
-        jobs: Counter[str] = Counter()
-        for states in self.states.values():
-            jobs.update(states)
-        failed = self.failed_measurements
-        parts = [f"{jobs[s.value]} {s.value}" for s in JobState if jobs[s.value]]
-        return ", ".join([*parts, f"{failed} failed"] if failed else parts)
 
 
 class CampaignTracker:
@@ -195,7 +133,7 @@ class CampaignTracker:
             return known
         return (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
 
-    def update(self, campaign: CampaignRow) -> TrackingProgress:
+    def update(self, campaign: CampaignRow) -> CampaignCount:
         """Bring jobs, attempts and measurements up to date and return the progress.
 
         Raises:
@@ -351,67 +289,9 @@ class CampaignTracker:
         """List the unknown batch systems of ended jobs, a line each."""
         return list(self._unknown_systems.values())
 
-    def compute_progress(self, campaign: CampaignRow) -> TrackingProgress:
-        """Compute the campaign's progress from the store and the sandboxes of running jobs."""
-        states: dict[str, Counter[str]] = defaultdict(Counter)
-        jobs = {job.id: job for job in self.store.jobs(campaign.id)}
-        last = load_last_attempts(self.store, jobs.values())
-        recorded = self.store.count_by_attempt(campaign.id)
-        finished = 0
-        absent: Counter[str] = Counter()
-        for job in jobs.values():
-            states[job.site][job.state] += 1
-            number = last[job.id].number if job.id in last else 0
-            found = recorded.get((job.id, number), 0)
-            finished += self._count_finished(job, found)
-            if JobState(job.state).is_final and found < job.planned_measurements:
-                absent[job.state] += job.planned_measurements - found
-        failures = self._count_failures(campaign, jobs, last)
-        planned = sum(job.planned_measurements for job in jobs.values())
-        started_us = min((a.started_us for a in last.values() if a.started_us), default=0)
-        return TrackingProgress(
-            states,
-            finished,
-            planned,
-            failures,
-            self._remaining_s(started_us, finished, planned),
-            absent,
-        )
-
-    def _count_failures(
-        self, campaign: CampaignRow, jobs: Mapping[str, JobRow], last: Mapping[str, AttemptRow]
-    ) -> dict[str, Counter[str]]:
-        """Count failed last attempts and their failed measurements by site and class."""
-        failures: dict[str, Counter[str]] = defaultdict(Counter)
-        for attempt in last.values():
-            if attempt.failure_class:
-                failures[jobs[attempt.job_id].site][attempt.failure_class] += 1
-        columns = ("site", "job_id", "attempt", *OUTCOME_COLUMNS)
-        for row in select_failed_measurements(self.store, campaign, columns):
-            if is_from_last_attempt(row, last):
-                failures[str(row["site"])][name_failure(row)] += 1
-        return failures
-
-    def _remaining_s(self, started_us: int, finished: int, planned: int) -> float | None:
-        """Extrapolate the pace since the first start; None without a start or a measurement."""
-        if not started_us or not 0 < finished < planned:
-            return None
-        return (self.now_us() - started_us) / 1e6 / finished * (planned - finished)
-
-    def _count_finished(self, job: JobRow, recorded: int) -> int:
-        """Count the measurements of a job that are complete or will never arrive.
-
-        Args:
-            job: the job.
-            recorded: measurements of its last attempt in the store.
-        """
-        if JobState(job.state).is_final:
-            return job.planned_measurements
-        if job.state != JobState.RUNNING.value:
-            return 0
-        sandboxes = self.batch_system(job.batch_system).sandboxes(job.batch_id)
-        # A job on another machine has no sandbox here yet, but may have reported.
-        return max(recorded, len(list_record_files(sandboxes[max(sandboxes)])) if sandboxes else 0)
+    def compute_progress(self, campaign: CampaignRow) -> CampaignCount:
+        """Count the campaign's jobs and measurements in the store."""
+        return count_campaign(self.store, campaign.id, self.now_us())
 
 
 def describe_unqueued_jobs(campaign: CampaignRow, jobs: Iterable[JobRow]) -> str:

@@ -113,7 +113,7 @@ class CampaignSettlement:
                 return False
         for line in self._tracker.upload_campaign(campaign, everything=True):
             _LOG.info("%s", line)
-        failures = progress.describe_failures()
+        failures = progress.total.describe_failures()
         if failures:
             _LOG.warning("%s: campaign %s: %s", start.entry, start.campaign_id, failures)
         self._settle(start, campaign, "; ".join(filter(None, (*messages, failures))))

@@ -183,7 +183,7 @@ def test_refused_submission_is_stored_with_lost_jobs(
         local_user.invoke_command("submit", str(local_user.test)).exception, BatchError
     )
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
-    assert (site["lost"], site["failures"]) == (2, {"submission": 2})
+    assert (site["lost"], site["missing"]) == (2, {"submission": 4})
 
 
 def test_invalid_requests_are_rejected(local_user: LocalUser) -> None:

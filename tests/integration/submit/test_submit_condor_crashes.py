@@ -117,7 +117,7 @@ def check_killed_submission(user: GridUser) -> None:
     """Check that all jobs of the last campaign are accounted for, and resume it."""
     rows = json.loads(user.invoke_command("status", "last", "--json").stdout)
     assert sum(row[state.value] for row in rows for state in JobState) == 3
-    unqueued = sum(row["failures"].get("submission", 0) for row in rows)
+    unqueued = sum(row["missing"].get("submission", 0) // 2 for row in rows)
     resumed = user.invoke_command("resume", "last")
     assert (
         isinstance(resumed.exception, NothingToDoError) if not unqueued else not resumed.exception

@@ -45,7 +45,7 @@ def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None
     printed = local_user.invoke_command("status", "last").output
     assert "2 × submission at local: the submission ended before this job was queued" in printed
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
-    assert (site["lost"], site["failures"]) == (2, {"submission": 2})
+    assert (site["lost"], site["missing"]) == (2, {"submission": 4})
     campaign = local_user.last_campaign_id()
     assert f"2 jobs were never queued; to queue them: treehammer resume {campaign}" in printed
     assert "0 jobs released, 2 requeued" in local_user.invoke_command("resume", campaign).output

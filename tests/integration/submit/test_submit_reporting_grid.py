@@ -48,7 +48,7 @@ def test_killed_service_and_lost_sandboxes_lose_nothing(
         done = (
             make_tracker(store, user.settings)
             .compute_progress(store.campaign(campaign))
-            .finished_measurements
+            .total.measured
         )
     assert 1 <= done < 4
     service.end_process()

@@ -156,3 +156,14 @@ def test_storage_site_separates_groups_only_where_it_differs() -> None:
     assert find_distinguishing_names(own, beside) == ("site",)
     remote = row("c", 1.0, storage_site="B")
     assert find_distinguishing_names([*own, remote], beside) == beside
+
+
+def test_failure_that_a_later_attempt_made_up_for_is_not_counted() -> None:
+    bad = {"failure_class": "read", "round": 1, "position": 1}
+    rows = [
+        row("a", None, **bad),
+        row("a", 2.0, attempt=2, round=1, position=1),
+        row("b", None, attempt=2, **bad),
+    ]
+    (group,) = group_executions(rows, lambda _: ())
+    assert dict(group.outcomes) == {Outcome.GOOD: 1, Outcome.FAILED: 1}

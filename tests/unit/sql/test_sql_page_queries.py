@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.sql.read import campaign_queries, overview_queries
+from treehammer.sql.read import campaign_counts, campaign_queries, overview_queries
 from treehammer.sql.write.store import Store
 
 
@@ -32,7 +32,8 @@ from treehammer.sql.write.store import Store
         (lambda store: overview_queries.list_campaigns_since(store, 5), "ix_campaign_created"),
         # Two indexes begin with day and subject; either is fine.
         (lambda store: overview_queries.list_bad_measurements(store, "A", 20260301), "day=?"),
-        (lambda store: campaign_queries.count_unsupported(store, "c"), "campaign_id=?"),
+        (lambda store: campaign_queries.count_transient(store, "c"), "campaign_id=?"),
+        (lambda store: campaign_counts.count_campaign(store, "c", 0), "campaign_id=?"),
         (lambda store: campaign_queries.list_datasets(store, "c"), "campaign_id=?"),
     ],
 )

@@ -7,22 +7,25 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount
 from treehammer.submit.cli import live_progress
-from treehammer.submit.tracking.tracker import TrackingProgress
 
-PROGRESS = TrackingProgress(
-    {"SITE_A": {"running": 2, "done": 3}, "[red]SITE_B[/red]": {"queued": 5}},
-    finished_measurements=6,
-    planned_measurements=20,
-    failures={"SITE_A": {"open": 2}},
+PROGRESS = CampaignCount(
+    {
+        "SITE_A": MeasurementCount(
+            Counter({"running": 2, "done": 3}), 10, Counter({"good": 4, "open": 2})
+        ),
+        "[red]SITE_B[/red]": MeasurementCount(Counter({"queued": 5}), 10),
+    },
     remaining_s=600.0,
 )
-NOTHING_DONE = TrackingProgress({}, 0, 20, {}, None)
+NOTHING_DONE = CampaignCount({"A": MeasurementCount(planned=20)})
 
 
 def test_table_shows_states_failures_and_summary() -> None:
@@ -30,35 +33,32 @@ def test_table_shows_states_failures_and_summary() -> None:
     Console(file=output, width=100).print(live_progress._progress_table("my campaign", PROGRESS))
     lines = [line.split() for line in output.getvalue().splitlines()]
     assert lines[0] == ["my", "campaign"]
-    assert lines[1] == ["site", "queued", "running", "done", "cancelled", "lost", "failed"]
-    assert lines[2] == ["SITE_A", "0", "2", "3", "0", "0", "2", "open"]
-    assert lines[3] == ["[red]SITE_B[/red]", "5", "0", "0", "0", "0", "–"]
-    assert lines[4][:6] == ["6", "of", "20", "measured,", "2", "failed,"]
+    states = ["site", "queued", "running", "done", "cancelled", "lost"]
+    assert lines[1] == [*states, "planned", "measured", "of", "them", "failed"]
+    assert lines[2] == ["SITE_A", "0", "2", "3", "0", "0", "10", "6", "2", "open"]
+    assert lines[3] == ["[red]SITE_B[/red]", "5", "0", "0", "0", "0", "10", "0", "–"]
+    assert lines[4][:8] == ["6", "of", "20", "measured", "(2", "of", "them", "failed),"]
 
 
 def test_summary_names_day_of_distant_end() -> None:
     now_s = 1_800_000_000.0
     near = live_progress.summarize_progress(PROGRESS, now_s)
-    assert near.startswith("6 of 20 measured, 2 failed, about 10 min left, until ")
+    assert near.startswith("6 of 20 measured (2 of them failed), about 10 min left, until ")
     distant = replace(PROGRESS, remaining_s=3 * 86400.0)
     assert "2027-01-18" in live_progress.summarize_progress(distant, now_s)
     assert live_progress.summarize_progress(NOTHING_DONE) == "0 of 20 measured"
 
 
-def test_summary_separates_measured_from_cancelled_and_missing() -> None:
-    ended = replace(
-        PROGRESS,
-        finished_measurements=20,
-        remaining_s=None,
-        absent_measurements={"cancelled": 9, "done": 1},
-    )
+def test_numbers_of_the_summary_add_up_to_the_planned_ones() -> None:
+    missing = Counter({"cancelled": 9, "lost": 1})
+    ended = CampaignCount({"A": MeasurementCount(Counter(), 16, Counter(good=4, open=2), missing)})
     text = live_progress.summarize_progress(ended)
-    assert text == "10 of 20 measured, 2 failed, 9 cancelled, 1 missing"
+    assert text == "6 of 16 measured (2 of them failed), 9 cancelled, 1 lost"
 
 
 def test_held_column_appears_with_held_jobs() -> None:
     assert "held" not in live_progress.visible_states(PROGRESS)
-    with_held = replace(NOTHING_DONE, states={"A": {"held": 1}})
+    with_held = CampaignCount({"A": MeasurementCount(Counter(held=1))})
     assert "held" in live_progress.visible_states(with_held)
 
 
@@ -85,9 +85,9 @@ PATIENCE_S = 30.0
 FOLLOW = """
 import sys
 from treehammer.submit.cli.live_progress import live_display
-from treehammer.submit.tracking.tracker import TrackingProgress
+from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount
 with live_display("nightly", 20) as show:
-    show(TrackingProgress({"A": {"queued": 5}}, 0, 20, {}, None))
+    show(CampaignCount({"A": MeasurementCount(planned=20)}))
     sys.stdin.read()
 """
 

@@ -80,9 +80,9 @@ def test_records_of_running_job_are_collected(scene: TrackingHarness) -> None:
     scene.write_record(0, 1)
     assert scene.collect().new == 1
     progress = scene.tracker.compute_progress(scene.campaign)
-    assert (progress.finished_measurements, progress.planned_measurements) == (1, 4)
+    total = progress.total
+    assert (total.measured, total.outstanding, total.planned) == (1, 3, 4)
     assert not progress.is_finished
-    assert progress.remaining_s == pytest.approx(30, rel=1e-3), "one of four took ten seconds"
 
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
@@ -106,7 +106,9 @@ def test_incomplete_job_is_lost_with_reason(scene: TrackingHarness) -> None:
     assert row.failure_class == "lost"
     for words in ("1 of 2 measurements arrived", "exit code 2", "no job.json here?"):
         assert words in row.message
-    assert scene.tracker.compute_progress(scene.campaign).failures == {"local": {"lost": 1}}
+    scene.collect()
+    count = scene.tracker.compute_progress(scene.campaign).sites["local"]
+    assert (count.measured, dict(count.missing), count.failures) == (1, {"lost": 1}, {})
 
 
 def test_stopped_worker_counts_as_evicted(scene: TrackingHarness) -> None:
@@ -131,7 +133,8 @@ def test_cancelled_jobs_are_not_failures(scene: TrackingHarness) -> None:
     scene.end_job(JobState.CANCELLED)
     progress = scene.tracker.compute_progress(scene.campaign)
     assert progress.is_finished
-    assert not progress.failures
+    assert dict(progress.total.missing) == {"cancelled": 4}
+    assert not progress.total.lost
 
 
 @pytest.mark.parametrize(
@@ -251,7 +254,7 @@ def test_failure_reason_of_batch_system_is_kept(scene: TrackingHarness) -> None:
 def test_uploads_of_running_job_count_as_progress(scene: TrackingHarness) -> None:
     scene.start_job()
     upload(scene, 1)
-    assert scene.tracker.update(scene.campaign).finished_measurements == 1
+    assert scene.tracker.update(scene.campaign).total.measured == 1
 
 
 @pytest.mark.parametrize("code", [0, 75, None])
@@ -260,7 +263,7 @@ def test_lost_sandbox_of_uploaded_job_is_no_failure(
 ) -> None:
     upload(scene, 1, 2)
     scene.end_job(JobState.DONE, make_attempt_status(JobState.DONE, code=code))
-    assert not scene.tracker.update(scene.campaign).failures
+    assert not scene.tracker.update(scene.campaign).total.lost
     (row,) = scene.read_attempts()
     assert row.failure_class == ""
     assert row.message.startswith(ALL_MEASUREMENTS_STORED)
@@ -273,7 +276,7 @@ def test_lost_job_is_done_if_all_measurements_are_stored(scene: TrackingHarness)
     scene.end_job(JobState.LOST, KILLED)
     scene.end_job(JobState.LOST, KILLED, job=1)
     assert scene.refresh() == ["done", "lost"]
-    assert scene.tracker.update(scene.campaign).failures == {"local": {"lost": 1}}
+    assert scene.tracker.update(scene.campaign).total.missing == {"lost": 1}
 
 
 def test_removed_queue_keeps_uploaded_job_done(scene: TrackingHarness) -> None:

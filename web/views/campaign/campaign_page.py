@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Collection
 
 from starlette.requests import Request
@@ -12,11 +13,12 @@ from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.outcome import BAD_OUTCOME_LABELS
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.campaign_counts import count_campaign
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import rerun
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.views.campaign.campaign_facts import describe_provenance, list_related_links
-from treehammer.web.views.campaign.campaign_progress import load_progress
+from treehammer.web.views.campaign.campaign_progress import make_progress
 from treehammer.web.views.campaign.campaign_tables import (
     JOBS_PER_PAGE,
     build_failure_table,
@@ -55,15 +57,11 @@ def campaign_view(store: Store, request: Request) -> PageView:
         NothingToDoError: the campaign does not exist.
     """
     campaign = campaign_queries.fetch_campaign(store, request.path_params["campaign_id"])
-    states = campaign_queries.count_job_states(store, campaign.id)
-    counts = store.count_measurements(campaign.id)
-    progress = load_progress(store, campaign, states, sum(row.measurements for row in counts))
-    sites = build_site_table(campaign, states, counts, request)
-    unsupported_counts = campaign_queries.count_unsupported(store, campaign.id)
-    failures = build_failure_table(
-        store, campaign, counts, unsupported_counts, request, progress.no_failures_text
-    )
-    unsupported = build_unsupported_table(campaign, unsupported_counts, request)
+    count = count_campaign(store, campaign.id, time.time_ns() // 1000)
+    progress = make_progress(store, campaign, count)
+    sites = build_site_table(campaign, count, request)
+    failures = build_failure_table(store, campaign, count, request, progress.no_failures_text)
+    unsupported = build_unsupported_table(campaign, count, request)
     parts = {
         "progress": progress,
         "sites": sites,
@@ -81,23 +79,24 @@ def campaign_view(store: Store, request: Request) -> PageView:
         return PageView("campaign_progress.html.j2", campaign.name, live, status=status)
     bad_rows = (*failures.rows, *unsupported.rows)
     failed = {row["failure"] for row in bad_rows}
+    job_sites = [site for site, of_site in count.sites.items() if of_site.jobs]
     known = {
-        "site": {*states, *(row["site"] for row in bad_rows)},
+        "site": {*job_sites, *(row["site"] for row in bad_rows)},
         "state": [state.value for state in JobState],
         "failure": {*BAD_OUTCOME_LABELS, *failed},
     }
     filters = {name: _parse_choice(request, name, values) for name, values in known.items()}
     messages = build_message_table(store, campaign, request)
-    jobs, count = build_job_table(store, campaign, request)
+    jobs, job_count = build_job_table(store, campaign, request)
     values = {
         **live,
         "messages": messages,
         "jobs": jobs,
-        "job_count": count,
+        "job_count": job_count,
         "page": parse_page_number(request),
-        "pages": count_pages(count, JOBS_PER_PAGE),
+        "pages": count_pages(job_count, JOBS_PER_PAGE),
         "filters": filters,
-        "site_names": sorted(states),
+        "site_names": sorted(job_sites),
         "state_names": known["state"],
         "failure_names": sorted(failed | {filters["failure"]} - {""}),
         "facts": describe_provenance(store, campaign),

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.outcome import (
     UNSUPPORTED_LABELS,
-    Outcome,
     label_outcome,
 )
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.campaign_queries import JobSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
@@ -36,30 +36,18 @@ JOBS_PER_PAGE = 100
 MAX_MESSAGES = 30
 
 
-def build_site_table(
-    campaign: CampaignRow,
-    states: Mapping[str, Mapping[str, int]],
-    counts: Sequence[Any],
-    request: Request,
-) -> DataTable:
-    """Build the table of jobs by site and state.
-
-    Args:
-        campaign: the campaign.
-        states: number of jobs by site and state.
-        counts: measurements by site and outcome.
-        request: provides the root path of links.
-    """
-    recorded: Counter[str] = Counter()
-    for row in counts:
-        recorded[row.site] += row.measurements
+def build_site_table(campaign: CampaignRow, count: CampaignCount, request: Request) -> DataTable:
+    """Build the table of jobs and measurements by site; ``request`` gives the root of links."""
     rows = [
         {
             "site": site,
-            **{state.value: jobs_at_site.get(state.value, 0) for state in JobState},
-            "recorded": recorded[site],
+            **{state.value: of_site.jobs[state.value] for state in JobState},
+            "recorded": of_site.measured,
+            "failed": of_site.failed,
+            "missing": of_site.missing.total(),
         }
-        for site, jobs_at_site in states.items()
+        for site, of_site in count.sites.items()
+        if of_site.jobs
     ]
     columns = (
         TableColumn(
@@ -75,7 +63,9 @@ def build_site_table(
             )
             for state in JobState
         ),
-        TableColumn("recorded", "measurements", is_number=True),
+        TableColumn("recorded", "measured", is_number=True),
+        TableColumn("failed", "of them failed", is_number=True),
+        TableColumn("missing", "missing", is_number=True),
     )
     return DataTable(
         "sites", "Jobs by site and state", columns, rows, empty_text="This campaign has no jobs."
@@ -95,8 +85,7 @@ def _link_to_jobs(request: Request, campaign: CampaignRow, **filters: str) -> st
 def build_failure_table(
     store: Store,
     campaign: CampaignRow,
-    counts: Sequence[Any],
-    unsupported_counts: Mapping[tuple[str, str], int],
+    count: CampaignCount,
     request: Request,
     empty_text: str,
 ) -> DataTable:
@@ -105,26 +94,27 @@ def build_failure_table(
     Args:
         store: the database.
         campaign: the campaign.
-        counts: measurements by site and outcome.
-        unsupported_counts: by site and class, subtracted because they are not failures.
+        count: its measurements.
         request: provides the root path of links.
         empty_text: sentence shown if there are no failures.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    failed: Counter[tuple[str, str]] = Counter()
 
     def row_for(site: str, failure: str) -> dict[str, Any]:
-        empty = dict.fromkeys(("measurements", "transient", "attempts", "again"), 0)
-        return rows.setdefault((failure, site), {"failure": failure, "site": site, **empty})
+        names = ("measurements", "missing", "transient", "attempts", "again")
+        return rows.setdefault(
+            (failure, site), {"failure": failure, "site": site, **dict.fromkeys(names, 0)}
+        )
 
-    for row in counts:
-        if row.failure_class or not row.plausible:
-            failed[row.site, row.failure_class or Outcome.IMPLAUSIBLE.value] += row.measurements
-    for key, count in (failed - Counter(unsupported_counts)).items():
-        row_for(*key)["measurements"] = count
-    for (site, failure), count in campaign_queries.count_transient(store, campaign.id).items():
+    for site, of_site in count.sites.items():
+        for failure, number in of_site.failures.items():
+            row_for(site, failure)["measurements"] = number
+        for failure, number in of_site.missing.items():
+            if failure in FAILURE_CLASSES:
+                row_for(site, failure)["missing"] = number
+    for (site, failure), number in campaign_queries.count_transient(store, campaign.id).items():
         if (failure, site) in rows:
-            rows[failure, site]["transient"] = count
+            rows[failure, site]["transient"] = number
     for attempts in campaign_queries.count_failed_attempts(store, campaign.id):
         row_for(attempts.site, attempts.failure_class).update(
             attempts=attempts.attempts, again=attempts.retried
@@ -134,6 +124,7 @@ def build_failure_table(
         TableColumn("site", "site"),
         TableColumn("measurements", "measurements", is_number=True),
         TableColumn("transient", "transient", is_number=True),
+        TableColumn("missing", "missing measurements", is_number=True),
         TableColumn("attempts", "failed attempts of jobs", is_number=True),
         TableColumn("again", "retried", is_number=True),
     )
@@ -163,12 +154,14 @@ def _failure_column(title: str, campaign: CampaignRow, request: Request) -> Tabl
 
 
 def build_unsupported_table(
-    campaign: CampaignRow, unsupported_counts: Mapping[tuple[str, str], int], request: Request
+    campaign: CampaignRow, count: CampaignCount, request: Request
 ) -> DataTable:
     """Build the table of features that a release or setup lacks, by site."""
     rows = [
-        {"failure": UNSUPPORTED_LABELS[of_class], "site": site, "measurements": count}
-        for (site, of_class), count in sorted(unsupported_counts.items())
+        {"failure": label, "site": site, "measurements": of_site.outcomes[label]}
+        for site, of_site in count.sites.items()
+        for label in UNSUPPORTED_LABELS.values()
+        if of_site.outcomes[label]
     ]
     columns = (
         _failure_column("feature", campaign, request),

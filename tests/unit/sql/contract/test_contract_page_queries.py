@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from measurement_factory import build_verdict, make_campaign_row, make_job_row, make_measurement
+from store_helpers import find_rollup_differences
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.engine import row_mapping
-from treehammer.sql.read import campaign_queries, overview_queries, site_history
+from treehammer.sql.read import campaign_counts, campaign_queries, overview_queries, site_history
 from treehammer.sql.read.campaign_queries import FailedAttemptCount
+from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal, VerdictCount
 from treehammer.sql.read.selection_fingerprint import SelectionFingerprint
@@ -78,7 +82,7 @@ def test_campaign_progress(filled: Store) -> None:
     assert [one.campaign.id for one in found] == ["new", "old"]
     assert count == 2
     assert found[0].jobs == {"done": 1, "running": 1, "queued": 1}
-    assert [one.recorded for one in found] == [5, 1]
+    assert [one.recorded for one in found] == [4, 1], "an ended attempt is repeated"
     assert [one.campaign.id for one in campaign_queries.list_campaigns(filled, 1, 1)[0]] == ["old"]
     filled.add([make_measurement("b2", campaign_id="new", started_us=2 * 10**15)])
     filled.add_campaign(make_campaign_row("waiting"), [])
@@ -94,7 +98,8 @@ def test_campaign_progress(filled: Store) -> None:
 
 def test_one_campaign(filled: Store) -> None:
     assert campaign_queries.fetch_campaign(filled, "new").planned_measurements == 9
-    assert campaign_queries.count_job_states(filled, "new") == {
+    count = campaign_counts.count_campaign(filled, "new", 0)
+    assert {site: dict(of_site.jobs) for site, of_site in count.sites.items()} == {
         "A": {"done": 1, "running": 1},
         "": {"queued": 1},
     }
@@ -104,8 +109,8 @@ def test_one_campaign(filled: Store) -> None:
     assert span[1] >= span[0]
     assert campaign_queries.fetch_time_span_us(filled, "nothing") is None
     assert campaign_queries.count_failed_attempts(filled, "new") == [
-        FailedAttemptCount("A", "evicted", 1, 1),
         FailedAttemptCount("A", "lost", 1, 0),
+        FailedAttemptCount("A", "evicted", 0, 1),
     ]
     said = campaign_queries.list_failure_messages(filled, "new")
     assert sorted((one.site, one.failure_class, one.message) for one in said) == [
@@ -360,11 +365,76 @@ def test_unsupported_variants(filled: Store) -> None:
         "failure_kind": "not-supported",
         "site": "A",
     }
-    filled.add([make_measurement("a2", 9, campaign_id="new", **lacking)])
-    assert campaign_queries.count_unsupported(filled, "new") == {("A", "stage-in"): 1}
-    for failure, ids in (("stage-in", []), ("stage-in: not supported", ["a2"])):
+    filled.add([make_measurement("a1", 9, attempt=2, campaign_id="new", **lacking)])
+    count = campaign_counts.count_campaign(filled, "new", 0)
+    assert count.sites["A"].outcomes["stage-in: not supported"] == 1
+    for failure, ids in (("stage-in", []), ("stage-in: not supported", ["a1"])):
         lines, _ = campaign_queries.list_job_summaries(filled, "new", {"failure": failure}, 0, 10)
         assert [line.job.id for line in lines] == ids
+
+
+def fill_retried_campaign(store: Store) -> None:
+    """Store a campaign of five jobs of two measurements, of which three have two attempts."""
+    names = {"healed": "done", "lost": "lost", "again": "running", "broken": "done"}
+    names["stopped"] = "cancelled"
+    jobs = [
+        make_job_row(name, campaign_id="c", site="A", state=state, planned_measurements=2)
+        for name, state in names.items()
+    ]
+    store.add_campaign(make_campaign_row("c", planned_measurements=10), jobs)
+    running = replace(build_attempt("again", 2), state="running")
+    store.set_attempts(
+        [
+            *(build_attempt("healed", number) for number in (1, 2)),
+            replace(build_attempt("lost", 1, "lost"), state="lost"),
+            *(build_attempt("again", 1), running, build_attempt("broken", 1)),
+        ]
+    )
+    common: dict[str, Any] = {"campaign_id": "c", "site": "A", "day": 20260301}
+    good, failed = {**common, "plausible": True}, {**common, **FAILED_VALUES}
+    evicted = {**common, "failure_class": "evicted"}
+    # The first attempt of "healed" is collected after the second.
+    store.add([make_measurement("healed", 1, n, attempt=2, **good) for n in (1, 2)])
+    store.add(
+        [
+            make_measurement("healed", 1, 1, attempt=1, **failed),
+            make_measurement("healed", 1, 2, attempt=1, **good),
+            make_measurement("lost", 1, 1, attempt=1, **good),
+            make_measurement("lost", 1, 2, attempt=1, **evicted),
+            make_measurement("again", 1, 1, attempt=1, **failed),
+            make_measurement("again", 1, 2, attempt=1, **failed),
+            make_measurement("broken", 1, 1, attempt=1, **failed),
+            make_measurement("broken", 1, 2, attempt=1, **good),
+        ]
+    )
+    store.add([make_measurement("again", 1, 1, attempt=2, **good)])
+
+
+def test_every_planned_measurement_is_counted_once(store: Store) -> None:
+    fill_retried_campaign(store)
+    total = campaign_counts.count_campaign(store, "c", 0).total
+    assert total.describe() == "6 of 10 measured (1 of them failed), 2 cancelled, 1 lost"
+    assert (dict(total.outcomes), total.superseded) == ({"good": 5, "open": 1}, 4)
+    assert total.outstanding == 1
+    (state,) = overview_queries.fetch_campaign_states(store, ["c"])
+    assert state.outcomes == {Outcome.GOOD: 5, Outcome.FAILED: 1}
+    assert len(campaign_queries.list_failure_messages(store, "c")) == 3
+    for raw in (False, True):
+        (group,) = store.fetch_figure(FigureQuery(("eff_job",), from_measurements=raw)).groups
+        assert group.outcomes == {"good": 6, "open": 2, "evicted": 1}, raw
+    assert find_rollup_differences(store) == ""
+
+
+def test_remaining_time_counts_down_and_ends(store: Store) -> None:
+    job = make_job_row("a", campaign_id="c", state="running", planned_measurements=4)
+    store.add_campaign(make_campaign_row("c", planned_measurements=4), [job])
+    times = {"started_us": 1_000_000, "ended_us": 101_000_000}
+    store.add([make_measurement("a", 1, campaign_id="c", **times)])
+    remaining = [
+        campaign_counts.count_campaign(store, "c", s * 1_000_000).remaining_s
+        for s in (101, 201, 400, 402)
+    ]
+    assert remaining == [300, 200, 1, None]
 
 
 def test_campaign_inputs(filled: Store) -> None:

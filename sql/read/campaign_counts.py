@@ -1,0 +1,305 @@
+"""Count of a campaign: each planned measurement once, by its last execution.
+
+A measurement that a later attempt of its job repeated is superseded: it counts neither as measured
+nor as failed.  So is a failure that the next attempt of an unfinished job is about to repeat.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.failures import INTERRUPTED_CLASSES
+from treehammer.collectors.record.outcome import Outcome, sum_outcomes
+from treehammer.sql.core import measurement_view
+from treehammer.sql.core.outcomes import is_bad, is_superseded, outcome_column
+from treehammer.sql.core.rows import AttemptRow, JobRow
+from treehammer.sql.core.schema import attempt, job, measurement
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.text_formatting import pluralize
+
+RowT = TypeVar("RowT", bound=Mapping[str, Any])
+
+#: Name of measurements that an ended job did not deliver although nothing is known to have failed.
+UNEXPLAINED = "missing"
+#: States of jobs and attempts that continue.
+OPEN_STATES = tuple(state.value for state in JobState if not state.is_final)
+#: Last measurements that give the pace of a campaign.
+PACE_MEASUREMENTS = 50
+
+
+@dataclass(frozen=True)
+class MeasurementCount:
+    """Planned measurements of a campaign, or of one of its sites.
+
+    Attributes:
+        jobs: state -> number of jobs.
+        planned: number of planned measurements.
+        outcomes: label of the outcome -> recorded measurements.
+        missing: class of the failure, or state of the job -> planned measurements that ended jobs
+            did not deliver.
+        superseded: recorded measurements that count no more.
+    """
+
+    jobs: Counter[str] = field(default_factory=Counter)
+    planned: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    missing: Counter[str] = field(default_factory=Counter)
+    superseded: int = 0
+
+    def __add__(self, other: MeasurementCount) -> MeasurementCount:
+        return MeasurementCount(
+            self.jobs + other.jobs,
+            self.planned + other.planned,
+            self.outcomes + other.outcomes,
+            self.missing + other.missing,
+            self.superseded + other.superseded,
+        )
+
+    @property
+    def measured(self) -> int:
+        """Recorded measurements, good or not."""
+        return self.outcomes.total()
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Label of the outcome -> failed and implausible measurements."""
+        return {
+            label: count
+            for label, count in sorted(self.outcomes.items())
+            if sum_outcomes({label: 1})[Outcome.FAILED] or label == Outcome.IMPLAUSIBLE
+        }
+
+    @property
+    def failed(self) -> int:
+        """Failed and implausible measurements."""
+        return sum(self.failures.values())
+
+    @property
+    def lost(self) -> int:
+        """Missing measurements that nobody cancelled."""
+        return self.missing.total() - self.missing[JobState.CANCELLED.value]
+
+    @property
+    def outstanding(self) -> int:
+        """Planned measurements that may still arrive."""
+        return max(0, self.planned - self.measured - self.missing.total())
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every job has ended."""
+        return all(JobState(state).is_final for state in self.jobs)
+
+    def describe_jobs(self) -> str:
+        """Describe the jobs by state, and their failed measurements, in one line."""
+        parts = [f"{self.jobs[s.value]} {s.value}" for s in JobState if self.jobs[s.value]]
+        return ", ".join([*parts, f"{self.failed} failed"] if self.failed else parts)
+
+    def describe_failures(self) -> str:
+        """Describe failures by class, and measurements that will never arrive; '' without any."""
+        parts = [f"{count} × {name}" for name, count in Counter(self.failures).most_common()]
+        parts += [f"{self.lost} missing"] if self.lost else []
+        if not parts:
+            return ""
+        return f"failed: {', '.join(parts)} (of {pluralize(self.planned, 'measurement')})"
+
+    def describe(self) -> str:
+        """Describe the measurements in one line; its numbers add up to the planned ones."""
+        text = f"{self.measured} of {self.planned} measured"
+        if self.failed:
+            text += f" ({self.failed} of them failed)"
+        if unsupported := sum_outcomes(self.outcomes)[Outcome.NOT_SUPPORTED]:
+            text += f" ({unsupported} of them not supported)"
+        return "".join([text, *(f", {n} {name}" for name, n in sorted(self.missing.items()))])
+
+
+@dataclass(frozen=True)
+class CampaignCount:
+    """Count of a campaign by site.
+
+    Attributes:
+        sites: site -> its count.
+        remaining_s: expected seconds to the end at the pace of the last measurements; None while it
+            is unknown, and if the next measurement takes longer than this pace lets expect.
+    """
+
+    sites: Mapping[str, MeasurementCount]
+    remaining_s: float | None = None
+
+    @cached_property
+    def total(self) -> MeasurementCount:
+        """Count of all sites."""
+        return reduce(MeasurementCount.__add__, self.sites.values(), MeasurementCount())
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every job has ended."""
+        return self.total.is_finished
+
+
+def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> CampaignCount:
+    """Count the planned measurements of a campaign.
+
+    Args:
+        store: the database.
+        campaign_id: the campaign.
+        now_us: current time, microseconds since 1970 UTC.
+    """
+    jobs = {row.id: row for row in store.jobs(campaign_id)}
+    # The store orders attempts by job and number.
+    last = {row.job_id: row for row in store.attempts(jobs)}
+    sites: dict[str, MeasurementCount] = defaultdict(MeasurementCount)
+    recorded: Counter[str] = Counter()
+    with store.connection() as connection:
+        rows = list(connection.execute(_outcome_query(campaign_id)))
+    for job_id, site, outcome, superseded, count in rows:
+        name = jobs[job_id].site if job_id in jobs else site or ""
+        if superseded:
+            sites[name] += MeasurementCount(superseded=count)
+        elif outcome in INTERRUPTED_CLASSES:
+            pass  # missing, unless the job continues
+        else:
+            recorded[job_id] += count
+            sites[name] += MeasurementCount(outcomes=Counter({outcome: count}))
+    for row in jobs.values():
+        left = row.planned_measurements - recorded[row.id]
+        missing = Counter({_explain_missing(row, last.get(row.id)): left})
+        is_missing = JobState(row.state).is_final and left > 0
+        sites[row.site] += MeasurementCount(
+            Counter({row.state: 1}),
+            row.planned_measurements,
+            missing=missing if is_missing else Counter(),
+        )
+    counted = CampaignCount(dict(sorted(sites.items())))
+    if counted.is_finished or not counted.total.outstanding:
+        return counted
+    with store.connection() as connection:
+        recent = _fetch_recent_span(connection, campaign_id)
+    remaining_s = _estimate_remaining_s(counted.total.outstanding, recent, now_us)
+    return replace(counted, remaining_s=remaining_s)
+
+
+def _estimate_remaining_s(
+    outstanding: int, recent: tuple[int, int, int] | None, now_us: int
+) -> float | None:
+    """Estimate the seconds to the end; the wait for the next measurement counts down."""
+    if not recent:
+        return None
+    first_us, last_us, count = recent
+    remaining_s = ((last_us - first_us) / count * outstanding - (now_us - last_us)) / 1e6
+    return remaining_s if remaining_s > 0 else None
+
+
+def _explain_missing(row: JobRow, last: AttemptRow | None) -> str:
+    if row.state == JobState.CANCELLED.value:
+        return row.state
+    if last is not None and last.failure_class:
+        return last.failure_class
+    return row.state if row.state == JobState.LOST.value else UNEXPLAINED
+
+
+def _outcome_query(campaign_id: str) -> sa.Select[Any]:
+    """Select job, site, outcome, whether superseded, and the number of measurements."""
+    site = measurement_view.catalogue_column("site")
+    superseded = sa.case((_is_left_out(), 1), else_=0).label("superseded")
+    rows = (
+        measurement_view.select_columns(("job_id", "site"))
+        .with_only_columns(
+            measurement.c.job_id,
+            site.label("site"),
+            outcome_column().label("outcome"),
+            superseded,
+        )
+        .where(measurement.c.campaign_id == campaign_id)
+        .subquery("executions")
+    )
+    return sa.select(*rows.c, sa.func.count()).group_by(*rows.c)
+
+
+def _fetch_recent_span(connection: sa.Connection, campaign_id: str) -> tuple[int, int, int] | None:
+    """Fetch begin, end and number of the last measurements."""
+    recent = (
+        sa.select(measurement.c.started_us, measurement.c.ended_us)
+        .where(measurement.c.campaign_id == campaign_id, measurement.c.ended_us.is_not(None))
+        .order_by(measurement.c.ended_us.desc())
+        .limit(PACE_MEASUREMENTS)
+        .subquery("recent")
+    )
+    count, begin, end = (
+        sa.func.count(),
+        sa.func.min(recent.c.started_us),
+        sa.func.max(recent.c.ended_us),
+    )
+    number, first, last = connection.execute(sa.select(count, begin, end)).one()
+    return (int(first), int(last), int(number)) if number else None
+
+
+def drop_superseded(rows: Iterable[RowT]) -> list[RowT]:
+    """Leave out measurements that a later attempt of their job repeated.
+
+    Args:
+        rows: measurements with ``job_id``, ``attempt``, ``round`` and ``position``.
+    """
+    rows = list(rows)
+    last: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        key = _execution_key(row)
+        last[key] = max(last.get(key, 0), row["attempt"] or 0)
+    return [row for row in rows if (row["attempt"] or 0) == last[_execution_key(row)]]
+
+
+def _execution_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["job_id"], row.get("round"), row.get("position")
+
+
+def count_left_out(
+    connection: sa.Connection, campaign_ids: Iterable[str]
+) -> dict[str, Counter[str]]:
+    """Count the recorded measurements of campaigns, by outcome, that their count leaves out."""
+    ids = list(campaign_ids)
+    repeats = measurement.alias("repeats")
+    # Few jobs have several attempts or are open; indexes alone show which.
+    repeated = sa.select(repeats.c.job_id).where(
+        repeats.c.campaign_id.in_(ids), repeats.c.attempt > 1
+    )
+    unfinished = sa.select(job.c.id).where(job.c.campaign_id.in_(ids), job.c.state.in_(OPEN_STATES))
+    columns = measurement.c
+    is_candidate = sa.or_(columns.job_id.in_(repeated), columns.job_id.in_(unfinished))
+    by = (columns.campaign_id, outcome_column())
+    query = (
+        sa.select(*by, sa.func.count())
+        .where(
+            columns.campaign_id.in_(ids),
+            sa.or_(
+                columns.failure_class.in_(INTERRUPTED_CLASSES),
+                sa.and_(is_candidate, _is_left_out()),
+            ),
+        )
+        .group_by(*by)
+    )
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for campaign_id, outcome, count in connection.execute(query):
+        counts[campaign_id][outcome] += count
+    return counts
+
+
+def _is_left_out() -> sa.ColumnElement[bool]:
+    """Return whether a later attempt recorded the execution, or will repeat its failure."""
+    ended = sa.and_(attempt.c.number == measurement.c.attempt, attempt.c.state.not_in(OPEN_STATES))
+    will_be_repeated = (
+        sa.exists()
+        .where(
+            job.c.id == measurement.c.job_id,
+            job.c.state.in_(OPEN_STATES),
+            attempt.c.job_id == job.c.id,
+            sa.or_(attempt.c.number > measurement.c.attempt, ended),
+        )
+        .correlate(measurement)
+    )
+    return sa.or_(is_superseded(), sa.and_(is_bad(), will_be_repeated))
