@@ -52,6 +52,7 @@ class LoadTask:
         written: files in this job's folder for writing; None if the load may not write.
         door_url: URL or path of the door below which datasets lie; '' if only files are known.
         ceiling: share of this job in the load that the door permits.
+        end_file: file that appears when all jobs that load have ended; '' for none.
     """
 
     files: Sequence[LoadFile]
@@ -67,6 +68,7 @@ class LoadTask:
     written: Optional[WrittenFiles] = None
     door_url: str = ""
     ceiling: LoadCeiling = NO_CEILING
+    end_file: str = ""
 
     @classmethod
     def read(cls, path: str, *, needs_storage: bool = True) -> LoadTask:
@@ -103,6 +105,7 @@ class LoadTask:
                 written=_name_folder(load["writable"], load["folder"]),
                 door_url=document.get("door_url", ""),
                 ceiling=LoadCeiling(**load["ceiling"]),
+                end_file=str(load.get("end_file") or ""),
             )
         if needs_storage:
             task._check_storage()

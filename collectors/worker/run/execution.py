@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
 import time
 from dataclasses import replace
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
@@ -27,9 +29,11 @@ from ..payload.payload_process import LaunchedPayload
 from ..payload.recorder_plugin import RecorderPlugin
 from ..probes import node_facts
 from ..stop_signals import StopSignals
+from ..turns.forked_call import ForkedCall
 from .execution_record import ExecutionRecord
 from .job_context import JobContext
 from .payload_preparation import (
+    END_FILE,
     INPUT_FOLDER,
     RESULT_FILE,
     PayloadPreparation,
@@ -39,6 +43,8 @@ from .payload_preparation import (
 #: Failure class of an operating system's error in a phase, where it is not the phase's own name.
 _CLASS_BY_PHASE = {"setup": "software-setup", "start": "submission"}
 
+#: Seconds between two looks for a stop signal while a child supervises the payload.
+_STOP_POLL_S = 0.5
 #: Characters of the payload's output that a record of a failed execution keeps.
 LOG_EXCERPT_CHARACTERS = 2000
 
@@ -101,7 +107,9 @@ class Execution:
         self.start()
         if not self.attempt(self.prepare):
             self._withdraw_from_start()
-        self.attempt(lambda: self.evaluate(self.run_payload()))
+        self.attempt(lambda: self.evaluate(self._run_watching_payload()))
+        if self._context.common_start is not None:
+            self._context.common_start.announce_end(self._name)
         self.finish()
 
     def start(self) -> None:
@@ -153,6 +161,25 @@ class Execution:
         common_start = self._context.common_start
         if common_start is not None and self._record.phase != "start":
             common_start.withdraw(self._name)
+
+    def _run_watching_payload(self) -> PayloadRun:
+        """Run the payload; one that watches a server learns when the load has ended."""
+        common_start, signals = self._context.common_start, self._context.signals
+        if common_start is None or not common_start.is_watch:
+            return self.run_payload()
+        # In a child, so that the process which waits for the end is not one of the payload's.
+        call = ForkedCall(lambda: supervise_payload(self, signals))
+        with common_start.watching_end(self._name, os.path.join(self._folder, END_FILE)):
+            while not select.select([call.fd], [], [], _STOP_POLL_S)[0]:
+                signals.drain()
+                if signals.stopped_by:
+                    call.stop()
+                    break
+            result = call.result()
+        if isinstance(result, Failure):
+            raise ExecutionError(result)
+        run: PayloadRun = result
+        return run
 
     def run_payload(
         self, signals: Optional[StopSignals] = None, launched: Optional[LaunchedPayload] = None
@@ -276,3 +303,17 @@ class Execution:
                 **surrounding,
             }
         )
+
+
+def supervise_payload(
+    execution: Execution, worker_signals: StopSignals, launched: Optional[LaunchedPayload] = None
+) -> Union[PayloadRun, Failure]:
+    """Run a payload in this child of the worker; return its end or the failure of its start."""
+    with StopSignals() as signals:
+        if worker_signals.stopped_by:  # between the fork and here
+            os.kill(os.getpid(), signal.SIGTERM)
+        payload_process.become_subreaper()
+        try:
+            return execution.run_payload(signals, launched)
+        except ExecutionError as error:
+            return error.failure

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Optional, Set, Tuple
 
 from ...job_spec import BASE_SIDE, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...record.failures import NOT_SUPPORTED, ExecutionError, Failure
 from ...shared_files import local_path
-from ..payload import payload_process
 from ..payload.payload_process import LaunchedPayload
 from ..probes import page_cache
-from ..stop_signals import StopSignals
 from ..turns.core_pinning import make_pinning, reserve_core
 from ..turns.forked_call import ForkedCall
 from ..turns.turn_conductor import TurnConductor, TurnError, TurnRecord
 from ..turns.turn_pipes import TURNS_VARIABLE, PayloadEndedError, TurnPipes
 from ..turns.turn_ratios import estimate_ratio
-from .execution import Execution
+from .execution import Execution, supervise_payload
 from .job_context import JobContext
 
 #: Kind of the failure of a half whose other half failed.
@@ -85,7 +82,7 @@ class Launch:
         if self.supports_turns:
             variables[TURNS_VARIABLE] = os.path.join(execution.folder, "turns")
         launched = LaunchedPayload(variables, make_pinning(core), WALL_LIMITS)
-        call = ForkedCall(lambda: _supervise(execution, self._context.signals, launched))
+        call = ForkedCall(lambda: supervise_payload(execution, self._context.signals, launched))
         self._calls[side] = call
         if self.supports_turns:
             try:
@@ -209,15 +206,3 @@ def _estimate_ratios(times: Dict[str, Dict[str, List[int]]], passes: int) -> Dic
         found[f"segment_{clock}_log_ratio"] = estimate.mean
         found[f"segment_{clock}_log_ratio_sd"] = estimate.sd
     return found
-
-
-def _supervise(execution: Execution, worker_signals: StopSignals, launched: LaunchedPayload) -> Any:
-    """Run a payload in this child of the worker; return its end or the failure of its start."""
-    with StopSignals() as signals:
-        if worker_signals.stopped_by:  # between the fork and here
-            os.kill(os.getpid(), signal.SIGTERM)
-        payload_process.become_subreaper()
-        try:
-            return execution.run_payload(signals, launched)
-        except ExecutionError as error:
-            return error.failure

@@ -27,6 +27,8 @@ from .job_context import JobContext
 PAYLOAD_JOB_FORMAT = 1
 #: File in the payload's folder to which the payload writes its result.
 RESULT_FILE = "result.json"
+#: File that appears when the load that a payload watches has ended.
+END_FILE = "load-ended"
 #: Folder of staged files in the payload's folder.
 INPUT_FOLDER = "input"
 
@@ -305,6 +307,7 @@ class PayloadPreparation:
         if self._load_start is not None:
             document["load"] = {
                 **self._load_start.describe_for_payload(),
+                "end_file": os.path.join(self._folder, END_FILE),
                 "folder": f"treehammer-{self._context.job.job_id}-{self._context.attempt}-{self._name}",
             }
         path = os.path.join(self._folder, "job.json")

@@ -14,11 +14,13 @@ import random
 import select
 import signal
 import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Dict, NoReturn, Optional
+from typing import Any, Dict, Iterator, NoReturn, Optional
 
 from ...job_spec import ALONE, LATE, MAX_START_SPREAD_S, TOGETHER, LoadSpec
 from ...record.failures import ExecutionError, Failure
+from ...shared_files import write_atomically
 from ..bounded_log import print_line
 from ..stop_signals import StopSignals, enter_helper_process
 from ..upload.service_client import ServiceEndpoint
@@ -31,6 +33,8 @@ PATIENCE_S = 60.0
 #: Longest pause in seconds after a failed question.
 _RETRY_PAUSE_S = 5.0
 _POLL_INTERVAL_S = 1.0
+#: Longest wait in seconds that the results service accepts.
+_LONGEST_WATCH_S = 86_400.0
 #: Longest time in seconds for the announcement that a job will not come.
 _WITHDRAW_S = 10.0
 
@@ -181,7 +185,48 @@ class CommonStart:
 
     def withdraw(self, execution: str) -> None:
         """Announce that an execution failed before its start, so that no job waits for it."""
-        meeting = self._open_meeting(self._load, f"{self._load.barrier}-{execution}")
+        self._leave(self._open_meeting(self._load, f"{self._load.barrier}-{execution}"))
+
+    @property
+    def is_watch(self) -> bool:
+        """Whether this job watches a server instead of loading it."""
+        return self._load.is_watch
+
+    def announce_end(self, execution: str) -> None:
+        """Announce that a job which loads has ended an execution, to those that watch."""
+        if self._load.watchers and not self._load.is_watch:
+            self._leave(self._open_end_meeting(execution))
+
+    @contextmanager
+    def watching_end(self, execution: str, path: str) -> Iterator[None]:
+        """Let a file appear as soon as all jobs that load have ended, while the block runs.
+
+        Nothing happens for a job that loads, and without word from one of the others.
+        """
+        meeting = self._open_end_meeting(execution) if self._load.is_watch else None
+        pid = -1
+        if self._load.barrier and meeting is not None:
+            with suppress(OSError):
+                pid = os.fork()
+        if pid == 0:
+            _await_end_and_exit(meeting, path)
+        try:
+            yield
+        finally:
+            if pid > 0:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+    def _open_end_meeting(self, execution: str) -> Optional[Meeting]:
+        """Open the place where jobs that load say that they ended, and those that watch wait."""
+        load = self._load
+        longest_s = min(load.wait_s + load.level_start_s + load.duration_s, _LONGEST_WATCH_S)
+        return self._open_meeting(
+            replace(load, wait_s=longest_s), f"{load.barrier}-{execution}-end"
+        )
+
+    def _leave(self, meeting: Optional[Meeting]) -> None:
+        """Announce, within some seconds, that this job will not come."""
         if not self._load.barrier or meeting is None:
             return
         try:
@@ -313,6 +358,22 @@ def _attend_and_exit(meeting: Meeting, write_end: int) -> NoReturn:
         report({"problem": str(error)})
     except Exception as error:  # no error may leave this process in the worker's code
         report({"problem": f"{type(error).__name__}: {error}"})
+    finally:
+        os._exit(0)
+
+
+def _await_end_and_exit(meeting: Optional[Meeting], path: str) -> NoReturn:
+    """Create a file once the other jobs are at a meeting, until the worker kills this process."""
+    try:
+        enter_helper_process()
+        assert meeting is not None
+        began = time.monotonic()
+        while True:
+            with suppress(OSError, ValueError):
+                if meeting.poll(time.monotonic() - began, None) is not None:
+                    write_atomically(path, "")
+                    break
+            time.sleep(max(meeting.pause_s, _POLL_INTERVAL_S))
     finally:
         os._exit(0)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from cli_verbs import find_command
 from click.testing import CliRunner
+from local_user import LocalUser
 from spool_harness import SpoolHarness
 from storage_alone import TracedStorage, run_storage
 
@@ -35,6 +36,50 @@ def sum_operations(store: Store) -> dict[tuple[str, str], tuple[int, int, Latenc
             latency.add(decode_latency(str(row["latency"] or "")))
             sums[key] = done + row["done"], failed + row["failed"], latency
     return sums
+
+
+SHORT_LOAD = """
+[test]
+name = "short-load"
+payload = "load.sh"
+rounds = 1
+repeats = 2
+wall_limit_s = 120
+[matrix]
+root = ["none"]
+clients = [1, 2]
+bundle = ["clients"]
+[load]
+together = true
+duration_s = 60.0
+step_s = 10.0
+lead_s = 1.0
+"""
+ENDED_AT_ONCE = """#!/bin/sh
+sleep 1
+echo '{"format": 1, "values": {}, "extras": {}, "failure": null}' > "$TREEHAMMER_RESULT"
+"""
+
+
+def test_watch_ends_with_the_load(local_user: LocalUser) -> None:
+    """Each execution of the load ends after a second, long before its limit."""
+    (local_user.test / "test.toml").write_text(SHORT_LOAD)
+    (local_user.test / "load.sh").write_text(ENDED_AT_ONCE)
+    (local_user.test / "load.sh").chmod(0o755)
+    watch = ("--watch", "server-watch", "--watch-at", "local")
+    done = local_user.invoke_command("submit", str(local_user.test), *watch, "--wait")
+    assert done.exception is None, done.output
+    with Store.open(local_user.settings.database) as store:
+        columns = ("test_name", "payload_wall_s", "failure_class", "failure_message")
+        rows = list(store.measurements(Selection(), columns))
+        with store.snapshot() as snapshot:
+            steps = [dict(row) for row in snapshot.operations(Selection(), ("test_name",))]
+    watched = [row for row in rows if row["test_name"] == "server-watch"]
+    assert len(watched) == 2
+    assert not any(row["failure_class"] for row in rows), rows
+    assert max(float(str(row["payload_wall_s"])) for row in watched) < 30
+    assert {row["step"] for row in steps} == {0}
+    assert max(row["step_s"] for row in steps) < 10
 
 
 def test_log_and_clients_count_the_same_calls(tmp_path: Path) -> None:

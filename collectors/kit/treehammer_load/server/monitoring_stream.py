@@ -111,6 +111,11 @@ class StreamRecorder:
         self._sums: Dict[Tuple[int, str], List[int]] = {}
         self.calls = 0
 
+    def end_load(self, duration_s: float, settle_s: float) -> None:
+        """Set another end of the load, because it ended earlier."""
+        self._duration_s, self._end_s = duration_s, duration_s + settle_s
+        self._last = self._steps.find_step(duration_s - 1e-6)
+
     def record(self, event: StreamEvent) -> None:
         """Count an event of the load; windows end at whole seconds."""
         at_s = (event.time_us - self._steps.start_us) / 1e6

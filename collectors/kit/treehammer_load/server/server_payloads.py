@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import signal
 import socket
 import sys
@@ -52,8 +53,24 @@ class _ServerSide:
         else:
             self.steps = make_step_clock(task, start_us, self.timer.now())
         self.duration_s = task.duration_s
+        self._end_file = task.end_file
         self.server = str(task.settings.get("server") or socket.gethostname())
         self.values: Dict[str, Any] = {}
+
+    def find_end_s(self) -> float:
+        """Return the end of the load, which is earlier once all jobs that load have ended."""
+        now_s = self.timer.now()
+        if now_s < self.duration_s and self._end_file and os.path.exists(self._end_file):
+            self._end_file = ""
+            self.duration_s = max(now_s, self.steps.first * self.steps.step_s + 1e-3)
+        return self.duration_s
+
+    def wait_until(self, instant_s: float) -> bool:
+        """Wait until an instant or the end of the load; return whether the watch goes on."""
+        while True:
+            left_s = min(instant_s, self.find_end_s()) - self.timer.now()
+            if left_s <= 0 or self.timer.wait(min(left_s, _POLL_S)):
+                return not self.timer.stopped and self.timer.now() < self.duration_s
 
     def begin(self) -> None:
         """Wait for the start of the load, and note it."""
@@ -77,9 +94,10 @@ def follow_log(task: LoadTask) -> LoadOutcome:
     parser = LogParser(select_format(task.settings.get("format", "xrootd")))
     side = _ServerSide(task, sees_past=True)
     recorder = ServerRecorder(side.steps, side.duration_s, settle_s, side.server)
-    end_s = side.duration_s + settle_s
 
     def wait() -> bool:
+        end_s = side.find_end_s() + settle_s
+        recorder.end_load(side.duration_s, settle_s)
         side.timer.wait(max(min(_POLL_S, end_s - side.timer.now()), 0.0))
         return not side.timer.stopped and side.timer.now() < end_s
 
@@ -90,7 +108,8 @@ def follow_log(task: LoadTask) -> LoadOutcome:
             recorder.record(call)
     finally:
         follower.close()
-    for call in parser.close(side.steps.start_us + round(end_s * 1e6)):
+    end_us = side.steps.start_us + round((side.duration_s + settle_s) * 1e6)
+    for call in parser.close(end_us):
         recorder.record(call)
     rows = recorder.list_rows()
     figures = {
@@ -119,7 +138,8 @@ def _receive_stream(task: LoadTask, address: str, settle_s: float) -> LoadOutcom
     decoder = StreamDecoder()
     side.begin()
     with receiver:
-        while not side.timer.stopped and side.timer.now() < side.duration_s + settle_s:
+        while not side.timer.stopped and side.timer.now() < side.find_end_s() + settle_s:
+            recorder.end_load(side.duration_s, settle_s)
             try:
                 packet = receiver.recv(MAX_PACKET_BYTES)
             except OSError:  # none arrived
@@ -143,14 +163,14 @@ def watch_server(task: LoadTask) -> LoadOutcome:
     rows: List[Dict[str, Any]] = []
     changes: List[Dict[str, float]] = []
     for step, end_s in _list_steps(side.steps, side.duration_s):
-        side.timer.wait(max(end_s - side.timer.now(), 0.0))
+        goes_on = side.wait_until(end_s)
         states.append(read_system_figures(side.timer.now()))
         change = states[-1].subtract(states[-2])
         seconds = max(states[-1].time_s - states[-2].time_s, 1e-3)
         table.writerow((step, f"{seconds:.3f}", *(f"{change[name]:g}" for name in COUNTERS)))
         changes.append(change)
         rows += _make_system_rows(side, step, change, change["cpu_s"] / seconds)
-        if side.timer.stopped:
+        if not goes_on:
             break
     return LoadOutcome(rows, side.values, summarize_system(states, changes))
 

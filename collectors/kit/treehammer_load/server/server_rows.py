@@ -34,6 +34,11 @@ class ServerRecorder:
         self._counts: Dict[Tuple[int, str], StepCounts] = {}
         self.calls = 0
 
+    def end_load(self, duration_s: float, settle_s: float) -> None:
+        """Set another end of the load, because it ended earlier."""
+        self._duration_s, self._end_s = duration_s, duration_s + settle_s
+        self._last = self._steps.find_step(duration_s - 1e-6)
+
     def record(self, call: ServerCall) -> None:
         """Count a call if it began during the load."""
         start_s = (call.start_us - self._steps.start_us) / 1e6
