@@ -123,7 +123,6 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
         TableColumn("jobs", "jobs", format_counts),
         TableColumn("planned", "planned", is_number=True),
         TableColumn("collected", "collected", is_number=True),
-        TableColumn("failed", "of them failed", is_number=True),
     )
     print_rows(rows, columns, form=form)
 

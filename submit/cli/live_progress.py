@@ -68,9 +68,7 @@ def make_progress_columns(progress: CampaignCount) -> list[TableColumn]:
     return [
         TableColumn("site", "site"),
         *(TableColumn(state, state, is_number=True) for state in visible_states(progress)),
-        TableColumn("planned", "planned", is_number=True),
-        TableColumn("measured", "measured", is_number=True),
-        TableColumn("failures", "of them failed", format_counts),
+        TableColumn("failures", "failed", format_counts),
         *([TableColumn("missing", "missing", format_counts)] * bool(progress.total.missing)),
     ]
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from treehammer.collectors.job_state import JobState
+from treehammer.collectors.record.failures import INTERRUPTED_CLASSES
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
@@ -97,7 +99,11 @@ def load_last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, Attemp
 
 
 def _measurement_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[_Key, _Example]]:
-    last = load_last_attempts(store, store.jobs(campaign.id))
+    jobs = {job.id: job for job in store.jobs(campaign.id)}
+    last = load_last_attempts(store, jobs.values())
+    # The end of the job explains what it interrupted.
+    ended = {job.id for job in jobs.values() if job.state == JobState.CANCELLED.value}
+    ended |= {attempt.job_id for attempt in last.values() if attempt.failure_class}
     for row in select_failed_measurements(
         store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, *_PLACE_COLUMNS)
     ):
@@ -105,6 +111,8 @@ def _measurement_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple
             continue
         site, message, reasons, log = (str(row[name] or "") for name in _SUMMARY_COLUMNS)
         failure = name_failure(row)
+        if failure in INTERRUPTED_CLASSES and row["job_id"] in ended:
+            continue
         if failure == Outcome.IMPLAUSIBLE:
             message, log = reasons, ""
         name = f"{row['round']}-{row['position']}"
