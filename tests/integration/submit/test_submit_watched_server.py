@@ -73,7 +73,9 @@ def test_watch_ends_with_the_load(local_user: LocalUser) -> None:
         columns = ("test_name", "payload_wall_s", "failure_class", "failure_message")
         rows = list(store.measurements(Selection(), columns))
         with store.snapshot() as snapshot:
-            steps = [dict(row) for row in snapshot.operations(Selection(), ("test_name",))]
+            steps: list[dict[str, Any]] = [
+                dict(row) for row in snapshot.operations(Selection(), ("test_name",))
+            ]
     watched = [row for row in rows if row["test_name"] == "server-watch"]
     assert len(watched) == 2
     assert not any(row["failure_class"] for row in rows), rows

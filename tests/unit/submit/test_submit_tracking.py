@@ -336,7 +336,7 @@ def test_stopped_last_attempt_is_complete_only_with_all_measurements(
     scene: TrackingHarness, positions: tuple[int, ...], failures: list[str]
 ) -> None:
     for position in (1, 2):
-        failure = {} if position in positions else {"failure_class": "evicted"}
+        failure: dict[str, Any] = {} if position in positions else {"failure_class": "evicted"}
         scene.write_record(0, position, **failure)
     (scene.make_sandbox() / "attempt.json").write_text('{"stopped_by": "SIGTERM"}')
     scene.end_job(JobState.DONE)

@@ -428,7 +428,7 @@ def test_every_planned_measurement_is_counted_once(store: Store) -> None:
 def test_remaining_time_counts_down_and_ends(store: Store) -> None:
     job = make_job_row("a", campaign_id="c", state="running", planned_measurements=4)
     store.add_campaign(make_campaign_row("c", planned_measurements=4), [job])
-    times = {"started_us": 1_000_000, "ended_us": 101_000_000}
+    times: dict[str, Any] = {"started_us": 1_000_000, "ended_us": 101_000_000}
     store.add([make_measurement("a", 1, campaign_id="c", **times)])
     remaining = [
         campaign_counts.count_campaign(store, "c", s * 1_000_000).remaining_s
