@@ -1,4 +1,4 @@
-"""Announced downtimes of sites from documents: iCalendar, and JSON like that of GOCDB and CRIC."""
+"""Announced downtimes of sites from documents: iCalendar, and JSON or XML of GOCDB, OSG and CRIC."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
-
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from typing import TYPE_CHECKING, Any, cast
+from xml.parsers import expat
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
@@ -21,20 +20,68 @@ from treehammer.errors import ConfigError, SourceUnreachableError, suggest_word
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.watch.site_exceptions import AT_RISK, OUTAGE
 from treehammer.sql.watch.state_history import SITE, STORAGE_SITE
+from treehammer.submit.sites.downtime_entries import (
+    END_KEYS,
+    START_KEYS,
+    DowntimeEntry,
+    DowntimeSkippedError,
+    find_host,
+    is_container,
+    normalize_key,
+    normalize_keys,
+    read_entry,
+    split_services,
+)
+from treehammer.submit.sites.site_model import Site
 from treehammer.version import __version__
 
 if TYPE_CHECKING:
     from icalendar import Event
 
 MAX_DOCUMENT_BYTES = 50_000_000
+#: Elements of an XML document: 50,000 downtimes of GOCDB.
+_MAX_ELEMENTS = 1_000_000
+_MAX_DEPTH = 50
 _TIMEOUT_S = 60
 #: Characters of a text, each of which may take several bytes.
 _MAX_CHARS = MAX_TEXT // 8
-_RISK = re.compile(r"at[ _-]?risk|warning|moderate", re.IGNORECASE)
-_STORAGE = re.compile(
-    r"srm|xroot|webdav|gridftp|gsiftp|storage|dcache|\beos\b|\bse\b", re.IGNORECASE
+_RISK = re.compile(
+    r"at[ _-]?risk|warning|moderate|transparent|degraded"
+    r"|(?<![a-z])no[ _-]+(significant[ _-]+)?(outage|impact|interruption|downtime)",
+    re.IGNORECASE,
 )
-_COMPUTING = re.compile(r"\bce\b|-ce|computing|compute|arc|batch|worker", re.IGNORECASE)
+_STORAGE = re.compile(
+    r"srm|xroot|webdav|\bdavs?\b|gridftp|gsiftp|storage|dcache|pelican|osdf|\beos\b|\bse\b",
+    re.IGNORECASE,
+)
+_COMPUTING = re.compile(
+    r"\bce\b|condor|cream|arex|\barc(?!h)|comput|execution|batch|worker", re.IGNORECASE
+)
+#: Services without which jobs run and storage answers.
+_AUXILIARY = re.compile(
+    r"perfsonar|bdii|apel|argus|voms|squid|accounting|monitoring", re.IGNORECASE
+)
+
+#: Keys that only a downtime has, not a list of them.
+_ENTRY_KEYS = frozenset((*START_KEYS, *END_KEYS, "severity", "sitename", "hostedby", "hostname"))
+#: Keys around the downtimes that name no site, and those that hold none.
+_CONTAINER_KEYS = frozenset(
+    [
+        "results",
+        "root",
+        "data",
+        "downtime",
+        "downtimes",
+        "pastdowntimes",
+        "currentdowntimes",
+        "futuredowntimes",
+    ]
+)
+_METADATA_KEYS = frozenset(("meta", "metadata", "link", "links"))
+#: Lines ``KEY: VALUE`` in the description of an event, as OSG writes them.
+_EVENT_LINE = re.compile(
+    r"^(severity|affected services|site|host(?:name)?)[ ]*:[ ]*(.*\S)", re.IGNORECASE | re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -53,59 +100,36 @@ class DowntimeOptions:
     Attributes:
         source: its name, by which a later import replaces it.
         site: the site of all entries; '' for the site that each entry names.
-        sites_by_name: site by the name that the document has for it.
+        sites_by_name: site by the name that the document has for it or one of its hosts.
         known_sites: names of all sites; entries of others are refused.
+        sites_by_host: kind of each site that uses a host, see :func:`map_hosts`.
     """
 
     source: str
     site: str
     sites_by_name: Mapping[str, str]
     known_sites: Collection[str]
-
-
-class DowntimeSkippedError(Exception):
-    """An entry cannot be read; the text is the reason."""
+    sites_by_host: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class UnknownDowntimeSiteError(DowntimeSkippedError):
     """An entry is of a site that nobody knows."""
 
 
-def _parse_moment(value: Any) -> datetime:
-    """Parse ISO 8601 text, or seconds since 1970; UTC without a zone."""
-    if isinstance(value, int | float) or (isinstance(value, str) and value.strip().isdecimal()):
-        return datetime.fromtimestamp(float(value), UTC)
-    moment = datetime.fromisoformat(str(value).strip())
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+def map_hosts(sites: Iterable[Site]) -> dict[str, dict[str, str]]:
+    """Map each host of doors and compute elements to its sites, and to their kind that it serves.
 
-
-def _join_words(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
-
-
-def _names(*names: str) -> Any:
-    return Field(validation_alias=AliasChoices(*names))
-
-
-_Moment = Annotated[datetime, BeforeValidator(_parse_moment)]
-_Words = Annotated[str, BeforeValidator(_join_words)]
-
-
-class DowntimeEntry(BaseModel):
-    """Entry of a JSON document; names of keys are in lower case."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    id: _Words = Field("", validation_alias=AliasChoices("id", "primary_key", "provider_id"))
-    site: _Words = Field("", validation_alias=AliasChoices("site", "sitename", "rcsite"))
-    start: _Moment = _names("start", "start_time", "start_date")
-    end: _Moment = _names("end", "end_time", "end_date")
-    severity: _Words = ""
-    services: _Words = Field(
-        "", validation_alias=AliasChoices("services", "affected_services", "service_type")
-    )
-    description: _Words = ""
-    url: _Words = Field("", validation_alias=AliasChoices("url", "info_url", "gocdb_portal_url"))
+    The kind is '' for a host that serves both storage and jobs of a site.
+    """
+    sites_by_host: dict[str, dict[str, str]] = {}
+    for site in sites:
+        kinds = [(find_host(door.prefix), STORAGE_SITE) for door in site.doors if not door.is_path]
+        kinds += [(find_host(word), SITE) for word in site.grid_resource.split()[1:]]
+        for host, kind in kinds:
+            if host:
+                host_sites = sites_by_host.setdefault(host, {})
+                host_sites[site.name] = kind if host_sites.get(site.name, kind) == kind else ""
+    return sites_by_host
 
 
 def fetch_document(address: str) -> bytes:
@@ -136,70 +160,160 @@ def fetch_document(address: str) -> bytes:
 
 
 def parse_downtimes(content: bytes, options: DowntimeOptions, now_us: int) -> DowntimeDocument:
-    """Parse a document in either format.
+    """Parse a document, whose format is recognized by its content.
 
     Raises:
-        ConfigError: it is neither iCalendar nor JSON.
+        ConfigError: it is no iCalendar, JSON or XML document of downtimes.
     """
-    parse = _parse_calendar if content.lstrip()[:15].upper() == b"BEGIN:VCALENDAR" else _parse_json
-    found: dict[str, DowntimeRow] = {}
+    rows: dict[str, DowntimeRow] = {}
     skipped: list[str] = []
     unknown: list[str] = []
-    for name, entry in parse(content, options.source):
-        try:
-            row = _build_row(entry(), options, now_us)
-        except UnknownDowntimeSiteError as error:
-            unknown.append(f"{name}: {error}")
-        except DowntimeSkippedError as error:
-            skipped.append(f"{name}: {error}")
-        else:
-            found[row.id] = row
-    return DowntimeDocument(tuple(found.values()), tuple(skipped), tuple(unknown))
+    try:
+        for name, read in _choose_parser(content)(content, options.source):
+            try:
+                entry_rows = _build_rows(read(), options, now_us)
+            except UnknownDowntimeSiteError as error:
+                unknown.append(f"{name}: {error}")
+            except DowntimeSkippedError as error:
+                skipped.append(f"{name}: {error}")
+            else:
+                for row in entry_rows:
+                    # GOCDB repeats a downtime for each service: the worst severity counts.
+                    if row.id not in rows or row.severity == OUTAGE:
+                        rows[row.id] = row
+    except RecursionError as error:
+        raise ConfigError("is nested too deeply", where=options.source) from error
+    return DowntimeDocument(tuple(rows.values()), tuple(skipped), tuple(unknown))
 
 
-def _parse_json(content: bytes, shown: str) -> Iterator[tuple[str, Any]]:
+def _choose_parser(content: bytes) -> Any:
+    """Return the parser for a content by its first characters, in any encoding."""
+    beginning = content[:200].translate(None, b"\0\xef\xbb\xbf\xff\xfe").lstrip()
+    if beginning[:15].upper() == b"BEGIN:VCALENDAR":
+        return _parse_calendar
+    return _parse_xml if beginning.startswith(b"<") else _parse_json
+
+
+def _parse_json(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
     try:
         document = json.loads(content)
     except ValueError as error:
         raise ConfigError(
-            "is neither iCalendar nor JSON", where=shown, hint=f"JSON: {error}"
+            "is neither iCalendar, JSON nor XML", where=source, hint=f"JSON: {error}"
         ) from error
-    for number, (site, values) in enumerate(_list_entries(document, shown), 1):
-        yield f"entry {number}", partial(_validate_entry, site, values)
+    if not isinstance(document, dict | list):
+        raise ConfigError("holds neither a list nor an object", where=source)
+    return _number_entries(_list_entries(document, ()))
 
 
-def _list_entries(document: Any, shown: str) -> Iterable[tuple[str, Any]]:
-    """List the entries of a list, or of an object with a list for each site, as CRIC has."""
-    if isinstance(document, list):
-        return [("", values) for values in document]
-    if isinstance(document, dict):
-        return [
-            (site, values)
-            for site, some in document.items()
-            for values in (some if isinstance(some, list) else [some])
-        ]
-    raise ConfigError("holds neither a list nor an object", where=shown)
+def _number_entries(entries: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    for number, (groups, values) in enumerate(entries, 1):
+        yield f"entry {number}", partial(read_entry, groups, values)
 
 
-def _validate_entry(site: str, values: Any) -> DowntimeEntry:
-    if not isinstance(values, dict):
-        raise DowntimeSkippedError("is no object")
-    lowered = {"site": site} if site else {}
-    lowered |= {key.lower(): value for key, value in values.items()}
+def _parse_xml(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
+    builder = _XmlTree(source)
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartDoctypeDeclHandler = builder.refuse_doctype
+    parser.StartElementHandler = builder.start_element
+    parser.EndElementHandler = builder.end_element
+    parser.CharacterDataHandler = builder.add_text
     try:
-        return DowntimeEntry.model_validate(lowered)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise DowntimeSkippedError(f"{first['loc'][0]}: {first['msg']}") from error
+        parser.Parse(content, True)
+    except (expat.ExpatError, LookupError, ValueError) as error:
+        raise ConfigError("is not valid XML", where=source, hint=f"XML: {error}") from error
+    entries = list(_list_entries(builder.document, ()))
+    root = next(iter(builder.document))
+    has_downtimes = any(
+        isinstance(values, dict) and values.keys() & _ENTRY_KEYS for _, values in entries
+    )
+    if not has_downtimes and normalize_key(root) not in _CONTAINER_KEYS:
+        raise ConfigError(
+            f"is XML, but not of downtimes (root element {root!r})",
+            where=source,
+            hint="Expected the answer of GOCDB's get_downtime, or of OSG's rgdowntime/xml.",
+        )
+    return _number_entries(entries)
 
 
-def _parse_calendar(content: bytes, shown: str) -> Iterator[tuple[str, Any]]:
+class _XmlTree:
+    """Handler of XML events, which builds the same tree of dicts and lists as JSON has.
+
+    Document types are refused, and with them entities, which may expand without limit or name files.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.document: dict[str, Any] = {}
+        self._source = source
+        self._open: list[tuple[dict[str, Any], list[str]]] = [(self.document, [])]
+        self._elements = 0
+
+    def refuse_doctype(self, name: str, *_declaration: object) -> None:
+        if name.lower() == "html":
+            raise ConfigError("is a web page, no document of downtimes", where=self._source)
+        raise ConfigError(
+            "has a document type, which downtimes do not need",
+            where=self._source,
+            hint="Remove <!DOCTYPE …> and its entities.",
+        )
+
+    def start_element(self, _name: str, attributes: dict[str, str]) -> None:
+        self._elements += 1
+        if self._elements > _MAX_ELEMENTS or len(self._open) > _MAX_DEPTH:
+            raise ConfigError(
+                f"has more than {_MAX_ELEMENTS:,} elements, or {_MAX_DEPTH} within each other",
+                where=self._source,
+            )
+        # Declarations of schemas are no values.
+        values = {k: text for k, text in attributes.items() if ":" not in k and k != "xmlns"}
+        self._open.append((values, []))
+
+    def add_text(self, text: str) -> None:
+        self._open[-1][1].append(text)
+
+    def end_element(self, name: str) -> None:
+        values, texts = self._open.pop()
+        text = "".join(texts).strip()
+        if values and text:
+            values["#text"] = text
+        parent = self._open[-1][0]
+        key = name.rpartition(":")[2]
+        value = values or text or None
+        if key not in parent:
+            parent[key] = value
+        elif isinstance(parent[key], list):
+            parent[key].append(value)
+        else:
+            parent[key] = [parent[key], value]
+
+
+def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """List the entries of lists, and of objects around them, whose keys may be sites as in CRIC."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _list_entries(item, groups)
+        return
+    if not isinstance(value, dict):
+        yield groups, value
+        return
+    values = normalize_keys(value)
+    if values.keys() & _ENTRY_KEYS or (values and not any(map(is_container, values.values()))):
+        yield from ((groups, entry) for entry in split_services(values))
+        return
+    for key, item in value.items():
+        name = normalize_key(key)
+        if is_container(item) and name not in _METADATA_KEYS:
+            yield from _list_entries(item, groups if name in _CONTAINER_KEYS else (*groups, key))
+
+
+def _parse_calendar(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
     from icalendar import Calendar
 
     try:
         calendar = Calendar.from_ical(content)
     except ValueError as error:
-        raise ConfigError(f"is not valid iCalendar: {error}", where=shown) from error
+        raise ConfigError(f"is not valid iCalendar: {error}", where=source) from error
     for number, event in enumerate(cast("list[Event]", calendar.walk("VEVENT")), 1):
         yield f"event {number}", partial(_convert_event, event)
 
@@ -216,17 +330,23 @@ def _convert_event(event: Event) -> DowntimeEntry:
         start, end = event.start, event.end
     except Exception as error:  # icalendar has several errors for wrong times.
         raise DowntimeSkippedError(str(error)) from error
-    return DowntimeEntry.model_validate(
-        {
+    description = str(event.get("DESCRIPTION", ""))
+    lines = {normalize_key(key): text for key, text in _EVENT_LINE.findall(description)}
+    risk = f"{words} {summary}" if _RISK.search(f"{words} {summary}") else ""
+    return read_entry(
+        # OSG's events have no place: their summary is "GROUP / RESOURCE".
+        tuple(part.strip() for part in summary.split(" / ")) if " / " in summary else (),
+        lines
+        | {
             "id": str(event.get("UID", "")),
-            "site": str(event.get("LOCATION", "")),
+            "site": str(event.get("LOCATION", "")) or lines.get("site"),
             "start": _to_datetime(start).isoformat(),
             "end": _to_datetime(end).isoformat(),
-            "severity": f"{words} {summary}" if _RISK.search(f"{words} {summary}") else "",
+            "severity": lines.get("severity") or risk,
             "services": words,
-            "description": summary or str(event.get("DESCRIPTION", "")),
+            "description": summary or description,
             "url": str(event.get("URL", "")),
-        }
+        },
     )
 
 
@@ -237,43 +357,93 @@ def _to_datetime(moment: date) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _build_row(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> DowntimeRow:
-    named = entry.site.strip()
-    site = options.site or options.sites_by_name.get(named, named)
-    if not site:
-        raise DowntimeSkippedError("names no site (--site NAME)")
-    if site not in options.known_sites:
-        near = suggest_word(site, options.known_sites)
-        raise UnknownDowntimeSiteError(f"unknown site {site!r}. {near}".rstrip())
+def _build_rows(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> list[DowntimeRow]:
+    """Build a downtime for each site of an entry, mostly one."""
+    kinds_by_site = _find_sites(entry, options)
     starts_us, ends_us = map(_to_microseconds, (entry.start, entry.end))
     if ends_us <= starts_us:
         raise DowntimeSkippedError("ends before it starts")
+    affected = [service for service in entry.services if not _AUXILIARY.search(service)]
+    harmless = bool(entry.services and not affected) or _RISK.search(entry.severity)
     key = entry.id or f"{starts_us} {ends_us} {entry.description}"
-    kind = _find_kind(entry.services)
-    identity = json.dumps([options.source, key, site, kind])
-    return DowntimeRow(
-        id=hashlib.sha256(identity.encode()).hexdigest()[:24],
-        source=options.source[:_MAX_CHARS],
-        site=site[:_MAX_CHARS],
-        subject_kind=kind,
-        starts_us=starts_us,
-        ends_us=ends_us,
-        severity=AT_RISK if _RISK.search(entry.severity) else OUTAGE,
-        description=entry.description.strip()[:_MAX_CHARS],
-        url=entry.url.strip()[:_MAX_CHARS],
-        imported_us=now_us,
-    )
+    rows = []
+    for site, host_kind in kinds_by_site.items():
+        kind = _find_kind(affected, host_kind)
+        identity = json.dumps([options.source, key, site, kind])
+        rows.append(
+            DowntimeRow(
+                id=hashlib.sha256(identity.encode()).hexdigest()[:24],
+                source=options.source[:_MAX_CHARS],
+                site=site[:_MAX_CHARS],
+                subject_kind=kind,
+                starts_us=starts_us,
+                ends_us=ends_us,
+                severity=AT_RISK if harmless else OUTAGE,
+                description=entry.description[:_MAX_CHARS],
+                url=entry.url[:_MAX_CHARS],
+                imported_us=now_us,
+            )
+        )
+    return rows
+
+
+def _find_sites(entry: DowntimeEntry, options: DowntimeOptions) -> dict[str, str]:
+    """Find the sites of an entry, and the kind that its hosts serve there; '' if unknown.
+
+    The names come first, then the hosts: another catalogue's name for a site says nothing here.
+
+    Raises:
+        UnknownDowntimeSiteError: nobody knows its site.
+        DowntimeSkippedError: it names neither a site nor a host.
+    """
+    by_host: dict[str, str] = {}
+    for host in (*entry.hosts, *map(find_host, entry.names)):
+        for site, kind in options.sites_by_host.get(host, {}).items():
+            by_host[site] = kind if by_host.get(site, kind) == kind else ""
+    mapped = [
+        options.sites_by_name[name]
+        for name in (*entry.names, *entry.hosts)
+        if name in options.sites_by_name
+    ]
+    named = [name for name in entry.names if name in options.known_sites]
+    for site in (options.site, *mapped, *named):
+        if site:
+            return {site: by_host.get(site, "")}
+    if by_host:
+        return by_host
+    raise _explain_unknown_site(entry, options)
+
+
+def _explain_unknown_site(entry: DowntimeEntry, options: DowntimeOptions) -> DowntimeSkippedError:
+    words = [*entry.names, *entry.hosts]
+    if not words:
+        return DowntimeSkippedError("names neither a site nor a host (--site NAME)")
+    near = next(filter(None, (suggest_word(word, options.known_sites) for word in entry.names)), "")
+    if entry.names:
+        subject = f"unknown site {entry.names[0][:100]!r}"
+    else:
+        near = suggest_word(words[0], options.sites_by_host)
+        subject = f"host {words[0][:100]!r} belongs to no known site"
+    return UnknownDowntimeSiteError(f"{subject}. {near}".rstrip())
 
 
 def _to_microseconds(moment: datetime) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def _find_kind(services: str) -> str:
-    """Return the kind of site that all services belong to; '' for several, unknown or none."""
-    words = [word for word in re.split(r"[,;\s]+", services) if word]
-    if words and all(_STORAGE.search(word) for word in words):
-        return STORAGE_SITE
-    if words and all(_COMPUTING.search(word) and not _STORAGE.search(word) for word in words):
-        return SITE
-    return ""
+def _find_kind(services: Iterable[str], host_kind: str) -> str:
+    """Return the kind of site that all services belong to; '' for several or unknown ones.
+
+    Without a known service, it is the kind that the host serves.
+    """
+    kinds = {_find_service_kind(service) for service in services}
+    if kinds <= {""}:
+        return host_kind
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _find_service_kind(service: str) -> str:
+    storage, computing = _STORAGE.search(service), _COMPUTING.search(service)
+    if bool(storage) == bool(computing):
+        return ""
+    return STORAGE_SITE if storage else SITE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import asdict
 
 import click
@@ -22,13 +23,18 @@ from treehammer.submit.sites.downtime_documents import (
     DowntimeDocument,
     DowntimeOptions,
     fetch_document,
+    map_hosts,
     parse_downtimes,
 )
+from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn
 from treehammer.terminal import output_options, print_rows
 from treehammer.text_formatting import format_time, pluralize
 
 __all__ = ["sites"]
+
+#: Refused entries that are listed.
+_MAX_REFUSED_LINES = 10
 
 
 @sites.group("downtimes")
@@ -78,30 +84,32 @@ def list_downtimes(settings: Settings, show_all: bool, form: str) -> None:
     "mapped",
     multiple=True,
     metavar="NAME=SITE",
-    help="A site by the document's name for it; may be repeated.",
+    help="A site by the document's name for it or for one of its hosts; may be repeated.",
 )
 @click.option("--source", default="", help="Name of the document [default: its address].")
 @click.pass_obj
 def import_downtimes(
     settings: Settings, address: str, site: str, mapped: tuple[str, ...], source: str
 ) -> None:
-    """Import downtimes from an iCalendar or JSON document, in place of its earlier content.
+    """Import downtimes from an iCalendar, JSON or XML document, in place of its earlier content.
 
-    Downtimes that the document no longer holds are withdrawn, unless they have ended. Entries of sites
-    that are neither in the sites file nor measured are refused.
+    GOCDB, OSG Topology and CRIC provide such documents. Downtimes that the document no longer holds
+    are withdrawn, unless they have ended. Entries of sites that are neither in the sites file nor
+    measured are refused, unless they name a host of a site's doors.
 
     Example: treehammer sites downtimes import downtimes.json --map T2_XX_SITE=SITE_A
     """
     now_us = time.time_ns() // 1000
     sites_by_name = _parse_map(mapped)
     content = fetch_document(address)
-    with Store.open(settings.database, create=False) as store:
+    with Store.open(settings.database) as store:
         known = list_known_sites(store, settings)
         require_known_sites([site] if site else [], known, "--site")
         require_known_sites(sites_by_name.values(), known, "--map")
-        options = DowntimeOptions(source or address, site, sites_by_name, known)
+        hosts = map_hosts(load_sites(settings).values())
+        options = DowntimeOptions(source or address, site, sites_by_name, known, hosts)
         document = parse_downtimes(content, options, now_us)
-        _print_refused(document, address)
+        _print_refused(document, address, known)
         done = site_exceptions.replace_downtimes(store, options.source, document.downtimes, now_us)
     click.echo(
         f"{done.new} new, {done.changed} changed, {done.unchanged} unchanged, "
@@ -109,7 +117,7 @@ def import_downtimes(
     )
 
 
-def _print_refused(document: DowntimeDocument, address: str) -> None:
+def _print_refused(document: DowntimeDocument, address: str, known_sites: Collection[str]) -> None:
     """Print the entries that are not imported.
 
     Raises:
@@ -118,18 +126,23 @@ def _print_refused(document: DowntimeDocument, address: str) -> None:
     """
     for line in document.skipped:
         click.echo(f"skipped: {line}", err=True)
-    similar = [line for line in document.unknown if "Did you mean" in line]
-    for line in similar:
+    # Typing errors first: a document of all the world has many sites that nobody measures.
+    refused = sorted(document.unknown, key=lambda line: "Did you mean" not in line)
+    # A service of GOCDB is an entry: each site is named once.
+    lines = list({line.partition(": ")[2]: line for line in reversed(refused)}.values())[::-1]
+    for line in lines[:_MAX_REFUSED_LINES]:
         click.echo(f"refused: {line}", err=True)
-    if other := len(document.unknown) - len(similar):
-        click.echo(f"refused: {pluralize(other, 'entry', 'entries')} of unknown sites", err=True)
+    if len(lines) > _MAX_REFUSED_LINES:
+        count = pluralize(len(document.unknown), "entry", "entries")
+        click.echo(f"refused: {count} of unknown sites in all", err=True)
     if document.downtimes:
         return
     if document.unknown:
         raise ConfigError(
             f"no site of this document is known; the first is {document.unknown[0]}",
             where=address,
-            hint="Name the site of an entry with --map NAME=SITE, or of all with --site SITE.",
+            hint="Name the site of an entry with --map NAME=SITE, or of all with --site SITE. "
+            f"Known: {', '.join(sorted(known_sites))}.",
         )
     if document.skipped:
         raise NothingToDoError("no downtime in this document can be read", where=address)

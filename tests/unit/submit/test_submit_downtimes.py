@@ -1,4 +1,4 @@
-"""Downtimes from iCalendar and JSON documents."""
+"""Downtimes from iCalendar, JSON and XML documents."""
 
 from __future__ import annotations
 
@@ -13,11 +13,33 @@ from treehammer.submit.sites.downtime_documents import (
     DowntimeDocument,
     DowntimeOptions,
     fetch_document,
+    map_hosts,
     parse_downtimes,
 )
+from treehammer.submit.sites.site_model import Door, Site
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
-OPTIONS = DowntimeOptions("doc", "", {"T2_XX": "SITE_A"}, SITES)
+HOSTS = map_hosts(
+    [
+        Site(
+            "SITE_A",
+            "htcondor@pool",
+            (
+                Door("disk", "file", "/data"),
+                Door("xrootd", "root", "root://SE.a.example:1094//d"),
+                Door("rucio", "https", rse="A_DISK"),
+            ),
+            grid_resource="condor ce.a.example ce.a.example:9619",
+        ),
+        Site(
+            "SITE_B",
+            "htcondor@pool",
+            (Door("web", "https", "https://all-in-one.b.example/d"),),
+            grid_resource="arc https://all-in-one.b.example:443/arex/rest/1.0",
+        ),
+    ]
+)
+OPTIONS = DowntimeOptions("doc", "", {"T2_XX": "SITE_A"}, SITES, HOSTS)
 CALENDAR = """BEGIN:VCALENDAR
 VERSION:2.0
 PRODID:-//site//downtimes//EN
@@ -146,10 +168,299 @@ def test_every_entry_of_a_sites_own_calendar_is_of_that_site() -> None:
             },
             ("SITE_A", "", "03-02T08:00", "03-02T12:00", "outage"),
         ),
+        (
+            # As CRIC groups them by site and entry.
+            {
+                "T2_XX": {
+                    "91G0": {
+                        "start_time": "2026-03-02T08:00:00",
+                        "end_time": "2026-03-02T12:00:00",
+                        "severity": "OUTAGE",
+                        "affected_services": "SRM",
+                        "info_url": "https://goc.example",
+                    }
+                }
+            },
+            ("SITE_A", "storage_site", "03-02T08:00", "03-02T12:00", "outage"),
+        ),
+        (
+            # As GOCDB's XML becomes JSON.
+            {
+                "results": {
+                    "DOWNTIME": {
+                        "@ID": "31",
+                        "PRIMARY_KEY": "91G0",
+                        "HOSTNAME": "ce.example",
+                        "SERVICE_TYPE": "HTCondor-CE",
+                        "HOSTED_BY": "T2_XX",
+                        "AFFECTED_ENDPOINTS": None,
+                        "SEVERITY": "OUTAGE",
+                        "START_DATE": "1772438400",
+                        "END_DATE": "1772452800",
+                    }
+                }
+            },
+            ("SITE_A", "site", "03-02T08:00", "03-02T12:00", "outage"),
+        ),
+        (
+            # As OSG's XML becomes JSON.
+            {
+                "Downtimes": {
+                    "@xmlns:xsi": "x",
+                    "PastDowntimes": {"Downtime": []},
+                    "CurrentDowntimes": {
+                        "Downtime": [
+                            {
+                                "ID": 11,
+                                "ResourceGroup": {"GroupName": "SITE_B", "GroupID": 7},
+                                "ResourceFQDN": "x.example",
+                                "StartTime": "Mar 02, 2026 08:00 AM UTC",
+                                "EndTime": "Mar 02, 2026 12:00 PM UTC",
+                                "Severity": "Severe",
+                                "Services": {"Service": [{"ID": 1, "Name": "CE"}]},
+                            }
+                        ]
+                    },
+                }
+            },
+            ("SITE_B", "site", "03-02T08:00", "03-02T12:00", "outage"),
+        ),
     ],
 )
 def test_json_is_read(content: object, expected: tuple[str, ...]) -> None:
     assert show(parse(json.dumps(content))) == [expected]
+
+
+GOCDB = """<?xml version="1.0" encoding="UTF-8"?>
+<results>
+  <DOWNTIME ID="31" PRIMARY_KEY="91G0" CLASSIFICATION="SCHEDULED">
+    <PRIMARY_KEY>91G0</PRIMARY_KEY>
+    <HOSTNAME>se.elsewhere.example</HOSTNAME>
+    <SERVICE_TYPE>XRootD</SERVICE_TYPE>
+    <HOSTED_BY>T2_XX</HOSTED_BY>
+    <GOCDB_PORTAL_URL>https://goc.example/index.php?Page_Type=Downtime&amp;id=31</GOCDB_PORTAL_URL>
+    <AFFECTED_ENDPOINTS/>
+    <SEVERITY>OUTAGE</SEVERITY>
+    <DESCRIPTION>Disks &lt; 2020</DESCRIPTION>
+    <START_DATE>1772438400</START_DATE>
+    <END_DATE>1772452800</END_DATE>
+    <FORMATED_START_DATE>2026-03-02 08:00</FORMATED_START_DATE>
+  </DOWNTIME>
+  <DOWNTIME ID="32" PRIMARY_KEY="92G0" CLASSIFICATION="UNSCHEDULED">
+    <SEVERITY>WARNING</SEVERITY>
+    <START_DATE>1772438400</START_DATE>
+    <END_DATE>1772452800</END_DATE>
+    <SERVICES>
+      <SERVICE><HOSTNAME>a.example</HOSTNAME><SERVICE_TYPE>SRM</SERVICE_TYPE>
+        <HOSTED_BY>SITE_B</HOSTED_BY></SERVICE>
+      <SERVICE><HOSTNAME>b.example</HOSTNAME><SERVICE_TYPE>ARC-CE</SERVICE_TYPE>
+        <HOSTED_BY>SITE_C</HOSTED_BY></SERVICE>
+    </SERVICES>
+  </DOWNTIME>
+</results>"""
+OSG = """<?xml version="1.0" encoding="utf-8"?>
+<Downtimes xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:schemaLocation="x">
+  <PastDowntimes/>
+  <CurrentDowntimes>
+    <Downtime>
+      <ID>11</ID>
+      <ResourceGroup><GroupName>SITE_B</GroupName><GroupID>7</GroupID></ResourceGroup>
+      <ResourceName>SITE_B-cache</ResourceName>
+      <ResourceFQDN>cache.example</ResourceFQDN>
+      <StartTime>Mar 02, 2026 20:00 PM UTC</StartTime>
+      <EndTime>Mar 03, 2026 00:30 AM UTC</EndTime>
+      <Class>SCHEDULED</Class>
+      <Severity>Outage</Severity>
+      <CreatedTime>Not Available</CreatedTime>
+      <Services>
+        <Service><ID>1</ID><Name>XRootD cache server</Name><Description>Cache</Description></Service>
+        <Service><ID>2</ID><Name>net.perfSONAR.Latency</Name><Description>Net</Description></Service>
+      </Services>
+      <Description>Cables</Description>
+    </Downtime>
+  </CurrentDowntimes>
+  <FutureDowntimes>
+    <Downtime>
+      <ID>12</ID>
+      <ResourceGroup><GroupName>SITE_C</GroupName><GroupID>8</GroupID></ResourceGroup>
+      <StartTime>Mar 04, 2026 12:00 PM UTC</StartTime>
+      <EndTime>Mar 04, 2026 18:00 PM UTC</EndTime>
+      <Severity>No Significant Outage Expected</Severity>
+      <Services><Service><ID>1</ID><Name>CE</Name><Description>CE</Description></Service></Services>
+    </Downtime>
+  </FutureDowntimes>
+</Downtimes>"""
+
+
+def test_xml_of_gocdb_is_read() -> None:
+    document = parse(GOCDB)
+    assert show(document) == [
+        ("SITE_A", "storage_site", "03-02T08:00", "03-02T12:00", "outage"),
+        ("SITE_B", "storage_site", "03-02T08:00", "03-02T12:00", "at-risk"),
+        ("SITE_C", "site", "03-02T08:00", "03-02T12:00", "at-risk"),
+    ]
+    assert document.downtimes[0].description == "Disks < 2020"
+    assert document.downtimes[0].url.endswith("Page_Type=Downtime&id=31")
+    assert (document.skipped, document.unknown) == ((), ())
+
+
+def test_xml_of_osg_is_read() -> None:
+    document = parse(OSG)
+    assert show(document) == [
+        ("SITE_B", "storage_site", "03-02T20:00", "03-03T00:30", "outage"),
+        ("SITE_C", "site", "03-04T12:00", "03-04T18:00", "at-risk"),
+    ]
+    utf16 = OSG.replace("utf-8", "utf-16").encode("utf-16")
+    assert parse_downtimes(utf16, OPTIONS, 7) == document
+
+
+def test_events_of_osg_are_read() -> None:
+    event = """BEGIN:VCALENDAR
+BEGIN:VEVENT
+SUMMARY:SITE_B / SITE_B-cache
+DTSTART:20260302T080000Z
+DTEND:20260302T120000Z
+UID:11
+DESCRIPTION:Class: SCHEDULED\\nSeverity: No Significant Outage Expected\\nAffected
+  Services: CE\\, Squid\\nDescription: Cables
+END:VEVENT
+END:VCALENDAR
+"""
+    assert show(parse(event)) == [("SITE_B", "site", "03-02T08:00", "03-02T12:00", "at-risk")]
+
+
+def entry(**values: object) -> str:
+    times = {"start": "2026-03-02T08:00Z", "end": "2026-03-02T12:00Z"}
+    return json.dumps([times | values])
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ({"hostname": "se.a.example"}, {"SITE_A": "storage_site"}),
+        ({"HostName": "SE.A.Example.:1094", "HOSTED_BY": None}, {"SITE_A": "storage_site"}),
+        ({"ResourceFQDN": "ce.a.example"}, {"SITE_A": "site"}),
+        ({"ResourceFQDN": "ce.a.example", "Services": ["XRootD"]}, {"SITE_A": "storage_site"}),
+        ({"fqdn": "all-in-one.b.example"}, {"SITE_B": ""}),
+        # Another catalogue's name of a site, but a host of ours.
+        ({"HOSTED_BY": "XX-T2", "HOSTNAME": "se.a.example"}, {"SITE_A": "storage_site"}),
+        # The site's name comes first.
+        ({"HOSTED_BY": "SITE_C", "HOSTNAME": "se.a.example"}, {"SITE_C": ""}),
+        ({"HOSTNAME": "mapped.example"}, {"SITE_C": ""}),
+        (
+            {
+                "AFFECTED_ENDPOINTS": {
+                    "ENDPOINT": [{"ID": 3, "NAME": "x", "URL": "davs://se.a.example:443/x"}]
+                }
+            },
+            {"SITE_A": "storage_site"},
+        ),
+    ],
+)
+def test_hosts_stand_for_sites(values: dict[str, object], expected: dict[str, str]) -> None:
+    names = {"mapped.example": "SITE_C"}
+    document = parse(entry(**values), DowntimeOptions("doc", "", names, SITES, HOSTS))
+    assert {row.site: row.subject_kind for row in document.downtimes} == expected
+
+
+def test_a_host_of_two_sites_is_a_downtime_of_both() -> None:
+    door = Door("xrootd", "root", "root://shared.example//d")
+    hosts = map_hosts(Site(name, "local", (door,)) for name in SITES[:2])
+    document = parse(entry(hostname="shared.example"), DowntimeOptions("doc", "", {}, SITES, hosts))
+    assert [row.site for row in document.downtimes] == ["SITE_A", "SITE_B"]
+    assert len({row.id for row in document.downtimes}) == 2
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ({"HOSTED_BY": "SITE_AA"}, "unknown site 'SITE_AA'. Did you mean 'SITE_A'?"),
+        (
+            {"hostname": "sf.a.example"},
+            "host 'sf.a.example' belongs to no known site. Did you mean 'se.a.example'?",
+        ),
+    ],
+)
+def test_unknown_sites_and_hosts_are_refused(values: dict[str, object], expected: str) -> None:
+    document = parse(entry(**values))
+    assert (document.downtimes, document.unknown) == ((), (f"entry 1: {expected}",))
+
+
+@pytest.mark.parametrize(
+    "severity, expected",
+    [
+        ("OUTAGE", "outage"),
+        ("Severe", "outage"),
+        ("Intermittent Outage", "outage"),
+        ("", "outage"),
+        ("WARNING", "at-risk"),
+        ("AT_RISK", "at-risk"),
+        ("No Significant Outage Expected", "at-risk"),
+        ("NO_SIGNIFICANT_OUTAGE", "at-risk"),
+        ("no outage", "at-risk"),
+        ("Transparent", "at-risk"),
+    ],
+)
+def test_severities_keep_their_meaning(severity: str, expected: str) -> None:
+    [row] = parse(entry(site="SITE_A", severity=severity)).downtimes
+    assert row.severity == expected
+
+
+def test_a_downtime_of_no_worker_and_no_storage_is_only_a_risk() -> None:
+    [row] = parse(entry(site="SITE_A", services=["net.perfSONAR.Bandwidth", "Site-BDII"])).downtimes
+    assert row.severity == "at-risk"
+
+
+def test_the_worst_severity_of_a_repeated_downtime_counts() -> None:
+    times = {"start": "2026-03-02T08:00Z", "end": "2026-03-02T12:00Z", "id": 1, "site": "SITE_A"}
+    document = json.dumps([times | {"severity": "OUTAGE"}, times | {"severity": "WARNING"}])
+    assert [row.severity for row in parse(document).downtimes] == ["outage"]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        1772481600,
+        "1772481600",
+        1772481600.0,
+        1772481600000,
+        "2026-03-02T20:00:00Z",
+        "2026-03-02 20:00 UTC",
+        "2026-03-02 20:00:00.000",
+        "20260302T200000Z",
+        "Mar 2, 2026 20:00 UTC",
+        "Mar 02, 2026 20:00 PM UTC",
+        "Mar 02, 2026 08:00 PM UTC",
+        "Mar 2, 2026 14:00 -0600",
+        "March 2nd, 2026 8:00 p.m.",
+        "02-Mar-2026 20:00",
+        "Mon, 02 Mar 2026 20:00:00 GMT",
+        "2026/03/02 20:00",
+    ],
+    ids=lambda start: type(start).__name__,
+)
+def test_times_are_read_in_many_notations(start: object) -> None:
+    [row] = parse(entry(site="SITE_A", start=start, end="2026-03-03T12:00Z")).downtimes
+    assert as_hours(row.starts_us) == "03-02T20:00"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "03/02/2026 08:00",
+        "Mar 2, 2026 20:00 AM UTC",
+        "Mar 2, 2026 08:00 CST",
+        "Mar 32, 2026",
+        "1e400",
+        10**30,
+        True,
+        -1,
+    ],
+)
+def test_ambiguous_and_wrong_times_are_refused(start: object) -> None:
+    document = parse(entry(site="SITE_A", start=start))
+    assert document.downtimes == ()
+    assert "start: " in document.skipped[0]
 
 
 def test_wrong_entries_are_named() -> None:
@@ -167,10 +478,49 @@ def test_wrong_entries_are_named() -> None:
     assert document.unknown == ("entry 5: unknown site 'SITE_AA'. Did you mean 'SITE_A'?",)
 
 
-@pytest.mark.parametrize("content", ["<xml/>", "3", "BEGIN:VCALENDAR\nBEGIN:VEVENT\n"])
-def test_other_documents_are_refused(content: str) -> None:
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("3", "neither a list nor an object"),
+        ("no downtimes", "neither iCalendar, JSON nor XML"),
+        ("BEGIN:VCALENDAR\nBEGIN:VEVENT\n", "not valid iCalendar"),
+        ("[" * 100_000, "nested too deeply"),
+        ("<html><body/></html>", "root element 'html'"),
+        ("<html><body><h1>503</h1></body></html>", "root element 'html'"),
+        ("<!DOCTYPE html><html><br></html>", "a web page"),
+        ("<results><DOWNTIME>", "not valid XML"),
+        ("<?xml version='1.0' encoding='x-unknown'?><results/>", "not valid XML"),
+        ("<!DOCTYPE results><results/>", "document type"),
+        (
+            '<!DOCTYPE r [<!ENTITY a "aaaa"><!ENTITY b SYSTEM "file:///etc/hostname">]>'
+            "<results><DOWNTIME><HOSTED_BY>&a;&b;</HOSTED_BY></DOWNTIME></results>",
+            "document type",
+        ),
+        ("<results>" + "<a>" * 100 + "</a>" * 100 + "</results>", "within each other"),
+        ("<results>" + "<a/>" * 1_000_001 + "</results>", "more than 1,000,000 elements"),
+    ],
+)
+def test_other_documents_are_refused(content: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        '{"results": {"DOWNTIME": []}}',
+        "<results/>",
+        "<results><meta><link rel='self' href='x'/><count>0</count></meta></results>",
+        '<Downtimes xmlns:xsi="x" xsi:schemaLocation="y"><CurrentDowntimes/></Downtimes>',
+    ],
+)
+def test_documents_without_downtimes_withdraw_all(content: str) -> None:
+    assert parse(content) == DowntimeDocument((), (), ())
+
+
+def test_an_error_in_place_of_downtimes_is_no_empty_document() -> None:
+    assert parse('{"error": "not authorized"}').skipped == ("entry 1: start: is missing",)
 
 
 def test_unreachable_documents_are_named(tmp_path: Path) -> None:

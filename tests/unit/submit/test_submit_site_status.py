@@ -106,6 +106,39 @@ def test_a_downtime_is_imported_and_withdrawn(folder: Path) -> None:
     assert json.loads(run(folder, "downtimes", "list", "--json").stdout) == []
 
 
+def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None:
+    """Before the first measurement, too."""
+    (tmp_path / "sites.toml").write_text(
+        '[[sites.SITE_A.doors]]\nname = "x"\nprotocol = "root"\nprefix = "root://se.example//d"\n'
+    )
+    file = tmp_path / "downtimes.xml"
+    start = round(time.time())
+    entries = [
+        f"<DOWNTIME ID='{number}'><HOSTNAME>{host}</HOSTNAME>{site}<SEVERITY>OUTAGE</SEVERITY>"
+        f"<START_DATE>{start}</START_DATE><END_DATE>{start + 3600}</END_DATE></DOWNTIME>"
+        for number, (host, site) in enumerate(
+            [("se.example", ""), *[("x.example", "<HOSTED_BY>T2_YY</HOSTED_BY>")] * 2]
+        )
+    ]
+    file.write_text(f"<results>{''.join(entries)}</results>")
+    settings = load_settings(
+        {"data_dir": tmp_path, "sites_file": tmp_path / "sites.toml"}, environ={}, folder=tmp_path
+    )
+    words = ["downtimes", "import", str(file)]
+    imported = CliRunner().invoke(find_command("sites"), words, obj=settings)
+    assert imported.stdout == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
+    assert imported.stderr == "refused: entry 2: unknown site 'T2_YY'.\n"
+    file.write_text(f"<results>{entries[1]}</results>")
+    refused = CliRunner().invoke(find_command("sites"), words, obj=settings)
+    assert "--map NAME=SITE" in str(refused.exception)
+    assert "Known: SITE_A, local." in str(refused.exception)
+    listed = CliRunner().invoke(
+        find_command("sites"), ["downtimes", "list", "--json"], obj=settings
+    )
+    [row] = json.loads(listed.stdout)
+    assert (row["site"], row["of"], row["severity"]) == ("SITE_A", "storage", "outage")
+
+
 def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
     file = folder / "downtimes.json"
     file.write_text('[{"site": "SITE_AA", "start": "2026-03-02", "end": "2026-03-03"}]')

@@ -1,0 +1,219 @@
+"""Entries of downtime documents: their names, hosts, services, and times in any known notation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from typing import Any
+from urllib.parse import urlsplit
+
+# Keys are compared without case and punctuation: START_DATE, StartDate and start-date are one.
+START_KEYS = ("start", "starttime", "startdate", "formatedstartdate", "formattedstartdate")
+END_KEYS = ("end", "endtime", "enddate", "formatedenddate", "formattedenddate")
+_SITE_KEYS = ("site", "sitename", "hostedby", "rcsite", "resourcegroup", "resourcename", "resource")
+_HOST_KEYS = ("hostname", "host", "fqdn", "resourcefqdn")
+_SERVICE_KEYS = ("services", "affectedservices", "servicetype", "service")
+_ID_KEYS = ("primarykey", "id", "providerid", "uid")
+_URL_KEYS = ("url", "infourl", "gocdbportalurl")
+#: Keys with the name of an object, the first that it has.
+_NAME_KEYS = ("name", "groupname", "shortname", "servicetype", "text")
+_MOMENT = re.compile(
+    r"(?P<date>.*?\d)"
+    r"(?:[T\s,]+(?P<clock>\d{1,2}:\d\d(?::\d\d)?)(?:\.\d+)?\s*(?:(?P<half>[AP])\.?M\.?)?)?"
+    r"\s*(?P<zone>UTC|GMT|Z|[+-]\d\d:?\d\d)?",
+    re.IGNORECASE,
+)
+_DATE_FORMATS = ("%b %d %Y", "%B %d %Y", "%d %b %Y", "%d %B %Y", "%Y %m %d")
+#: Seconds since 1970 above which a number counts milliseconds; the year 5138.
+_MAX_SECONDS = 100_000_000_000
+
+
+class DowntimeSkippedError(Exception):
+    """An entry cannot be read; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class DowntimeEntry:
+    """Entry of a document.
+
+    Attributes:
+        id: its identity in the document; may be ''.
+        names: names that may be those of its site, the best first.
+        hosts: its hosts, in lower case.
+        start: its first moment.
+        end: the moment after its last.
+        severity: words about its severity.
+        services: names of the affected services.
+        description: its reason.
+        url: page about it.
+    """
+
+    id: str
+    names: tuple[str, ...]
+    hosts: tuple[str, ...]
+    start: datetime
+    end: datetime
+    severity: str
+    services: tuple[str, ...]
+    description: str
+    url: str
+
+
+def find_host(address: str) -> str:
+    """Return the host of a URL, ``HOST:PORT`` or ``HOST`` in lower case; '' without any."""
+    try:
+        host = urlsplit(address if "://" in address else f"//{address}").hostname
+    except ValueError:
+        return ""
+    return (host or "").rstrip(".")
+
+
+def normalize_key(key: str) -> str:
+    """Return a key in lower case without punctuation."""
+    return re.sub(r"[^a-z0-9]", "", key.lower())
+
+
+def normalize_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not empty by their normalized keys."""
+    return {normalize_key(key): value for key, value in values.items() if value not in (None, "")}
+
+
+def is_container(value: Any) -> bool:
+    """Return whether a value is an object or a list."""
+    return isinstance(value, dict | list)
+
+
+def split_services(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an entry for each service with a host or site of its own, as GOCDB nests them."""
+    services = values.get("services")
+    if isinstance(services, dict):
+        services = normalize_keys(services).get("service")
+    services = services if isinstance(services, list) else [services]
+    keys = {*_SITE_KEYS, *_HOST_KEYS, *_SERVICE_KEYS, "affectedendpoints"}
+    nested = [
+        {key: value for key, value in normalize_keys(service).items() if key in keys}
+        for service in services
+        if isinstance(service, dict)
+    ]
+    located = [service for service in nested if service.keys() & {*_SITE_KEYS, *_HOST_KEYS}]
+    if not located:
+        return [values]
+    rest = {key: value for key, value in values.items() if key != "services"}
+    return [rest | service for service in located]
+
+
+def read_entry(groups: tuple[str, ...], values: Any) -> DowntimeEntry:
+    """Read an entry below the keys of its objects.
+
+    Raises:
+        DowntimeSkippedError: it is no object, or its start or end is missing or wrong.
+    """
+    if not isinstance(values, dict):
+        raise DowntimeSkippedError("is no object")
+    addresses = [text for key in _HOST_KEYS for text in _find_texts(values.get(key))]
+    addresses += _find_texts(values.get("affectedendpoints"), ("url",))
+    services = [text for key in _SERVICE_KEYS for text in _find_texts(values.get(key))]
+    names = [text for key in _SITE_KEYS for text in _find_texts(values.get(key))]
+    return DowntimeEntry(
+        id=_find_text(values, _ID_KEYS),
+        names=tuple(dict.fromkeys((*names, *groups))),
+        hosts=tuple(filter(None, dict.fromkeys(map(find_host, addresses)))),
+        start=_read_moment(values, "start", START_KEYS),
+        end=_read_moment(values, "end", END_KEYS),
+        severity=_find_text(values, ("severity",)),
+        services=tuple(
+            word.strip() for text in services for word in re.split("[,;|]", text) if word.strip()
+        ),
+        description=_find_text(values, ("description",)),
+        url=_find_text(values, _URL_KEYS),
+    )
+
+
+def _find_texts(value: Any, name_keys: Iterable[str] = _NAME_KEYS) -> list[str]:
+    """Return the texts of a value: itself, the names of objects, or those of a list."""
+    if isinstance(value, list):
+        return [text for item in value for text in _find_texts(item, name_keys)]
+    if isinstance(value, dict):
+        values = normalize_keys(value)
+        for key in name_keys:
+            if key in values:
+                return _find_texts(values[key])
+        nested = [item for item in values.values() if is_container(item)]
+        return _find_texts(nested or list(values.values()), name_keys)
+    if value is None or isinstance(value, bool):
+        return []
+    # Databases hold neither NUL nor single surrogates.
+    text = str(value).replace("\0", "").encode("utf-8", "replace").decode().strip()
+    return [text] if text else []
+
+
+def _find_text(values: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Return the first text of the first of several keys that has any; '' without."""
+    return next((text for key in keys for text in _find_texts(values.get(key))), "")
+
+
+def _read_moment(values: Mapping[str, Any], name: str, keys: Iterable[str]) -> datetime:
+    text = _find_text(values, keys)
+    if not text:
+        raise DowntimeSkippedError(f"{name}: is missing")
+    try:
+        return _parse_moment(text[:100])
+    except (ValueError, OverflowError, OSError) as error:
+        raise DowntimeSkippedError(
+            f"{name}: {text[:100]!r} is not a time (expected ISO 8601, seconds since 1970, "
+            "or Nov 26, 2026 20:00 UTC)"
+        ) from error
+
+
+def _parse_moment(text: str) -> datetime:
+    """Parse seconds since 1970, ISO 8601, or text with the name of a month; UTC without a zone."""
+    if re.fullmatch(r"\d+(\.\d+)?", text) and not re.fullmatch(r"(19|20)\d{6}", text):
+        seconds = float(text)
+        return datetime.fromtimestamp(seconds / (1000 if seconds > _MAX_SECONDS else 1), UTC)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return _parse_dated_text(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _parse_dated_text(text: str) -> datetime:
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        raise ValueError("no date")
+    words = re.findall(r"[A-Za-z]+|\d+", match["date"])
+    words = [word for word in words if word.lower() not in ("st", "nd", "rd", "th")]
+    if len(words) > 3 and words[0].isalpha():
+        words = words[1:]  # the day of the week
+    day = _parse_date(" ".join(words))
+    zone = match["zone"] or "UTC"
+    offset = UTC if zone[0] not in "+-" else _parse_zone(zone)
+    return datetime.combine(day, _parse_clock(match["clock"], match["half"]), offset)
+
+
+def _parse_date(text: str) -> date:
+    for form in _DATE_FORMATS:
+        try:
+            return datetime.strptime(text, form).date()
+        except ValueError:
+            continue
+    raise ValueError("no date")
+
+
+def _parse_zone(text: str) -> timezone:
+    hours, minutes = int(text[1:3]), int(text[-2:])
+    return timezone((-1 if text[0] == "-" else 1) * timedelta(hours=hours, minutes=minutes))
+
+
+def _parse_clock(text: str | None, half: str | None) -> time:
+    """Parse a time of day; OSG writes hours up to 23 even before AM and PM."""
+    hour, minute, second = map(int, [*(text or "0:00").split(":"), "0"][:3])
+    if half:
+        afternoon = half.upper() == "P"
+        if 0 < hour <= 12:
+            hour = hour % 12 + (12 if afternoon else 0)
+        elif afternoon != (hour >= 12):
+            raise ValueError("the hour contradicts AM or PM")
+    return time(hour, minute, second)
