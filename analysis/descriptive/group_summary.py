@@ -23,7 +23,7 @@ from treehammer.analysis.statistics.estimates import estimate_mean, estimate_unp
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.hctests.matrix.definition import Scalar
-from treehammer.sql.read.campaign_counts import drop_superseded
+from treehammer.sql.read.campaign_counts import select_counted
 
 Row = Mapping[str, Any]
 Key = tuple[Scalar | None, ...]
@@ -133,7 +133,7 @@ def group_executions(rows: Iterable[Row], key: Callable[[Row], Key]) -> list[Exe
 
 def _make_group(key: Key, rows: Sequence[Row]) -> ExecutionGroup:
     usable = tuple(row for row in rows if classify_outcome(row) is Outcome.GOOD)
-    return ExecutionGroup(key, usable, Counter(map(classify_outcome, drop_superseded(rows))))
+    return ExecutionGroup(key, usable, Counter(map(classify_outcome, select_counted(rows))))
 
 
 def list_axes(rows: Iterable[Row]) -> tuple[str, ...]:

@@ -240,18 +240,24 @@ def _fetch_recent_span(connection: sa.Connection, campaign_id: str) -> tuple[int
     return (int(first), int(last), int(number)) if number else None
 
 
-def drop_superseded(rows: Iterable[RowT]) -> list[RowT]:
-    """Leave out measurements that a later attempt of their job repeated.
+def select_counted(rows: Iterable[RowT]) -> list[RowT]:
+    """Select the measurements that count: neither superseded nor interrupted.
 
     Args:
-        rows: measurements with ``job_id``, ``attempt``, ``round`` and ``position``.
+        rows: measurements with ``job_id``, ``attempt``, ``round``, ``position`` and
+            ``failure_class``.
     """
     rows = list(rows)
     last: dict[tuple[Any, ...], int] = {}
     for row in rows:
         key = _execution_key(row)
         last[key] = max(last.get(key, 0), row["attempt"] or 0)
-    return [row for row in rows if (row["attempt"] or 0) == last[_execution_key(row)]]
+    return [
+        row
+        for row in rows
+        if (row["attempt"] or 0) == last[_execution_key(row)]
+        and row["failure_class"] not in INTERRUPTED_CLASSES
+    ]
 
 
 def _execution_key(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome, su
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core import measurement_view
 from treehammer.sql.core.column_types import text_equals
-from treehammer.sql.core.outcomes import has_outcome, is_bad
+from treehammer.sql.core.outcomes import has_outcome, is_bad, is_superseded
 from treehammer.sql.core.rows import CampaignRow, VerdictRow
 from treehammer.sql.core.schema import (
     campaign,
@@ -435,10 +435,13 @@ class BadMeasurement:
 
 
 def list_bad_measurements(store: ResultsReader, site: str, day: int) -> list[BadMeasurement]:
-    """List up to :data:`MAX_BAD_MEASUREMENTS` measurements of a site and day that are not good."""
+    """List up to :data:`MAX_BAD_MEASUREMENTS` measurements of a site and day that are not good.
+
+    Those that a later attempt made up for are left out.
+    """
     names = tuple(field.name for field in fields(BadMeasurement))
     query = measurement_view.select_columns(names).where(
-        measurement.c.day == day, _is_at_site(site), is_bad()
+        measurement.c.day == day, _is_at_site(site), is_bad(), sa.not_(is_superseded())
     )
     with store.connection() as connection:
         rows = connection.execute(query.limit(MAX_BAD_MEASUREMENTS))

@@ -31,7 +31,7 @@ from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read.campaign_counts import drop_superseded
+from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import fetch_operations
@@ -174,7 +174,7 @@ def build_report(
     """
     rows = list(rows)
     samples = [Sample.from_row(row) for row in rows]
-    rows = drop_superseded(rows)
+    rows = select_counted(rows)
     cells = summarize_executions(rows)
     selection = Selection((campaign.id,))
     failed = [row for row in rows if row["failure_class"]]

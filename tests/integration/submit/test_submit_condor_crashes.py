@@ -83,7 +83,7 @@ KILLS_BETWEEN_SITES = [
 ]
 #: Submitters killed at random instants after the campaign was stored, and the latest of them.
 RANDOM_KILLS = int(os.environ.get("TREEHAMMER_RANDOM_KILLS", "4"))
-LATEST_KILL_S = 0.8
+LATEST_KILL_S = 0.4
 
 
 def test_resume_completes_submissions_killed_between_sites(user: GridUser) -> None:

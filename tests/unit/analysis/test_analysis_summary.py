@@ -164,6 +164,7 @@ def test_failure_that_a_later_attempt_made_up_for_is_not_counted() -> None:
         row("a", None, **bad),
         row("a", 2.0, attempt=2, round=1, position=1),
         row("b", None, attempt=2, **bad),
+        row("c", None, **{**bad, "failure_class": "evicted"}),
     ]
     (group,) = group_executions(rows, lambda _: ())
     assert dict(group.outcomes) == {Outcome.GOOD: 1, Outcome.FAILED: 1}

@@ -123,6 +123,15 @@ def test_report_is_well_formed_with_unique_ids() -> None:
     assert page.tags.count("th") > 20
 
 
+def test_report_counts_each_planned_execution_once(without_figures: None) -> None:
+    rows = list(SimulatedCampaign(effect=0.06).rows())
+    earlier = {**rows[0], "attempt": 0, "failure_class": "open", "failure_message": "no such file"}
+    rows[5] |= {"failure_class": "evicted"}
+    report = report_of([earlier, *rows], planned_measurements=len(rows))
+    assert (report.executions, report.missing_count) == (len(rows) - 1, 1)
+    assert report.failures == ()
+
+
 @pytest.mark.usefixtures("without_figures")
 def test_report_has_results_provenance_and_failures() -> None:
     rows = list(SimulatedCampaign(effect=0.06).rows())

@@ -419,6 +419,7 @@ def test_every_planned_measurement_is_counted_once(store: Store) -> None:
     (state,) = overview_queries.fetch_campaign_states(store, ["c"])
     assert state.outcomes == {Outcome.GOOD: 5, Outcome.FAILED: 1}
     assert len(campaign_queries.list_failure_messages(store, "c")) == 3
+    assert len(overview_queries.list_bad_measurements(store, "A", 20260301)) == 3
     for raw in (False, True):
         (group,) = store.fetch_figure(FigureQuery(("eff_job",), from_measurements=raw)).groups
         assert group.outcomes == {"good": 6, "open": 2, "evicted": 1}, raw
