@@ -1,7 +1,7 @@
 """Flags that mark measurements as implausible after they were recorded, and can be taken back.
 
-A flag is text after the recorded reasons. It says that the measurement read a bad replica, or that
-it is in quarantine. A replica counts as bad from its last good check, or from the beginning, until
+A flag is text after the recorded reasons. It says that the measurement read a bad replica, is an
+outlier of its series, or is in quarantine. A replica counts as bad from its last good check, or from the beginning, until
 its next good check: the actual time of the damage is unknown.
 """
 
@@ -28,7 +28,8 @@ from treehammer.sql.write import rollups
 
 #: Prefixes of flags; no recorded text in ``implausible_reasons`` has them.
 BAD_REPLICA_PREFIX, QUARANTINE_PREFIX = "bad replica: ", "quarantined: "
-FLAG_PREFIXES = (BAD_REPLICA_PREFIX, QUARANTINE_PREFIX)
+OUTLIER_PREFIX = "outlier: "
+FLAG_PREFIXES = (BAD_REPLICA_PREFIX, QUARANTINE_PREFIX, OUTLIER_PREFIX)
 _FLAG_START = re.compile(f"(?:^|{SEPARATOR})(?={'|'.join(FLAG_PREFIXES)})")
 #: Later than any measurement.
 OPEN_END_US = 2**62

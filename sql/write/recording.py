@@ -26,6 +26,7 @@ from treehammer.sql.read.operation_queries import OperationRow, fetch_operations
 from treehammer.sql.write import (
     operation_recording,
     operation_rollups,
+    outliers,
     quality_flags,
     retention,
     rollups,
@@ -154,6 +155,7 @@ class _TransactionWriter:
             )
             rollups.rebuild_rollups(self._connection, sorted(owners))
             quality_flags.copy_flags(self._connection, self._marked)
+            outliers.flag_outliers(self._connection, self._sums.owners)
 
     def _sort_batch(
         self, batch: Sequence[Measurement], new: dict[str, _MeasurementContent]

@@ -177,6 +177,11 @@ class RollupSums:
         if key.outcome == Outcome.GOOD:
             mine.add_last(row)
 
+    @property
+    def owners(self) -> set[Owner]:
+        """Days and subjects of the measurements."""
+        return {key.owner for key in self._sums}
+
     def write(self, connection: Connection) -> None:
         """Add the sums to the rows, inside the write transaction."""
         known = dict(_fetch_known(connection, self._sums))

@@ -617,3 +617,24 @@ def test_sender_is_not_believed_that_its_values_are_plausible(
     store.add([marked])
     (other,) = store.measurements(Selection.parse([], ["job_id=b"]))
     assert other["implausible_reasons"] == f"own; {reason}"
+
+
+@pytest.mark.parametrize("liar_first", [True, False])
+def test_one_sender_does_not_move_the_means_of_a_series(store: Store, liar_first: bool) -> None:
+    honest = [make_measurement(job=f"h{n}", cpu_per_event_s=1e-4 + n * 1e-6) for n in range(8)]
+    liars = [make_measurement(job="liar", cpu_per_event_s=9e5)]
+    for batch in (liars, honest) if liar_first else (honest, liars):
+        store.add(batch)
+    rows = list(store.measurements(EVERYTHING))
+    false = [row for row in rows if not row["plausible"]]
+    assert [row["job_id"] for row in false] == ["liar"]
+    assert false[0]["cpu_per_event_s"] == 9e5, "the raw value is kept"
+    assert str(false[0]["implausible_reasons"]).startswith("outlier: cpu_per_event_s")
+    assert not find_rollup_differences(store)
+    assert store.add(liars).conflicting == (), "it can be sent again"
+
+
+def test_change_of_a_series_is_no_outlier(store: Store) -> None:
+    for times, first in ((1e-4, 0), (5e-2, 10)):
+        store.add(make_measurement(job=f"j{first + n}", cpu_per_event_s=times) for n in range(10))
+    assert all(row["plausible"] for row in store.measurements(EVERYTHING))
