@@ -119,6 +119,17 @@ class MeasurementCount:
         return "".join([text, *(f", {n} {name}" for name, n in sorted(self.missing.items()))])
 
 
+@dataclass
+class _SiteTally:
+    """Running totals of a site; see :class:`MeasurementCount`."""
+
+    jobs: Counter[str] = field(default_factory=Counter)
+    planned: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    missing: Counter[str] = field(default_factory=Counter)
+    superseded: int = 0
+
+
 @dataclass(frozen=True)
 class CampaignCount:
     """Count of a campaign by site.
@@ -154,29 +165,26 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
     jobs = {row.id: row for row in store.jobs(campaign_id)}
     # The store orders attempts by job and number.
     last = {row.job_id: row for row in store.attempts(jobs)}
-    sites: dict[str, MeasurementCount] = defaultdict(MeasurementCount)
-    recorded: Counter[str] = Counter()
     with store.connection() as connection:
         rows = list(connection.execute(_outcome_query(campaign_id)))
+    sites: dict[str, _SiteTally] = defaultdict(_SiteTally)
+    recorded: Counter[str] = Counter()
     for job_id, site, outcome, superseded, count in rows:
-        name = jobs[job_id].site if job_id in jobs else site or ""
+        tally = sites[jobs[job_id].site if job_id in jobs else site or ""]
         if superseded:
-            sites[name] += MeasurementCount(superseded=count)
-        elif outcome in INTERRUPTED_CLASSES:
-            pass  # missing, unless the job continues
-        else:
+            tally.superseded += count
+        elif outcome not in INTERRUPTED_CLASSES:  # missing, unless the job continues
             recorded[job_id] += count
-            sites[name] += MeasurementCount(outcomes=Counter({outcome: count}))
+            tally.outcomes[outcome] += count
     for row in jobs.values():
+        tally = sites[row.site]
+        tally.jobs[row.state] += 1
+        tally.planned += row.planned_measurements
         left = row.planned_measurements - recorded[row.id]
-        missing = Counter({_explain_missing(row, last.get(row.id)): left})
-        is_missing = JobState(row.state).is_final and left > 0
-        sites[row.site] += MeasurementCount(
-            Counter({row.state: 1}),
-            row.planned_measurements,
-            missing=missing if is_missing else Counter(),
-        )
-    counted = CampaignCount(dict(sorted(sites.items())))
+        if left > 0 and JobState(row.state).is_final:
+            tally.missing[_explain_missing(row, last.get(row.id))] += left
+    counts = {site: MeasurementCount(**vars(tally)) for site, tally in sorted(sites.items())}
+    counted = CampaignCount(counts)
     if counted.is_finished or not counted.total.outstanding:
         return counted
     with store.connection() as connection:
@@ -269,29 +277,25 @@ def count_left_out(
 ) -> dict[str, Counter[str]]:
     """Count the recorded measurements of campaigns, by outcome, that their count leaves out."""
     ids = list(campaign_ids)
-    repeats = measurement.alias("repeats")
+    columns, repeats = measurement.c, measurement.alias("repeats")
     # Few jobs have several attempts or are open; indexes alone show which.
     repeated = sa.select(repeats.c.job_id).where(
         repeats.c.campaign_id.in_(ids), repeats.c.attempt > 1
     )
     unfinished = sa.select(job.c.id).where(job.c.campaign_id.in_(ids), job.c.state.in_(OPEN_STATES))
-    columns = measurement.c
-    is_candidate = sa.or_(columns.job_id.in_(repeated), columns.job_id.in_(unfinished))
     by = (columns.campaign_id, outcome_column())
-    query = (
-        sa.select(*by, sa.func.count())
-        .where(
-            columns.campaign_id.in_(ids),
-            sa.or_(
-                columns.failure_class.in_(INTERRUPTED_CLASSES),
-                sa.and_(is_candidate, _is_left_out()),
-            ),
-        )
-        .group_by(*by)
+    selected = sa.select(*by, sa.func.count()).where(columns.campaign_id.in_(ids)).group_by(*by)
+    completed = sa.or_(
+        columns.failure_class.is_(None), columns.failure_class.not_in(INTERRUPTED_CLASSES)
+    )
+    queries = (
+        selected.where(columns.failure_class.in_(INTERRUPTED_CLASSES)),
+        selected.where(columns.job_id.in_(repeated.union(unfinished)), completed, _is_left_out()),
     )
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for campaign_id, outcome, count in connection.execute(query):
-        counts[campaign_id][outcome] += count
+    for query in queries:
+        for campaign_id, outcome, count in connection.execute(query):
+            counts[campaign_id][outcome] += count
     return counts
 
 
