@@ -199,7 +199,7 @@ def _sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
     """Sum the costs of all sites; None where one of them is unknown."""
     names = ("jobs", "measurements", "read_bytes", "wall_s", "cpu_s", "reserved_s")
     values = {name: [getattr(cost, name) for cost in costs] for name in names}
-    total = {name: None if None in some else sum(some) for name, some in values.items()}
+    total = {name: None if None in column else sum(column) for name, column in values.items()}
     return {**total, "basis": ""}
 
 

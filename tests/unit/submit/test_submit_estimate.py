@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_user import LocalUser
 from plan_factory import READING_TEST, SHELL_TEST, make_local_plan, make_manifest
 
 from treehammer.collectors.job_spec import ExecutionSpec
@@ -152,3 +154,19 @@ def test_replay_takes_as_long_as_its_recording(
     assert cost is not None
     assert cost.cpu_s == pytest.approx(expected)
     assert cost.wall_s < expected + 10
+
+
+def test_plan_of_several_sites_ends_with_its_total(tmp_path: Path) -> None:
+    user = LocalUser(tmp_path)
+    sites = tmp_path / "sites.toml"
+    doors = 'doors = [{name = "file", protocol = "file", prefix = "/a"}]'
+    sites.write_text(f"[sites.SITE_A]\n{doors}\n[sites.SITE_B]\n{doors}\n")
+    user.settings = replace(user.settings, sites_file=sites)
+    arguments = ("submit", str(user.test), "--sites", "SITE_A,SITE_B", "--dry-run")
+    lines = [line.split() for line in user.invoke_command(*arguments).output.splitlines()]
+    assert [line[:3] for line in lines if line[0] in ("SITE_A", "total")] == [
+        ["SITE_A", "2", "4"],
+        ["total", "4", "8"],
+    ]
+    programs = json.loads(user.invoke_command(*arguments, "--json").stdout)
+    assert [row["site"] for row in programs] == ["SITE_A", "SITE_B"]
