@@ -108,16 +108,24 @@ def find_largest(paths: Sequence[str]) -> str:
 
 
 def find_largest_in_file(path: str) -> tuple[str, int]:
-    """Find the largest object of a file; return its path, '' where there is none, and its extent."""
+    """Find the largest object of a file; return its path, '' where there is none, and its extent.
+
+    A friend of another tree in the file belongs to it, and is no main tree however large it is.
+    """
     file = open_file(path)
     extents: dict[str, tuple[int, int]] = {}
+    friends: set[str] = set()
     for item in list_objects(file):
         if item.is_ntuple:
             layout = read_ntuple_layout(file, path, item.path)
             extents[item.path] = (layout["entries"] * len(layout["zipped"]), sum(layout["zipped"]))
-        elif tree := item.read_tree()[0]:
+            continue
+        tree, friend_names = item.read_tree()
+        if tree:
             extents[item.path] = (tree_extent(tree), int(tree.GetZipBytes()))
-    name = max(sorted(extents), key=lambda name: extents[name], default="")
+            friends.update(friend_names)
+    main_trees = [name for name in extents if name not in friends] or extents
+    name = max(sorted(main_trees), key=lambda name: extents[name], default="")
     return name, extents[name][0] if name else 0
 
 

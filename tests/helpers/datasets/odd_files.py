@@ -106,7 +106,7 @@ void write()
    {
       TFile file("inside.root", "RECREATE");
       file.mkdir("sub")->cd();
-      fill("inner", 100);
+      fill("inner", 400);
       file.cd();
       auto *tree = fill("T", 200);
       tree->AddFriend("sub/inner");
