@@ -31,7 +31,7 @@ from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
     compare_together,
 )
-from treehammer.analysis.comparison.headline import select_headline
+from treehammer.analysis.comparison.verdict_headline import select_headline
 from treehammer.analysis.comparison.wording.verdict_text import (
     describe_place,
     format_effect,

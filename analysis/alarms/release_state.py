@@ -14,7 +14,7 @@ from treehammer.analysis.alarms.alarm_levels import (
     SubjectState,
     worst_level,
 )
-from treehammer.analysis.comparison.headline import select_headline
+from treehammer.analysis.comparison.verdict_headline import select_headline
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import Verdict

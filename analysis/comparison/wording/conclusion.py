@@ -9,7 +9,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from treehammer.analysis.comparison.control_evidence import stored_controls
-from treehammer.analysis.comparison.headline import select_headline
+from treehammer.analysis.comparison.verdict_headline import select_headline
 from treehammer.analysis.comparison.wording.verdict_text import (
     METRIC_TITLES,
     describe_place,

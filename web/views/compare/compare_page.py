@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison.headline import count_headline, describe_headline
+from treehammer.analysis.comparison.verdict_headline import count_headline, describe_headline
 from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.read import campaign_queries, overview_queries

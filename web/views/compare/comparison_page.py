@@ -13,7 +13,7 @@ from starlette.requests import Request
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.comparison import counter_changes, instruction_changes
 from treehammer.analysis.comparison.counter_changes import CounterChange
-from treehammer.analysis.comparison.headline import select_headline
+from treehammer.analysis.comparison.verdict_headline import select_headline
 from treehammer.analysis.comparison.wording import comparison_notes, verdict_text
 from treehammer.analysis.comparison.wording.attribution import summarize_attribution
 from treehammer.analysis.comparison.wording.conclusion import describe_conclusion

@@ -8,7 +8,7 @@ from statistics import median
 
 from starlette.requests import Request
 
-from treehammer.analysis.comparison.headline import SCOPE_WORDS, select_headline
+from treehammer.analysis.comparison.verdict_headline import SCOPE_WORDS, select_headline
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, Verdict

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from starlette.requests import Request
 
-from treehammer.analysis.comparison.headline import (
+from treehammer.analysis.comparison.verdict_headline import (
     count_headline,
     count_slower,
     describe_headline,

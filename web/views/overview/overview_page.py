@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.comparison.headline import (
+from treehammer.analysis.comparison.verdict_headline import (
     count_headline,
     describe_headline,
     select_headline,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from treehammer.analysis.comparison.headline import count_headline, count_slower
+from treehammer.analysis.comparison.verdict_headline import count_headline, count_slower
 from treehammer.analysis.status.day_outcomes import DayOutcomes
 from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
