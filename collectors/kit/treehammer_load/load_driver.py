@@ -8,7 +8,7 @@ from math import inf
 from threading import Event
 from typing import Callable, Dict, Iterator, Optional
 
-from .operation import NO_CEILING, OPENING, Flight, LoadCeiling, Operation, StorageClient
+from .operation import NO_CEILING, OPENING, CeilingShare, Flight, Operation, StorageClient
 from .recorder import Recorder, StepClock
 
 #: Operations on their way at a time; more would only fill the memory.  Further ones wait and are
@@ -29,7 +29,7 @@ class Throttle:
         burst_s: seconds of the ceiling on traffic that may be used at once after a time of less load.
     """
 
-    def __init__(self, ceiling: LoadCeiling, burst_s: float = 0.0) -> None:
+    def __init__(self, ceiling: CeilingShare, burst_s: float = 0.0) -> None:
         self._ceiling = ceiling
         self._burst_s = burst_s
         # Instants at which all admitted operations are paid off.
@@ -103,7 +103,7 @@ class LoadDriver:
         recorder: Recorder,
         steps: StepClock,
         timer: LoadTimer,
-        ceiling: LoadCeiling = NO_CEILING,
+        ceiling: CeilingShare = NO_CEILING,
     ) -> None:
         self._ceiling = ceiling
         self.began_s: Optional[float] = None

@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from ...shared_files import local_path
 from ..treehammer_kit.payload_task import PayloadError, parse_job
-from .operation import NO_CEILING, LoadCeiling, LoadFile
+from .operation import NO_CEILING, CeilingShare, LoadFile
 from .written_files import WrittenFiles
 
 #: Values of ``load`` for a job that loads alone and at once.
@@ -67,7 +67,7 @@ class LoadTask:
     duration_s: float
     written: Optional[WrittenFiles] = None
     door_url: str = ""
-    ceiling: LoadCeiling = NO_CEILING
+    ceiling: CeilingShare = NO_CEILING
     end_file: str = ""
 
     @classmethod
@@ -104,7 +104,7 @@ class LoadTask:
                 duration_s=float(load["duration_s"]),
                 written=_name_folder(load["writable"], load["folder"]),
                 door_url=document.get("door_url", ""),
-                ceiling=LoadCeiling(**load["ceiling"]),
+                ceiling=CeilingShare(**load["ceiling"]),
                 end_file=str(load.get("end_file") or ""),
             )
         if needs_storage:

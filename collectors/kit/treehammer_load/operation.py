@@ -15,7 +15,7 @@ Chunk = Tuple[int, int]
 OPENING = frozenset({OPEN, CREATE, DELETE, READ_FILE, WRITE_FILE, COPY})
 
 
-class LoadCeiling(NamedTuple):
+class CeilingShare(NamedTuple):
     """The most that a generator may ask of a door; 0 for no bound.
 
     Attributes:
@@ -29,7 +29,7 @@ class LoadCeiling(NamedTuple):
     mb_per_s: float = 0.0
 
 
-NO_CEILING = LoadCeiling()
+NO_CEILING = CeilingShare()
 
 
 class LoadFile(NamedTuple):

@@ -11,7 +11,7 @@ from ..treehammer_kit.payload_task import PayloadError
 from .closed_loop import ClosedLoop, ClosedLoopDriver
 from .load_driver import LoadTimer
 from .load_watchdog import GRACE_S, LoadWatchdog
-from .operation import NO_CEILING, Flight, LoadCeiling, LoadFile, Operation, StorageClient
+from .operation import NO_CEILING, CeilingShare, Flight, LoadFile, Operation, StorageClient
 from .recorder import Recorder, StepClock
 
 #: Operations at a time while files are prepared and removed; fewer for a load of fewer clients.
@@ -62,7 +62,7 @@ class WrittenFiles:
                 self._folders.remove(url)
 
     def count_wrong(
-        self, client: StorageClient, stop: Event, ceiling: LoadCeiling = NO_CEILING
+        self, client: StorageClient, stop: Event, ceiling: CeilingShare = NO_CEILING
     ) -> int:
         """Read all files back, in 600 s at most; return how many have another content."""
         files = [
@@ -79,7 +79,7 @@ class WrittenFiles:
         client: StorageClient,
         operations: Iterable[Operation],
         stop: Event,
-        ceiling: LoadCeiling = NO_CEILING,
+        ceiling: CeilingShare = NO_CEILING,
     ) -> None:
         """Make the folder and perform operations in it, the making of folders first.
 
@@ -139,7 +139,7 @@ def _perform_all(
     limit_s: float,
     stop: Event,
     observe: Callable[[Flight, str], None],
-    ceiling: LoadCeiling = NO_CEILING,
+    ceiling: CeilingShare = NO_CEILING,
 ) -> List[Tuple[Operation, str]]:
     """Perform operations, several at a time; return those that ended, with their failures."""
     ended: List[Tuple[Operation, str]] = []

@@ -10,8 +10,8 @@ from typing import Any
 from treehammer.collectors.kit.treehammer_load.load_driver import LoadDriver, LoadTimer
 from treehammer.collectors.kit.treehammer_load.operation import (
     NO_CEILING,
+    CeilingShare,
     Flight,
-    LoadCeiling,
     Operation,
     StorageClient,
 )
@@ -91,7 +91,7 @@ def run_load(
     end_s: float,
     timer: SimulatedTimer,
     storage: StorageClient,
-    ceiling: LoadCeiling = NO_CEILING,
+    ceiling: CeilingShare = NO_CEILING,
 ) -> list[dict[str, Any]]:
     """Run a load in steps of 1 s and return its rows."""
     steps = StepClock(1.0, 1_000_000)

@@ -28,8 +28,8 @@ from treehammer.collectors.kit.treehammer_load.load_driver import LoadTimer
 from treehammer.collectors.kit.treehammer_load.load_task import LoadTask
 from treehammer.collectors.kit.treehammer_load.operation import (
     NO_CEILING,
+    CeilingShare,
     Flight,
-    LoadCeiling,
     LoadFile,
     Operation,
     StorageClient,
@@ -52,7 +52,7 @@ def run_loop(
     end_s: float,
     timer: SimulatedTimer,
     storage: StorageClient,
-    ceiling: LoadCeiling = NO_CEILING,
+    ceiling: CeilingShare = NO_CEILING,
 ) -> tuple[ClosedLoopDriver, list[dict[str, Any]], dict[str, float]]:
     """Run a loop with a number of reads for each client, in steps of 1 s."""
     steps = StepClock(1.0, 1_000_000)
@@ -99,7 +99,7 @@ def test_each_client_sends_when_its_last_operation_ended() -> None:
 def test_closed_loop_stops_at_the_ceiling() -> None:
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer, answer_s=0.001)
-    ceiling = LoadCeiling(mb_per_s=0.001)  # a hundred reads of 10 bytes a second
+    ceiling = CeilingShare(mb_per_s=0.001)  # a hundred reads of 10 bytes a second
     driver, rows, figures = run_loop([1000] * 8, 5.0, timer, storage, ceiling)
     assert not driver.is_complete
     assert len(storage.sent) == pytest.approx(500, abs=2)
@@ -109,7 +109,7 @@ def test_closed_loop_stops_at_the_ceiling() -> None:
 
 
 def test_too_many_clients_are_refused() -> None:
-    ceiling = LoadCeiling(clients=8)
+    ceiling = CeilingShare(clients=8)
     task = LoadTask([FILE], {"clients": 9}, {}, 1, 0, 1, None, 0, 1.0, 5.0, ceiling=ceiling)
     with pytest.raises(PayloadError, match="the door permits 8 to this job"):
         workloads.open_files(task, SPAN)

@@ -10,8 +10,8 @@ from simulated_load import SimulatedStorage, SimulatedTimer, run_load
 
 from treehammer.collectors.kit.treehammer_load import load_driver, recorder, schedule
 from treehammer.collectors.kit.treehammer_load.operation import (
+    CeilingShare,
     Flight,
-    LoadCeiling,
     LoadFile,
     Operation,
 )
@@ -157,7 +157,7 @@ def test_schedule_stops_at_the_ceiling(rate: float) -> None:
     """Whatever a test asks for, its job sends no more than its share of the door's ceiling."""
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer)
-    rows = run_load(opens(rate, 10), 10.0, timer, storage, LoadCeiling(opens_per_s=200))
+    rows = run_load(opens(rate, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
     for second in range(10):
         sent = sum(second <= instant < second + 1 for instant in storage.sent)
         assert sent == pytest.approx(200, abs=1)
@@ -168,7 +168,7 @@ def test_schedule_stops_at_the_ceiling(rate: float) -> None:
 def test_schedule_at_the_ceiling_is_not_delayed() -> None:
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer)
-    run_load(opens(200, 10), 10.0, timer, storage, LoadCeiling(opens_per_s=200))
+    run_load(opens(200, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
     assert storage.sent == pytest.approx(list(schedule.pace_at_rate(200, 0.0, 10.0)))
 
 
@@ -178,7 +178,7 @@ def test_traffic_stops_at_the_ceiling() -> None:
     instants = schedule.pace_clients(50, 0.1, 0.0, 10.0, seed=1)
     chooser = schedule.make_chunk_chooser("random", 100_000, 1)
     reads = schedule.schedule_reads(instants, 50, [FILE], 1, chooser, (0.0, 0.0))
-    run_load(reads, 10.0, timer, storage, LoadCeiling(mb_per_s=5))
+    run_load(reads, 10.0, timer, storage, CeilingShare(mb_per_s=5))
     assert len(storage.sent) == pytest.approx(50 + 5 * 10 * 10 + 25, abs=5), (
         "50 MB/s were asked for"
     )
