@@ -54,7 +54,7 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
     """Show all campaigns, or the progress of one (its id, name, a prefix, or 'last').
 
     New measurements of that campaign are stored in the database, as with 'collect'. The exit code
-    is 1 if one of its measurements failed or is implausible.
+    is 1 if one of its measurements failed, is implausible or was lost.
 
     Example: treehammer status last --follow
     """

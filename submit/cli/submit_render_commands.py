@@ -130,7 +130,7 @@ def submit(
 ) -> ExitCode:
     """Run a test: plan its jobs, prepare their inputs, and submit them.
 
-    With --wait the exit code is 1 if a measurement failed or is implausible.
+    With --wait the exit code is 1 if a measurement failed, is implausible or was lost.
 
     Example: treehammer submit ttree-read -P cache_mb=0,30 --wait
     """

@@ -93,7 +93,7 @@ def test_campaign_page_follows_running_campaign(running: Running, open_tab: Visi
         tab.page.wait_for_timeout(100)
     tab.page.get_by_role("link", name="waits@").first.click()
     tab.page.get_by_role("status").wait_for()
-    assert "of 6 measurements" in tab.page.get_by_role("status").inner_text()
+    assert "of 6 measured" in tab.page.get_by_role("status").inner_text()
     assert tab.page.locator("#live[hx-get]").count() == 1
     tab.check_page()
     before = tab.page.get_by_role("status").inner_text()
@@ -102,7 +102,7 @@ def test_campaign_page_follows_running_campaign(running: Running, open_tab: Visi
     tab.page.locator("#live:not([hx-get])").wait_for(timeout=60_000)
     after = tab.page.get_by_role("status").inner_text()
     assert after != before
-    assert "6 of 6 measurements recorded" in after
+    assert "6 of 6 measured" in after
     asked: list[str] = []
     tab.page.on("request", lambda sent: asked.append(sent.url))
     tab.page.wait_for_timeout(6000)

@@ -104,7 +104,7 @@ def test_unsupported_door_is_not_a_failure_of_the_site(
     tab = open_tab(results.address)
     tab.open("/campaigns")
     tab.page.get_by_role("link", name=DOORS_CAMPAIGN).click()
-    expect(tab.page.get_by_text("4 of 4 measurements recorded")).to_be_visible()
+    expect(tab.page.get_by_text("4 of 4 measured")).to_be_visible()
     tab.open("/")
     line = tab.page.locator(".matrix tbody tr").filter(has_text=DISTANT_SITE)
     assert line.locator("td a").last.inner_text().split() == ["O", "ok"]
@@ -142,7 +142,7 @@ def test_rerun_campaign_is_followed(results: GridCampaigns, open_tab: Visit) -> 
             tab.page.wait_for_timeout(200)
         assert again.wait(timeout=120) == 1
         assert len(seen) > 1, "progress changes while jobs report"
-        expect(tab.page.get_by_text("8 of 8 measurements recorded")).to_be_visible()
+        expect(tab.page.get_by_text("8 of 8 measured")).to_be_visible()
         assert tab.page.evaluate("document.body.dataset.mark") == "the same page"
         tab.check_page()
     finally:
