@@ -84,7 +84,7 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
     assert direct["stagein_wall_s"] is None
     assert direct["file_class"] == "TNetXNGFile"
     assert found["pinned", "direct"]["file_class"] == "TNetXNGFile"
-    assert "2 not supported" in types(settings, "status", "last")
+    assert "(2 of them not supported)" in types(settings, "status", "last")
     shown = types(
         settings, "summary", "--by", "door,access", "--baseline", "access=direct", "--json"
     )
