@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -22,7 +23,7 @@ _KIT_FOLDER = Path(__file__).parent / "kit"
 
 
 def prepare_root(
-    request: SoftwareRequest, software_dir: Path, bars: ProgressFactory
+    request: SoftwareRequest, software_dir: Path, bars: ProgressFactory, *, is_tried: bool = True
 ) -> SoftwareRequest:
     """Prepare the requested ROOT, with a progress bar when a release has to be downloaded.
 
@@ -32,6 +33,7 @@ def prepare_root(
         request: from :func:`treehammer.collectors.software.providers.parse_software_request`.
         software_dir: folder of the cached environments.
         bars: opens progress bars.
+        is_tried: False leaves that import to :func:`try_root`.
     Returns:
         the request with its location.
 
@@ -39,14 +41,33 @@ def prepare_root(
         ConfigError: the request names a folder without ROOT, or a missing command.
         SoftwareError: the preparation failed; the message names cause and remedy.
     """
-    try:
+    with _explain_faults(request):
         missing = providers.find_missing_release(request, software_dir)
         if not missing:
             prepared = providers.prepare_software(request, software_dir)
-            _try_software(prepared)
+            if is_tried:
+                _try_software(prepared)
             return prepared
         with bars(f"Fetching {missing}", 1) as step:
             return providers.prepare_software(request, software_dir, lambda note: step(0, note))
+
+
+def try_root(request: SoftwareRequest) -> None:
+    """Set up and import a prepared ROOT that was not installed by Treehammer, as a job will do.
+
+    Raises:
+        ConfigError: a job could not use it.
+        SoftwareError: the same for a place that may be missing for the moment.
+    """
+    with _explain_faults(request):
+        _try_software(request)
+
+
+@contextmanager
+def _explain_faults(request: SoftwareRequest) -> Iterator[None]:
+    """Raise a fault of the block as an error of the request."""
+    try:
+        yield
     except ExecutionError as fault:
         # CVMFS may be not mounted; any other place is the user's own choice.
         is_mistake = request.provider != "cvmfs" and not providers.is_installed_release(request)

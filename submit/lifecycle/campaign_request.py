@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
-from treehammer.collectors.software_preparation import prepare_root
+from treehammer.collectors.software_preparation import prepare_root, try_root
 from treehammer.config import Settings
 from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.model.manifest import Manifest
@@ -108,6 +108,9 @@ def plan_request(
     manifests = _find_manifests(definition, doors, settings, fetch_bars)
     _check_trees(definition, manifests, releases.values())
     check_contents(definition, manifests, pinned.folder)
+    if fetch and any(site.batch == LOCAL_BATCH for site in job_sites):
+        for release in releases.values():
+            try_root(release)
     timeout_s = request.options.replica_timeout_s if fetch else 0.0
     placement = find_placement(manifests, doors, settings, timeout_s=timeout_s, bars=bars)
     plan = make_plan(
@@ -222,7 +225,7 @@ def _prepare_releases(
     """
     if bars is not None:
         prepared = {
-            value: prepare_root(release, settings.software_dir, bars)
+            value: prepare_root(release, settings.software_dir, bars, is_tried=False)
             for value, release in releases.items()
         }
         return prepared, []

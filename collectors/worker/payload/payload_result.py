@@ -49,6 +49,8 @@ def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult
         return PayloadResult(problem=Failure("payload", "no-result", "result", message))
     except OSError as error:
         return _bad_result([f"cannot be read: {error.strerror}"])
+    except UnicodeDecodeError as error:
+        return _bad_result([f"not JSON: {error}"])
     except ValueError as error:
         return _bad_result([str(error)])
     try:

@@ -51,7 +51,7 @@ def test_failing_command_fails_the_execution(bench: Any, make_spec: Any, tmp_pat
     assert good.get("failure_class") is None
     assert (failed["failure_class"], failed["failure_kind"]) == ("software-setup", "server-setting")
     assert failed["failure_message"] == (
-        "apply.sh, which applies server_threads, ended with 3: no such host"
+        "apply.sh, which applies server_threads, ended with 3: no such host (log: logs/1-2.before)"
     )
     assert "payload_wall_s" not in failed
 
