@@ -67,7 +67,9 @@ class PlantedCampaigns(SyntheticCampaigns):
 
     def _number_values(self, values: Random, scale: float) -> dict[str, Any]:
         found = super()._number_values(values, scale)
-        return {**found, "loop_cpu_s": LOOP_CPU_S, "loop_wall_s": LOOP_CPU_S}
+        walls = [LOOP_CPU_S] * len(found["pass_loop_wall_s"])
+        times = {"loop_cpu_s": LOOP_CPU_S, "loop_wall_s": LOOP_CPU_S, "pass_loop_wall_s": walls}
+        return {**found, **times, "payload_wall_s": 10 * LOOP_CPU_S}
 
     def __iter__(self) -> Iterator[Measurement]:
         """Yield the measurements of the last days."""

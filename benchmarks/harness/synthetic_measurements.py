@@ -160,6 +160,7 @@ class SyntheticCampaigns:
         noise = values.lognormvariate(0, min(self.spread, 0.05))
         found["eff_job"] = round(min(0.999, 0.85 / scale**0.3 * noise), 6)
         found["read_latency_hist"] = self._random_histograms[values.randrange(_RARE_VALUE_PERIOD)]
+        _make_consistent(found)
         return found | {"plausible": True, "retries": 0, "slot": f"slot1_{values.randrange(64)}"}
 
     @cached_property
@@ -183,6 +184,23 @@ class SyntheticCampaigns:
                 histogram[min(LATENCY_BINS - 1, int(values.gauss(9, 2)))] += 10
             found.append(histogram)
         return found
+
+
+def _make_consistent(found: dict[str, Any]) -> None:
+    """Change random numbers in place so that the rules of plausibility hold, as in real records."""
+    found["event_rate_hz"] = 1 / found["wall_per_event_s"]
+    found["loop_wall_s"] = sorted(found["pass_loop_wall_s"])[PASSES_PER_MEASUREMENT // 2]
+    found["passes_done"] = found["passes_counted"] = PASSES_PER_MEASUREMENT
+    # The process tree contains all phases of all passes.
+    for name in ("payload_wall_s", "payload_user_s", "payload_sys_s"):
+        if name in found:
+            found[name] = round(100 * found[name], 6)
+    found["selected_zip_bytes"] = found["bytes_read"]
+    found["kernel_read_chars"] = found["bytes_read"] + found["bytes_read_extra"]
+    found["client_cached_fraction"] = 1.0
+    for name in ("eff_loop", "eff_payload", "eff_access"):
+        if name in found:
+            found[name] = min(found[name], 0.999)
 
 
 def day_number(day: int) -> int:

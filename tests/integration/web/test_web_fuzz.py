@@ -28,7 +28,7 @@ from service_thread import ServiceThread, make_body, make_sent_measurement, run_
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.failures import FAILURE_CLASSES
-from treehammer.collectors.record.measurement_record import make_measurement_id
+from treehammer.collectors.record.measurement_record import FIRST_START_US, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import (
     CATALOGUE,
     IDENTITY_METRICS,
@@ -37,6 +37,7 @@ from treehammer.collectors.record.metric_catalogue import (
     Metric,
 )
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
+from treehammer.collectors.record.plausibility import find_implausibilities
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
@@ -103,6 +104,12 @@ class Sent:
             }
             if "site" in sent:  # the default of the store
                 sent.setdefault("storage_site", sent["site"])
+            # The service judges what it receives.
+            for judged in ("plausible", "implausible_reasons"):
+                sent.pop(judged, None)
+            is_plausible = found["values"].pop("plausible")
+            assert is_plausible is not bool(found["values"].pop("implausible_reasons", ""))
+            assert not (is_plausible and find_implausibilities(item["values"]))
             expected = {"values": sent, "extras": item["extras"]}
             if item.get("operations"):
                 expected["operations"] = item["operations"]
@@ -240,6 +247,8 @@ def make_consistent(document: Any) -> None:
         id_, day, started_us = (values.get(n) for n in ("measurement_id", "day", "started_us"))
         if all(name in values for name in names) and isinstance(id_, str) and 0 < len(id_) <= 128:
             values["measurement_id"] = make_measurement_id(*(values[name] for name in names))
+        if type(started_us) is int and started_us >= 0:
+            started_us = values["started_us"] = min(max(started_us, FIRST_START_US), STARTED_US)
         if isinstance(started_us, int) and isinstance(day, int) and 19700101 <= day <= 99991231:
             values["day"] = epoch_day_to_number(started_us // DAY_US)
         variant, why = values.get("variant"), values.get("implausible_reasons")
@@ -317,7 +326,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
         "campaign_id": "campaign",
         "kind": draw(st.sampled_from(["timed", "checksum"])),
         "failure_class": draw(st.sampled_from([None, "", *FAILURE_CLASSES])),
-        "started_us": draw(st.integers(0, 2 * STARTED_US)),
+        "started_us": draw(st.integers(FIRST_START_US, STARTED_US)),
         "day": STARTED_DAY,  # Replaced by make_consistent.
         **{name: draw(st.integers(1, 3)) for name in ("attempt", "repeat", "round", "position")},
     }
