@@ -45,7 +45,9 @@ PRINTED_ELSEWHERE = {
     "submit/sites/site_probes.py": "finding, in a table",
     "submit/tracking/campaign_polling.py": "state that on_interrupt prints",
     "submit/tracking/circuit_breaker.py": "notice, by print_hint",
+    "submit/tracking/tracker.py": "obstacle, by print_hint",
     "testbed/components/rucio_server.py": "hint of an error",
+    "testbed/components/server_upgrade.py": "reason in an error",
     "testbed/components/secure_storage.py": "hint of an error",
     "web/cli/token_commands.py": "where another installation shows an identity",
 }
