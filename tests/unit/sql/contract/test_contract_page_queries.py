@@ -251,10 +251,10 @@ def test_latest_comparisons(filled: Store) -> None:
         ("third", "wall_per_event_s"): ("x0", 0.2),
         ("third", "cpu_per_event_s"): ("x2", -0.3),
     }
-    assert [*find_largest("faster")] == [
+    assert {*find_largest("faster")} == {
         ("second", "cpu_per_event_s"),
         ("third", "cpu_per_event_s"),
-    ]
+    }
     assert overview_queries.find_largest_effects(filled, {}) == {}
     assert overview_queries.list_latest_comparisons(filled, 0) == []
 
