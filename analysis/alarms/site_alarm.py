@@ -18,6 +18,7 @@ from treehammer.analysis.status.rule_judgements import charge_run
 from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
 from treehammer.analysis.status.status_rules import ShareRule, duration_us
+from treehammer.analysis.status.usability import use_by_state
 from treehammer.durations import SECOND_US
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
@@ -95,7 +96,7 @@ def _link_change(row: StatusChangeRow) -> str:
 def _describe_row(row: StatusChangeRow) -> str:
     since = datetime.fromtimestamp(row.since_us / SECOND_US, UTC)
     text = f"{_ROLES[row.subject_kind]}: {row.state} since {since:%Y-%m-%d %H:%M} UTC"
-    return f"{text}, by {row.cause}: {row.reason}"
+    return f"{text}, {use_by_state(row).usability}, by {row.cause}: {row.reason}"
 
 
 def _measure_figures(store: ResultsReader, site: str) -> list[AlarmFigure]:
@@ -113,7 +114,7 @@ def _measure_figures(store: ResultsReader, site: str) -> list[AlarmFigure]:
             site,
             name,
             ShareRule.model_validate(values),
-            frozenset(document["storage_failures"]),
+            (document["storage_failures"], document.get("test_failures", [])),
             latest.evaluated_us,
         )
     ]
@@ -124,13 +125,11 @@ def _measure_share(
     site: str,
     name: str,
     rule: ShareRule,
-    storage_failures: frozenset[str],
+    classes: tuple[list[str], list[str]],
     to_us: int,
 ) -> list[AlarmFigure]:
     runs = list_run_outcomes(store, to_us - duration_us(rule.window), to_us)
-    charged = [
-        one for run in runs if run.site == site and (one := charge_run(run, SITE, storage_failures))
-    ]
+    charged = [one for run in runs if run.site == site and (one := charge_run(run, SITE, *classes))]
     good, bad = sum(one.good for one in charged), sum(one.bad for one in charged)
     return [
         AlarmFigure(f"{name}_good", good),

@@ -19,7 +19,7 @@ from treehammer.analysis.status.status_rules import (
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.sql.watch.run_outcomes import RunOutcome
 from treehammer.sql.watch.state_history import STORAGE_SITE
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_share, pluralize
 
 #: Campaigns, jobs and measurements that evidence names, the newest first.
 MAX_NAMED = 20
@@ -71,13 +71,18 @@ class StateJudgement:
     memory: RuleMemory = RuleMemory()
 
 
-def charge_run(run: RunOutcome, kind: str, storage_failures: Collection[str]) -> ChargedRun | None:
+def charge_run(
+    run: RunOutcome,
+    kind: str,
+    storage_failures: Collection[str],
+    test_failures: Collection[str] = (),
+) -> ChargedRun | None:
     """Count a run for its site or for its storage; None if it says nothing about it.
 
     Failures of the storage count against a job's site only if it read its own storage. A storage
-    is charged for failures of the storage alone.
+    is charged for failures of the storage alone. Failures of the test count against neither.
     """
-    charged = set(run.outcomes)
+    charged = set(run.outcomes) - set(test_failures)
     if kind == STORAGE_SITE:
         charged &= {Outcome.GOOD.value, *storage_failures}
     elif run.storage_site not in ("", run.site):
@@ -177,26 +182,38 @@ def judge_tests(
         recent: the runs of the time after which the rule forgets a test.
     """
     by_test = _group_by_test(runs)
-    failing = {
-        test: some[-rule.failed_runs :]
-        for test, some in by_test.items()
-        if _have_same_end(some, rule.failed_runs, succeeded=False)
-    }
+    failing = {test: bad for test, some in by_test.items() if (bad := _list_failures(rule, some))}
     if before.state is SiteState.CRITICAL:
         return _judge_recovery(rule, by_test, before, now_us, recent)
-    if len(failing) >= rule.failing_tests:
+    if failing and len(failing) >= min(rule.failing_tests, len(by_test)):
         return _judge_exclusion(rule, failing, by_test, before, now_us)
     collect_evidence = partial(_collect_test_evidence, by_test, runs)
     memory = replace(before, tests=frozenset())
     if failing:
         names = ", ".join(sorted(failing))
-        reason = f"the last {rule.failed_runs} runs of {names} failed"
+        reason = f"{_describe_failing(rule, failing)} failed: {names}"
         return _judge(SiteState.WARNING, reason, collect_evidence, memory)
     if all(len(some) < rule.failed_runs for some in by_test.values()):
         reason = f"fewer than {rule.failed_runs} runs of any test in {rule.window}"
         return _judge(SiteState.UNKNOWN, reason, collect_evidence, memory)
     reason = f"{pluralize(len(by_test), 'test')} ran, none failed {rule.failed_runs} times in a row"
     return _judge(SiteState.OK, reason, collect_evidence, memory)
+
+
+def _list_failures(rule: ExclusionRule, runs: Sequence[ChargedRun]) -> Sequence[ChargedRun]:
+    """Return the failed runs for which a test is failing; nothing if it is not."""
+    if _have_same_end(runs, rule.failed_runs, succeeded=False):
+        return runs[-rule.failed_runs :]
+    failed = [run for run in runs if not run.succeeded]
+    is_failing = len(runs) >= rule.min_runs and len(failed) > rule.failed_share * len(runs)
+    return failed if is_failing else ()
+
+
+def _describe_failing(rule: ExclusionRule, failing: Mapping[str, Sequence[ChargedRun]]) -> str:
+    tests = pluralize(len(failing), "test")
+    if all(len(some) == rule.failed_runs for some in failing.values()):
+        return f"the last {rule.failed_runs} runs of {tests}"
+    return f"more than {format_share(rule.failed_share)} of the runs of {tests}"
 
 
 def _judge(
@@ -217,9 +234,7 @@ def _judge_exclusion(
     )
     collect_evidence = partial(_collect_test_evidence, by_test, runs)
     names = ", ".join(sorted(failing))
-    reason = (
-        f"the last {rule.failed_runs} runs of {pluralize(len(failing), 'test')} failed: {names}"
-    )
+    reason = f"{_describe_failing(rule, failing)} failed: {names}"
     hold_until_us = (before.recovered_us or 0) + duration_us(rule.hold)
     if before.recovered_us is not None and now_us < hold_until_us:
         reason += f"; no second exclusion within {rule.hold} of the last recovery"

@@ -266,11 +266,22 @@ class _KindTimeline:
         }
         if (override := current.find_override(time_us)) is not None:
             reason = f"set by {override.who}: {override.why} (by the rules {by_rules}: {reason})"
-            evidence |= {"override": override.id, "until_us": override.until_us}
+            evidence |= {
+                "override": override.id,
+                "until_us": override.until_us,
+                "who": override.who,
+                "why": override.why,
+            }
             return SiteState(override.state), OVERRIDE, reason, evidence
         if (downtime := current.find_downtime(time_us)) is not None:
             reason = downtime.description or "announced downtime"
-            evidence |= {"downtime": downtime.id, "source": downtime.source, "url": downtime.url}
+            evidence |= {
+                "downtime": downtime.id,
+                "source": downtime.source,
+                "url": downtime.url,
+                "until_us": downtime.ends_us,
+                "who": downtime.source,
+            }
             return SiteState.DOWNTIME, DOWNTIME, reason, evidence
         if by_rules is SiteState.CRITICAL and self._event.covers(subject.site, time_us):
             reason = f"central: {self._event.describe()}; exclusion suspended ({reason})"

@@ -153,7 +153,18 @@ class ExclusionRule(_RuleTable):
     failed_runs: int = Field(
         ge=1, description="A test is failing if its last runs, this many, all failed."
     )
-    failing_tests: int = Field(ge=1, description="Critical if so many tests are failing.")
+    failed_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="A test is failing, too, if more than this share of its runs failed.",
+    )
+    min_runs: int = Field(
+        10, ge=1, description="Runs in the window without which no share is judged."
+    )
+    failing_tests: int = Field(
+        ge=1, description="Critical if so many tests are failing, or all where fewer ran."
+    )
     recovery_runs: int = Field(
         ge=1, description="Over when the last runs of every test, this many, succeeded."
     )
@@ -166,10 +177,11 @@ class ExclusionRule(_RuleTable):
     def describe(self) -> str:
         """Describe the rule in words."""
         return (
-            f"Critical: of {self.failing_tests} tests the last {self.failed_runs} runs within "
-            f"{self.window} failed; until the last {self.recovery_runs} runs of every test "
-            f"succeeded. Warning: fewer tests are failing, or the last recovery is less than "
-            f"{self.hold} ago."
+            f"Critical: of {self.failing_tests} tests, or of all where fewer ran, the last "
+            f"{self.failed_runs} runs within {self.window} failed, or more than "
+            f"{format_share(self.failed_share)} of {self.min_runs} or more; until the last "
+            f"{self.recovery_runs} runs of every test succeeded. Warning: fewer tests are failing, "
+            f"or the last recovery is less than {self.hold} ago."
         )
 
 
@@ -217,6 +229,24 @@ class CentralTable(StrictModel):
     )
 
 
+class ProbesTable(StrictModel):
+    """Single jobs that find out whether a critical site has recovered."""
+
+    every: Duration = Field("15m", description="Time between two probes of a site by one test.")
+    tests: list[str] = Field(
+        default_factory=list, description="Names of the tests that probe; all by default."
+    )
+
+    @property
+    def every_us(self) -> int:
+        """Time between two probes, in microseconds."""
+        return duration_us(self.every)
+
+    def uses_test(self, test: str) -> bool:
+        """Return whether a test probes."""
+        return not self.tests or test in self.tests
+
+
 class RulesDocument(StrictModel):
     """File of status rules."""
 
@@ -226,7 +256,13 @@ class RulesDocument(StrictModel):
         ["stage-in", "open", "read", "data-check"],
         description="Failure classes that count against the storage that was read.",
     )
+    test_failures: _Failures = Field(
+        ["payload"], description="Failure classes of the test itself, which count against no site."
+    )
     central: CentralTable = Field(CentralTable.model_validate({}), description="Mass events.")
+    probes: ProbesTable = Field(
+        ProbesTable.model_validate({}), description="Probes of critical sites."
+    )
     rules: dict[str, dict[str, Any]] = Field(min_length=1, description="Rules by name.")
 
 
@@ -247,7 +283,9 @@ class StatusRules:
     step_us: int
     reevaluate_us: int
     storage_failures: frozenset[str]
+    test_failures: frozenset[str]
     central: CentralTable
+    probes: ProbesTable
     rules: Mapping[str, StatusRule]
     document: str
 
@@ -332,7 +370,9 @@ def parse_status_rules(text: str, shown: str) -> StatusRules:
         step_us=duration_us(document.step),
         reevaluate_us=duration_us(document.reevaluate),
         storage_failures=frozenset(document.storage_failures),
+        test_failures=frozenset(document.test_failures),
         central=document.central,
+        probes=document.probes,
         rules=rules,
         document=json.dumps(values, sort_keys=True),
     )
@@ -357,7 +397,9 @@ def _list_rule_problems(document: RulesDocument) -> Iterator[DocumentProblem]:
 
 
 def _table_of(path: KeyPath) -> str:
-    return "central" if path[0] == "central" and len(path) > 1 else ""
+    return str(path[0]) if path[0] in ("central", "probes") and len(path) > 1 else ""
 
 
-_DOCUMENT_TABLES = DocumentTables({"": RulesDocument, "central": CentralTable}, _table_of)
+_DOCUMENT_TABLES = DocumentTables(
+    {"": RulesDocument, "central": CentralTable, "probes": ProbesTable}, _table_of
+)

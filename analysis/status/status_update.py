@@ -115,7 +115,7 @@ def _replay(
     for row in states:
         known[Subject(row.subject_kind, row.site)].append(row)
     inputs: dict[Subject, SubjectInput] = {}
-    for subject in _list_subjects(runs, days, states, overrides):
+    for subject in _list_subjects(runs, days, states, (*overrides, *downtimes)):
         inputs[subject] = _replay_subject(
             subject,
             runs.get(subject, ()),
@@ -133,16 +133,16 @@ def _list_subjects(
     runs: Iterable[Subject],
     days: Iterable[str],
     states: Iterable[StatusChangeRow],
-    overrides: Iterable[OverrideRow],
+    exceptions: Iterable[OverrideRow | DowntimeRow],
 ) -> list[Subject]:
-    """List the subjects that have results, a recorded state or an override."""
+    """List the subjects that have results, a recorded state, an override or a downtime."""
     found = {*runs, *(Subject(STORAGE_SITE, site) for site in days)}
     found |= {
         Subject(row.subject_kind, row.site) for row in states if row.subject_kind in SUBJECT_KINDS
     }
-    for override in overrides:
-        kinds = (override.subject_kind,) if override.subject_kind else SUBJECT_KINDS
-        found |= {Subject(kind, override.site) for kind in kinds}
+    for one in exceptions:
+        kinds = (one.subject_kind,) if one.subject_kind else SUBJECT_KINDS
+        found |= {Subject(kind, one.site) for kind in kinds}
     return sorted(found)
 
 
@@ -155,10 +155,11 @@ def _charge_runs(
     for one in downtimes:
         for kind in (one.subject_kind,) if one.subject_kind else SUBJECT_KINDS:
             down[Subject(kind, one.site)].append(one)
+    classes = rules.storage_failures, rules.test_failures
     for run in runs:
         for kind, site in zip(SUBJECT_KINDS, (run.site, run.storage_site), strict=True):
             subject = Subject(kind, site)
-            charged = charge_run(run, kind, rules.storage_failures) if site else None
+            charged = charge_run(run, kind, *classes) if site else None
             if charged is not None:
                 mine = found[subject]  # A site has a state even if all its runs were in a downtime.
                 if not _is_down(down.get(subject, ()), run.ended_us):

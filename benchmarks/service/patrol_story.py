@@ -29,6 +29,8 @@ from benchmarks.harness.ratio_figures import RatioFigure, write_rows
 from benchmarks.service.story_examination import (
     BROKEN,
     CHANGED,
+    IN_DOWNTIME,
+    OVERRIDDEN,
     SLOWED,
     UPGRADED,
     StoryExamination,
@@ -59,6 +61,9 @@ RULES_TOML = """
 step = "15s"
 reevaluate = "2h"
 
+[probes]
+every = "1m"
+
 [rules.exclusion]
 kind = "tests"
 window = "15m"
@@ -82,9 +87,6 @@ look_every = "30s"
 time_limit = "30m"
 [budget]
 cpu_hours = 4
-[backoff]
-first = "1m"
-ceiling = "2m"
 [entries.read]
 test = "./repository/read"
 sites = {sites}
@@ -174,6 +176,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
                 store, story.planted, receiver.received, story.slower_commit
             )
             rows, others = examination.examine(box.sites)
+            others += examination.list_jobs_at_excluded_sites()
             _print_cost(store)
     write_rows("patrol-story", [asdict(row) for row in rows])
     print("minute  planted                                     verdict      holds  decided  reason")
@@ -308,7 +311,11 @@ class PatrolStory:
             0.30: self._upgrade_site,
             0.45: self._repair_site,
             0.50: self._slow_site,
+            0.55: self._override_state,
+            0.58: self._announce_downtime,
             0.72: self._restore_speed,
+            0.75: self._end_override,
+            0.78: self._withdraw_downtime,
         }
         log = self._folder / "patrol.log"
         command = [sys.executable, "-m", "treehammer", "patrol", "run", "patrol.toml"]
@@ -372,6 +379,33 @@ class PatrolStory:
                 self._box, f"xrootd-{SLOWED}", stopped_s=STOPPED_S, running_s=RUNNING_S
             )
         )
+
+    def _override_state(self) -> None:
+        self._mark("override")
+        reason = ("--why", "disk server burns", "--until", "1d")
+        self._run_command("sites", "override", OVERRIDDEN, "critical", *reason)
+
+    def _end_override(self) -> None:
+        self._mark("end override")
+        self._run_command("sites", "end-override", OVERRIDDEN)
+
+    def _announce_downtime(self) -> None:
+        now = round(time.time())
+        entry = {"site": IN_DOWNTIME, "start": now, "end": now + 86_400, "description": "new disks"}
+        self._import_downtimes([entry])
+        self._mark("downtime")
+
+    def _withdraw_downtime(self) -> None:
+        self._mark("withdrawn")
+        self._import_downtimes([])
+
+    def _import_downtimes(self, entries: list[dict[str, Any]]) -> None:
+        (self._folder / "downtimes.json").write_text(json.dumps(entries))
+        self._run_command("sites", "downtimes", "import", "downtimes.json")
+
+    def _run_command(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "treehammer", *arguments]
+        subprocess.run(command, check=True, cwd=self._folder)
 
     def _restore_speed(self) -> None:
         self._faults[SLOWED].close()

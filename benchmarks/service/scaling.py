@@ -57,12 +57,13 @@ from treehammer import config
 from treehammer.collectors.software import providers
 from treehammer.hctests.cli.definition_options import load_pinned_test
 from treehammer.submit.planning.plan import make_plan
+from treehammer.submit.planning.site_exclusion import SiteSelection
 from treehammer.submit.sites.site_registry import load_sites
 settings = config.load_settings()
 pinned = load_pinned_test(sys.argv[1], {}, {}, settings)
 roots = map(str, pinned.definition.axes["root"])
 releases = {root: providers.parse_software_request(root) for root in roots}
-plan = make_plan(pinned, list(load_sites(settings).values()), None, releases, created_us=1)
+plan = make_plan(pinned, SiteSelection(tuple(load_sites(settings).values())), None, releases, created_us=1)
 sum(1 for _ in plan.make_job_rows())
 """
 

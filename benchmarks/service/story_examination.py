@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
+import sqlalchemy as sa
+
 from treehammer.analysis.alarms.release_state import CheckState
+from treehammer.analysis.status.usability import Usability, use_by_state
 from treehammer.durations import SECOND_US
-from treehammer.sql.core.watch_rows import ReleaseCheck, StatusChangeRow
+from treehammer.sql.core.schema import patrol_start
+from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck, StatusChangeRow
+from treehammer.sql.engine.row_mapping import fetch_rows
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_report import fetch_report
-from treehammer.sql.watch.patrol_starts import PatrolStarts
+from treehammer.sql.watch.patrol_starts import PROBE, PatrolStarts
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
-from treehammer.sql.watch.state_history import SUBJECT_KINDS, list_state_changes
+from treehammer.sql.watch.state_history import SITE, SUBJECT_KINDS, list_state_changes
 from treehammer.sql.write.store import Store
 
 #: Sites of the events.
 BROKEN, UPGRADED, SLOWED, CHANGED = "SITE_B", "SITE_C", "SITE_D", "SITE_A"
+IN_DOWNTIME, OVERRIDDEN = "SITE_E", "SITE_F"
 #: Site -> events there, each with the state that it causes and its title.
 EXPECTED_STATES: Mapping[str, Sequence[tuple[str, str, str]]] = {
     BROKEN: (("break", "critical", "storage stopped"), ("repair", "ok", "repaired")),
     SLOWED: (("slow", "warning", "storage slowed"), ("restore", "ok", "full speed again")),
+    IN_DOWNTIME: (
+        ("downtime", "downtime", "downtime announced"),
+        ("withdrawn", "ok", "downtime withdrawn"),
+    ),
+    OVERRIDDEN: (
+        ("override", "critical", "set to critical"),
+        ("end override", "ok", "override ended"),
+    ),
 }
+#: Time of a patrol's round, in which a campaign may be planned before a decision and started after.
+ROUND_US = 20 * SECOND_US
+FOREVER_US = 2**62
 _KIND_NAMES = dict(zip(SUBJECT_KINDS, ("jobs", "storage"), strict=True))
 
 
@@ -94,6 +112,43 @@ class StoryExamination:
         rows, others = self._compare_states(sites)
         rows += [self._find_version_mark(), *self._follow_regression()]
         return sorted(rows, key=lambda row: row.minute), others
+
+    def list_jobs_at_excluded_sites(self) -> list[str]:
+        """List campaigns but probes that were started at sites while they were not usable.
+
+        Prints the number of jobs at each site while it was not usable. A start within a round of
+        the decision had been planned before.
+        """
+        wrong: list[str] = []
+        sent: Counter[tuple[str, str]] = Counter()
+        with self._store.connection() as connection:
+            rows = fetch_rows(connection, PatrolStartRow, sa.select(patrol_start))
+        starts = {row.campaign_id: row for row in rows if row.campaign_id}
+        for change, end_us in self._list_restrictions():
+            use = use_by_state(change)
+            for start in starts.values():
+                jobs = [one for one in self._store.jobs(start.campaign_id) if one.site == use.site]
+                if not jobs or not change.decided_us + ROUND_US < start.claimed_us < end_us:
+                    continue
+                is_probe = start.occasion.startswith(PROBE)
+                sent[use.site, "probes" if is_probe else "other jobs"] += len(jobs)
+                if not is_probe or use.usability is Usability.EXCLUDED:
+                    wrong.append(
+                        f"{start.occasion}: {len(jobs)} jobs at {use.site} while {use.describe()}"
+                    )
+        print(f"  jobs sent to sites that were not usable: {dict(sent)}")
+        return wrong
+
+    def _list_restrictions(self) -> Iterator[tuple[StatusChangeRow, int]]:
+        """Yield the states of jobs that restrict the use of a site, each with its end."""
+        by_site: dict[str, list[StatusChangeRow]] = defaultdict(list)
+        for one in list_state_changes(self._store):
+            if one.subject_kind == SITE:
+                by_site[one.site].append(one)
+        for changes in by_site.values():
+            for change, following in zip_longest(changes, changes[1:]):
+                if use_by_state(change).usability is not Usability.USABLE:
+                    yield change, following.decided_us if following else FOREVER_US
 
     def _compare_states(self, sites: Iterable[str]) -> tuple[list[StoryRow], list[str]]:
         """Compare each site's states, of jobs and of storage, with the planted ones."""

@@ -170,15 +170,11 @@ class PatrolChargeRow(StoredRow):
 
 @dataclass(frozen=True)
 class PatrolSiteRow(StoredRow):
-    """Daily limits of a site and its back-off, during which only a probe starts at ``probe_us``."""
+    """Daily limits of a site; None for no limit."""
 
     site: Identity
     cpu_limit_s: float | None
     bytes_limit: int | None
-    failures: int
-    probe_us: int | None
-    changed_us: int
-    reason: LongText
 
 
 @dataclass(frozen=True)

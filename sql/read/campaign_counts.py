@@ -28,6 +28,10 @@ RowT = TypeVar("RowT", bound=Mapping[str, Any])
 
 #: Name of measurements that an ended job did not deliver although nothing is known to have failed.
 UNEXPLAINED = "missing"
+#: Name of measurements of jobs that were removed because their site was excluded.
+EXCLUDED = "excluded"
+#: Start of the message of such a job's last attempt.
+EXCLUDED_MESSAGE = "site excluded"
 #: States of jobs and attempts that continue.
 OPEN_STATES = tuple(state.value for state in JobState if not state.is_final)
 #: Last measurements that give the pace of a campaign.
@@ -83,8 +87,9 @@ class MeasurementCount:
 
     @property
     def lost(self) -> int:
-        """Missing measurements that nobody cancelled."""
-        return self.missing.total() - self.missing[JobState.CANCELLED.value]
+        """Missing measurements that neither somebody cancelled nor a site's state prevented."""
+        meant = self.missing[JobState.CANCELLED.value] + self.missing[EXCLUDED]
+        return self.missing.total() - meant
 
     @property
     def outstanding(self) -> int:
@@ -206,7 +211,8 @@ def _estimate_remaining_s(
 
 def _explain_missing(row: JobRow, last: AttemptRow | None) -> str:
     if row.state == JobState.CANCELLED.value:
-        return row.state
+        is_excluded = last is not None and last.message.startswith(EXCLUDED_MESSAGE)
+        return EXCLUDED if is_excluded else row.state
     if last is not None and last.failure_class:
         return last.failure_class
     return row.state if row.state == JobState.LOST.value else UNEXPLAINED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -20,7 +20,7 @@ from treehammer.sql.engine.row_mapping import fetch_rows, upsert_rows
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_budget import SiteLimits, SiteUse, fetch_use, utc_day
 from treehammer.sql.watch.patrol_lease import Clock, PatrolLease, fetch_lease
-from treehammer.sql.watch.patrol_starts import NOTED, OPEN_STATES, update_sites
+from treehammer.sql.watch.patrol_starts import NOTED, OPEN_STATES
 from treehammer.sql.write.store import Store
 
 #: Latest starts in a report.
@@ -46,7 +46,7 @@ class EntryReport:
 
 @dataclass(frozen=True)
 class SiteReport:
-    """Limits and back-off of a site, with the use of the present day."""
+    """Limits of a site, with the use of the present day."""
 
     site: PatrolSiteRow
     use: SiteUse
@@ -129,13 +129,6 @@ def _report_sites(connection: Connection, day: int) -> Iterable[SiteReport]:
         yield SiteReport(row, use.get(row.site, SiteUse()))
 
 
-def fetch_sites(reader: ResultsReader) -> dict[str, PatrolSiteRow]:
-    """Fetch the stored state of sites by name."""
-    with reader.connection() as connection:
-        rows = fetch_rows(connection, PatrolSiteRow, sa.select(patrol_site))
-    return {row.site: row for row in rows}
-
-
 def write_entries(store: Store, lease: PatrolLease, entries: Iterable[PatrolEntryRow]) -> None:
     """Replace the entries by those of the leader's file.
 
@@ -157,11 +150,12 @@ def write_limits(store: Store, lease: PatrolLease, limits: Mapping[str, SiteLimi
         LeaseLostError: this patrol does not lead.
     """
 
-    def change(row: PatrolSiteRow, _now_us: int) -> PatrolSiteRow:
-        own = limits.get(row.site, SiteLimits())
-        return replace(row, cpu_limit_s=own.cpu_s, bytes_limit=own.bytes)
-
     with store.writing_connection() as connection:
-        now_us = lease.require(connection)
+        lease.require(connection)
         known = {str(row[0]) for row in connection.execute(sa.select(patrol_site.c.site))}
-        update_sites(connection, sorted(known | set(limits)), change, now_us)
+        rows = [
+            PatrolSiteRow(site, own.cpu_s, own.bytes)
+            for site in sorted(known | set(limits))
+            for own in (limits.get(site, SiteLimits()),)
+        ]
+        upsert_rows(connection, patrol_site, rows)

@@ -17,14 +17,14 @@ any time and continues from the last one:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.sql.core import schema
-from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
 from treehammer.sql.engine.row_mapping import (
     fetch_rows,
     insert_missing_rows,
@@ -228,18 +228,15 @@ class PatrolStarts:
         self,
         start: PatrolStartRow,
         used: Mapping[str, SiteCharge],
-        judge_site: Callable[[PatrolSiteRow, int], PatrolSiteRow],
         *,
         state: str = FINISHED,
         message: str = "",
     ) -> bool:
-        """End a start: replace its reservations by the cost and update its sites, all at once.
+        """End a start, and replace its reservations by the cost, at once.
 
         Args:
             start: the start.
             used: site -> cost of the campaign; sites that are missing were not used.
-            judge_site: returns the new state of a site, given its present one and the time; for
-                each site of the campaign.
             state: ``finished`` or ``failed``.
             message: for people; '' keeps the present one.
 
@@ -268,26 +265,7 @@ class PatrolStarts:
                     for row in charges
                 ],
             )
-            update_sites(connection, (row.site for row in charges), judge_site, now_us)
             return True
-
-
-def update_sites(
-    connection: Connection,
-    sites: Iterable[str],
-    change: Callable[[PatrolSiteRow, int], PatrolSiteRow],
-    now_us: int,
-) -> None:
-    """Change the stored state of sites; unknown sites begin without failures and limits."""
-    query = sa.select(schema.patrol_site)
-    known = {row.site: row for row in fetch_rows(connection, PatrolSiteRow, query)}
-    changed = []
-    for site in sites:
-        before = known.get(site, PatrolSiteRow(site, None, None, 0, None, 0, ""))
-        after = change(before, now_us)
-        if after != known.get(site):
-            changed.append(after)
-    upsert_rows(connection, schema.patrol_site, changed)
 
 
 def _fetch_start(connection: Connection, entry: str, occasion: str) -> PatrolStartRow | None:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX = "TREEHAMMER_"
 CONFIG_FILE = "treehammer.toml"
 PUBLIC, KEYS = "public", "keys"
+#: Values of ``excluded_jobs``.
+REMOVE_JOBS, HOLD_JOBS, KEEP_JOBS = "remove", "hold", "keep"
 
 _RUCIO_NAME = text_parser("A-Za-z0-9._-", "letters, digits, '.', '_' and '-'")
 _PRINTABLE = text_parser(" -~", "printable ASCII characters")
@@ -84,6 +86,12 @@ class Settings:
     )
     status_rules: Path | None = _setting(
         parse_path, "rules for the states of sites [default: the shipped ones]"
+    )
+    excluded_jobs: str = _setting(
+        choice_parser(REMOVE_JOBS, HOLD_JOBS, KEEP_JOBS),
+        "what happens to queued jobs of a site whose state excludes it: they are removed, held until "
+        "it is usable, or kept",
+        REMOVE_JOBS,
     )
     control_release: str = _setting(
         text_parser("!-~", "letters, digits and punctuation"),

@@ -40,6 +40,11 @@ def format_time(time_us: int) -> str:
     return f"{datetime.fromtimestamp(time_us // SECOND_US, UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def format_minute(time_us: int) -> str:
+    """Format microseconds since 1970 as date, hour and minute in UTC: ``2026-03-01 12:30``."""
+    return format_time(time_us)[:-3]
+
+
 def format_significant(value: float, digits: int = 3, *, trailing_zeros: bool = False) -> str:
     """Format a number with so many significant digits, without a power of ten: ``3350``, ``0.032``.
 

@@ -39,6 +39,10 @@ class ExternalBatch:
         """Refuse unless ``batch_ids`` is empty."""
         return self._refuse_if_any(batch_ids)
 
+    def hold(self, batch_ids: Iterable[str], reason: str) -> None:
+        """Refuse unless ``batch_ids`` is empty."""
+        self._refuse_if_any(batch_ids)
+
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Refuse unless ``earlier`` is empty."""
         self._refuse_if_any(earlier)

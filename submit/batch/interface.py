@@ -120,6 +120,10 @@ class BatchSystem(Protocol):
         """Release held jobs and return their number."""
         ...
 
+    def hold(self, batch_ids: Iterable[str], reason: str) -> None:
+        """Hold those of the jobs that wait in the queue; without support nothing happens."""
+        ...
+
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again with their description; a second call queues nothing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 import time
 from collections import Counter
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from treehammer.analysis.status.usability import list_selection_notes
 from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, suggest_word
@@ -28,7 +30,7 @@ from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.submission_click_options import credential_options, service_option
 from treehammer.submit.planning.job_credentials import JobCredentials
 from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.tracking import campaign_polling, circuit_breaker
+from treehammer.submit.tracking import campaign_polling
 from treehammer.submit.tracking.failure_summary import (
     FailedExecution,
     FailureGroup,
@@ -139,6 +141,8 @@ def print_progress(
     for note in tracker.describe_obstacles(campaign):
         _print_notice(note)
     if form == TABLE:
+        for line in list_selection_notes(json.loads(campaign.plan)):
+            click.echo(line)
         for line in describe_starts(tracker.store, campaign):
             click.echo(line)
         _print_failures(tracker, summarize_failures(tracker.store, campaign))
@@ -184,7 +188,7 @@ def collect(settings: Settings, campaign: str) -> None:
             _print_collected(row, tracker.collect_records(row))
             lines = [
                 *tracker.describe_unknown_batch_systems(),
-                *circuit_breaker.stop_failing_sites(tracker, row),
+                *tracker.act_on_excluded_sites(row),
             ]
             for line in (*lines, *tracker.upload_campaign(row, everything=True)):
                 _print_notice(line)
@@ -228,6 +232,13 @@ def cancel(settings: Settings, campaign: str) -> None:
     shell_complete=complete_sites,
 )
 @click.option("--failed", is_flag=True, help="Also jobs whose payload failed.")
+@click.option(
+    "--include-excluded",
+    "include",
+    default="",
+    metavar="SITES",
+    help="Also jobs at these sites although their state excludes them; or all.",
+)
 @credential_options
 @service_option
 @click.pass_obj
@@ -236,6 +247,7 @@ def resume(
     campaign: str,
     sites: str,
     failed: bool,
+    include: str,
     credentials: JobCredentials,
     service: bool,
 ) -> None:
@@ -270,9 +282,12 @@ def resume(
                 failed=failed,
                 inputs=credentials.sandbox_inputs(),
                 service=reporting,
+                include_excluded=split_list(include),
             )
             for line in tracker.upload_campaign(row):
                 _print_notice(line)
+    for site, reason in result.excluded.items():
+        click.echo(f"Site {site} is left out: {reason}.", err=True)
     if result.exhausted:
         click.echo(
             f"{pluralize(result.exhausted, 'job')} had {campaign_resume.MAX_ATTEMPTS_IN_ALL} attempts",
@@ -285,10 +300,13 @@ def resume(
             err=True,
         )
     if not result.released and not result.requeued:
-        problem = result.exhausted or result.unqueued
+        problem = result.exhausted or result.unqueued or result.excluded
         raise NothingToDoError(
             "no job can be queued" if problem else "no job is held or was interrupted",
             where=row.name,
+            hint="To queue jobs of excluded sites nevertheless: --include-excluded all"
+            if result.excluded
+            else "",
         )
     click.echo(
         f"{row.name}: {pluralize(result.released, 'job')} released, {result.requeued} requeued"

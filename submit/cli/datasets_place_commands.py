@@ -12,6 +12,7 @@ import click
 from rich.live import Live
 from rich.text import Text
 
+from treehammer.analysis.status.usability import EVERY_SITE
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.cli.dataset_names import complete_datasets
@@ -33,8 +34,11 @@ from treehammer.datasets.rucio.rucio_upload import (
 )
 from treehammer.durations import parse_duration
 from treehammer.errors import ExitCode, NothingToDoError
+from treehammer.sql.watch.state_history import STORAGE_SITE
 from treehammer.submit.cli.site_names import complete_sites
+from treehammer.submit.planning.site_exclusion import INCLUDE_OPTION, load_uses
 from treehammer.submit.replicas.replica_selection import select_rses
+from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     TABLE,
@@ -46,7 +50,7 @@ from treehammer.terminal import (
     print_rows,
     progress_bar,
 )
-from treehammer.text_formatting import format_size
+from treehammer.text_formatting import format_size, split_list
 
 #: Value of ``--lifetime`` for rules without an end.
 UNLIMITED_LIFETIME = "forever"
@@ -92,6 +96,13 @@ _RULE_COLUMNS = (
     show_default=True,
     help="Time to wait for stuck replicas when no others make progress.",
 )
+@click.option(
+    INCLUDE_OPTION,
+    "include",
+    default="",
+    metavar="SITES",
+    help="Use these sites although their state excludes them; or all.",
+)
 @click.option("--no-wait", is_flag=True, help="Request the replicas without waiting for them.")
 @output_options
 @click.pass_obj
@@ -103,6 +114,7 @@ def place(
     lifetime: str,
     upload_to: str,
     timeout: str,
+    include: str,
     no_wait: bool,
     form: str,
     **rule_attributes: str,
@@ -117,7 +129,9 @@ def place(
     lifetime_s = None if lifetime == UNLIMITED_LIFETIME else parse_duration(lifetime, "--lifetime")
     timeout_s = parse_duration(timeout, "--timeout")
     catalogue = RucioCatalogue(settings)
-    rses = select_rses(sites, settings, catalogue.rucio)
+    rses = _drop_excluded(
+        select_rses(sites, settings, catalogue.rucio), settings, split_list(include)
+    )
     manifest = ensure_dataset(name, settings, progress_bar)
     _print_quotas(manifest, rses, catalogue.rucio.list_quotas(), form)
     options = RuleOptions(lifetime_s, **rule_attributes)
@@ -191,6 +205,33 @@ def _print_quotas(
 
 def _format_free_space(free: float) -> str:
     return "any" if math.isinf(free) else format_size(max(0, free))
+
+
+def _drop_excluded(
+    rses: Sequence[Rse], settings: Settings, include: Sequence[str]
+) -> tuple[Rse, ...]:
+    """Drop the storage of sites that may not be used, and say so.
+
+    Raises:
+        NothingToDoError: nothing is left.
+    """
+    uses = load_uses(settings)
+    site_of = {door.rse: site.name for site in load_sites(settings).values() for door in site.doors}
+    reasons = {
+        rse.name: reason
+        for rse in rses
+        for site in (site_of.get(rse.name, rse.site),)
+        if not {EVERY_SITE, site} & {*include}
+        and (reason := uses.describe_restrictions(site, (STORAGE_SITE,)))
+    }
+    for name, reason in reasons.items():
+        click.echo(f"{name} is left out: {reason}.", err=True)
+    if reasons and len(reasons) == len(rses):
+        raise NothingToDoError(
+            "no storage of this request may be used",
+            hint=f"To place replicas nevertheless: {INCLUDE_OPTION} {EVERY_SITE}",
+        )
+    return tuple(rse for rse in rses if rse.name not in reasons)
 
 
 def _rule_row(status: ReplicationStatus) -> dict[str, Any]:

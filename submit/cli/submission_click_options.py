@@ -18,8 +18,10 @@ from treehammer.collectors.worker.probes.credential_checks import (
 from treehammer.durations import JobRamp, parse_duration
 from treehammer.errors import ConfigError
 from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.pacing import BreakerThreshold, Pace
+from treehammer.submit.planning.pacing import Pace
+from treehammer.submit.planning.site_exclusion import INCLUDE_OPTION
 from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.text_formatting import split_list
 
 _CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
 
@@ -66,10 +68,11 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
     )
     @click.option("--ramp", help="Raise the number of concurrent jobs in steps, e.g. 5/10m.")
     @click.option(
-        "--breaker",
-        default="50%/10",
-        show_default=True,
-        help="Stop a site where this share fails, of so many jobs at least; or 'off'.",
+        INCLUDE_OPTION,
+        "include",
+        default="",
+        metavar="SITES",
+        help="Use these sites although their state excludes them; or all.",
     )
     @click.option(
         "--replica-timeout",
@@ -96,7 +99,7 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
         in_flight: int | None,
         spread: str | None,
         ramp: str | None,
-        breaker: str,
+        include: str,
         replica_timeout: str | None,
         service: bool,
         service_timeout: str | None,
@@ -113,7 +116,7 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
         pace = _parse_pace(in_flight, spread, ramp)
         credentials = replace(credentials, authorities=authorities)
         options = SubmissionOptions(
-            pace, BreakerThreshold.parse(breaker), credentials, wait_s, service, patience_s
+            pace, split_list(include), credentials, wait_s, service, patience_s
         )
         return function(*args, options=options, **kwargs)
 

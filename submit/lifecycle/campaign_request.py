@@ -29,6 +29,7 @@ from treehammer.submit.planning.cost_estimate import ExecutionCost, SiteCost
 from treehammer.submit.planning.door_selection import pair_sites, select_doors
 from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.planning.site_exclusion import leave_out_excluded, load_uses
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.planning.watch_options import load_watches, split_overrides
 from treehammer.submit.replicas.rucio_placement import doors_with_rse, find_placement
@@ -54,6 +55,7 @@ class CampaignRequest:
         created_us: time of the request, microseconds since 1970 UTC; 0 for now.
         campaign_id: identity fixed by an earlier plan of this request; '' for a new one.
         max_jobs: number of jobs after which the plan ends; 0 for all.
+        excluded: site that the requester has left out because of its state -> reason.
     """
 
     test_spec: str
@@ -68,6 +70,7 @@ class CampaignRequest:
     created_us: int = 0
     campaign_id: str = ""
     max_jobs: int = 0
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_request(
@@ -89,9 +92,14 @@ def plan_request(
     Raises:
         TreehammerError: the request is invalid, or a part of it is not available.
     """
-    storage = select_sites(request.sites, settings)
-    from_sites = select_sites(request.from_sites, settings, option="--from")
-    job_sites = from_sites or storage
+    selection = leave_out_excluded(
+        select_sites(request.sites, settings),
+        select_sites(request.from_sites, settings, option="--from"),
+        load_uses(settings),
+        request.options.include_excluded,
+    )
+    selection = replace(selection, excluded={**selection.excluded, **request.excluded})
+    job_sites = selection.runners or selection.storage
     overrides, watch_settings = split_overrides(request.overrides)
     pinned = load_pinned_test(request.test_spec, request.axes, overrides, settings)
     definition = pinned.definition
@@ -104,7 +112,7 @@ def plan_request(
     notes: list[str] = []
     if any(site.batch == LOCAL_BATCH for site in job_sites):
         releases, notes = _prepare_releases(releases, settings, fetch_bars)
-    doors, _ = select_doors(definition, pair_sites(storage, from_sites))
+    doors, _ = select_doors(definition, pair_sites(selection.storage, selection.runners))
     manifests = _find_manifests(definition, doors, settings, fetch_bars)
     _check_trees(definition, manifests, releases.values())
     check_contents(definition, manifests, pinned.folder)
@@ -115,12 +123,11 @@ def plan_request(
     placement = find_placement(manifests, doors, settings, timeout_s=timeout_s, bars=bars)
     plan = make_plan(
         pinned,
-        storage,
+        selection,
         manifests[0] if manifests else None,
         releases,
         created_us=request.created_us or time.time_ns() // 1000,
         name=request.name,
-        from_sites=from_sites,
         site_software=site_software,
         options=request.options,
         others={one.name: one for one in manifests[1:]},

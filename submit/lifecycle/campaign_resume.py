@@ -9,9 +9,10 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from treehammer.analysis.status.usability import EVERY_SITE, SiteUses
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.failures import INTERRUPTED_CLASSES
 from treehammer.collectors.shared_files import hold_lock
@@ -20,8 +21,10 @@ from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.submit.batch.interface import InputReplacement
 from treehammer.submit.lifecycle.submission import complete_submission
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
+from treehammer.submit.planning.site_exclusion import read_uses
 from treehammer.submit.reporting.job_reporting import JobReporting
 from treehammer.submit.reporting.token_lifetime import TokenRenewal
+from treehammer.submit.tracking.excluded_jobs import describe_exclusion
 from treehammer.submit.tracking.failure_summary import (
     is_from_last_attempt,
     load_last_attempts,
@@ -43,12 +46,14 @@ class ResumeResult:
         requeued: queued again, or for the first time after an interrupted submission.
         exhausted: not queued because they had too many attempts.
         unqueued: not queued because their inputs are gone.
+        excluded: site -> reason why its jobs are left as they are.
     """
 
     released: int
     requeued: int
     exhausted: int
     unqueued: int
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
 
 def resume_campaign(
@@ -60,10 +65,12 @@ def resume_campaign(
     failed: bool = False,
     inputs: Mapping[str, Path] | None = None,
     service: JobReporting | None = None,
+    include_excluded: Collection[str] = (),
 ) -> ResumeResult:
     """Release held jobs, queue jobs that no submitter queued, and requeue interrupted ones.
 
-    A second call, concurrent or after a crash, queues nothing twice.
+    A second call, concurrent or after a crash, queues nothing twice. Jobs at sites that may not be
+    used are left as they are.
 
     Args:
         tracker: of the store that has the campaign.
@@ -73,6 +80,7 @@ def resume_campaign(
         failed: also requeue jobs whose payload failed.
         inputs: name in the sandbox -> file that replaces the earlier input, e.g. a new proxy.
         service: results service for jobs that reported to it before; None for none.
+        include_excluded: sites to use although their state forbids it, or ``all``.
 
     Raises:
         BatchError: a batch system does not answer or refuses; jobs queued before continue.
@@ -82,7 +90,9 @@ def resume_campaign(
     with hold_lock(settings.resumptions_dir / campaign.id):
         # Collect the records before the jobs get another batch id.
         tracker.update(campaign)
-        jobs = [j for j in tracker.store.jobs(campaign.id) if not sites or j.site in sites]
+        tracked = [j for j in tracker.store.jobs(campaign.id) if not sites or j.site in sites]
+        excluded = _find_excluded(tracker, campaign, tracked, settings, include_excluded)
+        jobs = [job for job in tracked if job.id not in excluded]
         released = _release_held_jobs(tracker, jobs)
         wanted = list(_select_jobs(tracker, campaign, jobs, failed=failed))
         last = load_last_attempts(tracker.store, wanted)
@@ -98,7 +108,25 @@ def resume_campaign(
             never_queued = [job for job in left if not job.batch_id]
             queued = complete_submission(tracker, campaign, never_queued, settings, renew_inputs)
             requeued = len(queued) + _requeue_jobs(tracker, left, last, renew_inputs)
-        return ResumeResult(released, requeued, len(exhausted), len(left) - requeued)
+        reasons = {job.site: excluded[job.id] for job in tracked if job.id in excluded}
+        return ResumeResult(released, requeued, len(exhausted), len(left) - requeued, reasons)
+
+
+def _find_excluded(
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    jobs: Collection[JobRow],
+    settings: Settings,
+    include: Collection[str],
+) -> dict[str, str]:
+    """Return the jobs that may not be queued by the states of their sites -> reason."""
+    included = {*include, *json.loads(campaign.plan).get("included", {})}
+    uses = SiteUses() if EVERY_SITE in included else read_uses(tracker.store, settings)
+    return {
+        job.id: reason
+        for job in jobs
+        if job.site not in included and (reason := describe_exclusion(job, uses))
+    }
 
 
 def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str, float]:

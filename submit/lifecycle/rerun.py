@@ -9,7 +9,6 @@ from typing import Any
 
 from treehammer.hctests.matrix.definition import Scalar
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.submit.planning.pacing import BreakerThreshold
 
 #: Keys of [test] that ``-S`` can override.
 _KEYS = (
@@ -46,8 +45,6 @@ def _changed_options(plan: Mapping[str, Any]) -> Iterator[str]:
         yield from ("--sites", ",".join(plan["sites"]))
     if plan.get("from"):
         yield from ("--from", ",".join(plan["from"]))
-    if plan.get("breaker", str(BreakerThreshold())) != str(BreakerThreshold()):
-        yield from ("--breaker", plan["breaker"])
     definition = plan.get("definition", {})
     for axis, values in {**definition.get("axes", {}), "bundle": definition.get("bundle")}.items():
         if values is not None:

@@ -1,19 +1,13 @@
-"""Pacing of job starts, and the failure threshold that stops a site.
+"""Pacing of job starts.
 
 HTCondor enforces the pace by itself; no Treehammer process has to keep running.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass
 
 from treehammer.durations import JobRamp
-from treehammer.errors import ConfigError
-
-#: Ended jobs without which no site is judged, unless the threshold is lower.
-MIN_JUDGED_JOBS = 3
 
 
 @dataclass(frozen=True)
@@ -54,50 +48,3 @@ class Pace:
         """
         ramp = (in_flight - 1) / self.ramp.jobs * self.ramp.every_s if self.ramp else 0.0
         return self.spread_s + ramp
-
-
-@dataclass(frozen=True)
-class BreakerThreshold:
-    """Failure threshold: more than ``share`` (0 to 1) of at least ``minimum`` ended jobs failed.
-
-    A site with fewer than twice ``minimum`` jobs is judged after half of them.
-    """
-
-    share: float = 0.5
-    minimum: int = 10
-
-    @classmethod
-    def parse(cls, text: str) -> BreakerThreshold | None:
-        """Parse text such as ``50%/10``; ``off`` returns None.
-
-        Raises:
-            ConfigError: the text is neither.
-        """
-        if text.strip() == "off":
-            return None
-        match = re.fullmatch(r"\s*(\d{1,3})\s*%\s*/\s*(\d{1,7})\s*", text)
-        if match is None or int(match[1]) > 100 or not int(match[2]):
-            raise ConfigError(
-                f"{text!r} is not a failure threshold",
-                where="--breaker",
-                hint="Write it like 50%/10, which stops a site when more than half of at least ten "
-                "ended jobs failed, or 'off'.",
-            )
-        return cls(int(match[1]) / 100, int(match[2]))
-
-    def __str__(self) -> str:
-        return f"{self.share:.0%}/{self.minimum}"
-
-    def minimum_of(self, jobs: int) -> int:
-        """Return how many of a site's jobs must have ended before it is judged."""
-        return min(self.minimum, max(MIN_JUDGED_JOBS, math.ceil(jobs / 2)))
-
-    def is_exceeded(self, ended: int, failed: int, jobs: int) -> bool:
-        """Return whether these numbers of ended and failed jobs exceed the threshold.
-
-        Args:
-            ended: jobs of the site that ended.
-            failed: those that failed.
-            jobs: all jobs of the site.
-        """
-        return ended >= self.minimum_of(jobs) and failed > self.share * ended

@@ -16,8 +16,8 @@ from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.submit.planning.door_selection import SitePair, pair_sites, select_jobs
 from treehammer.submit.planning.job_planner import JobPlanner, hash_values
 from treehammer.submit.planning.job_sequence import JobSequence
-from treehammer.submit.planning.pacing import BreakerThreshold
 from treehammer.submit.planning.server_watch import ServerWatch
+from treehammer.submit.planning.site_exclusion import SiteSelection
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Site
@@ -102,13 +102,12 @@ class Plan:
 
 def make_plan(
     pinned: PinnedTest,
-    sites: Sequence[Site],
+    sites: SiteSelection,
     manifest: Manifest | None,
     software: Mapping[str, SoftwareRequest],
     *,
     created_us: int,
     name: str = "",
-    from_sites: Sequence[Site] = (),
     site_software: Mapping[tuple[str, str], SoftwareRequest] = MappingProxyType({}),
     options: SubmissionOptions = DEFAULT_OPTIONS,
     others: Mapping[str, Manifest] = MappingProxyType({}),
@@ -121,12 +120,11 @@ def make_plan(
 
     Args:
         pinned: the test.
-        sites: sites whose storage is read.
+        sites: sites whose storage is read, and sites that run the jobs.
         manifest: manifest of the test's dataset; None for a test without one.
         software: value of the ``root`` axis -> software request.
         created_us: time of the request, microseconds since 1970 UTC; part of the identity.
         name: display name; by default made of test, commit and time.
-        from_sites: sites that run the jobs; by default each site reads its own storage.
         site_software: (site, value of the ``root`` axis) -> the site's own software request.
         options: options of the submission.
         others: name -> manifest of the further datasets of its axis, or in other formats.
@@ -139,20 +137,22 @@ def make_plan(
     Raises:
         NothingToDoError: no variant can run at these sites.
     """
-    request = _canonical_request(pinned, sites, options.breaker, from_sites, watches)
+    request = _canonical_request(pinned, sites, watches)
     identity = hash_values(created_us, pinned.repository, pinned.commit, pinned.hashes, request)
     campaign_id = campaign_id or identity[:16]
     name = name or _default_display_name(pinned, created_us)
     planner = JobPlanner(
         pinned, manifest, software, campaign_id, name, site_software, others, placement
     )
-    pairs = pair_sites(sites, from_sites)
+    pairs = pair_sites(sites.storage, sites.runners)
     jobs, notes = select_jobs(
         JobSequence(planner, (), tuple(watches), 0 if pinned.definition.load else max_jobs),
         pairs,
         has_credential=bool(options.credentials),
     )
-    watching = [(server, site) for watch in watches for server in watch.sites for site in sites]
+    watching = [
+        (server, site) for watch in watches for server in watch.sites for site in sites.storage
+    ]
     by_names = {(site.name, storage.name): (site, storage) for site, storage in [*pairs, *watching]}
     return Plan(
         campaign_id=campaign_id,
@@ -162,7 +162,7 @@ def make_plan(
         manifest=manifest,
         site_pairs=tuple(by_names.values()),
         jobs=jobs,
-        notes=tuple(notes),
+        notes=(*sites.list_notes(), *notes),
         request=request,
         options=options,
     )
@@ -170,20 +170,19 @@ def make_plan(
 
 def _canonical_request(
     pinned: PinnedTest,
-    sites: Sequence[Site],
-    breaker: BreakerThreshold | None,
-    from_sites: Sequence[Site] = (),
-    watches: Sequence[ServerWatch] = (),
+    sites: SiteSelection,
+    watches: Sequence[ServerWatch],
 ) -> str:
     """Return the request as canonical JSON."""
     document = {
         "definition": asdict(pinned.definition),
-        "sites": [site.name for site in sites],
-        **({"from": [site.name for site in from_sites]} if from_sites else {}),
+        "sites": [site.name for site in sites.storage],
+        **({"from": [site.name for site in sites.runners]} if sites.runners else {}),
+        **sites.describe(),
         **({"watch": [one.describe() for one in watches]} if watches else {}),
-        "breaker": str(breaker or "off"),
         "templates": {
-            site.name: template_engine.fingerprint_template(site) for site in from_sites or sites
+            site.name: template_engine.fingerprint_template(site)
+            for site in sites.runners or sites.storage
         },
     }
     return json.dumps(document, sort_keys=True, default=str)

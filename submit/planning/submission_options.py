@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from treehammer.collectors.service_spec import DEFAULT_WAIT_S
 from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.pacing import BreakerThreshold, Pace
+from treehammer.submit.planning.pacing import Pace
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class SubmissionOptions:
 
     Attributes:
         pace: pace of job starts.
-        breaker: failure threshold that stops a site; None for none.
+        include_excluded: sites to use although their state forbids it, or ``all``.
         credentials: credentials that jobs present to the storage.
         replica_timeout_s: seconds to wait for sites without a good replica.
         use_service: let jobs report to the results service, if one is configured.
@@ -23,7 +23,7 @@ class SubmissionOptions:
     """
 
     pace: Pace = field(default_factory=Pace)
-    breaker: BreakerThreshold | None = field(default_factory=BreakerThreshold)
+    include_excluded: tuple[str, ...] = ()
     credentials: JobCredentials = field(default_factory=JobCredentials)
     replica_timeout_s: float = 0.0
     use_service: bool = True

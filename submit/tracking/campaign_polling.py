@@ -15,7 +15,7 @@ from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.write.store import Store
 from treehammer.submit.reporting.campaign_upload import CampaignUploader
 from treehammer.submit.sites.batch_selection import open_batch_system
-from treehammer.submit.tracking import circuit_breaker
+from treehammer.submit.tracking.excluded_jobs import ExclusionGuard
 from treehammer.submit.tracking.staged_submissions import StagedSubmissions
 from treehammer.submit.tracking.tracker import (
     CampaignTracker,
@@ -60,28 +60,29 @@ def make_tracker(store: Store, settings: Settings) -> CampaignTracker:
         cache(lambda name: open_batch_system(name, settings)),  # called for every job
         under_way=StagedSubmissions(settings.submissions_dir).is_under_way,
         upload=CampaignUploader(settings).upload,
+        guard=ExclusionGuard(settings).apply,
     )
 
 
 def poll_campaign(
     tracker: CampaignTracker, campaign: CampaignRow, notify: Notify = _ignore_line
 ) -> CampaignCount:
-    """Bring a campaign up to date, stop failing sites and return the progress.
+    """Bring a campaign up to date, act on excluded sites and return the progress.
 
     Args:
         tracker: of the store that has the campaign.
         campaign: the campaign.
-        notify: receives a line for each stopped site and for a failed upload.
+        notify: receives a line for each excluded site and for a failed upload.
 
     Raises:
         StoreError: the store rejects the records; all are still on disk.
         BatchError: a batch system does not answer.
     """
     progress = tracker.update(campaign)
-    stopped = circuit_breaker.stop_failing_sites(tracker, campaign)
-    for line in [*stopped, *tracker.upload_campaign(campaign)]:
+    excluded = tracker.act_on_excluded_sites(campaign)
+    for line in [*excluded, *tracker.upload_campaign(campaign)]:
         notify(line)
-    return tracker.compute_progress(campaign) if stopped else progress
+    return tracker.compute_progress(campaign) if excluded else progress
 
 
 def follow_campaign(

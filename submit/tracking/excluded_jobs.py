@@ -1,187 +1,150 @@
-"""Circuit breaker for failing sites.
+"""Queued jobs at sites that became excluded: they are removed, held back, or left alone.
 
-It is applied whenever a campaign is polled: by ``status``, ``collect`` and ``submit --wait``.  Jobs of
-the submitting machine are exempt: a test under development may fail there as often as it likes.
+This happens whenever a campaign is polled: by ``status``, ``collect``, ``submit --wait`` and patrol.
+Jobs that run go on, because their results show how the site does.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
+from treehammer.analysis.status.status_rules import load_status_rules
+from treehammer.analysis.status.usability import SiteUses, refresh_uses
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_state import JobState
-from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.write.store import Store
-from treehammer.submit.planning.pacing import BreakerThreshold
-from treehammer.submit.tracking.failure_summary import (
-    is_from_last_attempt,
-    load_last_attempts,
-    select_failed_measurements,
-)
+from treehammer.sql.read.campaign_counts import EXCLUDED_MESSAGE
+from treehammer.sql.watch.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
+from treehammer.submit.tracking.failure_summary import load_last_attempts
 from treehammer.submit.tracking.tracker import CampaignTracker
+from treehammer.text_formatting import pluralize
 
-#: Start of the message of an attempt that a breaker cancelled.
-STOPPED_MESSAGE = "stopped by the breaker"
-#: Seconds that running jobs get to end, so that the reason can be stored with them.
-CANCEL_WAIT_S = 15.0
-
-_ENDED_STATES = (JobState.DONE.value, JobState.LOST.value)
+#: Seconds that removed jobs get to end, so that the reason can be stored with them.
+REMOVAL_WAIT_S = 15.0
 
 
-@dataclass(frozen=True)
-class SiteJobs:
-    """Jobs of a campaign at one site, with the last attempt of each that has one.
+class ExclusionGuard:
+    """Applies the states of sites to the queued jobs of campaigns.
 
-    ``stopped_us`` is when the breaker last stopped the site, 0 for never.  Jobs that ended before
-    then do not count: ``resume`` gives the site a new chance.
+    Args:
+        settings: all settings.
     """
 
-    site: str
-    jobs: tuple[JobRow, ...]
-    last: Mapping[str, AttemptRow]
-    stopped_us: int
+    def __init__(self, settings: Settings) -> None:
+        self._action = settings.excluded_jobs
+        self._rules_file = settings.status_rules
 
-    @property
-    def open_jobs(self) -> list[JobRow]:
-        """Jobs that have not ended."""
-        return [job for job in self.jobs if not JobState(job.state).is_final]
+    def apply(self, tracker: CampaignTracker, campaign: CampaignRow) -> list[str]:
+        """Evaluate the states of sites if it is time, and act on the campaign's queued jobs.
 
-    @property
-    def ended_ids(self) -> list[str]:
-        """Ids of the jobs that ended by themselves since the site was last stopped."""
-        return [
-            job.id
-            for job in self.jobs
-            if job.state in _ENDED_STATES
-            and (self.last[job.id].ended_us if job.id in self.last else 0) >= self.stopped_us
-        ]
+        Returns:
+            A line for each site whose jobs were removed, held back or released, now or before.
 
-    @property
-    def failure_classes(self) -> dict[str, str]:
-        """Job id -> failure class of its last attempt, of the jobs that ended by themselves."""
-        return {
-            job.id: self.last[job.id].failure_class if job.id in self.last else ""
-            for job in self.jobs
-            if job.state in _ENDED_STATES
-        }
-
-    @property
-    def stop_messages(self) -> list[str]:
-        """Messages of earlier stops that still hold."""
-        cancelled = [job.id for job in self.jobs if job.state == JobState.CANCELLED.value]
-        messages = {self.last[job].message for job in cancelled if job in self.last}
-        return sorted(message for message in messages if message.startswith(STOPPED_MESSAGE))
-
-    def stop_reason(self, breaker: BreakerThreshold, failed: Mapping[str, str]) -> str:
-        """Explain why the site has to be stopped now; '' if it does not.
-
-        Args:
-            breaker: the campaign's threshold.
-            failed: job id -> failure class, of the jobs that failed.
+        Raises:
+            BatchError: a batch system does not answer.
         """
-        ended = self.ended_ids
-        bad = [job for job in ended if job in failed]
-        if not self.open_jobs or not breaker.is_exceeded(len(ended), len(bad), len(self.jobs)):
-            return ""
-        kinds = Counter(failed[job] for job in bad).most_common()
-        classes = ", ".join(f"{count} {kind}" for kind, count in kinds)
-        small = breaker.minimum_of(len(self.jobs)) < breaker.minimum
-        scope = f" (the site has {len(self.jobs)} jobs)" if small else ""
-        return f"{len(bad)} of {len(ended)} jobs failed ({classes}), breaker {breaker}{scope}"
+        jobs = [
+            job
+            for job in tracker.store.jobs(campaign.id)
+            if job.batch_system != LOCAL_BATCH and not job.is_external
+        ]
+        if self._action == KEEP_JOBS or not jobs:
+            return []
+        uses = refresh_uses(
+            tracker.store,
+            load_status_rules(self._rules_file),
+            tracker.now_us(),
+            always=any(not JobState(job.state).is_final for job in jobs),
+        )
+        included = json.loads(campaign.plan).get("included", {})
+        reasons = {
+            job.id: reason
+            for job in jobs
+            if job.site not in included and (reason := describe_exclusion(job, uses))
+        }
+        if self._action == HOLD_JOBS:
+            return _hold_jobs(tracker, jobs, reasons)
+        _remove_jobs(tracker, campaign, jobs, reasons)
+        return _describe_removed(tracker, campaign, jobs)
 
 
-def stop_failing_sites(tracker: CampaignTracker, campaign: CampaignRow) -> list[str]:
-    """Cancel the remaining jobs at each site where too many failed.
+def describe_exclusion(job: JobRow, uses: SiteUses) -> str:
+    """Say why a job may not start by the states of its site and of the storage it reads."""
+    storage, is_remote, _ = job.door.partition(":")
+    if not is_remote:
+        return uses.describe_restrictions(job.site, SUBJECT_KINDS)
+    reasons = (
+        uses.describe_restrictions(job.site, (SITE,)),
+        uses.describe_restrictions(storage, (STORAGE_SITE,)),
+    )
+    return "; ".join(filter(None, reasons))
 
-    The reason is stored with every cancelled job.  Returns a line for each site that is stopped,
-    now or by an earlier call.
 
-    Raises:
-        BatchError: a batch system does not answer.
-    """
-    breaker = BreakerThreshold.parse(json.loads(campaign.plan).get("breaker", "off"))
-    if breaker is None:
-        return []
-    sites = _group_by_site(tracker.store, campaign)
-    failed = _failed_jobs(tracker.store, campaign, sites)
-    lines = []
-    for here in sites:
-        messages = here.stop_messages
-        if reason := here.stop_reason(breaker, failed):
-            _cancel_jobs(tracker, campaign, here.open_jobs, reason)
-            messages = [f"{STOPPED_MESSAGE}: {reason}"]
-        lines += [_format_stop_message(campaign, here.site, message) for message in messages]
+def _group_by_batch(jobs: Collection[JobRow]) -> dict[str, list[str]]:
+    """Return name of the batch system -> batch ids."""
+    ids: defaultdict[str, list[str]] = defaultdict(list)
+    for job in jobs:
+        if job.batch_id:
+            ids[job.batch_system].append(job.batch_id)
+    return dict(ids)
+
+
+def _hold_jobs(
+    tracker: CampaignTracker, jobs: Collection[JobRow], reasons: Mapping[str, str]
+) -> list[str]:
+    """Hold queued jobs of excluded sites, and release those of sites that are usable again."""
+    lines: list[str] = []
+    queued = [j for j in jobs if j.id in reasons and j.state == JobState.QUEUED.value]
+    for site in sorted({job.site for job in queued}):
+        here = [job for job in queued if job.site == site]
+        reason = f"{EXCLUDED_MESSAGE}: {reasons[here[0].id]}"
+        for name, ids in _group_by_batch(here).items():
+            tracker.batch_system(name).hold(ids, reason)
+        lines.append(f"Site {site}: {pluralize(len(here), 'queued job')} held back, {reason}")
+    held = [j for j in jobs if j.id not in reasons and j.state == JobState.HELD.value]
+    for name, ids in _group_by_batch(held).items():
+        batch = tracker.batch_system(name)
+        ours = [
+            batch_id
+            for batch_id, status in batch.query(ids).items()
+            if status.state is JobState.HELD and EXCLUDED_MESSAGE in status.reason
+        ]
+        if ours:
+            lines.append(f"{pluralize(batch.release(ours), 'job')} of usable sites released")
     return lines
 
 
-def _group_by_site(store: Store, campaign: CampaignRow) -> list[SiteJobs]:
-    """Group the jobs that this installation follows on other machines by site."""
-    jobs: dict[str, list[JobRow]] = defaultdict(list)
-    for job in store.jobs(campaign.id):
-        if job.batch_system != LOCAL_BATCH and not job.is_external:
-            jobs[job.site].append(job)
-    site_of = {job.id: site for site, here in jobs.items() for job in here}
-    last: dict[str, AttemptRow] = {}
-    stopped_us: Counter[str] = Counter()
-    for attempt in store.attempts(site_of):  # ordered by number
-        last[attempt.job_id] = attempt
-        if attempt.message.startswith(STOPPED_MESSAGE):
-            site = site_of[attempt.job_id]
-            stopped_us[site] = max(stopped_us[site], attempt.ended_us)
-    return [SiteJobs(site, tuple(here), last, stopped_us[site]) for site, here in jobs.items()]
-
-
-def _format_stop_message(campaign: CampaignRow, site: str, message: str) -> str:
-    return (
-        f"Site {site} was {message}. After the repair: "
-        f"treehammer resume {campaign.id} --sites {site}"
-    )
-
-
-def _failed_jobs(store: Store, campaign: CampaignRow, sites: Iterable[SiteJobs]) -> dict[str, str]:
-    """Return job id -> failure class of each ended job that failed or lost measurements."""
-    found: dict[str, str] = {}
-    last: dict[str, AttemptRow] = {}
-    for here in sites:
-        last |= here.last
-        found |= here.failure_classes
-    for row in select_failed_measurements(store, campaign, ("job_id", "attempt", *OUTCOME_COLUMNS)):
-        job_id = str(row["job_id"])
-        # The site is not to blame for a feature that a release lacks.
-        failed = classify_outcome(row) is Outcome.FAILED
-        if failed and job_id in found and is_from_last_attempt(row, last):
-            found[job_id] = found[job_id] or str(row["failure_class"])
-    return {job_id: failure for job_id, failure in found.items() if failure}
-
-
-def _cancel_jobs(
-    tracker: CampaignTracker, campaign: CampaignRow, jobs: Collection[JobRow], reason: str
+def _remove_jobs(
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    jobs: Collection[JobRow],
+    reasons: Mapping[str, str],
 ) -> None:
-    """Cancel jobs and store the reason with each that ended in time."""
-    batch_ids: dict[str, list[str]] = defaultdict(list)
-    for job in jobs:
-        if job.batch_id:
-            batch_ids[job.batch_system].append(job.batch_id)
-    for name, ids in batch_ids.items():
+    """Remove queued jobs of excluded sites, and store the reason with each that ended in time."""
+    waiting = (JobState.QUEUED.value, JobState.HELD.value)
+    removed = [job for job in jobs if job.id in reasons and job.state in waiting and job.batch_id]
+    if not removed:
+        return
+    for name, ids in _group_by_batch(removed).items():
         tracker.batch_system(name).cancel(ids)
-    now = _wait_until_final(tracker, campaign, {job.id for job in jobs})
+    now = _wait_until_final(tracker, campaign, {job.id for job in removed})
     cancelled = [job for job in now if job.state == JobState.CANCELLED.value]
-    attempts = load_last_attempts(tracker.store, cancelled)
+    last = load_last_attempts(tracker.store, cancelled)
     tracker.store.set_attempts(
-        _make_stopped_attempt(job, attempts.get(job.id), reason) for job in cancelled
+        _make_removed_attempt(job, last.get(job.id), reasons[job.id]) for job in cancelled
     )
 
 
 def _wait_until_final(
     tracker: CampaignTracker, campaign: CampaignRow, job_ids: Collection[str]
 ) -> list[JobRow]:
-    """Refresh jobs until all are final, or :data:`CANCEL_WAIT_S` seconds have passed."""
-    deadline = time.monotonic() + CANCEL_WAIT_S
+    """Refresh jobs until all are final, or :data:`REMOVAL_WAIT_S` seconds have passed."""
+    deadline = time.monotonic() + REMOVAL_WAIT_S
     while True:
         jobs = [job for job in tracker.refresh_jobs(campaign) if job.id in job_ids]
         if all(JobState(job.state).is_final for job in jobs) or time.monotonic() > deadline:
@@ -189,10 +152,32 @@ def _wait_until_final(
         time.sleep(1.0)
 
 
-def _make_stopped_attempt(job: JobRow, last: AttemptRow | None, reason: str) -> AttemptRow:
-    """Return the last attempt of a cancelled job with the reason; a new one if it never started."""
+def _make_removed_attempt(job: JobRow, last: AttemptRow | None, reason: str) -> AttemptRow:
+    """Return the last attempt of a removed job with the reason; a new one if it never started."""
     state, now_us = JobState.CANCELLED.value, time.time_ns() // 1000
     if last is None or last.state != state:
         number = last.number + 1 if last else 1
         last = AttemptRow(job.id, number, state, 0, now_us, None, "", "")
-    return replace(last, ended_us=last.ended_us or now_us, message=f"{STOPPED_MESSAGE}: {reason}")
+    return replace(last, ended_us=last.ended_us or now_us, message=f"{EXCLUDED_MESSAGE}: {reason}")
+
+
+def _describe_removed(
+    tracker: CampaignTracker, campaign: CampaignRow, jobs: Collection[JobRow]
+) -> list[str]:
+    """Describe the removed jobs of each site, and how they continue."""
+    cancelled = [
+        job for job in tracker.store.jobs(campaign.id) if job.state == JobState.CANCELLED.value
+    ]
+    tracked = {job.id for job in jobs}
+    last = load_last_attempts(tracker.store, cancelled)
+    messages: defaultdict[str, list[str]] = defaultdict(list)
+    for job in cancelled:
+        if job.id in tracked and job.id in last:
+            message = last[job.id].message
+            if message.startswith(EXCLUDED_MESSAGE):
+                messages[job.site].append(message)
+    return [
+        f"Site {site}: {pluralize(len(found), 'queued job')} removed, {found[-1]}. When it is usable "
+        f"again: treehammer resume {campaign.id} --sites {site}"
+        for site, found in sorted(messages.items())
+    ]

@@ -46,6 +46,7 @@ class CampaignTracker:
         under_way: whether a campaign, by its id, is being submitted; None if unknown, then its age
             decides.
         upload: sends a campaign to the results service, see :meth:`.CampaignUploader.upload`.
+        guard: acts on jobs at excluded sites, see :meth:`.ExclusionGuard.apply`.
     """
 
     def __init__(
@@ -55,12 +56,14 @@ class CampaignTracker:
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         under_way: Callable[[str], bool | None] = lambda _: None,
         upload: Callable[[Store, CampaignRow, bool], str] = lambda *_: "",
+        guard: Callable[[CampaignTracker, CampaignRow], list[str]] = lambda *_: [],
     ) -> None:
         self.store = store
         self.batch_system = batch_system
         self.now_us = now_us
         self.under_way = under_way
         self._upload = upload
+        self._guard = guard
         self._added: set[Path] = set()
         self._rejections: list[str] = []
         self._counted: dict[str, int] = {}
@@ -247,6 +250,14 @@ class CampaignTracker:
             count += self.batch_system(name).cancel(open_ids) if open_ids else 0
         self.refresh_jobs(campaign)
         return count
+
+    def act_on_excluded_sites(self, campaign: CampaignRow) -> list[str]:
+        """Remove or hold queued jobs at excluded sites; return a line for each site.
+
+        Raises:
+            BatchError: a batch system does not answer.
+        """
+        return self._guard(self, campaign)
 
     def upload_campaign(self, campaign: CampaignRow, *, everything: bool = False) -> list[str]:
         """Send changes of a campaign, or all of it, to the results service if one is configured.

@@ -67,7 +67,7 @@ def running(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Wait"]):
         subprocess.run([*git, *words], check=True)
     submitting = subprocess.Popen(
-        [*treehammer(folder), "submit", f"{test}@HEAD:.", "--wait", "--breaker", "off"],
+        [*treehammer(folder), "submit", f"{test}@HEAD:.", "--wait"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

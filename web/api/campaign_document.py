@@ -62,11 +62,12 @@ class TestDefinitionModel(_OpenModel):
 
 
 class CampaignPlanModel(_OpenModel):
-    """The plan: definition with overrides, sites, circuit breaker, templates by site."""
+    """The plan: definition with overrides, sites, sites that are left out or used nevertheless, templates by site."""
 
     definition: TestDefinitionModel = TestDefinitionModel()
     sites: list[str] = []
-    breaker: Annotated[str, Field(pattern=r"^(off|(100|[1-9]?[0-9])%/[1-9][0-9]{0,6})$")] = "off"
+    excluded: dict[str, str] = {}
+    included: dict[str, str] = {}
     templates: dict[str, str] = {}
 
 

@@ -15,8 +15,10 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel
 from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.usability import Usability, list_uses
 from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries
+from treehammer.sql.watch.state_history import KIND_WORDS
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.core.service_metrics import METRICS_MEDIA_TYPE
@@ -55,6 +57,7 @@ def _metric_families(store: Store) -> Iterable[Metric]:
     yield info
     yield from _measurement_families(store)
     yield from _alarm_families(store)
+    yield _use_family(store)
     jobs = GaugeMetricFamily(
         "treehammer_jobs",
         "Unfinished jobs, by the last known state in their batch system.",
@@ -85,6 +88,21 @@ def _measurement_families(store: Store) -> Iterable[Metric]:
     for site, day in latest.items():
         last.add_metric([site], calendar_days.midnight_us(calendar_days.day_from_number(day)) / 1e6)
     return measurements, last
+
+
+def _use_family(store: Store) -> Metric:
+    """Return what may be sent to each site."""
+    use = GaugeMetricFamily(
+        "treehammer_site_use",
+        "1 for what may be sent to the jobs or the storage of a site: usable, probe only, excluded.",
+        labels=["site", "of", "use"],
+    )
+    for (kind, site), one in list_uses(store).by_subject.items():
+        for usability in Usability:
+            use.add_metric(
+                [site, KIND_WORDS[kind], usability.value], float(one.usability is usability)
+            )
+    return use
 
 
 def _alarm_families(store: Store) -> Iterable[Metric]:

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from treehammer.analysis.status.usability import SiteUses, list_uses
 from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.watch.patrol_report import (
     MAX_STARTS,
@@ -32,7 +33,7 @@ def patrol_view(store: Store, request: Request) -> PageView:
     report = fetch_report(store)
     tables = (
         _entry_table(report, request),
-        _budget_table(report.sites, request),
+        _budget_table(report.sites, list_uses(store), request),
         _start_table(report.starts, request),
     )
     values = {
@@ -88,7 +89,7 @@ def _entry_row(one: EntryReport) -> dict[str, Any]:
     }
 
 
-def _budget_table(sites: tuple[SiteReport, ...], request: Request) -> DataTable:
+def _budget_table(sites: tuple[SiteReport, ...], uses: SiteUses, request: Request) -> DataTable:
     columns = (
         TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
         TableColumn(
@@ -109,9 +110,8 @@ def _budget_table(sites: tuple[SiteReport, ...], request: Request) -> DataTable:
         ),
         TableColumn("bytes_left", "left to read", format_size, is_number=True),
         TableColumn("bytes_limit", hidden=True),
-        TableColumn("failures", "failures in a row", is_number=True),
-        TableColumn("probe_us", "next probe, UTC", format_time),
-        TableColumn("reason", "back-off since", is_long=True),
+        TableColumn("use", "use"),
+        TableColumn("reason", "reason", is_long=True),
     )
     rows = [
         {
@@ -122,9 +122,8 @@ def _budget_table(sites: tuple[SiteReport, ...], request: Request) -> DataTable:
             "bytes_used": one.use.bytes,
             "bytes_left": one.bytes_left,
             "bytes_limit": one.site.bytes_limit,
-            "failures": one.site.failures,
-            "probe_us": one.site.probe_us,
-            "reason": one.site.reason,
+            "use": uses.summarize(one.site.site).value,
+            "reason": uses.describe_restrictions(one.site.site),
         }
         for one in sites
     ]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from treehammer.analysis.status.usability import EVERY_SITE, SiteUses, SubjectUse
 from treehammer.config import Settings
-from treehammer.durations import SECOND_US
 from treehammer.errors import ConfigError, TreehammerError
 from treehammer.patrol.occasions import Occasion
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
-from treehammer.sql.core.watch_rows import PatrolSiteRow, PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.watch.patrol_lease import LeaseLostError
-from treehammer.sql.watch.patrol_starts import CLAIMED, FAILED, PROBE, PatrolStarts, SiteCharge
+from treehammer.sql.watch.patrol_starts import CLAIMED, FAILED, PatrolStarts, SiteCharge
+from treehammer.sql.watch.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle.campaign_request import (
     CampaignRequest,
@@ -41,15 +43,41 @@ class StartSites:
     Attributes:
         storage: sites whose storage is read.
         runners: sites that run the jobs; empty: each site reads its own storage.
+        excluded: site that is left out because of its state -> reason.
     """
 
     storage: tuple[str, ...]
     runners: tuple[str, ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All sites, each once."""
         return tuple(dict.fromkeys((*self.storage, *self.runners)))
+
+    def list_restrictions(self, uses: SiteUses) -> dict[str, tuple[SubjectUse, ...]]:
+        """Return the sites that may not be used in their role -> what restricts them."""
+        storage_kinds = (STORAGE_SITE,) if self.runners else SUBJECT_KINDS
+        found: defaultdict[str, tuple[SubjectUse, ...]] = defaultdict(tuple)
+        for names, kinds in ((self.storage, storage_kinds), (self.runners, (SITE,))):
+            for name in names:
+                found[name] += uses.restrictions(name, kinds)
+        return {name: restrictions for name, restrictions in found.items() if restrictions}
+
+    def select_usable(self, uses: SiteUses) -> StartSites | None:
+        """Return the sites that may be used in their role; None if nothing can run then."""
+        storage_kinds = (STORAGE_SITE,) if self.runners else SUBJECT_KINDS
+        storage, runners = (
+            tuple(name for name in names if not uses.restrictions(name, kinds))
+            for names, kinds in ((self.storage, storage_kinds), (self.runners, (SITE,)))
+        )
+        if not storage or (self.runners and not runners):
+            return None
+        reasons = {
+            name: "; ".join(dict.fromkeys(use.describe() for use in found))
+            for name, found in self.list_restrictions(uses).items()
+        }
+        return StartSites(storage, runners, reasons)
 
     def without(self, others: Collection[str]) -> StartSites | None:
         """Return the sites without some others; None if nothing can run then."""
@@ -57,7 +85,7 @@ class StartSites:
         runners = _drop_names(self.runners, others)
         if not storage or (self.runners and not runners):
             return None
-        return StartSites(storage, runners)
+        return StartSites(storage, runners, self.excluded)
 
     def narrow_to(self, site: str, avoided: Collection[str]) -> StartSites:
         """Return the pair of sites that a probe of one of these sites uses.
@@ -93,6 +121,7 @@ class PatrolRequest:
     max_jobs: int = 0
     time_limit_s: int = 86_400
     from_sites: tuple[str, ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> PatrolRequest:
@@ -115,10 +144,12 @@ class PatrolRequest:
             sites=self.sites,
             from_sites=self.from_sites,
             name=self.name,
-            options=SubmissionOptions(Pace(self.jobs_in_flight)),
+            # The patrol has left out what may not be used, and probes it.
+            options=SubmissionOptions(Pace(self.jobs_in_flight), include_excluded=(EVERY_SITE,)),
             created_us=self.created_us,
             campaign_id=campaign_id,
             max_jobs=self.max_jobs,
+            excluded=self.excluded,
         )
 
 
@@ -138,6 +169,7 @@ def make_start_request(
         jobs_in_flight=entry.jobs_in_flight,
         max_jobs=1 if probe else 0,
         time_limit_s=entry.time_limit_s,
+        excluded=sites.excluded,
     )
 
 
@@ -295,21 +327,4 @@ class CampaignStarter:
     def give_up(self, start: PatrolStartRow, reason: str) -> None:
         """End a claim that could not be submitted, and return its reservation."""
         _LOG.warning("%s: %s is given up: %s", start.entry, start.occasion, reason)
-        self._starts.settle(
-            start, {}, self._judge_failed_probe(start), state=FAILED, message=reason
-        )
-
-    def _judge_failed_probe(
-        self, start: PatrolStartRow
-    ) -> Callable[[PatrolSiteRow, int], PatrolSiteRow]:
-        """Return a function that schedules the next probe of a site, after a failed one."""
-
-        def judge(site: PatrolSiteRow, now_us: int) -> PatrolSiteRow:
-            # The partner of the probed site has no failures.
-            if not start.occasion.startswith(PROBE) or not site.failures:
-                return site
-            failures = site.failures + 1
-            probe_us = now_us + self._file.back_off.delay_s(failures) * SECOND_US
-            return replace(site, failures=failures, probe_us=probe_us, changed_us=now_us)
-
-        return judge
+        self._starts.settle(start, {}, state=FAILED, message=reason)

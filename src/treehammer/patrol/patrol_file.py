@@ -57,6 +57,12 @@ class PatrolEntry:
         return self.test or f"{self.repository}: {self.path}"
 
     @property
+    def test_name(self) -> str:
+        """Last part of the test's path, by which ``[probes]`` of the status rules names it."""
+        path = self.path if self.repository else self.test.rpartition(":")[2]
+        return Path(path).name
+
+    @property
     def shown_sites(self) -> str:
         """The sites as shown to people."""
         sites = ", ".join(self.sites)
@@ -94,19 +100,6 @@ class ReleaseSource:
 
 
 @dataclass(frozen=True)
-class BackOffRule:
-    """Back-off from sites: first delay, ceiling, and the failed share that is trouble."""
-
-    first_s: int
-    ceiling_s: int
-    failed_share: float
-
-    def delay_s(self, failures: int) -> int:
-        """Return the seconds until the next probe after so many failures in a row."""
-        return min(self.ceiling_s, self.first_s << min(failures - 1, 30))
-
-
-@dataclass(frozen=True)
 class PatrolFile:
     """Content of a patrol file."""
 
@@ -115,7 +108,6 @@ class PatrolFile:
     look_every_s: int
     common_limits: SiteLimits
     site_limits: Mapping[str, SiteLimits]
-    back_off: BackOffRule
 
     def limits_of(self, site: str) -> SiteLimits:
         """Return the daily limits of a site."""
@@ -155,9 +147,6 @@ def parse_patrol_file(text: str, path: Path) -> PatrolFile:
         document.patrol.look_every,
         _build_limits(document.budget),
         {name: _merge_limits(document.budget, own) for name, own in document.budget.sites.items()},
-        BackOffRule(
-            document.backoff.first, document.backoff.ceiling, document.backoff.failed_share
-        ),
     )
 
 
@@ -172,8 +161,6 @@ def _fill_missing_keys(rest: dict[str, Any]) -> None:
 def _check_across_tables(document: PatrolDocument) -> Iterator[DocumentProblem]:
     if not document.entries:
         yield DocumentProblem(("entries",), "has no entry (expected at least one [entries.NAME])")
-    if document.backoff.ceiling < document.backoff.first:
-        yield DocumentProblem(("backoff", "ceiling"), "is below first")
     for name, entry in document.entries.items():
         path = ("entries", name)
         yield from _check_test(entry, path)

@@ -123,16 +123,6 @@ class BudgetTable(LimitsTable):
     )
 
 
-class BackOffTable(StrictModel):
-    """Back-off from sites in trouble."""
-
-    first: _Seconds = _duration_field("15m", "Time until the first probe; doubled by each failure.")
-    ceiling: _Seconds = _duration_field("6h", "Longest time between two probes.")
-    failed_share: float = Field(
-        0.5, gt=0, le=1, description="Share of a site's measurements whose failure is trouble."
-    )
-
-
 class EntryTable(StrictModel):
     """A test at a ref against sites."""
 
@@ -173,7 +163,6 @@ class PatrolDocument(StrictModel):
     patrol: PatrolTable = Field(default_factory=lambda: PatrolTable.model_validate({}))
     releases: ReleasesTable | None = None
     budget: BudgetTable = Field(default_factory=lambda: BudgetTable.model_validate({}))
-    backoff: BackOffTable = Field(default_factory=lambda: BackOffTable.model_validate({}))
     entries: dict[Name, EntryTable] = Field(default_factory=dict, description="Entries by name.")
 
 
@@ -195,7 +184,6 @@ PATROL_TABLES = DocumentTables(
         "releases": ReleasesTable,
         "budget": BudgetTable,
         "limits": LimitsTable,
-        "backoff": BackOffTable,
         "entries": EntryTable,
     },
     _name_table,

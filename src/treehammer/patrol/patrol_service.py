@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +17,12 @@ from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.alarms.alarm_watch import watch_and_notify
 from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.status.status_rules import load_status_rules
+from treehammer.analysis.status.usability import (
+    SiteUses,
+    SubjectUse,
+    find_probe_time,
+    list_uses,
+)
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US
@@ -34,7 +40,7 @@ from treehammer.patrol.occasions import (
 )
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.patrol.regression_reruns import find_reruns, record_reruns
-from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.watch import patrol_report
 from treehammer.sql.watch.patrol_lease import Clock, LeaseLostError, PatrolLease
@@ -98,9 +104,7 @@ class Patrol:
         self._starts = PatrolStarts(store, lease)
         self._starter = CampaignStarter(settings, store, self._starts, file)
         self._rules = load_status_rules(settings.status_rules)
-        self._settlement = CampaignSettlement(
-            settings, store, self._starts, file.back_off, self._rules.storage_failures
-        )
+        self._settlement = CampaignSettlement(settings, store, self._starts)
         self._finder = OccasionFinder(settings, file.look_every_s, file.releases)
         self._channels = AlarmChannels.from_settings(settings)
         self._next_watch_us = 0
@@ -178,14 +182,13 @@ class Patrol:
         for name, problem in problems.items():
             if name in states:
                 states[name].note(problem)
-        sites = patrol_report.fetch_sites(self._store)
-        probed: set[str] = set()
+        uses = list_uses(self._store)
         for entry in self._file.entries:
             if is_stopping():
                 return
             state = states[entry.name]
             try:
-                self._visit_entry(entry, state, sites, probed)
+                self._visit_entry(entry, state, uses)
             except LeaseLostError:
                 raise
             except TreehammerError as error:
@@ -217,14 +220,8 @@ class Patrol:
             return
         _LOG.info("%d series searched for changes, %d new", result.series, result.new)
 
-    def _visit_entry(
-        self,
-        entry: PatrolEntry,
-        state: _EntryState,
-        sites: dict[str, PatrolSiteRow],
-        probed: set[str],
-    ) -> None:
-        """Start the due campaigns of an entry.
+    def _visit_entry(self, entry: PatrolEntry, state: _EntryState, uses: SiteUses) -> None:
+        """Start the due campaigns of an entry at the sites that may be used, and probe the others.
 
         Raises:
             TreehammerError: an obstacle; the entry is tried again later.
@@ -232,17 +229,16 @@ class Patrol:
         now_us = self._read_clock()
         chosen = self._starter.select_sites(entry)
         commit = self._finder.head_commit(entry, now_us)
-        barred = {
-            name: sites[name] for name in chosen.names if name in sites and sites[name].failures
-        }
         if entry.quiet.end_of_quiet(now_us) != now_us:
             state.note("quiet hours")
             return
-        self._probe_sites(entry, commit, chosen, barred, state, probed)
-        left = chosen.without(barred)
-        message = f"without {', '.join(barred)}: back-off" if barred else ""
-        if message:
-            state.note(message)
+        restrictions = chosen.list_restrictions(uses)
+        self._probe_sites(entry, commit, chosen, restrictions, state)
+        left = chosen.select_usable(uses)
+        message = "; ".join(
+            f"without {name}: {found[0].describe()}" for name, found in restrictions.items()
+        )
+        state.note(message)
         for occasion in self._find_occasions(entry, commit, now_us):
             if left is not None:
                 self._start(entry, occasion, left, state, message)
@@ -282,22 +278,33 @@ class Patrol:
         entry: PatrolEntry,
         commit: str,
         chosen: StartSites,
-        barred: dict[str, PatrolSiteRow],
+        restrictions: Mapping[str, Sequence[SubjectUse]],
         state: _EntryState,
-        probed: set[str],
     ) -> None:
-        """Start a probe at each site in back-off whose time has come, by the first entry there."""
-        for name, site in barred.items():
+        """Start the due probe of each site that is critical by the rules."""
+        if not self._rules.probes.uses_test(entry.test_name):
+            return
+        for name, found in restrictions.items():
             now_us = self._read_clock()
-            if name in probed or site.probe_us is None or site.probe_us > now_us:
+            due_us = find_probe_time(found, self._rules.probes.every_us, now_us)
+            if due_us is None:
                 continue
-            probed.add(name)
-            occasion = name_occasion(PROBE, f"{name}:{site.probe_us}")
-            running = {one.occasion for one in self._starts.list_open()}
-            if occasion not in running | self._starts.find_known(entry.name, [occasion]):
-                due = Occasion(occasion, site.probe_us, entry.spec_at(commit))
-                pair = chosen.narrow_to(name, barred)
-                self._start(entry, due, pair, state, f"probe of {name}", probe=True)
+            occasion = name_occasion(PROBE, f"{name}:{due_us}")
+            if self._is_probing(entry.name, name) or self._starts.find_known(
+                entry.name, [occasion]
+            ):
+                continue
+            due = Occasion(occasion, due_us, entry.spec_at(commit))
+            pair = chosen.narrow_to(name, restrictions)
+            self._start(entry, due, pair, state, f"probe of {name}", probe=True)
+
+    def _is_probing(self, entry: str, site: str) -> bool:
+        """Return whether a probe of a site by an entry has not ended."""
+        begin = name_occasion(PROBE, f"{site}:")
+        return any(
+            start.entry == entry and start.occasion.startswith(begin)
+            for start in self._starts.list_open()
+        )
 
     def _start(
         self,

@@ -24,6 +24,7 @@ from treehammer.submit.batch.htcondor.job_status import (
     COMPLETED,
     FACTORY_PROJECTION,
     HELD,
+    IDLE,
     JOB_PROJECTION,
     RUNNING,
     ClassAdValues,
@@ -306,6 +307,18 @@ class HTCondorBatch:
                     "Remove", submission.cluster_constraint(cluster), CANCEL_REASON
                 )
         return len(open_ids)
+
+    def hold(self, batch_ids: Iterable[str], reason: str) -> None:
+        """Hold those of the jobs that wait in the queue, with a reason.
+
+        Jobs that are not materialized yet wait behind them, because held jobs count as in flight.
+
+        Raises:
+            BatchError: HTCondor does not answer.
+        """
+        for submission, cluster, procs in self._group_by_cluster(batch_ids):
+            mine = submission.cluster_constraint(cluster, procs)
+            self.queue.act_on_jobs("Hold", f"{mine} && JobStatus == {IDLE}", reason)
 
     def release(self, batch_ids: Iterable[str]) -> int:
         """Release held jobs and return their number.

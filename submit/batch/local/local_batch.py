@@ -102,6 +102,9 @@ class LocalBatch:
         """Release nothing: local jobs are never held."""
         return 0
 
+    def hold(self, batch_ids: Iterable[str], reason: str) -> None:
+        """Hold nothing: this machine is never excluded by the rules."""
+
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again; jobs that were queued again before keep their batch id.
 

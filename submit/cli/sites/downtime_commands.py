@@ -8,6 +8,8 @@ from dataclasses import asdict
 
 import click
 
+from treehammer.analysis.status.status_rules import load_status_rules
+from treehammer.analysis.status.status_update import update_states
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.watch import site_exceptions
@@ -111,6 +113,8 @@ def import_downtimes(
         document = parse_downtimes(content, options, now_us)
         _print_refused(document, address, known)
         done = site_exceptions.replace_downtimes(store, options.source, document.downtimes, now_us)
+        # Everything shows the change at once.
+        update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))
     click.echo(
         f"{done.new} new, {done.changed} changed, {done.unchanged} unchanged, "
         f"{done.withdrawn} withdrawn"

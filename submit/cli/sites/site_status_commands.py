@@ -16,6 +16,7 @@ from treehammer.analysis.status.status_rules import (
     load_status_rules,
 )
 from treehammer.analysis.status.status_update import update_states
+from treehammer.analysis.status.usability import use_by_state
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US, parse_duration
 from treehammer.errors import ConfigError, NothingToDoError
@@ -127,6 +128,7 @@ def _print_changes(rows: Iterable[StatusChangeRow], form: str, *, history: bool)
         TableColumn("of", "of"),
         *([TableColumn("previous", "from")] if history else []),
         TableColumn("state", "to" if history else "state"),
+        *([] if history else [TableColumn("use", "use"), TableColumn("until", "until")]),
         TableColumn("cause", "by"),
         TableColumn("reason", "reason"),
     )
@@ -143,12 +145,22 @@ def describe_change(row: StatusChangeRow) -> dict[str, Any]:
         "state": row.state,
         "cause": row.cause,
         "reason": row.reason + (" (superseded)" if row.superseded_us else ""),
+        **_describe_use(row),
         "rule_version": row.rule_version,
         "decided": format_time(row.decided_us),
         "superseded": format_time(row.superseded_us) if row.superseded_us else None,
         "evidence": json.loads(row.evidence or "{}"),
         "id": row.id,
     }
+
+
+def _describe_use(row: StatusChangeRow) -> dict[str, Any]:
+    """Describe what may be sent to the site, until when, and who says so."""
+    if row.subject_kind == CENTRAL:
+        return {"use": None, "until": None, "who": row.cause}
+    use = use_by_state(row)
+    until = None if use.until_us is None else format_time(use.until_us)
+    return {"use": use.usability.value, "until": until, "who": use.who}
 
 
 @sites.command("evaluate")

@@ -17,6 +17,7 @@ from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.cli.site_names import complete_sites
+from treehammer.submit.planning.site_exclusion import load_uses
 from treehammer.submit.sites import cric, sites_file, sites_schema
 from treehammer.submit.sites.credential_probes import probe_credentials
 from treehammer.submit.sites.site_model import Ceilings, LoadPermission, Site
@@ -118,6 +119,10 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
         *probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar),
     ]
     _print_trials(trials, form)
+    uses = load_uses(settings)
+    for site in chosen:
+        if reason := uses.describe_restrictions(site.name):
+            click.echo(f"Site {site.name}: {reason}.", err=True)
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
     if form == TABLE:
         if any(not site.is_local for site in chosen):

@@ -16,7 +16,14 @@ STORY_US = 1_772_323_200_000_000
 
 
 def make_run(
-    job: str, hours: float, *, good: bool, site: str = "A", test: str = "read", storage: str = ""
+    job: str,
+    hours: float,
+    *,
+    good: bool,
+    site: str = "A",
+    test: str = "read",
+    storage: str = "",
+    failure: str = "open",
 ) -> Measurement:
     """Make the only measurement of a job that ends some hours after the start of the story."""
     ended = STORY_US + round(hours * HOUR_US)
@@ -29,7 +36,7 @@ def make_run(
         started_us=started,
         ended_us=ended,
         day=epoch_day_to_number(started // DAY_US),
-        failure_class=None if good else "open",
+        failure_class=None if good else failure,
         failure_kind=None,
         plausible=True,
     )

@@ -13,6 +13,7 @@ from treehammer.datasets.model.manifest import Distribution, Manifest, ManifestF
 from treehammer.hctests.cli.definition_options import load_pinned_test
 from treehammer.hctests.matrix.definition import PinnedTest
 from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.planning.site_exclusion import SiteSelection
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.site_software import resolve_site_software
@@ -133,11 +134,10 @@ def _make_plan(
     releases = make_software_requests(pinned)
     return make_plan(
         pinned,
-        sites,
+        SiteSelection(sites, from_sites),
         make_manifest() if pinned.definition.dataset else None,
         releases,
         created_us=created_us,
         site_software=resolve_site_software(sites, releases),
         options=options,
-        from_sites=from_sites,
     )

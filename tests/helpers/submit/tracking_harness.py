@@ -60,8 +60,16 @@ class FakeBatch:
             self.statuses[batch_id] = replace(self.statuses[batch_id], state=JobState.CANCELLED)
         return len(chosen)
 
+    def hold(self, batch_ids: Iterable[str], reason: str) -> None:
+        for batch_id in batch_ids:
+            held = replace(self.statuses[batch_id], state=JobState.HELD, reason=reason)
+            self.statuses[batch_id] = held
+
     def release(self, batch_ids: Iterable[str]) -> int:
-        return len(list(batch_ids))
+        chosen = list(batch_ids)
+        for batch_id in chosen:
+            self.statuses[batch_id] = JobStatus(batch_id, JobState.QUEUED)
+        return len(chosen)
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         self.requeued |= earlier

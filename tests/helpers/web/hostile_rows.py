@@ -157,7 +157,12 @@ def _build_plan(number: int) -> str:
         "tree": text,
         "settings": {text: text},
     }
-    plan = {"sites": [site], "breaker": text, "templates": {site: text}, "definition": definition}
+    plan = {
+        "sites": [site],
+        "excluded": {text: text},
+        "templates": {site: text},
+        "definition": definition,
+    }
     return json.dumps(plan)
 
 

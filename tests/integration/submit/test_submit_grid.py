@@ -1,4 +1,4 @@
-"""Campaigns at sites of a real pool: pacing, limits, breaker and resumption."""
+"""Campaigns at sites of a real pool: pacing, limits, excluded sites and resumption."""
 
 from __future__ import annotations
 
@@ -74,35 +74,52 @@ def test_starts_are_spread_and_bounded(user: GridUser) -> None:
         assert all(8 <= gap <= 40 for gap in gaps), gaps
 
 
-def test_breaker_stops_failing_site_until_resumed(user: GridUser, tmp_path: Path) -> None:
-    bad, good = user.grid.box.sites[:2]
-    end = time.time() + 3600
-    old = write_token(tmp_path / "old", end, secret="old")
-    # The breaker acts while later jobs wait for the failing ones.
-    user.set_payload(
-        f"""grep -q '"site": "{bad}"' "$TREEHAMMER_JOB" || exec_it=yes
-grep -q new "$BEARER_TOKEN_FILE" || test "$exec_it" || {{ sleep 2; exit 9; }}"""
-    )
-    options = ("--breaker", "50%/2", "--in-flight", "1", "--token-file", str(old))
-    campaign = user.submit_campaign("--sites", f"{bad},{good}", "-S", "repeats=6", *options)
-    said = user.follow_campaign(campaign)
-    found = re.search(rf"Site {bad} was stopped by the breaker: (\d) of \1 jobs failed", said)
-    assert found, said
-    failed = int(found[1])
-    messages = [attempt.message for attempt in _attempts(user, bad)]
-    stopped = sum("stopped by the breaker" in message for message in messages)
-    assert stopped >= 6 - failed - 1 > 0
-    good_rows = [row for row in user.read_measurements() if not row["failure_class"]]
-    assert len(good_rows) == 12, "the other site is unaffected"
+def test_queue_of_an_excluded_site_is_held_back(
+    user: GridUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TREEHAMMER_EXCLUDED_JOBS", "hold")
+    bad = user.grid.box.sites[0]
+    user.set_payload("sleep 5")
+    campaign = user.submit_campaign("--sites", bad, "--in-flight", "2", "-S", "repeats=4")
+    override = ("sites", "override", bad, "critical", "--why", "disk burns", "--until", "1h")
+    assert f"{bad} is critical until" in user.run_in_shell(*override)
+    said = user.run_in_shell("status", campaign)
+    assert "queued jobs held back, site excluded: jobs and storage excluded since" in said
+    user.run_in_shell("sites", "end-override", bad)
+    deadline = time.monotonic() + 120
+    while "of usable sites released" not in (said := user.run_in_shell("status", campaign)):
+        assert time.monotonic() < deadline, said
+        time.sleep(2)
+    assert "16 of 16 measured" in user.follow_campaign(campaign)
 
-    new = write_token(tmp_path / "new", end, secret="new")
-    said = user.run_in_shell(
-        "resume", campaign, "--sites", bad, "--failed", "--token-file", str(new)
-    )
-    assert "0 jobs released, 6 requeued" in said
+
+def test_queue_of_an_excluded_site_is_removed_until_resumed(user: GridUser) -> None:
+    bad, good = user.grid.box.sites[:2]
+    user.set_payload("sleep 2")
+    options = ("--in-flight", "1", "-S", "repeats=6")
+    campaign = user.submit_campaign("--sites", f"{bad},{good}", *options)
+    override = ("sites", "override", bad, "critical", "--why", "disk burns", "--until", "1h")
+    assert f"{bad} is critical until" in user.run_in_shell(*override)
+    said = user.follow_campaign(campaign)
+    assert re.search(
+        rf"Site {bad}: \d+ queued jobs removed, site excluded: jobs and storage excluded", said
+    ), said
+    assert "disk burns" in said
+    assert " excluded" in said.splitlines()[-1]
+    messages = [attempt.message for attempt in _attempts(user, bad)]
+    removed = sum(message.startswith("site excluded: ") for message in messages)
+    assert removed >= 4, messages
+    assert len(user.read_measurements()) == 24 - 2 * removed, "the other site is unaffected"
+
+    left_out = user.run_in_shell("submit", str(user.test), "--sites", f"{bad},{good}", "--dry-run")
+    assert f"Site {bad} is left out: jobs and storage excluded since" in left_out
+    assert "no job can be queued" in user.run_in_shell("resume", campaign)
+    user.run_in_shell("sites", "end-override", bad)
+    said = user.run_in_shell("resume", campaign)
+    assert f"0 jobs released, {removed} requeued" in said
     said = user.follow_campaign(campaign)
     assert "24 of 24 measured" in said
-    assert "breaker" not in said
+    assert "excluded" not in said
     good_rows = [row for row in user.read_measurements() if not row["failure_class"]]
     assert len(good_rows) == 24, "no measurement is lost or duplicated"
     assert "no job is held or was interrupted" in user.run_in_shell("resume", campaign)

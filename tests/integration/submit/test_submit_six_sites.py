@@ -138,7 +138,7 @@ class SixSitesUser(GridUser):
 
     def submit(self, token: str, *more: str) -> str:
         """Submit to all sites; return the campaign's id."""
-        options = ("--token-file", token, "--in-flight", "2", "--breaker", "off")
+        options = ("--token-file", token, "--in-flight", "2")
         said = self.run_in_shell(
             "submit", str(self.test), "--sites", ",".join(SITES), *options, *more
         )

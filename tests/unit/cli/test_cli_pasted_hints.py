@@ -44,7 +44,7 @@ PRINTED_ELSEWHERE = {
     "submit/reporting/campaign_upload.py": "notice, by print_hint",
     "submit/sites/site_probes.py": "finding, in a table",
     "submit/tracking/campaign_polling.py": "state that on_interrupt prints",
-    "submit/tracking/circuit_breaker.py": "notice, by print_hint",
+    "submit/tracking/excluded_jobs.py": "notice, by print_hint",
     "submit/tracking/tracker.py": "obstacle, by print_hint",
     "testbed/components/rucio_server.py": "hint of an error",
     "testbed/components/server_upgrade.py": "reason in an error",

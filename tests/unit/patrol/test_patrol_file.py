@@ -36,10 +36,6 @@ bytes = "2 TB"
 [budget.sites.SITE_A]
 cpu_hours = 5
 
-[backoff]
-first = "10m"
-ceiling = "1h"
-
 [entries.hourly]
 test = "ttree-read"
 sites = ["all"]
@@ -88,14 +84,14 @@ def test_values_and_defaults() -> None:
     assert release.shown_sites == "SITE_A from SITE_B, SITE_C"
     assert content.limits_of("SITE_A") == SiteLimits(5 * 3600, 2 * 10**12)
     assert content.limits_of("SITE_B") == SiteLimits(20 * 3600, 2 * 10**12)
-    assert [content.back_off.delay_s(n) for n in (1, 2, 3, 4, 99)] == [600, 1200, 2400, 3600, 3600]
+    assert [entry.test_name for entry in content.entries] == ["ttree-read", "read", "ttree-read"]
 
 
 @pytest.mark.parametrize(
     "old, new, mistake",
     [
-        ('every = "1h"', 'evry = "1h"', "24: entries.hourly.evry: unknown key of [entries]"),
-        ('every = "1h"', 'every = "soon"', "24: entries.hourly.every: 'soon' is wrong"),
+        ('every = "1h"', 'evry = "1h"', "20: entries.hourly.evry: unknown key of [entries]"),
+        ('every = "1h"', 'every = "soon"', "20: entries.hourly.every: 'soon' is wrong"),
         ('every = "1h"', 'every = "1m"', "jitter of 300 s is longer than every"),
         ('every = "1h"', 'tags = "v*"', "applies only to a repository"),
         ('branch = "main"', 'branch = "main"\ntags = "v*"', "cannot be combined with branch"),
@@ -104,7 +100,6 @@ def test_values_and_defaults() -> None:
         ('"22:00-06:00"', '"22-6"', "expected hours such as"),
         ('"Europe/Zurich"', '"Mars/Base"', "is not a time zone"),
         ("cpu_hours = 20", "cpu_hours = -1", "-1 is wrong (expected more than 0"),
-        ('ceiling = "1h"', 'ceiling = "1m"', "backoff.ceiling: is below first"),
         ('sites = ["all"]', "", "entries.hourly.sites: is missing"),
         ("releases = true", "releases = false", "never starts"),
         ("from = [", "form = [", "set); did you mean 'from'?"),
@@ -149,7 +144,7 @@ def test_schema_shows_defaults_as_written() -> None:
         for key, value in table["properties"].items()
         if value.get("type") == "string" and value.get("default")
     }
-    assert durations["ceiling"] == "6h"
+    assert durations["time_limit"] == "1d"
     assert all(isinstance(default, str) for default in durations.values())
 
 

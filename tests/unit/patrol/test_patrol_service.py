@@ -16,9 +16,12 @@ from measurement_factory import make_campaign_row
 
 from treehammer import config
 from treehammer.analysis.changes.change_update import UpdateResult
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.status_rules import RULES_FILE
+from treehammer.analysis.status.usability import SiteUses, SubjectUse, Usability
 from treehammer.errors import BatchError
 from treehammer.patrol import campaign_starts, patrol_service
-from treehammer.patrol.campaign_settlement import CampaignSettlement, SiteTally, make_judge
+from treehammer.patrol.campaign_settlement import CampaignSettlement
 from treehammer.patrol.patrol_file import parse_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol
 from treehammer.sql.core.watch_rows import PatrolStartRow
@@ -46,11 +49,12 @@ class SimulatedGrid:
         self.settings = config.load_settings(flags, environ={}, folder=folder)
         self.now_us = 1_700_000_000 * 10**6 // (HOUR_S * 10**6) * (HOUR_S * 10**6)
         self.requests: list[CampaignRequest] = []
-        self.bad_sites: set[str] = set()
+        self.uses: dict[tuple[str, str], SubjectUse] = {}
         self.is_running = False
         self.cpu_s = 60.0
         self.batch_answers = True
         self._patrols = ExitStack()
+        monkeypatch.setattr(patrol_service, "list_uses", lambda _: SiteUses(self.uses))
         monkeypatch.setattr(campaign_starts, "plan_request", self._plan)
         monkeypatch.setattr(campaign_starts, "check_plan_limits", lambda *_: None)
         monkeypatch.setattr(campaign_starts, "submit_plan", self._submit)
@@ -109,23 +113,20 @@ class SimulatedGrid:
         if self.is_running:
             return False
         request = campaign_starts.PatrolRequest.parse(start.request)
-        bad, runners = self.bad_sites, request.from_sites
-        tallies = {
-            site: SiteTally(planned=4, good=0 if site in bad else 4)
-            for site in runners or request.sites
-        }
-        if runners:
-            runs = not bad.issuperset(runners)
-            tallies |= {
-                site: SiteTally(served=runs and site not in bad, not_served=runs and site in bad)
-                for site in request.sites
-            }
+        runners = request.from_sites or request.sites
         used = {
-            site: SiteCharge(self.cpu_s / 2 * bool(one.planned), 1000)
-            for site, one in tallies.items()
+            site: SiteCharge(self.cpu_s / 2 * (site in runners), 1000)
+            for site in {*runners, *request.sites}
         }
-        judge = make_judge(start, tallies, settlement._back_off)
-        return settlement._starts.settle(start, used, judge)
+        return settlement._starts.settle(start, used)
+
+    def set_use(self, site: str, usability: Usability, kind: str = "site") -> None:
+        """Set the use of a site as its state would; the rules have tests of their own."""
+        use = SubjectUse(
+            kind, site, usability, SiteState.CRITICAL, "exclusion", "3 runs failed", self.now_us,
+            None, "exclusion", "change",
+        )  # fmt: skip
+        self.uses[kind, site] = use
 
 
 @pytest.fixture
@@ -136,9 +137,6 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedG
 
 
 HOURLY = """
-[backoff]
-first = "30m"
-ceiling = "2h"
 [entries.hourly]
 test = "ttree-read"
 sites = ["all"]
@@ -204,40 +202,59 @@ def test_sites_without_budget_are_left_out(grid: SimulatedGrid) -> None:
     assert grid.requests[-1].sites == ("SITE_A", "SITE_B")
 
 
-def test_site_in_trouble_gets_probes_only(grid: SimulatedGrid) -> None:
+def test_critical_site_gets_probes_only_and_returns_by_itself(grid: SimulatedGrid) -> None:
     patrol = grid.open(HOURLY)
-    grid.bad_sites = {"SITE_A"}
     patrol.run_round()
-    patrol.run_round()
-    site = next(one.site for one in grid.report().sites if one.site.site == "SITE_A")
-    assert (site.failures, site.probe_us) == (1, grid.now_us + 1800 * 10**6)
-    delays = []
+    grid.set_use("SITE_A", Usability.PROBE_ONLY)
+    begin_us = grid.now_us
     for _ in range(3):
-        grid.now_us = site.probe_us or 0
+        grid.advance(15 * 60)
         patrol.run_round()
-        probe = [one for one in grid.requests if one.max_jobs][-1]
-        assert (probe.sites, probe.max_jobs, probe.overrides) == (("SITE_A",), 1, {"repeats": "1"})
         patrol.run_round()
-        site = next(one.site for one in grid.report().sites if one.site.site == "SITE_A")
-        delays.append(((site.probe_us or 0) - grid.now_us) // 10**6)
-    assert delays == [3600, 7200, 7200]
-    regular = [one.sites for one in grid.requests if not one.max_jobs]
-    assert set(regular[1:]) == {("SITE_B",)}
-    grid.bad_sites = set()
-    grid.now_us = site.probe_us or 0
+    probes = [request for request in grid.requests if request.max_jobs]
+    assert [(one.sites, one.max_jobs) for one in probes] == [(("SITE_A",), 1)] * 3
+    assert probes[0].overrides == {"repeats": "1"}
+    due = [f"probe:SITE_A:{begin_us + number * 900 * 10**6}" for number in (1, 2, 3)]
+    assert [one for one in grid.occasions() if one.startswith("probe:")] == due
+    grid.advance(15 * 60)
     patrol.run_round()
-    patrol.run_round()
+    assert [one.sites for one in grid.requests if not one.max_jobs][1:] == [("SITE_B",)]
+    assert "without SITE_A: probe only since" in grid.remark()
+    assert "critical by exclusion: 3 runs failed" in grid.remark()
+    grid.uses.clear()
     grid.advance(HOUR_S)
     patrol.run_round()
     assert grid.requests[-1].sites == ("SITE_A", "SITE_B")
 
 
-def test_failure_at_every_site_blames_none(grid: SimulatedGrid) -> None:
+def test_excluded_site_gets_nothing(grid: SimulatedGrid) -> None:
+    grid.set_use("SITE_A", Usability.EXCLUDED, "storage_site")
     patrol = grid.open(HOURLY)
-    grid.bad_sites = {"SITE_A", "SITE_B"}
+    for _ in range(3):
+        patrol.run_round()
+        grid.advance(HOUR_S)
+    assert {request.sites for request in grid.requests} == {("SITE_B",)}
+
+
+def test_probe_waits_for_the_one_before(grid: SimulatedGrid) -> None:
+    grid.set_use("SITE_A", Usability.PROBE_ONLY)
+    grid.is_running = True
+    patrol = grid.open(HOURLY)
+    for _ in range(4):
+        grid.advance(20 * 60)
+        patrol.run_round()
+    assert sum(bool(request.max_jobs) for request in grid.requests) == 1
+
+
+def test_only_the_named_tests_probe(grid: SimulatedGrid) -> None:
+    rules = RULES_FILE.read_text(encoding="utf-8")
+    grid.folder.joinpath("rules.toml").write_text(rules.replace("tests = []", 'tests = ["other"]'))
+    grid.settings = replace(grid.settings, status_rules=grid.folder / "rules.toml")
+    grid.set_use("SITE_A", Usability.PROBE_ONLY)
+    patrol = grid.open(HOURLY)
+    grid.advance(HOUR_S)
     patrol.run_round()
-    patrol.run_round()
-    assert [one.site.failures for one in grid.report().sites] == [0, 0]
+    assert [request.max_jobs for request in grid.requests] == [0]
 
 
 def test_interrupted_submission_is_completed_with_the_same_identity(grid: SimulatedGrid) -> None:
@@ -355,42 +372,17 @@ def test_budgets_count_for_the_site_of_the_job_and_for_the_storage(grid: Simulat
     assert limits["local"] == 108.0
 
 
-def test_storage_in_trouble_is_probed_from_the_site_of_the_jobs(grid: SimulatedGrid) -> None:
+def test_critical_storage_is_probed_from_the_site_of_the_jobs(grid: SimulatedGrid) -> None:
     patrol = grid.open(ELSEWHERE)
-    grid.bad_sites = {"SITE_A"}
     patrol.run_round()
-    patrol.run_round()
-    assert {one.site.site: one.site.failures for one in grid.report().sites} == {
-        "SITE_A": 1, "SITE_B": 0, "local": 0,
-    }  # fmt: skip
+    grid.set_use("SITE_A", Usability.PROBE_ONLY, "storage_site")
+    grid.set_use("SITE_B", Usability.PROBE_ONLY, "site")  # its storage serves
     grid.advance(HOUR_S)
-    grid.bad_sites = set()
     patrol.run_round()
     assert list_places(grid)[1:] == [(("SITE_A",), ("local",)), (("SITE_B",), ("local",))]
     assert [one.max_jobs for one in grid.requests] == [0, 1, 0]
+    grid.uses.clear()
     patrol.run_round()
     grid.advance(HOUR_S)
     patrol.run_round()
     assert list_places(grid)[-1] == (("SITE_A", "SITE_B"), ("local",))
-
-
-def test_probe_that_says_nothing_of_its_site_is_repeated(grid: SimulatedGrid) -> None:
-    patrol = grid.open(ELSEWHERE)
-    grid.bad_sites = {"SITE_A"}
-    patrol.run_round()
-    patrol.run_round()
-    # Now the site of the jobs fails as well, so that the probes of SITE_A do not read.
-    grid.bad_sites = {"local"}
-    for _ in range(2):
-        grid.advance(HOUR_S)
-        patrol.run_round()
-        patrol.run_round()
-    sites = {one.site.site: one.site for one in grid.report().sites}
-    assert sites["SITE_A"].failures == 1
-    assert (sites["SITE_A"].probe_us or 0) > grid.now_us - HOUR_S * 10**6
-    grid.bad_sites = set()
-    for _ in range(3):
-        grid.advance(2 * HOUR_S)
-        patrol.run_round()
-        patrol.run_round()
-    assert [one.site.failures for one in grid.report().sites] == [0, 0, 0]

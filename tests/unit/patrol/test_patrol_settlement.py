@@ -1,8 +1,8 @@
-"""Cost and trouble of a campaign whose jobs read the storage of other sites."""
+"""Cost of a campaign whose jobs read the storage of other sites."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,20 +14,14 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from treehammer.config import load_settings
 from treehammer.patrol.campaign_settlement import (
     CampaignSettlement,
-    SiteTally,
-    make_judge,
     measure_use,
     tally_sites,
 )
 from treehammer.patrol.campaign_starts import PatrolRequest
-from treehammer.patrol.patrol_file import BackOffRule
 from treehammer.sql.core.rows import AttemptRow
-from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolSiteRow, PatrolStartRow
-from treehammer.sql.watch.patrol_starts import PROBE, SiteCharge
+from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
+from treehammer.sql.watch.patrol_starts import SiteCharge
 from treehammer.sql.write.store import Store
-
-RULE = BackOffRule(first_s=60, ceiling_s=600, failed_share=0.5)
-STORAGE_FAILURES = ("stage-in", "open", "read", "data-check")
 
 
 def add_jobs(store: Store, site: str, storage: str, failures: Sequence[str]) -> None:
@@ -49,43 +43,6 @@ def add_jobs(store: Store, site: str, storage: str, failures: Sequence[str]) -> 
         )  # fmt: skip
 
 
-def judge_sites(tallies: Mapping[str, SiteTally]) -> dict[str, int]:
-    """Return the failures in a row of each site after a campaign."""
-    start = PatrolStartRow("e", "time:1", "campaign", "submitted", 1, 10, None, 1, "h", "{}", "")
-    judge = make_judge(start, tallies, RULE)
-    rows = (PatrolSiteRow(site, None, None, 0, None, 0, "") for site in sorted(tallies))
-    return {row.site: judge(row, 20).failures for row in rows}
-
-
-@pytest.mark.parametrize(
-    "own, other, failures",
-    [
-        # Jobs at J read the storages S and T.
-        (["", ""], ["open", ""], {"J": 0, "S": 0, "T": 1}),
-        (["", ""], ["read", "stage-in"], {"J": 0, "S": 0, "T": 1}),
-        (["", ""], ["payload", "payload"], {"J": 0, "S": 0, "T": 0}),
-        (["", "software-setup"], ["software-setup", "lost"], {"J": 1, "S": 0, "T": 0}),
-        # Both storages fail: the test or something central is the cause.
-        (["open", "open"], ["open", "open"], {"J": 0, "S": 0, "T": 0}),
-    ],
-)
-def test_failures_of_a_storage_count_against_it_and_not_against_the_job_site(
-    store: Store, own: list[str], other: list[str], failures: dict[str, int]
-) -> None:
-    store.add_campaign(make_campaign_row(), [])
-    add_jobs(store, "J", "S", own)
-    add_jobs(store, "J", "T", other)
-    assert judge_sites(tally_sites(store, "campaign", STORAGE_FAILURES)) == failures
-
-
-def test_failure_to_read_the_own_storage_counts_against_the_site(store: Store) -> None:
-    store.add_campaign(make_campaign_row(), [])
-    add_jobs(store, "J", "J", ["open"])
-    add_jobs(store, "K", "J", ["", "", ""])
-    tallies = tally_sites(store, "campaign", STORAGE_FAILURES)
-    assert judge_sites(tallies) == {"J": 1, "K": 0}
-
-
 def test_cpu_is_charged_to_the_job_site_and_bytes_to_the_storage(store: Store) -> None:
     store.add_campaign(make_campaign_row(), [])
     add_jobs(store, "J", "S", ["", ""])
@@ -94,7 +51,7 @@ def test_cpu_is_charged_to_the_job_site_and_bytes_to_the_storage(store: Store) -
         PatrolChargeRow("campaign", site, 1, cpu_s, size)
         for site, cpu_s, size in (("J", 40.0, 0), ("S", 0.0, 400), ("T", 0.0, 800))
     ]
-    tallies = tally_sites(store, "campaign", STORAGE_FAILURES)
+    tallies = tally_sites(store, "campaign")
     # One of four measurements is missing: a quarter of each reservation is charged for it.
     assert measure_use(charges, tallies, reads_elsewhere=True) == {
         "J": SiteCharge(19.0, 0),
@@ -103,16 +60,6 @@ def test_cpu_is_charged_to_the_job_site_and_bytes_to_the_storage(store: Store) -
     }
     nothing = measure_use(charges, {}, reads_elsewhere=True)
     assert nothing["T"] == SiteCharge(0.0, 800)
-
-
-def test_probe_without_an_answer_is_repeated_as_late_as_the_last_one() -> None:
-    start = PatrolStartRow(
-        "e", f"{PROBE}S:5", "campaign", "submitted", 1, 10, None, 1, "h", "{}", ""
-    )
-    judge = make_judge(start, {"J": SiteTally(planned=1), "S": SiteTally()}, RULE)
-    probed = PatrolSiteRow("S", None, None, 2, 5, 1, "")
-    again = judge(probed, 20)
-    assert (again.failures, again.probe_us) == (2, 20 + 120_000_000)
 
 
 def test_failing_payloads_are_named_as_failures_of_the_campaign(
@@ -127,7 +74,7 @@ def test_failing_payloads_are_named_as_failures_of_the_campaign(
         settle=lambda *_, state, message: results.append(f"{state}, {message}"),
     )
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    settlement = CampaignSettlement(settings, store, cast(Any, starts), RULE, STORAGE_FAILURES)
+    settlement = CampaignSettlement(settings, store, cast(Any, starts))
     request = PatrolRequest("ttree-read", ("J",), "hourly", 1).format()
     start = PatrolStartRow("e", "time:1", "campaign", "submitted", 1, 10, None, 1, "h", request, "")
     assert settlement.follow(start, 20)

@@ -1,26 +1,29 @@
-"""Circuit breaker: stops failing sites until they are resumed."""
+"""Queued jobs at sites whose state excludes them, and their resumption."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from measurement_factory import make_measurement
+import pytest
+from measurement_factory import make_job_row
 from plan_factory import SHELL_TEST, make_grid_plan, make_grid_site, make_settings
 from tracking_harness import FakeBatch
 
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.analysis.status.status_update import update_states
+from treehammer.analysis.status.usability import SiteUses, SubjectUse, Usability
 from treehammer.collectors.job_state import JobState
 from treehammer.sql.core.rows import CampaignRow, JobRow
+from treehammer.sql.core.watch_rows import OverrideRow
+from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus
 from treehammer.submit.lifecycle import campaign_resume
 from treehammer.submit.lifecycle.campaign_resume import resume_campaign
-from treehammer.submit.planning.pacing import BreakerThreshold
-from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.tracking import circuit_breaker
-from treehammer.submit.tracking.failure_summary import summarize_failures
+from treehammer.submit.tracking.excluded_jobs import ExclusionGuard, describe_exclusion
 from treehammer.submit.tracking.tracker import CampaignTracker
 
 TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
@@ -29,96 +32,160 @@ TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
 class Scene:
     """Campaign with six jobs at each of two sites."""
 
-    def __init__(self, folder: Path, store: Store, threshold: BreakerThreshold | None) -> None:
+    def __init__(self, folder: Path, store: Store, action: str = "remove", plan: str = "") -> None:
+        self.settings = replace(make_settings(folder), excluded_jobs=action)
         made = make_grid_plan(
-            folder,
-            TEST,
-            make_grid_site(),
-            make_grid_site(name="SITE_B"),
-            options=SubmissionOptions(breaker=threshold),
+            folder / "test", TEST, make_grid_site(), make_grid_site(name="SITE_B")
         )
-        self.campaign: CampaignRow = made.make_campaign_row()
+        row = made.make_campaign_row()
+        self.campaign: CampaignRow = replace(row, plan=plan or row.plan)
         self.store = store
         store.add_campaign(self.campaign, made.make_job_rows())
         jobs = {job.id: f"1.{job.id}" for job in store.jobs(self.campaign.id)}
         self.batch = FakeBatch(folder, jobs, "htcondor@pool")
-        self.tracker = CampaignTracker(store, lambda _name: self.batch)
+        guard = ExclusionGuard(self.settings)
+        self.tracker = CampaignTracker(store, lambda _name: self.batch, guard=guard.apply)
         self.tracker.refresh_jobs(self.campaign)
 
     def jobs(self, site: str = "SITE_A") -> list[JobRow]:
         return [job for job in self.store.jobs(self.campaign.id) if job.site == site]
 
     def states(self, site: str = "SITE_A") -> list[str]:
-        return [job.state for job in self.jobs(site)]
+        return sorted(job.state for job in self.jobs(site))
 
-    def end_job(
-        self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "", us: int = 1_000_000
-    ) -> None:
+    def end_job(self, job: JobRow, state: JobState, *, number: int = 1, kind: str = "") -> None:
+        us = time.time_ns() // 1000 - 600 * 10**6
         attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", kind)
         self.batch.set_status(job.batch_id, state, attempt)
 
-    def apply_breaker(self) -> list[str]:
+    def poll(self) -> list[str]:
         self.tracker.refresh_jobs(self.campaign)
-        return circuit_breaker.stop_failing_sites(self.tracker, self.campaign)
+        return self.tracker.act_on_excluded_sites(self.campaign)
+
+    def override(self, state: str) -> None:
+        now_us = time.time_ns() // 1000
+        row = OverrideRow("", "SITE_A", "", state, "ada", "disk burns", now_us, 2 * now_us)
+        site_exceptions.add_override(self.store, row)
+        update_states(self.store, time.time_ns() // 1000, load_shipped_rules())
 
 
-def test_only_failing_site_is_stopped(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
-    for job in scene.jobs()[:2]:
-        scene.end_job(job, JobState.LOST, kind="held")
-    assert scene.apply_breaker() == []
-    scene.end_job(scene.jobs()[2], JobState.LOST, kind="lost")
-    (line,) = scene.apply_breaker()
-    assert "SITE_A was stopped by the breaker: 3 of 3 jobs failed (2 held, 1 lost)" in line
+def test_failing_site_is_found_by_the_rules_and_its_queue_is_removed(
+    tmp_path: Path, store: Store
+) -> None:
+    scene = Scene(tmp_path, store)
+    for job in scene.jobs()[:3]:
+        scene.end_job(job, JobState.LOST, kind="lost")
+    (line,) = scene.poll()
+    assert line.startswith(
+        "Site SITE_A: 3 queued jobs removed, site excluded: jobs probe only since"
+    )
+    assert "critical by exclusion: the last 3 runs of 1 test failed" in line
     assert f"treehammer resume {scene.campaign.id} --sites SITE_A" in line
-    assert sorted(scene.states()) == ["cancelled"] * 3 + ["lost"] * 3
+    assert scene.states() == ["cancelled"] * 3 + ["lost"] * 3
     assert scene.states("SITE_B") == ["queued"] * 6
-    cancelled = [job.id for job in scene.jobs() if job.state == "cancelled"]
-    reasons = {attempt.message for attempt in store.attempts(cancelled)}
-    assert reasons == {"stopped by the breaker: 3 of 3 jobs failed (2 held, 1 lost), breaker 50%/3"}
-    assert scene.apply_breaker() == [line], "repeated on every call"
+    assert scene.poll() == [line], "repeated on every call"
+    total = scene.tracker.compute_progress(scene.campaign).total
+    assert total.missing["excluded"] == sum(job.planned_measurements for job in scene.jobs()[:3])
+    assert total.lost == total.missing["lost"], "an excluded site has lost nothing"
 
 
-def test_small_campaign_is_judged_by_default(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path / "test", store, BreakerThreshold())
-    for job in scene.jobs()[:2]:
-        scene.end_job(job, JobState.LOST, kind="lost")
-    assert scene.apply_breaker() == []
-    scene.end_job(scene.jobs()[2], JobState.LOST, kind="lost")
-    (line,) = scene.apply_breaker()
-    assert "3 of 3 jobs failed (3 lost), breaker 50%/10 (the site has 6 jobs)" in line
+def test_running_jobs_go_on_and_the_others_are_removed(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path, store)
+    started_us = time.time_ns() // 1000
+    running = AttemptStatus(1, JobState.RUNNING, started_us, 0, None, "")
+    scene.batch.set_status(scene.jobs()[0].batch_id, JobState.RUNNING, running)
+    scene.override("critical")
+    (line,) = scene.poll()
+    assert "excluded since" in line
+    assert "until" in line
+    assert "by ada: disk burns" in line
+    assert scene.states() == ["cancelled"] * 5 + ["running"]
 
 
-def test_disabled_breaker_stops_nothing(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path / "test", store, None)
-    for job in scene.jobs()[:5]:
-        scene.end_job(job, JobState.LOST, kind="lost")
-    assert scene.apply_breaker() == []
-    assert scene.states()[5] == "queued"
+def test_queue_is_held_back_and_released(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path, store, "hold")
+    scene.override("critical")
+    (line,) = scene.poll()
+    assert line.startswith("Site SITE_A: 6 queued jobs held back, site excluded: jobs and storage")
+    scene.poll()
+    assert scene.states() == ["held"] * 6
+    scene.override("ok")
+    assert scene.poll() == ["6 jobs of usable sites released"]
+    scene.poll()
+    assert scene.states() == ["queued"] * 6
 
 
-def test_resumed_site_starts_with_no_failures(tmp_path: Path, store: Store) -> None:
-    settings = make_settings(tmp_path)
-    scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
-    first, *others = scene.jobs()
-    scene.end_job(first, JobState.LOST, number=campaign_resume.MAX_ATTEMPTS_IN_ALL, kind="lost")
-    for job in others[:2]:
-        scene.end_job(job, JobState.LOST, kind="lost")
-    assert scene.apply_breaker()
-    done = resume_campaign(scene.tracker, scene.campaign, settings, sites=["SITE_A"])
-    assert done == campaign_resume.ResumeResult(released=0, requeued=5, exhausted=1, unqueued=0)
-    assert set(scene.batch.requeued.values()) == {1}
-    assert scene.apply_breaker() == [], "earlier failures do not count"
-    assert scene.states() == ["lost", *["queued"] * 5]
-    again = resume_campaign(scene.tracker, scene.campaign, settings, sites=["SITE_A"])
+@pytest.mark.parametrize(
+    ("action", "plan"), [("keep", ""), ("remove", '{"included": {"SITE_A": ""}}')]
+)
+def test_jobs_are_left_alone_where_somebody_wants_it(
+    tmp_path: Path, store: Store, action: str, plan: str
+) -> None:
+    scene = Scene(tmp_path, store, action, plan)
+    scene.override("critical")
+    assert scene.poll() == []
+    assert scene.states() == ["queued"] * 6
+
+
+def test_local_jobs_evaluate_nothing(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path, store)
+    store.set_jobs(replace(job, batch_system="local") for job in store.jobs(scene.campaign.id))
+    assert scene.tracker.act_on_excluded_sites(scene.campaign) == []
+    assert state_history.find_latest_rule_set(store) is None
+
+
+def test_resumption_follows_the_states(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path, store)
+    scene.override("critical")
+    scene.poll()
+    left = resume_campaign(scene.tracker, scene.campaign, scene.settings)
+    assert (left.requeued, [*left.excluded]) == (0, ["SITE_A"])
+    assert "by ada: disk burns" in left.excluded["SITE_A"]
+    scene.override("ok")
+    done = resume_campaign(scene.tracker, scene.campaign, scene.settings)
+    assert (done.requeued, done.excluded) == (6, {})
+    assert scene.states() == ["queued"] * 6
+    again = resume_campaign(scene.tracker, scene.campaign, scene.settings)
     assert again.requeued == 0, "nothing is queued twice"
-    for job in scene.jobs()[1:3]:
-        scene.end_job(job, JobState.LOST, number=2, kind="lost", us=time.time_ns())
-    assert scene.apply_breaker() == [], "two of two failed since the stop"
+
+
+def test_resumption_includes_an_excluded_site_on_request(tmp_path: Path, store: Store) -> None:
+    scene = Scene(tmp_path, store)
+    scene.override("critical")
+    scene.poll()
+    done = resume_campaign(
+        scene.tracker, scene.campaign, scene.settings, include_excluded=["SITE_A"]
+    )
+    assert done.requeued == 6
+
+
+def test_remote_job_needs_its_site_and_the_other_storage() -> None:
+    def use(kind: str, site: str) -> SubjectUse:
+        return SubjectUse(
+            kind,
+            site,
+            Usability.PROBE_ONLY,
+            SiteState.CRITICAL,
+            "exclusion",
+            "bad",
+            1,
+            None,
+            "x",
+            "",
+        )
+
+    bad_storage = SiteUses({("storage_site", "S"): use("storage_site", "S")})
+    bad_jobs = SiteUses({("site", "S"): use("site", "S")})
+    remote = replace(make_job_row("j", site="J"), door="S:xrootd")
+    assert "storage probe only" in describe_exclusion(remote, bad_storage)
+    assert describe_exclusion(remote, bad_jobs) == ""
+    local = replace(make_job_row("j", site="S"), door="xrootd")
+    assert describe_exclusion(local, bad_storage)
+    assert describe_exclusion(local, bad_jobs)
 
 
 def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path / "test", store, None)
+    scene = Scene(tmp_path, store)
     first, second, *_ = scene.jobs()
     scene.end_job(first, JobState.LOST, number=campaign_resume.MAX_ATTEMPTS_IN_ALL, kind="evicted")
     scene.end_job(second, JobState.LOST, number=2, kind="evicted")
@@ -126,22 +193,3 @@ def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -
     done = resume_campaign(scene.tracker, scene.campaign, make_settings(tmp_path))
     assert (done.requeued, done.exhausted) == (1, 1)
     assert set(scene.batch.requeued.values()) == {2}
-
-
-def test_unsupported_measurements_do_not_stop_site(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path / "test", store, BreakerThreshold(0.5, 3))
-    for job in scene.jobs()[:4]:
-        scene.end_job(job, JobState.DONE)
-        fails: dict[str, Any] = {"failure_class": "software-setup", "failure_kind": "not-supported"}
-        here: dict[str, Any] = {"campaign_id": scene.campaign.id, "site": job.site}
-        store.add([make_measurement(job.id, **here, **fails)])
-    scene.tracker.refresh_jobs(scene.campaign)
-    for job in scene.jobs()[:4]:
-        # The empty sandboxes of this test would count as failures.
-        (attempt,) = store.attempts([job.id])
-        store.set_attempts([replace(attempt, failure_class="")])
-    assert circuit_breaker.stop_failing_sites(scene.tracker, scene.campaign) == []
-    progress = scene.tracker.compute_progress(scene.campaign)
-    assert (progress.total.failed, progress.total.measured) == (0, 4)
-    (trouble,) = summarize_failures(store, scene.campaign)
-    assert (trouble.failure, trouble.count) == ("not supported", 4)

@@ -16,6 +16,7 @@ from treehammer.datasets.model.manifest import Manifest
 from treehammer.datasets.model.replica import Replica
 from treehammer.errors import DatasetError, NothingToDoError
 from treehammer.submit.planning.plan import make_plan
+from treehammer.submit.planning.site_exclusion import SiteSelection
 from treehammer.submit.replicas import rucio_placement
 from treehammer.submit.replicas.replica_verification import ReplicaCheck
 from treehammer.submit.replicas.rucio_placement import (
@@ -186,11 +187,15 @@ def test_plan_uses_placement_and_notes_skipped_doors(tmp_path: Path, manifest: M
     )
     pinned = make_pinned_test(tmp_path)
     software = make_software_requests(pinned)
-    plan = make_plan(pinned, sites, manifest, software, created_us=1, placement=placement)
+    plan = make_plan(
+        pinned, SiteSelection(tuple(sites)), manifest, software, created_us=1, placement=placement
+    )
     assert {job.site.name for job in plan.jobs} == {"A"}
     assert {one.files for job in plan.jobs for one in job.spec.executions} == {(input_file,)}
     assert plan.notes == ("Door root of site B is skipped, no good replica: f: gone.",)
     nowhere = RucioPlacement({}, {("A", "root", "tiny"): "a", ("B", "root", "tiny"): "b"})
     with pytest.raises(NothingToDoError, match="no variant") as caught:
-        make_plan(pinned, sites, manifest, software, created_us=1, placement=nowhere)
+        make_plan(
+            pinned, SiteSelection(tuple(sites)), manifest, software, created_us=1, placement=nowhere
+        )
     assert "site A is skipped" in caught.value.hint

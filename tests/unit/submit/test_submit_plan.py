@@ -26,6 +26,7 @@ from treehammer.collectors.record.metric_catalogue import metrics_owned_by
 from treehammer.errors import NothingToDoError
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.planning.site_exclusion import SiteSelection
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door
 
@@ -180,7 +181,7 @@ def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
     twin = replace(twin, files=(replace(twin.files[0], size=60_000_000),))
     plan = make_plan(
         pinned,
-        (make_site(),),
+        SiteSelection((make_site(),)),
         make_manifest(),
         make_software_requests(pinned),
         created_us=CREATED_US,
@@ -213,7 +214,7 @@ def plan_two_datasets(folder: Path, placement: RucioPlacement = NO_RUCIO_PLACEME
     other = replace(manifest, name="other", files=(replace(manifest.files[0], size=9_000_000),))
     return make_plan(
         pinned,
-        (make_site(),),
+        SiteSelection((make_site(),)),
         manifest,
         make_software_requests(pinned),
         created_us=CREATED_US,

@@ -15,6 +15,7 @@ from treehammer.hctests.cli.definition_options import load_pinned_test, parse_ax
 from treehammer.hctests.matrix.definition import PinnedTest
 from treehammer.submit.lifecycle import rerun
 from treehammer.submit.planning.plan import _canonical_request
+from treehammer.submit.planning.site_exclusion import SiteSelection
 from treehammer.submit.sites.site_model import Door, Site
 
 SHIPPED = ("ttree-read", "nanoaod-read", "access-modes", "formats-read")
@@ -28,7 +29,7 @@ def parse_rerun_command(
     row = make_campaign_row(
         repository=pinned.repository,
         commit_id=pinned.commit,
-        plan=_canonical_request(pinned, [site], None),
+        plan=_canonical_request(pinned, SiteSelection((site,)), ()),
     )
     words = shlex.split(rerun.rerun_command(row))
     axes = parse_axis_options(words[n + 1] for n, word in enumerate(words) if word == "-P")
@@ -46,7 +47,6 @@ def test_command_repeats_overrides_of_shipped_test(tmp_path: Path, name: str) ->
     assert repeated.definition == changed.definition
     assert words[:2] == ["treehammer", "submit"]
     assert words[words.index("--sites") + 1] == "SITE_A"
-    assert words[words.index("--breaker") + 1] == "off"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_command_names_source_of_test() -> None:
     assert rerun.rerun_command(row) == "treehammer submit 'https://example.org/a b.git@c0ffee:x'"
     assert rerun.rerun_command(row, "render").startswith("treehammer render ")
     folder = replace(
-        row, commit_id="", repository="/home/me/test", plan=json.dumps({"breaker": "50%/10"})
+        row, commit_id="", repository="/home/me/test", plan=json.dumps({"excluded": {"B": "down"}})
     )
     assert rerun.rerun_command(folder) == "treehammer submit /home/me/test"

@@ -18,6 +18,7 @@ from treehammer.hctests.matrix.definition import PinnedTest
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.plan import Plan, make_plan
 from treehammer.submit.planning.server_watch import make_watch
+from treehammer.submit.planning.site_exclusion import SiteSelection
 from treehammer.submit.planning.watch_options import load_watches, split_overrides
 from treehammer.submit.rendering.job_descriptions import render_jobs
 
@@ -53,7 +54,7 @@ def make_watched_plan(folder: Path) -> Plan:
     software = {"none": providers.parse_software_request("none")}
     return make_plan(
         pinned,
-        [make_site("one", name="STORAGE")],
+        SiteSelection((make_site("one", name="STORAGE"),)),
         None,
         software,
         created_us=CREATED_US,

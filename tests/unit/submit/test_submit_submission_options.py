@@ -14,7 +14,7 @@ from treehammer.durations import JobRamp, parse_duration
 from treehammer.errors import ConfigError
 from treehammer.submit.cli.submission_click_options import submission_click_options
 from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.pacing import BreakerThreshold, Pace
+from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.submission_options import SubmissionOptions
 
 
@@ -36,12 +36,12 @@ def test_options_have_defaults() -> None:
 
 def test_options_are_parsed(tmp_path: Path) -> None:
     typed = _typed(
-        *("--in-flight", "9", "--spread", "24h", "--ramp", "3/10m", "--breaker", "20%/5"),
+        *("--in-flight", "9", "--spread", "24h", "--ramp", "3/10m", "--include-excluded", "A, B"),
         *("--proxy", str(tmp_path / "p")),
         BEARER_TOKEN_FILE=str(tmp_path / "t"),
     )
     assert typed.pace == Pace(9, 86400, JobRamp(3, 600))
-    assert typed.breaker == BreakerThreshold(0.2, 5)
+    assert typed.include_excluded == ("A", "B")
     assert typed.credentials == JobCredentials(tmp_path / "p", tmp_path / "t")
 
 
@@ -51,7 +51,6 @@ def test_options_are_parsed(tmp_path: Path) -> None:
         (("--in-flight", "0"), "--in-flight 0: must be at least 1"),
         (("--ramp", "3/10m"), "--in-flight N"),
         (("--spread", "soon"), "--spread: 'soon' is not a duration"),
-        (("--breaker", "half"), "--breaker: 'half' is not a failure threshold"),
     ],
 )
 def test_invalid_option_is_refused(arguments: tuple[str, ...], said: str) -> None:
@@ -78,42 +77,6 @@ def test_ramp_is_parsed() -> None:
     for text in ("5", "0/1m", "x/1m", "5/", "5/0s", "/5m"):
         with pytest.raises(ConfigError, match="--ramp"):
             JobRamp.parse(text, "--ramp")
-
-
-def test_breaker_threshold_is_parsed() -> None:
-    assert BreakerThreshold.parse("50%/10") == BreakerThreshold(0.5, 10)
-    assert BreakerThreshold.parse("off") is None
-    assert BreakerThreshold.parse(str(BreakerThreshold(0.3, 4))) == BreakerThreshold(0.3, 4)
-    for text in ("50/10", "101%/10", "50%/0", "50%", ""):
-        with pytest.raises(ConfigError, match="--breaker"):
-            BreakerThreshold.parse(text)
-
-
-@pytest.mark.parametrize(
-    "ended, failed, trips", [(9, 9, False), (10, 5, False), (10, 6, True), (100, 50, False)]
-)
-def test_breaker_threshold_is_exceeded(ended: int, failed: int, trips: bool) -> None:
-    assert BreakerThreshold().is_exceeded(ended, failed, jobs=100) is trips
-
-
-@pytest.mark.parametrize(
-    "threshold, jobs, ended, trips",
-    [
-        ("50%/10", 9, 4, False),
-        ("50%/10", 9, 5, True),
-        ("50%/10", 18, 9, True),
-        ("50%/10", 20, 9, False),
-        ("50%/10", 4, 2, False),
-        ("50%/10", 4, 3, True),
-        ("50%/2", 4, 2, True),
-    ],
-)
-def test_breaker_judges_few_jobs_after_half_of_them(
-    threshold: str, jobs: int, ended: int, trips: bool
-) -> None:
-    parsed = BreakerThreshold.parse(threshold)
-    assert parsed is not None
-    assert parsed.is_exceeded(ended, ended, jobs) is trips
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ PATH = "/api/v1/campaigns"
 PLAN: Mapping[str, Any] = {
     "definition": {"axes": {"root": ["6.38.00"], "mode": [1, 0.5, True]}, "dataset": "tiny"},
     "sites": ["A"],
-    "breaker": "50%/10",
+    "excluded": {"SITE_B": "power cut"},
 }
 CAMPAIGN = CampaignRow(
     "c1", "nightly", STARTED_US, "https://x.org/r", "main", "abc", False, "reads", "tests/reads",
@@ -176,7 +176,7 @@ def changed(part: str, **values: Any) -> Any:
         (changed("campaign", planned_jobs=-1), 422, "campaign.planned_jobs: "),
         (changed("campaign", dirty=1), 422, "campaign.dirty: "),
         (changed("campaign", plan="{}"), 422, "campaign.plan: "),
-        (changed("plan", breaker="never"), 422, "campaign.plan.breaker: "),
+        (changed("plan", excluded="never"), 422, "campaign.plan.excluded: "),
         (changed("plan", sites="A"), 422, "campaign.plan.sites: "),
         (changed("plan", templates={"A": 1}), 422, "campaign.plan.templates.A: "),
         (changed("plan", definition={"axes": {"root": 1}}), 422, "definition.axes.root: "),

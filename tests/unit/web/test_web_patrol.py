@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from service_thread import ServiceThread, run_service
 
-from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolSiteRow, PatrolStartRow
+from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.analysis.status.status_update import update_states
+from treehammer.sql.core.watch_rows import OverrideRow, PatrolEntryRow, PatrolStartRow
 from treehammer.sql.watch.patrol_budget import SiteLimits
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_report import write_entries, write_limits
 from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge
+from treehammer.sql.watch.site_exceptions import add_override
 from treehammer.sql.write.store import Store
 
 
@@ -20,10 +23,6 @@ from treehammer.sql.write.store import Store
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     with run_service(tmp_path_factory.mktemp("patrol"), reading_open=True) as running:
         yield running
-
-
-def fail(site: PatrolSiteRow, now_us: int) -> PatrolSiteRow:
-    return replace(site, failures=2, probe_us=now_us, reason="50% <failed>")
 
 
 def fill(url: str) -> None:
@@ -41,8 +40,14 @@ def fill(url: str) -> None:
             start = starts.claim(row, charges, {}, 9).start
             assert start
             if not number:
-                starts.settle(start, {"SITE_A": SiteCharge(300.0, 10**7)}, fail)
+                starts.settle(start, {"SITE_A": SiteCharge(300.0, 10**7)})
         starts.note_existing("idea", {"tag:1": ""})
+        now_us = time.time_ns() // 1000
+        override = OverrideRow(
+            "", "SITE_A", "site", "critical", "ada", "50% <failed>", now_us, 2 * now_us
+        )
+        add_override(store, override)
+        update_states(store, time.time_ns() // 1000, load_shipped_rules())
 
 
 def test_page_shows_entries_budgets_and_starts(service: ServiceThread) -> None:
@@ -61,7 +66,10 @@ def test_page_shows_entries_budgets_and_starts(service: ServiceThread) -> None:
     first, second = tables["budgets"]
     assert (first["cpu_used_s"], first["cpu_left_s"]) == (900.0, 2700.0)
     assert (first["bytes_used"], first["bytes_left"]) == (11 * 10**7, 89 * 10**7)
-    assert (first["failures"], first["reason"]) == (2, "50% <failed>")
+    assert first["use"] == "excluded"
+    assert "excluded since" in first["reason"]
+    assert first["reason"].endswith("critical by ada: 50% <failed>")
+    assert (second["use"], second["reason"]) == ("usable", "")
     assert (second["cpu_used_s"], second["cpu_left_s"]) == (9.0, None)
     assert [(one["campaign_id"], one["state"]) for one in tables["starts"]] == [
         ("c1", "claimed"),

@@ -57,6 +57,9 @@ def _plan_facts(
     named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
     if dataset := named or definition.get("dataset"):
         yield "dataset", dataset
+    for name in ("excluded", "included"):
+        for site, reason in plan.get(name, {}).items():
+            yield f"{name} site {site}", reason
     for site, template in plan.get("templates", {}).items():
         yield f"template at {site}", template
     axes = dict(definition.get("axes", {}))

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 from starlette.requests import Request
 
+from treehammer.analysis.status.usability import use_by_state
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
@@ -27,6 +28,7 @@ def describe_state(row: StatusChangeRow) -> dict[str, Any]:
         "site": "" if row.subject_kind == CENTRAL else row.site,
         "of": KIND_WORDS[row.subject_kind],
         "state": row.state,
+        "use": None if row.subject_kind == CENTRAL else use_by_state(row).usability.value,
         "previous": row.previous,
         "since_us": row.since_us,
         "cause": row.cause,
@@ -44,6 +46,7 @@ def build_states_table(states: Sequence[StatusChangeRow], request: Request) -> D
         TableColumn("site", "site", hidden=True),
         TableColumn("of", "of"),
         TableColumn("state", "state", css_class=_state_class, link=_make_linker(request)),
+        TableColumn("use", "use"),
         TableColumn("since_us", "since", format_time),
         TableColumn("cause", "by"),
         TableColumn("reason", "reason", is_long=True),
@@ -80,6 +83,7 @@ def build_history_table(changes: Sequence[StatusChangeRow], request: Request) ->
         TableColumn("of", "of"),
         TableColumn("previous", "from"),
         TableColumn("state", "to", css_class=_state_class),
+        TableColumn("use", "use"),
         TableColumn("cause", "by"),
         TableColumn("reason", "reason", is_long=True, detail=_describe_correction),
         *hidden_columns("rule_version", "decided_us", "id"),

@@ -13,6 +13,7 @@ from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.usability import list_uses
 from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.peer_sums import WorkSums
@@ -47,12 +48,14 @@ def site_list_view(store: Store, request: Request) -> PageView:
         outcomes[day.site].update(day.outcomes)
         last_days[day.site] = max(day.day, last_days.get(day.site, 0))
     comparisons = _compare_sites(store, first)
+    uses = list_uses(store)
     states = index_by_site(list_standing_states(store), SITE)
     rows = [
         {
             "site": site,
             "last_day": _format_last_day(last_days.get(site)),
             "state": states[site].state if site in states else SiteState.UNKNOWN.value,
+            "use": uses.summarize(site).value,
             "state_change": states[site].id if site in states else None,
             "status": judged.status.value,
             **outcome_counts(judged),
@@ -114,6 +117,7 @@ def _site_table(rows: Sequence[Row], request: Request) -> DataTable:
     columns = (
         TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
         TableColumn("state", "state", css_class=_state_class, link=link_to_evidence),
+        TableColumn("use", "use"),
         TableColumn("state_change", hidden=True),
         TableColumn("status", f"{DEFAULT_WINDOW_DAYS} days", css_class=status_class),
         *outcome_columns(),

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from treehammer.analysis.status.usability import SiteUses, list_uses
 from treehammer.config import Settings
 from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
@@ -53,8 +54,8 @@ _SITE_COLUMNS = (
     TableColumn("cpu_left_s", "left", format_duration, is_number=True),
     TableColumn("bytes_used", "read today", format_size, is_number=True),
     TableColumn("bytes_left", "left", format_size, is_number=True),
-    TableColumn("failures", "failures in a row", is_number=True),
-    TableColumn("probe", "next probe", format_time),
+    TableColumn("use", "use"),
+    TableColumn("reason", "reason"),
 )
 
 
@@ -213,12 +214,12 @@ def status(settings: Settings, form: str) -> None:
     Example: treehammer patrol status
     """
     with ResultsReader.open(settings.database) as reader:
-        report = fetch_report(reader)
+        report, uses = fetch_report(reader), list_uses(reader)
     if report.lease is None:
         raise NothingToDoError(
             "no patrol has run on this database", hint="Start one: treehammer patrol run FILE"
         )
-    entries, sites = _entry_rows(report), _site_rows(report)
+    entries, sites = _entry_rows(report), _site_rows(report, uses)
     if form != TABLE:
         if form == JSON:
             leader = report.lease.holder if report.has_leader else None
@@ -266,7 +267,7 @@ def _entry_rows(report: PatrolReport) -> list[dict[str, Any]]:
     ]
 
 
-def _site_rows(report: PatrolReport) -> list[dict[str, Any]]:
+def _site_rows(report: PatrolReport, uses: SiteUses) -> list[dict[str, Any]]:
     return [
         {
             "site": one.site.site,
@@ -274,9 +275,8 @@ def _site_rows(report: PatrolReport) -> list[dict[str, Any]]:
             "cpu_left_s": one.cpu_left_s,
             "bytes_used": one.use.bytes,
             "bytes_left": one.bytes_left,
-            "failures": one.site.failures,
-            "probe": one.site.probe_us,
-            "reason": one.site.reason,
+            "use": uses.summarize(one.site.site).value,
+            "reason": uses.describe_restrictions(one.site.site),
         }
         for one in report.sites
     ]

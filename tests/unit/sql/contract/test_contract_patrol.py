@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from measurement_factory import make_campaign_row
 
-from treehammer.sql.core.watch_rows import PatrolSiteRow, PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.watch.patrol_budget import SiteLimits, SiteUse, fetch_use
 from treehammer.sql.watch.patrol_lease import LeaseLostError, PatrolLease
-from treehammer.sql.watch.patrol_report import fetch_report, fetch_sites, write_limits
+from treehammer.sql.watch.patrol_report import fetch_report, write_limits
 from treehammer.sql.watch.patrol_starts import FAILED, STORED, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
 
@@ -45,10 +45,6 @@ def make_leader(store: Store, clock: FakeClock, name: str = "here") -> PatrolSta
     lease = PatrolLease(store, name, 60, clock)
     assert lease.acquire()
     return PatrolStarts(store, lease)
-
-
-def keep_site(site: PatrolSiteRow, _now_us: int) -> PatrolSiteRow:
-    return site
 
 
 def test_lease_passes_to_another_patrol(store: Store, clock: FakeClock) -> None:
@@ -90,8 +86,8 @@ def test_occasion_starts_once(store: Store, clock: FakeClock) -> None:
     assert "in_flight" in starts.claim(make_start("c"), {}, {}, 2).reason
     assert starts.claim(make_start("probe:s"), {}, {}, 9).start
     assert "in_flight" in starts.claim(make_start("c"), {}, {}, 2).reason
-    assert starts.settle(first, {}, keep_site)
-    assert not starts.settle(first, {}, keep_site)
+    assert starts.settle(first, {})
+    assert not starts.settle(first, {})
     assert starts.claim(make_start("c"), {}, {}, 2).start
     starts.note_existing("e", {"tag:1": "existed", "a": ""})
     assert starts.find_known("e", ["tag:1", "a", "z"]) == {"tag:1", "a"}
@@ -106,7 +102,7 @@ def test_budget_is_reserved_and_settled(store: Store, clock: FakeClock) -> None:
     assert first is not None
     refused = starts.claim(make_start("b"), charges, limits, 9)
     assert (refused.start, refused.exhausted) == (None, ("s", "t"))
-    assert starts.settle(first, {"s": SiteCharge(40, 5)}, keep_site)
+    assert starts.settle(first, {"s": SiteCharge(40, 5)})
     with store.connection() as connection:
         day = clock.now_us // 86_400_000_000
         assert fetch_use(connection, day) == {"s": SiteUse(40, 5), "t": SiteUse(0, 0)}
@@ -138,22 +134,8 @@ def test_claim_is_completed_by_one_patrol(store: Store, clock: FakeClock) -> Non
     store.add_campaign(replace(campaign, id=start.campaign_id), [], heir.permit_campaign(taken))
     assert {one.state for one in heir.list_open()} == {STORED}
     heir.mark_submitted(taken)
-    assert heir.settle(stored, {}, keep_site, state=FAILED, message="gone")
+    assert heir.settle(stored, {}, state=FAILED, message="gone")
     assert {one.state for one in fetch_report(store, clock).starts} == {"submitted", FAILED}
-
-
-def test_settlement_updates_sites(store: Store, clock: FakeClock) -> None:
-    starts = make_leader(store, clock)
-    start = starts.claim(make_start("a"), {"s": SiteCharge(1, 1)}, {}, 1).start
-    assert start is not None
-
-    def fail(site: PatrolSiteRow, now_us: int) -> PatrolSiteRow:
-        return replace(site, failures=site.failures + 1, probe_us=now_us + 1, reason="bad")
-
-    starts.settle(start, {}, fail)
-    assert fetch_sites(store)["s"].failures == 1
-    starts.settle(start, {}, fail)
-    assert fetch_sites(store)["s"].failures == 1
 
 
 @pytest.mark.backends("sqlite", "postgresql")

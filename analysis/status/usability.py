@@ -1,0 +1,193 @@
+"""Use of sites by their states: whether jobs, only probes, or nothing may be sent there.
+
+This is the only place that turns a state into an action. Submission, patrol, bisection, placement,
+checks, pages and monitoring ask it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.state_timeline import DOWNTIME, OVERRIDE
+from treehammer.analysis.status.status_rules import StatusRules
+from treehammer.analysis.status.status_update import update_states
+from treehammer.collectors.batch_names import LOCAL_BATCH
+from treehammer.sql.core.watch_rows import StatusChangeRow
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch.state_history import KIND_WORDS, SUBJECT_KINDS
+from treehammer.sql.write.store import Store
+from treehammer.text_formatting import format_minute
+
+#: Word of ``--include-excluded`` for every site.
+EVERY_SITE = "all"
+
+
+class Usability(StrEnum):
+    """What may be sent to a site, or read from a storage."""
+
+    USABLE = "usable"
+    #: Does not work by the rules: single jobs find out whether it has recovered.
+    PROBE_ONLY = "probe only"
+    #: Announced not to work, or set so by a person: nothing is sent until the end.
+    EXCLUDED = "excluded"
+
+
+@dataclass(frozen=True)
+class SubjectUse:
+    """Use of the jobs or the storage of a site.
+
+    Attributes:
+        kind: a value of :data:`.state_history.SUBJECT_KINDS`.
+        site: name of the site.
+        usability: what may be sent.
+        state: state from which this follows.
+        cause: deciding rule, ``downtime``, ``override`` or ``central``.
+        reason: a sentence for people.
+        since_us: begin of the state.
+        until_us: announced end; None if it is open.
+        who: the person who set it, the document that announced it, or the deciding rule.
+        change_id: the change of state with the evidence.
+    """
+
+    kind: str
+    site: str
+    usability: Usability
+    state: SiteState
+    cause: str
+    reason: str
+    since_us: int
+    until_us: int | None
+    who: str
+    change_id: str
+
+    def describe(self) -> str:
+        """Describe use, time, state, author and reason in one sentence without a full stop."""
+        until = f" until {format_minute(self.until_us)}" if self.until_us is not None else ""
+        return (
+            f"{self.usability} since {format_minute(self.since_us)}{until} UTC, {self.state} by "
+            f"{self.who}: {self.reason}"
+        )
+
+
+@dataclass(frozen=True)
+class SiteUses:
+    """Use of all sites that have a state. A site without any is usable."""
+
+    by_subject: Mapping[tuple[str, str], SubjectUse] = field(default_factory=dict)
+
+    def find(self, kind: str, site: str) -> SubjectUse | None:
+        """Return the use of a subject that has a state."""
+        return self.by_subject.get((kind, site))
+
+    def restrictions(
+        self, site: str, kinds: Collection[str] = SUBJECT_KINDS
+    ) -> tuple[SubjectUse, ...]:
+        """Return what restricts the use of a site, as far as these kinds are needed."""
+        uses = (self.find(kind, site) for kind in SUBJECT_KINDS if kind in kinds)
+        return tuple(use for use in uses if use and use.usability is not Usability.USABLE)
+
+    def describe_restrictions(self, site: str, kinds: Collection[str] = SUBJECT_KINDS) -> str:
+        """Say why a site is not usable; '' if it is."""
+        kinds_by_text: defaultdict[str, list[str]] = defaultdict(list)
+        for use in self.restrictions(site, kinds):
+            kinds_by_text[use.describe()].append(KIND_WORDS[use.kind])
+        return "; ".join(f"{' and '.join(words)} {text}" for text, words in kinds_by_text.items())
+
+    def summarize(self, site: str) -> Usability:
+        """Return the strictest use of the jobs and the storage of a site."""
+        strictness = list(Usability)
+        uses = [use.usability for use in self.restrictions(site)]
+        return max(uses, key=strictness.index, default=Usability.USABLE)
+
+
+def list_selection_notes(plan: Mapping[str, Any]) -> list[str]:
+    """List the sites that a campaign's plan left out, and those that it used nevertheless."""
+    left_out = plan.get("excluded", {}).items()
+    used = plan.get("included", {}).items()
+    return [f"Site {name} is left out: {reason}." for name, reason in left_out] + [
+        f"Site {name} is used nevertheless: {reason}." for name, reason in used
+    ]
+
+
+def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:
+    """List the uses of all sites, or of one, by the states as last evaluated."""
+    return SiteUses(
+        {
+            (row.subject_kind, row.site): use_by_state(row)
+            for row in state_history.list_current_states(store, site=site)
+            if row.subject_kind in SUBJECT_KINDS
+        }
+    )
+
+
+def use_by_state(row: StatusChangeRow) -> SubjectUse:
+    """Derive the use of a subject from its state."""
+    evidence = json.loads(row.evidence or "{}")
+    state = SiteState(row.state)
+    until_us = evidence.get("until_us")
+    return SubjectUse(
+        kind=row.subject_kind,
+        site=row.site,
+        usability=_judge_use(state, row.cause, row.site),
+        state=state,
+        cause=row.cause,
+        reason=str(evidence.get("why") or row.reason),
+        since_us=row.since_us,
+        until_us=None if until_us is None else int(until_us),
+        who=str(evidence.get("who") or row.cause),
+        change_id=row.id,
+    )
+
+
+def _judge_use(state: SiteState, cause: str, site: str) -> Usability:
+    """Decide on the use of a site. The rules do not exclude the machine of a test's developer."""
+    if state not in (SiteState.CRITICAL, SiteState.DOWNTIME):
+        return Usability.USABLE
+    if cause in (DOWNTIME, OVERRIDE):
+        return Usability.EXCLUDED
+    return Usability.USABLE if site == LOCAL_BATCH else Usability.PROBE_ONLY
+
+
+def find_probe_time(restrictions: Collection[SubjectUse], every_us: int, now_us: int) -> int | None:
+    """Return the time of a site's latest due probe; None before the first, and where none is allowed."""
+    if not restrictions or any(use.usability is Usability.EXCLUDED for use in restrictions):
+        return None
+    since_us = max(use.since_us for use in restrictions)
+    periods = (now_us - since_us) // every_us
+    return since_us + periods * every_us if periods > 0 else None
+
+
+def refresh_uses(
+    store: Store, rules: StatusRules, now_us: int, *, always: bool = False
+) -> SiteUses:
+    """Evaluate the states of sites if a step has passed since the last time, and list the uses.
+
+    Nothing is evaluated, and nothing excluded, where nobody ever evaluated a state and no downtime
+    was announced.
+
+    Args:
+        store: the database.
+        rules: the rules.
+        now_us: the time, in microseconds since 1970 UTC.
+        always: evaluate also for the first time.
+    """
+    latest = state_history.find_latest_rule_set(store)
+    if latest is None and not (
+        always or site_exceptions.list_downtimes(store, ends_after_us=now_us)
+    ):
+        return SiteUses()
+    if latest is None or is_evaluation_due(latest.evaluated_us, now_us, rules):
+        update_states(store, now_us, rules)
+    return list_uses(store)
+
+
+def is_evaluation_due(evaluated_us: int, now_us: int, rules: StatusRules) -> bool:
+    """Return whether results of another step count by now."""
+    return evaluated_us // rules.step_us < now_us // rules.step_us

@@ -1,0 +1,122 @@
+"""Sites of a request that may not be used by their states, and sites used nevertheless."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from treehammer.analysis.status.status_rules import load_status_rules
+from treehammer.analysis.status.usability import (
+    EVERY_SITE,
+    SiteUses,
+    list_selection_notes,
+    refresh_uses,
+)
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.sql.watch.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
+from treehammer.sql.write.store import Store
+from treehammer.submit.sites.site_model import Site
+
+#: Option that names sites to use nevertheless.
+INCLUDE_OPTION = "--include-excluded"
+
+
+@dataclass(frozen=True)
+class SiteSelection:
+    """Sites of a campaign by their states.
+
+    Attributes:
+        storage: sites whose storage is read.
+        runners: sites that run the jobs; empty: each site reads its own storage.
+        excluded: site that is left out -> reason.
+        included: site that is used although it should not be -> reason.
+    """
+
+    storage: tuple[Site, ...]
+    runners: tuple[Site, ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    included: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self) -> dict[str, dict[str, str]]:
+        """Return the keys of a campaign's plan about excluded sites; none without any."""
+        keys = {"excluded": dict(self.excluded), "included": dict(self.included)}
+        return {key: reasons for key, reasons in keys.items() if reasons}
+
+    def list_notes(self) -> list[str]:
+        """List the sites that are left out, and those that are used nevertheless."""
+        return list_selection_notes(self.describe())
+
+
+def load_uses(settings: Settings) -> SiteUses:
+    """Load the present uses of sites; without a database or evaluated states all are usable."""
+    try:
+        with Store.open(settings.database, create=False) as store:
+            return read_uses(store, settings)
+    except NothingToDoError:
+        return SiteUses()
+
+
+def read_uses(store: Store, settings: Settings) -> SiteUses:
+    """Read the present uses of sites from an open database."""
+    return refresh_uses(store, load_status_rules(settings.status_rules), time.time_ns() // 1000)
+
+
+def leave_out_excluded(
+    storage: Sequence[Site],
+    runners: Sequence[Site],
+    uses: SiteUses,
+    include: Collection[str] = (),
+) -> SiteSelection:
+    """Leave out the sites that may not be used.
+
+    Args:
+        storage: sites whose storage is read.
+        runners: sites that run the jobs; empty: each site reads its own storage.
+        uses: uses of sites by their states.
+        include: names of sites to use nevertheless, or :data:`.usability.EVERY_SITE`.
+
+    Raises:
+        ConfigError: ``include`` names a site that the request does not.
+        NothingToDoError: no site is left.
+    """
+    _check_included(include, {site.name for site in (*storage, *runners)})
+    storage_kinds = (STORAGE_SITE,) if runners else SUBJECT_KINDS
+    excluded: dict[str, str] = {}
+    included: dict[str, str] = {}
+    for sites, kinds in ((storage, storage_kinds), (runners, (SITE,))):
+        for site in sites:
+            if reason := uses.describe_restrictions(site.name, kinds):
+                is_included = EVERY_SITE in include or site.name in include
+                (included if is_included else excluded)[site.name] = reason
+    left = SiteSelection(
+        _keep_usable(storage, storage_kinds, uses, included),
+        _keep_usable(runners, (SITE,), uses, included),
+        excluded,
+        included,
+    )
+    if excluded and (not left.storage or (runners and not left.runners)):
+        raise NothingToDoError(
+            "no site of this request may be used. " + " ".join(left.list_notes()),
+            hint=f"To send jobs nevertheless: {INCLUDE_OPTION} {EVERY_SITE}",
+        )
+    return left
+
+
+def _keep_usable(
+    sites: Iterable[Site], kinds: Collection[str], uses: SiteUses, included: Collection[str]
+) -> tuple[Site, ...]:
+    return tuple(
+        site for site in sites if site.name in included or not uses.restrictions(site.name, kinds)
+    )
+
+
+def _check_included(include: Collection[str], known: Collection[str]) -> None:
+    for name in include:
+        if name != EVERY_SITE and name not in known:
+            raise ConfigError(
+                f"the request has no site {name!r}",
+                where=INCLUDE_OPTION,
+                hint=f"{suggest_word(name, known)}It has: {', '.join(sorted(known))}.",
+            )
