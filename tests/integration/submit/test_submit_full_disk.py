@@ -17,7 +17,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.database_check import check_database
 from treehammer.sql.write.store import Store
 
-SIZE_MB = 24
+SIZE_MB = 48
 
 GOOD = (
     """echo '{"format": 1, "values": {}, "extras": {}, "failure": null}' > "$TREEHAMMER_RESULT"\n"""
