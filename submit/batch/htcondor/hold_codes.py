@@ -6,9 +6,11 @@ a code of their own; their reason says which limit was exceeded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from treehammer.analysis.status import failure_causes
+from treehammer.analysis.status.failure_causes import FailureCause
 
 HELD_CLASS = "held"
 _EVICTED, _CREDENTIAL = "evicted", "credential"
@@ -23,21 +25,20 @@ class HoldCause:
     remedy: str
 
 
-_MEMORY = HoldCause(
-    _EVICTED,
-    "memory",
-    "Raise the test's memory_limit_mb up to 2000, or request_memory in the site's submit.",
+def _by_limit(failure_class: str, cause: FailureCause) -> HoldCause:
+    return HoldCause(failure_class, cause.name, cause.action)
+
+
+_MEMORY, _DISK, _TIME, _CPUS = (
+    _by_limit(_EVICTED, cause)
+    for cause in (
+        failure_causes.MEMORY,
+        failure_causes.DISK,
+        failure_causes.TIME,
+        failure_causes.CPUS,
+    )
 )
-_DISK = HoldCause(_EVICTED, "disk", "Raise request_disk in the site's submit, or stage less.")
-_TIME = HoldCause(
-    _EVICTED,
-    "time",
-    "Measure less in a job, or lower the test's wall_limit_s below the limit of the site.",
-)
-_CPUS = HoldCause(_EVICTED, "CPUs", "Raise request_cpus in the site's submit, or lower threads.")
-_CREDENTIALS = HoldCause(
-    _CREDENTIAL, "credential", "Renew it, then: treehammer resume, with --proxy or --token-file."
-)
+_CREDENTIALS = _by_limit(_CREDENTIAL, failure_causes.CREDENTIALS)
 _OUTPUT = HoldCause(
     HELD_CLASS,
     "transfer of outputs",
@@ -118,14 +119,8 @@ _GENERAL_CODES = (0, 2, 3, 21, 26, 34)
 #: Codes of transfers, which fail by a full disk (ENOSPC, EDQUOT) as well.
 _TRANSFER_CODES, _FULL_DISK_ERRNOS = (7, 9, 12, 13), (28, 122)
 _CAUSES_BY_SUBCODE: Mapping[int, HoldCause] = {101: _CPUS, 102: _MEMORY, 104: _DISK}
-#: Words of a reason, tried in this order.
-_CAUSES_BY_WORD: tuple[tuple[str, HoldCause], ...] = (
-    (r"proxy|x509|credential|\btokens?\b|certificate", _CREDENTIALS),
-    (r"memory|\brss\b|\boom\b|residentset", _MEMORY),
-    (r"\bdisk|scratch|quota|no space", _DISK),
-    (r"wall.?(clock|time)|run.?time|duration|time limit|too long|\bhours\b|cpu.?time", _TIME),
-    (r"\bcpus?\b|\bcores?\b", _CPUS),
-)
+#: Causes that the reason of a policy may name, by their names.
+_CAUSES_BY_NAME = {one.cause: one for one in (_CREDENTIALS, _MEMORY, _DISK, _TIME, _CPUS)}
 _UNKNOWN = HoldCause(
     HELD_CLASS, "", "Ask the pool's administrator what holds jobs for this reason."
 )
@@ -141,9 +136,8 @@ def find_hold_cause(reason: str, code: object, subcode: object) -> HoldCause:
         return known
     if number in (21, 34) and detail in _CAUSES_BY_SUBCODE:
         return _CAUSES_BY_SUBCODE[detail]
-    for words, cause in _CAUSES_BY_WORD:
-        if re.search(words, reason, re.IGNORECASE):
-            return cause
+    if (cause := failure_causes.find_cause_by_words(reason)) is not None:
+        return _CAUSES_BY_NAME[cause.name]
     return known or _UNKNOWN
 
 
