@@ -1,0 +1,383 @@
+"""Attribution of failures to a site, storage, test, release or a central cause, by counts.
+
+The same work is compared at the same time: a factor is named where its measurements fail more often
+than others, by a one-sided test, and where it explains all outcomes best. Measurements of one job
+fail together, so counts are divided by the failures that a failing job has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.sql.read.commit_counts import CommitCounts
+from treehammer.sql.read.failure_counts import OutcomeCell, Tally
+
+#: Probability of naming a factor by chance, over all factors that are tried together.
+ERROR_RATE = 0.01
+#: Jobs with failures that a factor needs at least, and sites where a test or a release fails.
+MIN_FAILED_JOBS, MIN_SITES = 3, 2
+#: Sites, and their share, that a central cause needs.
+MIN_CENTRAL_SITES, CENTRAL_SHARE = 3, 0.5
+#: Log-likelihood by which a narrower factor must explain outcomes better.
+_NARROWER = 3.0
+#: Tests that fail less often than this share of the worst one are left out.
+_MIN_RELATIVE_SHARE = 0.25
+
+
+class Culprit(StrEnum):
+    """Origin of failures."""
+
+    SITE = "the site"
+    STORAGE = "the storage"
+    TEST = "the test"
+    RELEASE = "the release"
+    CENTRAL = "central"
+    #: Failures are as frequent elsewhere.
+    COMMON = "as elsewhere"
+    UNKNOWN = "too few elsewhere to tell"
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Origin of the failures of a site or storage, with the counts that show it.
+
+    Attributes:
+        culprit: the origin.
+        tests: tests that fail.
+        inside: failures of the culprit; of the site where there is none.
+        outside: failures of the same work without it.
+        sites: sites where the culprit fails, of all that have it.
+        name: of the storage, test or release; '' for others.
+        detail: the part that fails, such as ``with ROOT 6.40.00``, or that all read the storage.
+        commit: commit since which a test fails; '' if it is not the commit.
+        commit_us: time of the first campaign with that commit.
+    """
+
+    culprit: Culprit
+    tests: tuple[str, ...]
+    inside: Tally
+    outside: Tally
+    sites: Tally
+    name: str = ""
+    detail: str = ""
+    commit: str = ""
+    commit_us: int = 0
+
+
+def sum_cells(cells: Iterable[OutcomeCell]) -> Tally:
+    """Sum up the measurements of cells."""
+    counts = [(cell.bad, cell.good) for cell in cells]
+    bad = sum(bad for bad, _ in counts)
+    return Tally(bad, bad + sum(good for _, good in counts))
+
+
+def is_more_frequent(inside: Tally, outside: Tally, error_rate: float = ERROR_RATE) -> bool:
+    """Decide by Fisher's exact test whether failures are more frequent on one side."""
+    if inside.bad < MIN_FAILED_JOBS or not outside.total or inside.share <= outside.share:
+        return False
+    bad, total = inside.bad + outside.bad, inside.total + outside.total
+    whole = _log_choose(total, bad)
+    chance = 0.0
+    for count in range(inside.bad, min(bad, inside.total) + 1):
+        term = _log_choose(inside.total, count) + _log_choose(outside.total, bad - count) - whole
+        chance += math.exp(term)
+        if chance > error_rate or term < math.log(error_rate) - 30:
+            break
+    return chance <= error_rate
+
+
+def _log_choose(total: int, count: int) -> float:
+    if not 0 <= count <= total:
+        return -math.inf
+    return math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
+
+
+def _log_likelihood(*sides: Tally) -> float:
+    """Return the log-likelihood of outcomes with one rate of failures on each side."""
+    found = 0.0
+    for side in sides:
+        for count in (side.bad, side.total - side.bad):
+            found += count * math.log(count / side.total) if count else 0.0
+    return found
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """A possible culprit: cells with some values, beside those that they are compared with.
+
+    Attributes:
+        culprit: kind of the factor.
+        values: column of a cell -> value, of all cells that the factor covers.
+        tests: tests that are compared.
+        sites: sites that are compared.
+    """
+
+    culprit: Culprit
+    values: Mapping[str, str]
+    tests: Collection[str]
+    sites: Collection[str]
+
+    @property
+    def name(self) -> str:
+        """Value of the factor itself."""
+        return next(iter(self.values.values()))
+
+    @property
+    def detail(self) -> str:
+        """Part of the site that it is restricted to; '' for all."""
+        words = {"release": "with ROOT", "door": "through door"}
+        parts = [f"{words[name]} {value}" for name, value in [*self.values.items()][1:]]
+        return " ".join(parts)
+
+    def covers(self, cell: OutcomeCell) -> bool:
+        """Return whether a cell has the factor's values."""
+        has_values = all(getattr(cell, name) == value for name, value in self.values.items())
+        return has_values and cell.test in self.tests
+
+    def compares(self, cell: OutcomeCell) -> bool:
+        """Return whether a cell is covered or compared with those that are."""
+        if self.culprit is Culprit.TEST:
+            return cell.site in self.sites
+        if cell.test not in self.tests or (
+            self.culprit is Culprit.STORAGE and not cell.storage_site
+        ):
+            return False
+        column, value = [*self.values.items()][-1]
+        is_own = all(getattr(cell, name) == own for name, own in [*self.values.items()][:1])
+        return len(self.values) == 1 or is_own or getattr(cell, column) == value
+
+
+@dataclass(frozen=True)
+class FailureQuestion:
+    """A question: why does this site, or this storage, fail?
+
+    Attributes:
+        site: name of the site or storage.
+        is_storage: whether it is the storage.
+        test: only this test; '' for all.
+        failures_per_job: failures that a failing job has.
+        cells: all counts of that time.
+    """
+
+    site: str
+    is_storage: bool
+    test: str
+    failures_per_job: float
+    cells: Sequence[OutcomeCell]
+
+    def is_here(self, cell: OutcomeCell) -> bool:
+        """Return whether a cell belongs to the site or storage, and the test."""
+        site = cell.storage_site if self.is_storage else cell.site
+        return site == self.site and self.test in ("", cell.test)
+
+    def find_failing_tests(self) -> tuple[str, ...]:
+        """Find the tests that fail here, without those that hardly do."""
+        by_test: defaultdict[str, list[OutcomeCell]] = defaultdict(list)
+        for cell in filter(self.is_here, self.cells):
+            by_test[cell.test].append(cell)
+        shares = {test: sum_cells(cells).share for test, cells in by_test.items()}
+        least = _MIN_RELATIVE_SHARE * max(shares.values(), default=0.0)
+        return tuple(sorted(test for test, share in shares.items() if share and share >= least))
+
+
+def attribute_failures(question: FailureQuestion) -> Attribution | None:
+    """Attribute the failures of a site or storage; None if it has none."""
+    tests = question.find_failing_tests()
+    if not tests:
+        return None
+    same_work = [cell for cell in question.cells if cell.test in tests]
+    here = sum_cells(filter(question.is_here, same_work))
+    elsewhere = sum_cells(same_work) - here
+    sites = _count_sites(same_work)
+    base = Attribution(Culprit.UNKNOWN, tests, here, elsewhere, sites)
+    factors = _deduplicate(_list_factors(question, tests), question.cells)
+    proven = [factor for factor in factors if _is_proven(factor, question, len(factors))]
+    if proven:
+        return _describe_factor(_choose_factor(proven, question), base, question)
+    if here.per_job(question.failures_per_job).bad < MIN_FAILED_JOBS:
+        return base
+    if sites.bad >= MIN_CENTRAL_SITES and sites.share >= CENTRAL_SHARE:
+        if storage := _find_common_storage(same_work):
+            return replace(base, culprit=Culprit.STORAGE, name=storage, detail="read by all")
+        every = {cell.test for cell in question.cells}
+        return replace(base, culprit=Culprit.CENTRAL) if len(every) > 1 else base
+    failed_elsewhere = elsewhere.per_job(question.failures_per_job).bad
+    is_common = failed_elsewhere >= MIN_FAILED_JOBS and elsewhere.share >= here.share / 2
+    return replace(base, culprit=Culprit.COMMON) if is_common else base
+
+
+def _find_common_storage(cells: Sequence[OutcomeCell]) -> str:
+    """Find the only storage that was read, if access to it failed; '' without any."""
+    storages = {cell.storage_site for cell in cells if cell.storage_site}
+    failures = Counter[str]()
+    for cell in cells:
+        failures.update(cell.failures)
+    access = sum(failures[name] for name in load_shipped_rules().storage_failures)
+    return storages.pop() if len(storages) == 1 and 2 * access > failures.total() else ""
+
+
+def blame_host(found: Attribution, hosts: Mapping[str, Tally], failures_per_job: float) -> str:
+    """Find the host of a failing site that fails more often than its others; '' without any."""
+    if found.culprit is not Culprit.SITE:
+        return ""
+    whole = Tally(sum(t.bad for t in hosts.values()), sum(t.total for t in hosts.values()))
+    sides = {name: (own, whole - own) for name, own in hosts.items() if name}
+    proven = [
+        (_log_likelihood(own, others), name)
+        for name, (own, others) in sides.items()
+        if is_more_frequent(
+            own.per_job(failures_per_job),
+            others.per_job(failures_per_job),
+            ERROR_RATE / len(sides),
+        )
+    ]
+    if not proven:
+        return ""
+    _, name = max(proven)
+    own, others = sides[name]
+    return f"{own} on host {name}, {others} on its others"
+
+
+def blame_commit(found: Attribution, commits: Sequence[CommitCounts], site: str) -> Attribution:
+    """Refine an attribution by the commits of the failing test.
+
+    A test that fails at several sites since a commit is the culprit. A site is not blamed for a
+    commit that no other site ran.
+    """
+    failing = _find_failing_commits(commits)
+    if not failing or len(failing) == len(commits):
+        return found
+    first = min(failing, key=lambda one: one.submitted_us)
+    bad, good = Counter[str](), Counter[str]()
+    for one in failing:
+        bad += one.bad
+        good += one.good
+    if found.culprit is Culprit.SITE:
+        elsewhere = bad.total() + good.total() - bad[site] - good[site]
+        return found if elsewhere else replace(found, culprit=Culprit.UNKNOWN, commit=first.commit)
+    if found.culprit not in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
+        return found
+    now = Tally(bad.total(), bad.total() + good.total())
+    earlier = [one.tally for one in commits if one.submitted_us < first.submitted_us]
+    before = Tally(sum(one.bad for one in earlier), sum(one.total for one in earlier))
+    fails = [Tally(bad[name], bad[name] + good[name]).share >= now.share / 2 for name in bad | good]
+    if sum(fails) >= MIN_SITES and 2 * sum(fails) >= len(fails) and is_more_frequent(now, before):
+        return replace(
+            found,
+            culprit=Culprit.TEST,
+            name=found.tests[0],
+            inside=now,
+            outside=before,
+            sites=Tally(sum(fails), len(fails)),
+            commit=first.commit,
+            commit_us=first.submitted_us,
+        )
+    return found
+
+
+def _find_failing_commits(commits: Sequence[CommitCounts]) -> list[CommitCounts]:
+    """Find the commits with at least half of the largest share of failures."""
+    worst = max((one.tally.share for one in commits), default=0.0)
+    return [one for one in commits if one.tally.share >= worst / 2] if worst else []
+
+
+def _list_factors(question: FailureQuestion, tests: Collection[str]) -> Iterator[_Factor]:
+    """List the factors that the failures here may be due to, the usual ones first."""
+    same_work = [cell for cell in question.cells if cell.test in tests]
+    sites = {cell.site for cell in same_work}
+    failing = [cell for cell in same_work if cell.bad and question.is_here(cell)]
+    own = {} if question.is_storage else {"site": question.site}
+    if own:
+        yield _Factor(Culprit.SITE, own, tests, sites)
+    for storage in _list_values(failing, "storage_site"):
+        yield _Factor(Culprit.STORAGE, {"storage_site": storage}, tests, sites)
+    for test in tests:
+        yield _Factor(Culprit.TEST, {"test": test}, tests, sites)
+    for release in _list_values(failing, "release"):
+        yield _Factor(Culprit.RELEASE, {"release": release}, tests, sites)
+    for column in ("release", "door") if own else ():
+        for value in _list_values(failing, column):
+            yield _Factor(Culprit.SITE, {**own, column: value}, tests, sites)
+
+
+def _list_values(cells: Iterable[OutcomeCell], column: str) -> list[str]:
+    return sorted({getattr(cell, column) for cell in cells} - {""})
+
+
+def _deduplicate(factors: Iterable[_Factor], cells: Sequence[OutcomeCell]) -> list[_Factor]:
+    """Keep the first of the factors that cover the same cells, and none that covers all."""
+    distinct: dict[tuple[int, ...], _Factor] = {}
+    for factor in factors:
+        covered = tuple(place for place, cell in enumerate(cells) if factor.covers(cell))
+        if len(covered) < len(cells):
+            distinct.setdefault(covered, factor)
+    return list(distinct.values())
+
+
+def _is_proven(factor: _Factor, question: FailureQuestion, tried: int) -> bool:
+    """Return whether a factor fails more often than the work it is compared with."""
+    inside, outside = _split(factor, question)
+    inside_jobs, outside_jobs = (
+        side.per_job(question.failures_per_job) for side in (inside, outside)
+    )
+    if not is_more_frequent(inside_jobs, outside_jobs, ERROR_RATE / tried):
+        return False
+    if factor.culprit is Culprit.SITE:
+        return True
+    covered = [cell for cell in question.cells if factor.covers(cell)]
+    failing = _count_sites(covered, inside.share / 2).bad
+    if factor.culprit is Culprit.STORAGE and failing < MIN_SITES:
+        # One reader: its own work at other storages must be better.
+        readers = {cell.site for cell in covered if cell.bad}
+        others = [cell for cell in question.cells if cell.site in readers and factor.compares(cell)]
+        alone = sum_cells(others) - inside
+        return is_more_frequent(inside_jobs, alone.per_job(question.failures_per_job))
+    return failing >= MIN_SITES
+
+
+def _split(factor: _Factor, question: FailureQuestion) -> tuple[Tally, Tally]:
+    """Return the failures of a factor, and of the work it is compared with."""
+    inside = sum_cells(filter(factor.covers, question.cells))
+    return inside, sum_cells(filter(factor.compares, question.cells)) - inside
+
+
+def _choose_factor(factors: Sequence[_Factor], question: FailureQuestion) -> _Factor:
+    """Choose the factor that explains the outcomes of all work best."""
+    whole = sum_cells(question.cells)
+
+    def score(factor: _Factor) -> float:
+        inside = sum_cells(filter(factor.covers, question.cells))
+        jobs = (side.per_job(question.failures_per_job) for side in (inside, whole - inside))
+        return _log_likelihood(*jobs) - _NARROWER * bool(factor.detail)
+
+    return max(factors, key=score)
+
+
+def _describe_factor(factor: _Factor, base: Attribution, question: FailureQuestion) -> Attribution:
+    inside, outside = _split(factor, question)
+    covered = [cell for cell in question.cells if factor.covers(cell)]
+    tests = (factor.name,) if factor.culprit is Culprit.TEST else base.tests
+    return replace(
+        base,
+        culprit=factor.culprit,
+        name="" if factor.culprit is Culprit.SITE else factor.name,
+        detail=factor.detail,
+        tests=tests,
+        inside=inside,
+        outside=outside,
+        sites=_count_sites(covered, inside.share / 2),
+    )
+
+
+def _count_sites(cells: Iterable[OutcomeCell], least_share: float = 0.5) -> Tally:
+    """Count the sites at which at least this share fails, among all that did the work."""
+    by_site: defaultdict[str, list[OutcomeCell]] = defaultdict(list)
+    for cell in cells:
+        by_site[cell.site].append(cell)
+    shares = [sum_cells(of_site).share for of_site in by_site.values()]
+    return Tally(sum(share >= least_share for share in shares), len(shares))

@@ -1,0 +1,287 @@
+"""Who and why, in one sentence: the origin of a site's failures or slowness, since when, and what to do.
+
+Pages, ``status``, ``check``, messages and the digest show this sentence. States keep the one of their
+evaluation in their evidence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from treehammer.analysis.status.failure_attribution import (
+    MIN_CENTRAL_SITES,
+    MIN_FAILED_JOBS,
+    Attribution,
+    Culprit,
+    FailureQuestion,
+    attribute_failures,
+    blame_commit,
+    blame_host,
+)
+from treehammer.analysis.status.failure_causes import FailureCause, find_failure_cause
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
+from treehammer.sql.core.watch_rows import StatusChangeRow
+from treehammer.sql.read import failure_counts
+from treehammer.sql.read.commit_counts import fetch_commit_counts
+from treehammer.sql.read.failure_counts import FailedRun, Period, PeriodCounts
+from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch.state_history import CENTRAL
+from treehammer.text_formatting import format_time, pluralize
+
+#: Time before a change of a state whose results explain it.
+STATE_PERIOD_US = DAY_US
+#: Changes of states that one evaluation explains, the newest ones.
+MAX_EXPLAINED = 100
+#: Days searched for the begin of failures or slowness.
+SEARCHED_DAYS = 14
+#: Key of the evidence of a state with its explanation.
+_EVIDENCE_KEY = "explanation"
+_BAD_STATES = (SiteState.WARNING, SiteState.CRITICAL)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Origin of the trouble of a site, storage or job.
+
+    Attributes:
+        culprit: a value of :class:`.failure_attribution.Culprit`.
+        sentence: counts, origin and since when.
+        action: the cause of most failures, and what to do.
+        tests: tests that it is about.
+    """
+
+    culprit: str
+    sentence: str
+    action: str
+    tests: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.sentence}. {self.action}".strip()
+
+    @classmethod
+    def from_change(cls, row: StatusChangeRow) -> Explanation | None:
+        """Return the explanation that the evidence of a state holds; None without one."""
+        values = json.loads(row.evidence or "{}").get(_EVIDENCE_KEY)
+        return cls(**{**values, "tests": tuple(values["tests"])}) if values else None
+
+
+def add_explanations(
+    store: ResultsReader, changes: Sequence[StatusChangeRow]
+) -> list[StatusChangeRow]:
+    """Add explanations to the evidence of new bad states that rules decided."""
+    counts = PeriodCounts(store)
+    newest = sorted(filter(_is_explained, changes), key=lambda row: row.since_us)[-MAX_EXPLAINED:]
+    explained = {id(row) for row in newest}
+    return [
+        _add_explanation(store, row, counts) if id(row) in explained else row for row in changes
+    ]
+
+
+def _is_explained(row: StatusChangeRow) -> bool:
+    is_judged = row.subject_kind != CENTRAL and row.rule_version
+    return bool(not row.rule and row.state in _BAD_STATES and is_judged)
+
+
+def _add_explanation(
+    store: ResultsReader, row: StatusChangeRow, counts: PeriodCounts
+) -> StatusChangeRow:
+    by = STORAGE_SITE if row.subject_kind == state_history.STORAGE_SITE else JOB_SITE
+    period = Period(row.since_us - STATE_PERIOD_US, row.since_us)
+    explanation = explain_period(store, row.site, period, by=by, counts=counts)
+    if explanation is None:
+        return row
+    evidence: dict[str, Any] = json.loads(row.evidence or "{}")
+    evidence[_EVIDENCE_KEY] = asdict(explanation)
+    return replace(row, evidence=json.dumps(evidence))
+
+
+def explain_results(
+    store: ResultsReader, site: str, time_us: int, test: str = ""
+) -> Explanation | None:
+    """Explain the results of a site on a day: by the bad state since then if there is one.
+
+    Args:
+        store: the database.
+        site: the site of the jobs.
+        time_us: end of the results in question.
+        test: the test in question; '' for all.
+    """
+    period = Period.of_day(time_us)
+    for row in state_history.list_states_at(store, period.to_us, site=site):
+        explanation = Explanation.from_change(row)
+        is_of_jobs = row.subject_kind == state_history.SITE
+        is_news = row.state in _BAD_STATES and period.covers(row.since_us)
+        if explanation and is_of_jobs and is_news and test in ("", *explanation.tests):
+            return explanation
+    return explain_period(store, site, period, test=test)
+
+
+def explain_period(
+    store: ResultsReader,
+    site: str,
+    period: Period,
+    *,
+    by: str = JOB_SITE,
+    test: str = "",
+    counts: PeriodCounts | None = None,
+) -> Explanation | None:
+    """Explain the failures of a site or storage, otherwise its slowness; None without any.
+
+    Args:
+        store: the database.
+        site: name of the site or storage.
+        period: its time.
+        by: whether it is the site of jobs or of the storage.
+        test: only this test; '' for all.
+        counts: counts that other explanations have read.
+    """
+    found = _explain_failures(store, site, period, by, test, counts or PeriodCounts(store))
+    if found is None and by == JOB_SITE:
+        found = explain_slowness(store, site, period)
+    return found
+
+
+def _explain_failures(
+    store: ResultsReader, site: str, period: Period, by: str, test: str, counts: PeriodCounts
+) -> Explanation | None:
+    runs = [run for run in counts.list_failed_runs(by, site, period) if test in ("", run.test)]
+    if not runs:
+        return None
+    cells = counts.list_cells(by, site, period)
+    readers = {cell.site for cell in cells if cell.storage_site == site}
+    jobs = {(run.campaign_id, run.job_id) for run in runs}
+    question = FailureQuestion(
+        site,
+        # A storage that only its own site reads cannot be told from the site.
+        by == STORAGE_SITE and readers != {site},
+        test,
+        sum(run.count for run in runs) / len(jobs),
+        cells,
+    )
+    found = attribute_failures(question)
+    if found is None:
+        return None
+    runs = [run for run in runs if run.test in found.tests]
+    if len(found.tests) == 1:
+        campaigns = {run.campaign_id for run in runs}
+        commits = fetch_commit_counts(store, found.tests[0], campaigns, period)
+        found = blame_commit(found, commits, site)
+    since = "" if found.commit else _find_begin(store, site, by, period, found, runs)
+    hosts = failure_counts.fetch_host_counts(store, by, site, period, found.tests)
+    host = blame_host(found, hosts, question.failures_per_job)
+    sentence = _describe_attribution(found, since, len(jobs)) + (f"; {host}" if host else "")
+    action = _find_downtime(store, found, site, runs) or _suggest_action(found, runs)
+    return Explanation(found.culprit.value, sentence, action, found.tests)
+
+
+def _find_downtime(
+    store: ResultsReader, found: Attribution, site: str, runs: Sequence[FailedRun]
+) -> str:
+    """Return the announced outage of a failing site or storage as its cause; '' without any."""
+    if found.culprit not in (Culprit.SITE, Culprit.STORAGE):
+        return ""
+    last_us = max(run.started_us for run in runs)
+    for row in site_exceptions.list_downtimes(store, ends_after_us=last_us):
+        is_outage = row.severity == site_exceptions.OUTAGE and row.starts_us <= last_us
+        if row.site == (found.name or site) and is_outage:
+            until = format_time(row.ends_us)[:16]
+            return f"Cause: downtime until {until} UTC, {row.description}. Wait for its end."
+    return ""
+
+
+def _describe_attribution(found: Attribution, since: str, jobs: int) -> str:
+    """Write the sentence: counts, origin, since when."""
+    here = f"{found.inside} failed here, {found.outside} elsewhere"
+    elsewhere = f"{found.outside} elsewhere" if found.outside.total else "no other site ran this"
+    test = found.tests[0] if len(found.tests) == 1 else f"{len(found.tests)} tests"
+    at_sites = f"at {found.sites} sites"
+    commit = f"commit {found.commit[:10]}"
+    detail = f" {found.detail}" if found.detail else ""
+    if found.culprit is Culprit.UNKNOWN:
+        if found.commit:
+            return f"{here}; no other site ran {commit}: the site or the test"
+        if found.sites.bad >= MIN_CENTRAL_SITES and 2 * found.sites.bad >= found.sites.total:
+            return f"{test} fails {at_sites} and no other test ran: the test or central{since}"
+        few = "too few failed jobs to tell" if jobs < MIN_FAILED_JOBS else found.culprit
+        return f"{found.inside} failed here in {pluralize(jobs, 'job')}, {elsewhere}: {few}{since}"
+    if found.culprit is Culprit.TEST and found.commit:
+        begin = f"since {commit} ({format_time(found.commit_us)[:16]} UTC)"
+        return f"{test} fails {at_sites} {begin}, {found.outside} failed before: the test"
+    texts: Mapping[Culprit, str] = {
+        Culprit.SITE: f"{here}: the site{detail}",
+        Culprit.STORAGE: (
+            f"{here}, and all sites read {found.name}: the storage"
+            if found.detail
+            else f"{found.inside} failed at {found.sites} sites that read {found.name}, "
+            f"{found.outside} at other storages: the storage"
+        ),
+        Culprit.TEST: f"{test} fails {at_sites}, other tests in {found.outside} there: the test",
+        Culprit.RELEASE: (
+            f"ROOT {found.name} fails {at_sites}, other releases in {found.outside}: the release"
+        ),
+        Culprit.CENTRAL: f"{found.inside} failed here, and {test} fail {at_sites}: central",
+        Culprit.COMMON: f"{here}: {found.culprit}",
+    }
+    return f"{texts[found.culprit]}{since}"
+
+
+def _find_begin(
+    store: ResultsReader,
+    site: str,
+    by: str,
+    period: Period,
+    found: Attribution,
+    runs: Sequence[FailedRun],
+) -> str:
+    """Find the first of the days with failures in a row, with the time if it is in the period."""
+    days = failure_counts.fetch_bad_days(store, by, site, period.extend(SEARCHED_DAYS), found.tests)
+    started = min((run.started_us for run in runs), default=period.from_us)
+    first = Period.of_day(started).days[0]
+    least = found.inside.share / 2
+    for day in sorted((day for day in days if day < first), reverse=True):
+        good, bad = days[day]
+        if not bad or bad < least * (good + bad):
+            break
+        first = day
+    if first == Period.of_day(started).days[0]:
+        return f", since {format_time(started)[:16]} UTC"
+    return f", since {number_to_day(first)}"
+
+
+def _suggest_action(found: Attribution, runs: Sequence[FailedRun]) -> str:
+    """Suggest an action by the most frequent class of failures and its most frequent message."""
+    if not runs:
+        return ""
+    causes: Counter[FailureCause] = Counter()
+    for run in runs:
+        causes[find_failure_cause(run.failure, run.message)] += run.count
+    cause, count = causes.most_common(1)[0]
+    share = f"{count} of {causes.total()} by {cause.name}" if len(causes) > 1 else cause.name
+    by_culprit: Mapping[Culprit, str] = {
+        Culprit.TEST: "Fix the test, or submit the commit before with URL@COMMIT.",
+        Culprit.CENTRAL: f"Check what all sites share. {cause.action}",
+    }
+    return f"Cause: {share}. {by_culprit.get(found.culprit, cause.action)}"
+
+
+def explain_slowness(store: ResultsReader, site: str, period: Period) -> Explanation | None:
+    """Explain slower reading than of the same work at other sites; None without any."""
+    # numpy takes a tenth of a second to load, which no check of a state should pay for.
+    from treehammer.analysis.status.slow_sites import find_slowness
+
+    found = find_slowness(store, site, period.extend(SEARCHED_DAYS).days)
+    if found is None:
+        return None
+    if not found.peers:
+        sentence = f"{found.describe()}: {Culprit.UNKNOWN}"
+        return Explanation(Culprit.UNKNOWN.value, sentence, found.action)
+    return Explanation(
+        Culprit.SITE.value, f"{found.describe()}: {Culprit.SITE}{found.since}", found.action
+    )

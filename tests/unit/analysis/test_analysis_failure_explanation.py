@@ -1,0 +1,352 @@
+"""Who and why: origins of failures and slowness in planted counts, since when, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from status_story import HOUR_US, STORY_US, make_downtime
+
+from treehammer.analysis.status.failure_attribution import Culprit, is_more_frequent
+from treehammer.analysis.status.failure_causes import find_failure_cause
+from treehammer.analysis.status.failure_explanation import Explanation, explain_period
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.core.rows import AttemptRow
+from treehammer.sql.read.failure_counts import Period, Tally
+from treehammer.sql.read.overview_queries import STORAGE_SITE
+from treehammer.sql.watch import site_exceptions
+from treehammer.sql.write.store import Store
+
+SITES = tuple("ABCDEFGH")
+TODAY = Period.of_day(STORY_US)
+OLD, NEW = "c0ffee" * 6, "deadbeef" * 5
+_NUMBERS = count()
+
+
+def run(
+    fails: bool = False, hours: float = 1.0, failure: str = "open", **values: Any
+) -> Measurement:
+    """Make the only measurement of a job that starts so many hours after midnight."""
+    started = STORY_US + round(hours * HOUR_US)
+    site = values.setdefault("site", "A")
+    defaults: dict[str, Any] = {
+        "storage_site": site,
+        "test_name": "read",
+        "axis_root": "6.38.00",
+        "door": "near",
+        "series": f"{site} {values.get('test_name')} {values.get('axis_root')}",
+        "failure_class": failure if fails else None,
+        "failure_message": "no such file" if fails else None,
+        "plausible": True,
+        "started_us": started,
+        "ended_us": started + 60_000_000,
+        "day": epoch_day_to_number(started // DAY_US),
+    }
+    return make_measurement(f"job{next(_NUMBERS)}", **{**defaults, **values})
+
+
+def run_everywhere(times: int = 10, **values: Any) -> Iterator[Measurement]:
+    """Run a test with success at all sites, from midnight on."""
+    for site in SITES:
+        yield from (run(hours=hour, **{"site": site, **values}) for hour in range(times))
+
+
+def explain(store: Store, site: str = "A", **options: Any) -> Explanation:
+    found = explain_period(store, site, TODAY, **options)
+    assert found is not None
+    return found
+
+
+def break_site(store: Store) -> None:
+    store.add(run_everywhere(10))
+    store.add(run(hours=0.5 + hour, fails=hour > 4) for hour in range(20))
+
+
+def break_test(store: Store) -> None:
+    store.add(run_everywhere(10))
+    store.add(run_everywhere(10, test_name="load"))
+    for site in SITES[:6]:
+        store.add(
+            run(fails=True, hours=10 + n, site=site, test_name="new", failure="payload")
+            for n in range(6)
+        )
+    store.add(run(hours=10 + n, site=s, test_name="new") for n in range(6) for s in SITES[6:])
+
+
+def break_commit(store: Store) -> None:
+    """Let the only test fail at most sites since a commit."""
+    for commit, begins_us in ((OLD, STORY_US), (NEW, STORY_US + 12 * HOUR_US)):
+        row = make_campaign_row(
+            commit[:4], commit_id=commit, test_name="read", created_us=begins_us
+        )
+        store.add_campaign(row, [])
+    store.add(run_everywhere(6, campaign_id=OLD[:4]))
+    for place, site in enumerate(SITES):
+        store.add(
+            run(place < 6, 13 + n, "payload", site=site, campaign_id=NEW[:4]) for n in range(6)
+        )
+
+
+def break_storage(store: Store) -> None:
+    """Let the storage of A fail for all sites that read it."""
+    store.add(run_everywhere(10))
+    for site in SITES[:5]:
+        store.add(run(n > 0, 11 + n, site=site, storage_site="A") for n in range(8))
+
+
+def lack_release(store: Store) -> None:
+    store.add(run_everywhere(10))
+    for site in SITES[:5]:
+        store.add(
+            run(True, 10 + n, "software-setup", site=site, axis_root="6.40.00") for n in range(5)
+        )
+    store.add(run(hours=10 + n, site=s, axis_root="6.40.00") for n in range(5) for s in SITES[5:])
+
+
+def lack_release_here(store: Store) -> None:
+    store.add(run_everywhere(10))
+    store.add(run_everywhere(10, axis_root="6.40.00", site="B"))
+    store.add(run(True, 10 + n, "software-setup", axis_root="6.40.00") for n in range(10))
+
+
+def break_door(store: Store) -> None:
+    store.add(run_everywhere(10))
+    store.add(run_everywhere(2, door="far"))
+    store.add(run(True, 3 + n / 2, door="far", failure="read") for n in range(12))
+
+
+def break_all(store: Store) -> None:
+    for test in ("read", "load"):
+        store.add(run_everywhere(2, test_name=test))
+        for site in SITES[:7]:
+            store.add(run(True, 3 + n, "credential", site=site, test_name=test) for n in range(6))
+
+
+def hold_jobs(store: Store) -> None:
+    """Let jobs of A be held for memory, without any measurement."""
+    store.add(run_everywhere(10))
+    jobs = [make_job_row(f"held{n}", site="A", campaign_id="held", door="near") for n in range(6)]
+    row = make_campaign_row("held", test_name="read", created_us=STORY_US)
+    store.add_campaign(row, jobs)
+    message = "over the limit (hold code 34, subcode 102: memory)."
+    store.set_attempts(
+        AttemptRow(job.id, 1, "held", STORY_US, STORY_US + HOUR_US, None, "evicted", message)
+        for job in jobs
+    )
+
+
+def fail_once(store: Store) -> None:
+    """Let one job fail with all of its measurements."""
+    store.add(run_everywhere(10))
+    store.add(
+        run(True, 1, job_id="unlucky", position=1 + n, measurement_id=f"m{n}") for n in range(30)
+    )
+
+
+def run_alone(store: Store) -> None:
+    store.add(run(True, n) for n in range(9))
+
+
+def fail_as_elsewhere(store: Store) -> None:
+    store.add(run_everywhere(10))
+    store.add(run(True, 11 + n / 2, site=site) for site in SITES for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("plant", "culprit", "sentence", "action"),
+    [
+        (break_site, Culprit.SITE,
+         "15 of 30 failed here, 0 of 70 elsewhere: the site, since 2026-03-01 05:30 UTC",
+         "Cause: door. Check the door and its files"),
+        (break_test, Culprit.TEST,
+         "new fails at 6 of 8 sites, other tests in 0 of 160 there: the test, "
+         "since 2026-03-01 10:00 UTC",
+         "Fix the test"),
+        (break_commit, Culprit.TEST,
+         "read fails at 6 of 8 sites since commit deadbeefde (2026-03-01 12:00 UTC), "
+         "0 of 48 failed before: the test",
+         "Fix the test, or submit the commit before"),
+        (break_storage, Culprit.STORAGE,
+         "35 of 50 failed at 5 of 5 sites that read A, 0 of 70 at other storages: the storage, "
+         "since 2026-03-01 12:00 UTC",
+         "Cause: door"),
+        (lack_release, Culprit.RELEASE,
+         "ROOT 6.40.00 fails at 5 of 8 sites, other releases in 0 of 80: the release, "
+         "since 2026-03-01 10:00 UTC",
+         "Cause: software."),
+        (lack_release_here, Culprit.SITE,
+         "10 of 10 failed here, 0 of 90 elsewhere: the site with ROOT 6.40.00, "
+         "since 2026-03-01 10:00 UTC",
+         "Cause: software."),
+        (break_door, Culprit.SITE,
+         "12 of 14 failed here, 0 of 24 elsewhere: the site through door far, "
+         "since 2026-03-01 03:00 UTC",
+         "Cause: door."),
+        (break_all, Culprit.CENTRAL,
+         "12 of 16 failed here, and 2 tests fail at 7 of 8 sites: central, "
+         "since 2026-03-01 03:00 UTC",
+         "Check what all sites share. Renew it"),
+        (hold_jobs, Culprit.SITE,
+         "6 of 16 failed here, 0 of 70 elsewhere: the site, since 2026-03-01 01:00 UTC",
+         "Cause: memory. Raise the test's memory_limit_mb"),
+        (fail_once, Culprit.UNKNOWN,
+         "30 of 40 failed here in 1 job, 0 of 70 elsewhere: too few failed jobs to tell, "
+         "since 2026-03-01 01:00 UTC",
+         "Cause: door."),
+        (run_alone, Culprit.UNKNOWN,
+         "9 of 9 failed here in 9 jobs, no other site ran this: too few elsewhere to tell, "
+         "since 2026-03-01 00:00 UTC",
+         "Cause: door."),
+        (fail_as_elsewhere, Culprit.COMMON,
+         "4 of 14 failed here, 28 of 98 elsewhere: as elsewhere, since 2026-03-01 11:00 UTC",
+         "Cause: door."),
+    ],
+)  # fmt: skip
+def test_the_origin_of_failures_is_named(
+    store: Store, plant: Callable[[Store], None], culprit: str, sentence: str, action: str
+) -> None:
+    plant(store)
+    found = explain(store)
+    assert (found.culprit, found.sentence) == (culprit, sentence)
+    assert action in found.action
+
+
+def test_a_site_is_not_blamed_for_a_commit_that_no_other_ran(store: Store) -> None:
+    for commit in (OLD, NEW):
+        row = make_campaign_row(commit[:4], commit_id=commit, test_name="read", created_us=STORY_US)
+        store.add_campaign(row, [])
+    store.add(run_everywhere(10, campaign_id=OLD[:4]))
+    store.add(run(True, 11 + n, "payload", campaign_id=NEW[:4]) for n in range(10))
+    found = explain(store)
+    assert found.culprit == Culprit.UNKNOWN
+    assert "no other site ran commit deadbeefde: the site or the test" in found.sentence
+
+
+def test_the_only_test_failing_everywhere_is_not_told_from_a_central_cause(store: Store) -> None:
+    store.add(run_everywhere(2))
+    store.add(run(True, 3 + n, site=site) for site in SITES for n in range(6))
+    assert explain(store).sentence == (
+        "read fails at 8 of 8 sites and no other test ran: the test or central, "
+        "since 2026-03-01 03:00 UTC"
+    )
+
+
+def test_the_storage_that_all_sites_read_is_suspected_if_access_fails(store: Store) -> None:
+    store.add(run_everywhere(2, storage_site="Z"))
+    store.add(run(True, 3 + n, site=site, storage_site="Z") for site in SITES for n in range(6))
+    assert explain(store).sentence == (
+        "6 of 8 failed here, 42 of 56 elsewhere, and all sites read Z: the storage, "
+        "since 2026-03-01 03:00 UTC"
+    )
+
+
+def test_the_failing_host_of_a_site_is_named(store: Store) -> None:
+    store.add(run_everywhere(10, host="n0"))
+    for host in ("n1", "n2", "n3"):
+        store.add(run(host == "n2", 3 + n, host=host) for n in range(8))
+    assert explain(store).sentence.endswith("; 8 of 8 on host n2, 0 of 26 on its others")
+
+
+def test_hosts_that_are_new_for_every_job_are_not_named(store: Store) -> None:
+    store.add(run_everywhere(10, host="n0"))
+    store.add(run(n % 2 == 0, 3 + n / 2, host=f"pod-{n}") for n in range(24))
+    assert "pod" not in explain(store).sentence
+
+
+def test_an_announced_downtime_is_the_cause(store: Store) -> None:
+    break_site(store)
+    site_exceptions.replace_downtimes(store, "goc", [make_downtime(5, 30)], STORY_US)
+    assert explain(store).action == (
+        "Cause: downtime until 2026-03-02 06:00 UTC, new disks. Wait for its end."
+    )
+
+
+def test_a_storage_is_explained_by_those_who_read_it(store: Store) -> None:
+    break_storage(store)
+    found = explain(store, by=STORAGE_SITE)
+    assert found.culprit == Culprit.STORAGE
+    # A reader learns the same.
+    assert explain(store, "C").sentence.partition(", since")[0] == (
+        "35 of 50 failed at 5 of 5 sites that read A, 0 of 70 at other storages: the storage"
+    )
+
+
+def test_failures_begin_with_the_first_of_the_failing_days(store: Store) -> None:
+    for day in range(-5, 1):
+        store.add(run_everywhere(4, started_us=STORY_US + day * DAY_US, day=20260220))
+        store.add(run(day > -3, 24 * day + n) for n in range(6))
+    assert ", since 2026-02-27" in explain(store).sentence
+
+
+def test_only_the_test_of_a_job_is_asked_for(store: Store) -> None:
+    break_site(store)
+    store.add(run(True, n, test_name="other") for n in range(9))
+    assert explain(store, test="read").tests == ("read",)
+    assert explain_period(store, "B", TODAY, test="read") is None
+
+
+def test_a_slow_site_is_told_from_its_peers_and_from_its_past(store: Store) -> None:
+    for day in range(-3, 1):
+        for place, site in enumerate(SITES):
+            wall = 1e-3 * (1 + 0.01 * place) * (1.8 if site == "A" and day >= -1 else 1.0)
+            store.add(
+                run(hours=24 * day + n, site=site, wall_per_event_s=wall, cpu_per_event_s=1e-3)
+                for n in range(4)
+            )
+    found = explain(store)
+    assert found.sentence == (
+        "an event takes 1.7 times the wall time of the same work at 7 other sites: the site, "
+        "since 2026-02-28"
+    )
+    assert found.action.startswith("Cause: waiting for data.")
+    assert explain_period(store, "H", TODAY) is None
+
+
+def test_a_site_without_peers_is_compared_with_its_past(store: Store) -> None:
+    for day in range(-7, 1):
+        wall = 1e-3 * (1 + 0.002 * (day % 3)) * (1.5 if not day else 1.0)
+        store.add(run(hours=24 * day + n, wall_per_event_s=wall) for n in range(4))
+    assert explain(store).sentence == (
+        "an event takes 1.5 times the wall time of the same work on the days before: "
+        "too few elsewhere to tell"
+    )
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "decided"),
+    [
+        (Tally(3, 3), Tally(0, 20), True),
+        (Tally(2, 2), Tally(0, 2000), False),  # two jobs are too few
+        (Tally(3, 3), Tally(0, 3), False),  # p = 1/20
+        (Tally(34, 60), Tally(0, 2340), True),
+        (Tally(7, 60), Tally(140, 2340), False),  # as elsewhere
+        (Tally(60, 60), Tally(0, 0), False),
+    ],
+)
+def test_fishers_exact_test_decides(inside: Tally, outside: Tally, decided: bool) -> None:
+    assert is_more_frequent(inside, outside) is decided
+
+
+@pytest.mark.parametrize(
+    ("failure", "message", "cause"),
+    [
+        ("open", "[ERROR] Operation expired: connection timed out", "network"),
+        ("open", "no such file", "door"),
+        ("stage-in", "No space left on device", "disk"),
+        ("credential", "token expired", "credential"),
+        ("held", "over the memory limit (hold code 34, subcode 102: memory).", "memory"),
+        ("evicted", "disk usage exceeded request_disk", "disk"),
+        ("payload", "The payload ran longer than its wall limit of 60 s and was ended.", "time"),
+        ("payload", "The payload ended with exit code 1.", "payload"),
+        ("software-setup", "ROOT 6.40.00 is not installed", "software"),
+        ("data-check", "checksum differs", "replica"),
+        ("lost", "removed from the queue", "batch system"),
+        ("implausible", "", "implausible values"),
+    ],
+)
+def test_a_cause_follows_from_class_and_message(failure: str, message: str, cause: str) -> None:
+    assert find_failure_cause(failure, message).name == cause
