@@ -14,6 +14,7 @@ from treehammer.analysis.alarms.alarm_levels import (
     AlarmLevel,
     SubjectState,
 )
+from treehammer.analysis.status.failure_explanation import Explanation
 from treehammer.analysis.status.rule_judgements import charge_run
 from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
@@ -67,7 +68,7 @@ def _build_state(
         site,
         AlarmLevel(worst.state.upper()),
         worst.reason if len(rows) == 1 else f"{_ROLES[worst.subject_kind]}: {worst.reason}",
-        details=tuple(map(_describe_row, rows)),
+        details=_list_details(rows),
         figures=tuple(figures),
         since_us=worst.since_us,
         evidence=_link_change(worst),
@@ -97,6 +98,12 @@ def _describe_row(row: StatusChangeRow) -> str:
     since = datetime.fromtimestamp(row.since_us / SECOND_US, UTC)
     text = f"{_ROLES[row.subject_kind]}: {row.state} since {since:%Y-%m-%d %H:%M} UTC"
     return f"{text}, {use_by_state(row).usability}, by {row.cause}: {row.reason}"
+
+
+def _list_details(rows: Sequence[StatusChangeRow]) -> tuple[str, ...]:
+    """List the states of jobs and storage, and who and why; the same explanation once."""
+    explanations = (str(Explanation.from_change(row) or "") for row in rows)
+    return (*map(_describe_row, rows), *filter(None, dict.fromkeys(explanations)))
 
 
 def _measure_figures(store: ResultsReader, site: str) -> list[AlarmFigure]:

@@ -1,4 +1,4 @@
-"""Digest of a week: slower and faster series, in five minutes' reading."""
+"""Digest of a week: sites that failed, slower and faster series, in five minutes' reading."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from html import escape
+from urllib.parse import quote
 
 from treehammer.analysis.changes.change_terms import ChangeState
 from treehammer.analysis.changes.change_text import (
@@ -16,7 +17,14 @@ from treehammer.analysis.changes.change_text import (
     name_subject,
 )
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
-from treehammer.sql.core.watch_rows import ChangePointRow
+from treehammer.analysis.status.failure_explanation import Explanation
+from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
+from treehammer.collectors.record.day_numbers import DAY_US
+from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch.change_points import fetch_change_points
+from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, list_state_changes
+from treehammer.text_formatting import format_time
 
 #: Lines of a section; the rest is counted.
 MAX_LINES = 12
@@ -24,10 +32,10 @@ MAX_LINES = 12
 
 @dataclass(frozen=True)
 class DigestLine:
-    """One change in words, and the identity of its evidence."""
+    """One change in words, and the path of the page with its evidence."""
 
     text: str
-    change_id: str
+    path: str
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class WeeklyDigest:
         for section in self.sections:
             parts.append(f"<h2>{escape(section.title)}</h2>")
             items = [
-                f'<li>{escape(line.text)} <a href="{escape(link_change(base_url, line))}">evidence</a>'
+                f'<li>{escape(line.text)} <a href="{escape(base_url + line.path)}">evidence</a>'
                 "</li>"
                 for line in section.lines
             ]
@@ -77,16 +85,11 @@ class WeeklyDigest:
         for section in self.sections:
             yield f"\n## {section.title}\n"
             for line in section.lines:
-                yield f"- {line.text} ([evidence]({link_change(base_url, line)}))"
+                yield f"- {line.text} ([evidence]({base_url}{line.path}))"
             if section.more:
                 yield f"- {section.more} more"
             if not section.lines:
                 yield section.empty
-
-
-def link_change(base_url: str, line: DigestLine) -> str:
-    """Return the address of a change's page."""
-    return f"{base_url}/changes/{line.change_id}"
 
 
 def parse_week(text: str) -> date:
@@ -104,14 +107,23 @@ def last_whole_week(today: date) -> date:
     return today - timedelta(days=today.weekday() + 7)
 
 
-def build_digest(changes: Iterable[ChangePointRow], first: date) -> WeeklyDigest:
+def load_digest(store: ResultsReader, first: date) -> WeeklyDigest:
+    """Load the digest of the week from ``first``, a Monday."""
+    return build_digest(
+        fetch_change_points(store), list_state_changes(store, since_us=_start_us(first)), first
+    )
+
+
+def build_digest(
+    changes: Iterable[ChangePointRow], states: Iterable[StatusChangeRow], first: date
+) -> WeeklyDigest:
     """Build the digest of the week from ``first``.
 
     A change belongs to the week in which it was confirmed. Provisional ones are listed apart.
-    Metrics of one change share a line.
+    Metrics of one change share a line, and all bad states of a site.
     """
-    start_us = int(datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp() * 1e6)
-    end_us = start_us + 7 * 86_400_000_000
+    start_us = _start_us(first)
+    end_us = start_us + 7 * DAY_US
     own = [one for one in changes if start_us <= one.found_us < end_us]
     slower: list[ChangePointRow] = []
     faster: list[ChangePointRow] = []
@@ -124,6 +136,7 @@ def build_digest(changes: Iterable[ChangePointRow], first: date) -> WeeklyDigest
     return WeeklyDigest(
         first,
         (
+            _build_state_section([row for row in states if start_us <= row.since_us < end_us]),
             _build_section("Slower", slower, "Nothing became slower."),
             _build_section("Faster", faster, "Nothing became faster."),
             _build_section(
@@ -133,13 +146,49 @@ def build_digest(changes: Iterable[ChangePointRow], first: date) -> WeeklyDigest
     )
 
 
+def _start_us(first: date) -> int:
+    return int(datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp() * 1e6)
+
+
+def _build_state_section(states: Iterable[StatusChangeRow]) -> DigestSection:
+    """List the sites with bad states, the critical ones first, each by its worst and first state."""
+    by_site: dict[tuple[bool, str], list[StatusChangeRow]] = {}
+    for row in states:
+        if row.state in (SiteState.CRITICAL, SiteState.WARNING):
+            by_site.setdefault((row.subject_kind != CENTRAL, row.site), []).append(row)
+    worst = [min(rows, key=_order_state) for rows in by_site.values()]
+    worst.sort(key=_order_state)
+    lines = [
+        DigestLine(_describe_state(row), f"/state-changes/{quote(row.id, safe='')}")
+        for row in worst
+    ]
+    empty = "No site failed."
+    return DigestSection(
+        "Sites that failed", lines[:MAX_LINES], max(len(lines) - MAX_LINES, 0), empty
+    )
+
+
+def _order_state(row: StatusChangeRow) -> tuple[bool, int, int]:
+    severity = WORST_FIRST.index(SiteState(row.state))
+    return row.subject_kind != CENTRAL, severity, row.since_us
+
+
+def _describe_state(row: StatusChangeRow) -> str:
+    name = "All sites" if row.subject_kind == CENTRAL else row.site
+    since = format_time(row.since_us)[:16]
+    text = Explanation.from_change(row) or row.reason
+    return f"{name}, {KIND_WORDS[row.subject_kind]}: {row.state} since {since} UTC: {text}"
+
+
 def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) -> DigestSection:
     groups: dict[tuple[object, ...], list[ChangePointRow]] = {}
     for one in sorted(changes, key=lambda change: (-abs(change.effect), change.metric)):
         subject = (one.kind, one.test_name, one.control, one.attribution, one.subject)
         key = (*subject, one.day) if one.subject or one.attribution == "central" else (one.id,)
         groups.setdefault(key, []).append(one)
-    lines = [DigestLine(_describe_group(group), group[0].id) for group in groups.values()]
+    lines = [
+        DigestLine(_describe_group(group), f"/changes/{group[0].id}") for group in groups.values()
+    ]
     return DigestSection(title, lines[:MAX_LINES], max(len(lines) - MAX_LINES, 0), empty)
 
 

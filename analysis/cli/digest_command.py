@@ -11,13 +11,12 @@ import click
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.changes.weekly_digest import (
     WeeklyDigest,
-    build_digest,
     last_whole_week,
+    load_digest,
     parse_week,
 )
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.write.store import Store
 
 
@@ -27,7 +26,7 @@ from treehammer.sql.write.store import Store
 @click.option("--mail", is_flag=True, help="Send it to alarm_recipients instead.")
 @click.pass_obj
 def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> None:
-    """Print or mail the week's changes, each with a link to its evidence.
+    """Print or mail the week's failed sites and changes, each with a link to its evidence.
 
     Links need serve_url. Mail uses the settings of alarms.
 
@@ -40,7 +39,7 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Non
     except ValueError:
         raise ConfigError(f"{week!r} is not a week; write 2026-W46", where="--week") from None
     with Store.open(settings.database, create=False) as store:
-        digest = build_digest(fetch_change_points(store), first)
+        digest = load_digest(store, first)
     if mail:
         count = _mail_digest(settings, digest)
         click.echo(f"Sent to {count} recipients.", err=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from treehammer.analysis.status.failure_explanation import add_explanations
 from treehammer.analysis.status.rule_judgements import (
     ChargedRun,
     CollectEvidence,
@@ -73,6 +74,7 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
         if row.since_us <= now_us
     ]
     new, gone = _compare_changes(known, found)
+    new = add_explanations(store, new)
     rule_set = RuleSetRow(rules.version, rules.document, started_us, now_us)
     recorded = state_history.record_evaluation(
         store,

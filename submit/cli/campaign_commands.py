@@ -6,11 +6,12 @@ import json
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import click
 
+from treehammer.analysis.status.failure_explanation import explain_results
 from treehammer.analysis.status.usability import list_selection_notes
 from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
@@ -145,7 +146,9 @@ def print_progress(
             click.echo(line)
         for line in describe_starts(tracker.store, campaign):
             click.echo(line)
-        _print_failures(tracker, summarize_failures(tracker.store, campaign))
+        groups = summarize_failures(tracker.store, campaign)
+        _print_failures(tracker, groups)
+        _print_explanations(tracker.store, campaign, groups)
 
 
 def _print_failures(tracker: CampaignTracker, groups: list[FailureGroup]) -> None:
@@ -159,6 +162,20 @@ def _print_failures(tracker: CampaignTracker, groups: list[FailureGroup]) -> Non
     if len(groups) > MAX_SHOWN_FAILURES:
         click.echo(f"\nand {len(groups) - MAX_SHOWN_FAILURES} more failures: see failure_message,")
         print_hint("implausible_reasons and log_excerpt in the output of 'treehammer export'")
+
+
+def _print_explanations(
+    store: Store, campaign: CampaignRow, groups: Sequence[FailureGroup]
+) -> None:
+    """Print who and why, of each site with failures."""
+    ends_us: dict[str, int] = {}
+    for group in groups:
+        ends_us[group.site] = max(ends_us.get(group.site, 0), group.last_us)
+    for site, end_us in [*ends_us.items()][:MAX_SHOWN_FAILURES]:
+        if explanation := explain_results(store, site, end_us, campaign.test_name):
+            click.echo(f"\n{site}: {explanation}")
+    if len(ends_us) > MAX_SHOWN_FAILURES:
+        click.echo(f"\nand {len(ends_us) - MAX_SHOWN_FAILURES} more sites: see their pages")
 
 
 def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:

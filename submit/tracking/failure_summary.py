@@ -19,7 +19,7 @@ _MeasurementRow = Mapping[str, Value]
 _Key = tuple[str, str, str]
 
 _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
-_PLACE_COLUMNS = ("job_id", "attempt", "round", "position")
+_PLACE_COLUMNS = ("job_id", "attempt", "round", "position", "ended_us")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class FailureGroup:
         count: number of measurements or attempts.
         log: the telling part of one payload's output, '' if there is none.
         execution: one execution of the group, None if none was recorded.
+        last_us: end of the last failure.
     """
 
     site: str
@@ -60,6 +61,7 @@ class FailureGroup:
     count: int
     log: str
     execution: FailedExecution | None = None
+    last_us: int = 0
 
 
 _Example = tuple[str, FailedExecution | None]
@@ -69,13 +71,18 @@ def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup
     """Group the failures of a campaign that no later attempt made up for, most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     examples: dict[tuple[str, str, str], _Example] = {}
-    for key, example in [
+    last_us: dict[tuple[str, str, str], int] = {}
+    for key, example, ended_us in [
         *_measurement_failures(store, campaign),
         *_attempt_failures(store, campaign),
     ]:
         counts[key] += 1
         examples.setdefault(key, example)
-    return [FailureGroup(*key, count, *examples[key]) for key, count in counts.most_common()]
+        last_us[key] = max(last_us.get(key, 0), ended_us)
+    return [
+        FailureGroup(*key, count, *examples[key], last_us[key])
+        for key, count in counts.most_common()
+    ]
 
 
 def select_failed_measurements(
@@ -98,7 +105,9 @@ def load_last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, Attemp
     return {attempt.job_id: attempt for attempt in store.attempts(job.id for job in jobs)}
 
 
-def _measurement_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[_Key, _Example]]:
+def _measurement_failures(
+    store: Store, campaign: CampaignRow
+) -> Iterator[tuple[_Key, _Example, int]]:
     jobs = {job.id: job for job in store.jobs(campaign.id)}
     last = load_last_attempts(store, jobs.values())
     # The end of the job explains what it interrupted.
@@ -117,7 +126,7 @@ def _measurement_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple
             message, log = reasons, ""
         name = f"{row['round']}-{row['position']}"
         execution = FailedExecution(str(row["job_id"]), int(str(row["attempt"])), name)
-        yield (site, failure, message), (log, execution)
+        yield (site, failure, message), (log, execution), int(str(row["ended_us"]))
 
 
 def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -> bool:
@@ -126,10 +135,11 @@ def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -
     return attempt is None or attempt.number == row["attempt"]
 
 
-def _attempt_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[_Key, _Example]]:
+def _attempt_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[_Key, _Example, int]]:
     jobs = store.jobs(campaign.id)
     sites = {job.id: job.site for job in jobs}
     last = load_last_attempts(store, jobs)
     for attempt in last.values():
         if attempt.failure_class:
-            yield (sites[attempt.job_id], attempt.failure_class, attempt.message), ("", None)
+            key = (sites[attempt.job_id], attempt.failure_class, attempt.message)
+            yield key, ("", None), attempt.ended_us

@@ -13,9 +13,11 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
+from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import ConfigError
 from treehammer.sql.read import overview_queries
+from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, Moments
 from treehammer.sql.read.measurement_selection import Condition, Scalar, Selection
 from treehammer.sql.read.site_history import common_label
@@ -71,6 +73,7 @@ def day_view(store: Store, request: Request) -> PageView:
     values = {
         "site": site,
         "judged": judged,
+        "explanation": explain_period(store, site, Period.of_day(calendar_days.midnight_us(day))),
         "status": judged.status.value,
         "counts": outcome_counts(judged),
         "classes": dict(classes.most_common()),

@@ -174,7 +174,7 @@ def test_digest_is_printed_with_links(database: str, tmp_path: Path) -> None:
 
 
 def test_quiet_week_says_so() -> None:
-    digest = build_digest(list_changes(), parse_week("2020-W01"))
+    digest = build_digest(list_changes(), [], parse_week("2020-W01"))
     assert "Nothing became slower." in digest.to_markdown("")
     with pytest.raises(ValueError, match="week"):
         parse_week("2020-W60")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -18,12 +18,18 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.comparison.wording.verdict_text import format_milliseconds
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.analysis.status.failure_explanation import (
+    Explanation,
+    explain_results,
+    explain_slowness,
+)
 from treehammer.collectors.batch_names import EXTERNAL_PREFIX
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
+from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import rerun
@@ -224,6 +230,7 @@ def _view_job(store: Store, request: Request, job: JobRow, folders: Mapping[int,
     bins = _latency_table(reads)
     values = {
         "explanation": explanation.sentences,
+        "trouble": _explain_trouble(store, job, campaign, recorded.values(), rows),
         "time": explanation.table,
         "job": job,
         "campaign": campaign,
@@ -253,6 +260,27 @@ def _view_job(store: Store, request: Request, job: JobRow, folders: Mapping[int,
         ),
         charts={"latencies": latencies} if latencies else {},
     )
+
+
+def _explain_trouble(
+    store: Store,
+    job: JobRow,
+    campaign: CampaignRow,
+    attempts: Iterable[AttemptRow],
+    rows: Sequence[Row],
+) -> Explanation | None:
+    """Explain the job's failure, or that its site was slow on that day; None for neither."""
+    bad_us = [
+        attempt.ended_us or attempt.started_us for attempt in attempts if attempt.failure_class
+    ]
+    outcomes = (Outcome.FAILED, Outcome.IMPLAUSIBLE)
+    bad_us += [row["started_us"] for row in rows if classify_outcome(row) in outcomes]
+    if bad_us:
+        return explain_results(store, job.site, max(bad_us), campaign.test_name)
+    if not rows:
+        return None
+    day = Period.of_day(max(row["started_us"] for row in rows))
+    return explain_slowness(store, job.site, day)
 
 
 def _explain_job(store: Store, job: JobRow) -> EfficiencyExplanation:

@@ -174,8 +174,8 @@ def digest_view(store: Store, request: Request) -> PageView:
         weeks = [_format_week(first + timedelta(days=days)) for days in (-7, 7)]
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
-    digest = weekly_digest.build_digest(fetch_change_points(store), first)
-    values = {"digest": digest, "weeks": weeks}
+    digest = weekly_digest.load_digest(store, first)
+    values = {"digest": digest, "weeks": weeks, "root": request.scope.get("root_path", "")}
     return PageView("digest.html.j2", digest.title, values)
 
 

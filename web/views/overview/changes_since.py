@@ -7,7 +7,7 @@ and campaigns alone; middleware versions, which only measurements record, are on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, timedelta
 from enum import IntEnum
@@ -22,7 +22,9 @@ from treehammer.analysis.comparison.verdict_headline import (
 )
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.status.day_outcomes import DayOutcomes
+from treehammer.analysis.status.failure_explanation import Explanation
 from treehammer.analysis.status.site_state import SiteState
+from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.write.store import Store
@@ -87,6 +89,7 @@ def changes_since_yesterday(
     store: Store,
     request: Request,
     sites: Sequence[SiteRow[DayOutcomes]],
+    states: Mapping[str, StatusChangeRow],
     today: date,
     max_named: int | None,
 ) -> list[ChangeSentence]:
@@ -96,6 +99,7 @@ def changes_since_yesterday(
         store: the database.
         request: provides the root path of links.
         sites: sites over the last :data:`LOOKBACK_DAYS` days including today.
+        states: current state of the jobs of each site, which explains new failures.
         today: current day (UTC).
         max_named: maximum number of sites or campaigns named per change; None for all.
     """
@@ -105,7 +109,7 @@ def changes_since_yesterday(
     max_quiet = None if max_named is None else MAX_QUIET_SITES
     changes += _quiet_change(sites, yesterday - timedelta(days=1), request, max_quiet)
     for site in sites:
-        changes += _status_change(site, yesterday, request)
+        changes += _status_change(site, states.get(site.site), yesterday, request)
     changes += _first_measurement_changes(
         overview_queries.list_first_measurements(store),
         calendar_days.day_number(yesterday),
@@ -154,9 +158,12 @@ def _list_measured_days(site: SiteRow[DayOutcomes]) -> list[DayCell[DayOutcomes]
 
 
 def _status_change(
-    site: SiteRow[DayOutcomes], yesterday: date, request: Request
+    site: SiteRow[DayOutcomes],
+    state: StatusChangeRow | None,
+    yesterday: date,
+    request: Request,
 ) -> Iterator[ChangeSentence]:
-    """Find the latest change of a site's status since the previous measured day."""
+    """Find the latest change of a site's status since the previous measured day, and who and why."""
     measured = _list_measured_days(site)
     transitions = [
         (before, now)
@@ -172,9 +179,13 @@ def _status_change(
             f": {judged.status}{since} ({judged} on "
             f"{calendar_days.format_day(last.day)}); {before.judged.status} on {calendar_days.format_day(before.day)}."
         )
+        severity = _status_severity(before, judged.status)
+        explanation = Explanation.from_change(state) if state else None
+        if explanation and severity in (ChangeSeverity.CRITICAL, ChangeSeverity.WORSE):
+            text = f"{text} {explanation}"
         parts = (_link_to_day(request, site, last), TextPart(text))
         bad = 1 - judged.good / judged.assessed
-        yield ChangeSentence(_status_severity(before, judged.status), parts, judged.status, bad)
+        yield ChangeSentence(severity, parts, judged.status, bad)
 
 
 def _status_severity(before: DayCell[DayOutcomes], now: SiteState) -> ChangeSeverity:

@@ -109,7 +109,12 @@ def overview_view(store: Store, request: Request) -> PageView:
         "tiles": build_tiles(lines, current, active, latest_tile),
         "running": running,
         "changes": changes_since.changes_since_yesterday(
-            store, request, recent, calendar_days.today(), MAX_NAMED_SITES if is_page else None
+            store,
+            request,
+            recent,
+            index_by_site(states, JOB_SITE),
+            calendar_days.today(),
+            MAX_NAMED_SITES if is_page else None,
         ),
         "max_changes": changes_since.MAX_CHANGES,
         "verdicts": _fold_verdicts(verdicts, latest, request),

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 from starlette.requests import Request
 
+from treehammer.analysis.status.failure_explanation import Explanation
 from treehammer.analysis.status.usability import use_by_state
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS
@@ -33,6 +34,7 @@ def describe_state(row: StatusChangeRow) -> dict[str, Any]:
         "since_us": row.since_us,
         "cause": row.cause,
         "reason": row.reason,
+        "explanation": str(Explanation.from_change(row) or ""),
         "rule_version": row.rule_version,
         "decided_us": row.decided_us,
         "superseded_us": row.superseded_us,
@@ -50,7 +52,7 @@ def build_states_table(states: Sequence[StatusChangeRow], request: Request) -> D
         TableColumn("since_us", "since", format_time),
         TableColumn("cause", "by"),
         TableColumn("reason", "reason", is_long=True),
-        *hidden_columns("rule_version", "decided_us", "id"),
+        *hidden_columns("explanation", "rule_version", "decided_us", "id"),
     )
     rows = [describe_state(row) for row in states]
     empty = "No state has been evaluated yet."
@@ -67,7 +69,8 @@ def make_state_column(states: Mapping[str, StatusChangeRow], request: Request) -
         )
         if state is None:
             return badge
-        title = f"since {format_time(state.since_us)}, by {state.cause}: {state.reason}"
+        reason = Explanation.from_change(state) or state.reason
+        title = f"since {format_time(state.since_us)}, by {state.cause}: {reason}"
         address = link_to(request, "state-change", change=state.id)
         return Markup('<a href="{}" title="{}">{}</a>').format(address, title, badge)
 
@@ -86,7 +89,7 @@ def build_history_table(changes: Sequence[StatusChangeRow], request: Request) ->
         TableColumn("use", "use"),
         TableColumn("cause", "by"),
         TableColumn("reason", "reason", is_long=True, detail=_describe_correction),
-        *hidden_columns("rule_version", "decided_us", "id"),
+        *hidden_columns("explanation", "rule_version", "decided_us", "id"),
         TableColumn("superseded_us", hidden=True),
     )
     rows = [describe_state(row) for row in newest]

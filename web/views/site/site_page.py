@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from starlette.requests import Request
@@ -14,11 +15,14 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUM
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.status.day_outcomes import DayOutcomes
+from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import overview_queries, peer_sums, site_history
+from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.peer_sums import WorkSums
@@ -122,6 +126,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         "query": query,
         "chart": chart,
         "standing": standing.sentence,
+        "trouble": _explain_last_day(store, site, tables),
         "door_charts": door_charts,
         "explanation": explanation.sentences,
         "metrics": [METRICS_BY_NAME[name] for name in ROLLUP_METRICS],
@@ -158,6 +163,17 @@ def _state_tables(store: Store, site: str, request: Request) -> dict[str, DataTa
         "state_changes": build_history_table(changes, request),
         "changepoints": build_change_point_table(list_recent_changes(store, site=site), request),
     }
+
+
+def _explain_last_day(store: Store, site: str, tables: Mapping[str, DataTable]) -> str:
+    """Explain a bad or slow last day of those shown, unless a current state explains it."""
+    days = tables["outcomes"].rows
+    if not days or any(row["explanation"] for row in tables["states"].rows):
+        return ""
+    day = date.fromisoformat(days[0]["day"])
+    explain = explain_slowness if days[0]["status"] == SiteState.OK else explain_period
+    found = explain(store, site, Period.of_day(calendar_days.midnight_us(day)))
+    return f"On {day}: {found}" if found else ""
 
 
 def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
