@@ -197,11 +197,14 @@ def attribute_failures(question: FailureQuestion) -> Attribution | None:
     base = Attribution(Culprit.UNKNOWN, tests, here, elsewhere, sites)
     factors = _deduplicate(_list_factors(question, tests), question.cells)
     proven = [factor for factor in factors if _is_proven(factor, question, len(factors))]
+    is_widespread = sites.bad >= MIN_CENTRAL_SITES and sites.share >= CENTRAL_SHARE
+    if is_widespread:
+        proven = [factor for factor in proven if factor.culprit is not Culprit.SITE]
     if proven:
         return _describe_factor(_choose_factor(proven, question), base, question)
     if here.per_job(question.failures_per_job).bad < MIN_FAILED_JOBS:
         return base
-    if sites.bad >= MIN_CENTRAL_SITES and sites.share >= CENTRAL_SHARE:
+    if is_widespread:
         if storage := _find_common_storage(same_work):
             return replace(base, culprit=Culprit.STORAGE, name=storage, detail="read by all")
         every = {cell.test for cell in question.cells}
@@ -243,7 +246,9 @@ def blame_host(found: Attribution, hosts: Mapping[str, Tally], failures_per_job:
     return f"{own} on host {name}, {others} on its others"
 
 
-def blame_commit(found: Attribution, commits: Sequence[CommitCounts], site: str) -> Attribution:
+def blame_commit(
+    found: Attribution, commits: Sequence[CommitCounts], question: FailureQuestion
+) -> Attribution:
     """Refine an attribution by the commits of the failing test.
 
     A test that fails at several sites since a commit is the culprit. A site is not blamed for a
@@ -258,7 +263,7 @@ def blame_commit(found: Attribution, commits: Sequence[CommitCounts], site: str)
         bad += one.bad
         good += one.good
     if found.culprit is Culprit.SITE:
-        elsewhere = bad.total() + good.total() - bad[site] - good[site]
+        elsewhere = bad.total() + good.total() - bad[question.site] - good[question.site]
         return found if elsewhere else replace(found, culprit=Culprit.UNKNOWN, commit=first.commit)
     if found.culprit not in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
         return found
@@ -266,7 +271,10 @@ def blame_commit(found: Attribution, commits: Sequence[CommitCounts], site: str)
     earlier = [one.tally for one in commits if one.submitted_us < first.submitted_us]
     before = Tally(sum(one.bad for one in earlier), sum(one.total for one in earlier))
     fails = [Tally(bad[name], bad[name] + good[name]).share >= now.share / 2 for name in bad | good]
-    if sum(fails) >= MIN_SITES and 2 * sum(fails) >= len(fails) and is_more_frequent(now, before):
+    is_widespread = sum(fails) >= MIN_SITES and 2 * sum(fails) >= len(fails)
+    jobs = [side.per_job(question.failures_per_job) for side in (now, before)]
+    is_spread = _is_spread(bad, question.failures_per_job)
+    if is_widespread and is_spread and is_more_frequent(jobs[0], jobs[1]):
         return replace(
             found,
             culprit=Culprit.TEST,
@@ -337,7 +345,16 @@ def _is_proven(factor: _Factor, question: FailureQuestion, tried: int) -> bool:
         others = [cell for cell in question.cells if cell.site in readers and factor.compares(cell)]
         alone = sum_cells(others) - inside
         return is_more_frequent(inside_jobs, alone.per_job(question.failures_per_job))
-    return failing >= MIN_SITES
+    by_site = Counter[str]()
+    for cell in covered:
+        by_site[cell.site] += cell.bad
+    return failing >= MIN_SITES and _is_spread(by_site, question.failures_per_job)
+
+
+def _is_spread(failures: Counter[str], failures_per_job: float) -> bool:
+    """Return whether enough jobs failed apart from those at the site with the most failures."""
+    others = failures.total() - max(failures.values(), default=0)
+    return others / failures_per_job >= MIN_FAILED_JOBS - 0.5
 
 
 def _split(factor: _Factor, question: FailureQuestion) -> tuple[Tally, Tally]:
@@ -361,12 +378,16 @@ def _choose_factor(factors: Sequence[_Factor], question: FailureQuestion) -> _Fa
 def _describe_factor(factor: _Factor, base: Attribution, question: FailureQuestion) -> Attribution:
     inside, outside = _split(factor, question)
     covered = [cell for cell in question.cells if factor.covers(cell)]
+    here = {cell.test for cell in question.cells if question.is_here(cell)}
+    detail = factor.detail
+    if factor.culprit is Culprit.SITE and here - {*base.tests}:
+        detail = f"{detail} in {', '.join(base.tests)}".strip()
     tests = (factor.name,) if factor.culprit is Culprit.TEST else base.tests
     return replace(
         base,
         culprit=factor.culprit,
         name="" if factor.culprit is Culprit.SITE else factor.name,
-        detail=factor.detail,
+        detail=detail,
         tests=tests,
         inside=inside,
         outside=outside,

@@ -172,7 +172,7 @@ def _explain_failures(
     if len(found.tests) == 1:
         campaigns = {run.campaign_id for run in runs}
         commits = fetch_commit_counts(store, found.tests[0], campaigns, period)
-        found = blame_commit(found, commits, site)
+        found = blame_commit(found, commits, question)
     since = "" if found.commit else _find_begin(store, site, by, period, found, runs)
     hosts = failure_counts.fetch_host_counts(store, by, site, period, found.tests)
     host = blame_host(found, hosts, question.failures_per_job)
@@ -260,8 +260,11 @@ def _suggest_action(found: Attribution, runs: Sequence[FailedRun]) -> str:
     if not runs:
         return ""
     causes: Counter[FailureCause] = Counter()
+    # Without a message, the most frequent one of the class is as likely.
+    usual = {run.failure: run.message for run in reversed(runs) if run.message}
     for run in runs:
-        causes[find_failure_cause(run.failure, run.message)] += run.count
+        message = run.message or usual.get(run.failure, "")
+        causes[find_failure_cause(run.failure, message)] += run.count
     cause, count = causes.most_common(1)[0]
     share = f"{count} of {causes.total()} by {cause.name}" if len(causes) > 1 else cause.name
     by_culprit: Mapping[Culprit, str] = {

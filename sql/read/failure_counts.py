@@ -29,6 +29,8 @@ _SUBJECT = dimension_tables["subject"].c
 SUBMISSION_DAYS = 14
 #: Failures of a site that are read one by one.
 MAX_DETAILS = 20_000
+#: Messages that are read of these.
+MAX_MESSAGES = 50
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class FailedRun:
         job_id: the job.
         attempt: number of the attempt.
         failure: label of the outcome.
-        message: one of the messages.
+        message: one of the messages; '' if it was not read.
         started_us: start of the first one; end of an attempt without a measurement.
         count: number of failures.
     """
@@ -172,7 +174,7 @@ class PeriodCounts:
         """
         with self._store.connection() as connection:
             place_of = _index_places(load_subjects(connection))
-            runs = [*_list_failed_runs(connection, period, by, site, place_of)]
+            runs = _list_failed_runs(connection, period, by, site, place_of)
             if by == JOB_SITE:
                 lost = self._list_lost_attempts(connection, period)
                 runs += [run for run in lost if run.site == site and period.covers(run.started_us)]
@@ -236,7 +238,7 @@ def fetch_host_counts(
     """Count the measurements of some tests at a site or storage by host."""
     table, node = measurement.c, dimension_tables["node"].c
     groups = (table.subject_id, table.node_id)
-    bad = sa.func.sum(sa.case((is_bad(), 1), else_=0))
+    bad = sa.func.count(sa.case((is_bad(), table.subject_id)))
     query = (
         sa.select(*groups, bad, sa.func.count())
         .where(*_is_within(period, by, site), _is_supported())
@@ -310,8 +312,8 @@ def _list_failed_runs(
     by: str,
     site: str,
     place_of: Mapping[int, tuple[str, ...]],
-) -> Iterator[FailedRun]:
-    """List the failures of a site or storage by attempt of a job."""
+) -> list[FailedRun]:
+    """List the failures of a site or storage by attempt of a job, the most frequent first."""
     table = measurement.c
     groups = (table.subject_id, table.campaign_id, table.job_id, table.attempt)
     outcome = (table.plausible, table.failure_class)
@@ -319,7 +321,7 @@ def _list_failed_runs(
         sa.select(
             *groups,
             *outcome,
-            sa.func.min(table.failure_message),
+            sa.func.min(table.measurement_id),
             sa.func.min(table.started_us),
             sa.func.count(),
         )
@@ -327,21 +329,37 @@ def _list_failed_runs(
         .group_by(*groups, *outcome)
         .limit(MAX_DETAILS)
     )
-    for id_, campaign_id, job_id, number, plausible, failure_class, *rest in connection.execute(
-        query
-    ):
-        message, started_us, count = rest
-        label = _label(plausible, failure_class)
-        yield FailedRun(
-            place_of[id_],
+    rows = sorted(connection.execute(query).all(), key=lambda row: (-row[8], row[6]))
+    # A long text is in no group on Oracle.
+    chosen = [row[6] for row in rows[:MAX_MESSAGES]]
+    texts = sa.select(table.measurement_id, table.failure_message)
+    messages: dict[str, str] = {}
+    for ids in split_ids(chosen):
+        found = connection.execute(texts.where(table.measurement_id.in_(ids)))
+        messages.update((id_, text or "") for id_, text in found)
+    return [
+        FailedRun(
+            place_of[subject_id],
             campaign_id,
             job_id,
             int(number),
-            label,
-            message or "",
+            _label(plausible, failure_class),
+            messages.get(example, ""),
             int(started_us),
             int(count),
         )
+        for (
+            subject_id,
+            campaign_id,
+            job_id,
+            number,
+            plausible,
+            failure_class,
+            example,
+            started_us,
+            count,
+        ) in rows
+    ]
 
 
 def _list_lost_attempts(connection: Connection, period: Period) -> Iterator[FailedRun]:

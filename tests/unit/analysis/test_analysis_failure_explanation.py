@@ -235,6 +235,23 @@ def test_the_only_test_failing_everywhere_is_not_told_from_a_central_cause(store
     )
 
 
+def test_the_only_failing_test_of_a_site_is_named(store: Store) -> None:
+    store.add(run_everywhere(10, test_name="load"))
+    break_site(store)
+    assert explain(store).sentence.startswith(
+        "15 of 30 failed here, 0 of 70 elsewhere: the site in read, since"
+    )
+
+
+def test_no_site_is_blamed_while_most_fail(store: Store) -> None:
+    for test in ("read", "load"):
+        for place, site in enumerate(SITES):
+            store.add(run(place < 4, n, site=site, test_name=test) for n in range(12))
+    assert explain(store).sentence.startswith(
+        "24 of 24 failed here, and 2 tests fail at 4 of 8 sites: central"
+    )
+
+
 def test_the_storage_that_all_sites_read_is_suspected_if_access_fails(store: Store) -> None:
     store.add(run_everywhere(2, storage_site="Z"))
     store.add(run(True, 3 + n, site=site, storage_site="Z") for site in SITES for n in range(6))

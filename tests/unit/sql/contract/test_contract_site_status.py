@@ -5,11 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from status_story import HOUR_US, STORY_US, fill_story, make_downtime, make_override
+from measurement_factory import make_campaign_row
+from status_story import (
+    HOUR_US,
+    STORY_US,
+    fill_story,
+    make_downtime,
+    make_override,
+    make_run,
+)
 
+from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.status_rules import parse_status_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.watch_rows import RuleSetRow
+from treehammer.sql.read.failure_counts import Period
+from treehammer.sql.read.overview_queries import STORAGE_SITE
 from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.watch.run_outcomes import list_run_outcomes
 from treehammer.sql.write.store import Store
@@ -42,6 +53,27 @@ def test_runs_are_listed_by_site_test_and_storage(store: Store) -> None:
     [remote] = [run for run in runs if run.job_id == "remote"]
     assert (remote.site, remote.storage_site, dict(remote.outcomes)) == ("B", "A", {"open": 1})
     assert len(runs) == 10
+
+
+def test_failures_are_explained(store: Store) -> None:
+    fill_story(store)
+    store.add_campaign(
+        make_campaign_row("campaign", created_us=STORY_US, test_name="read", commit_id="a"), []
+    )
+    store.add_campaign(
+        make_campaign_row("before", created_us=STORY_US - HOUR_US, test_name="read", commit_id="b"),
+        [],
+    )
+    store.add(make_run(f"b{n}", n / 8, good=True, site="B") for n in range(1, 40))
+    day = explain_period(store, "A", Period.of_day(STORY_US + HOUR_US))
+    part = explain_period(store, "A", Period(STORY_US, STORY_US + 5 * HOUR_US))
+    storage = explain_period(store, "A", Period.of_day(STORY_US), by=STORAGE_SITE)
+    begin = ", since 2026-03-01 02:59 UTC"
+    assert (day and day.sentence, part and part.sentence, storage and storage.sentence) == (
+        f"8 of 12 failed here, 1 of 40 elsewhere: the site{begin}",
+        f"6 of 10 failed here, 1 of 40 elsewhere: the site{begin}",
+        f"9 of 13 failed here in 9 jobs, 0 of 39 elsewhere: too few elsewhere to tell{begin}",
+    )
 
 
 def test_states_are_kept_with_evidence(store: Store) -> None:
