@@ -24,7 +24,7 @@ from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, list_state_changes
-from treehammer.text_formatting import format_time
+from treehammer.text_formatting import format_time, join_names
 
 #: Lines of a section; the rest is counted.
 MAX_LINES = 12
@@ -158,9 +158,12 @@ def _build_state_section(states: Iterable[StatusChangeRow]) -> DigestSection:
             by_site.setdefault((row.subject_kind != CENTRAL, row.site), []).append(row)
     worst = [min(rows, key=_order_state) for rows in by_site.values()]
     worst.sort(key=_order_state)
+    groups: dict[str, list[StatusChangeRow]] = {}
+    for row in worst:
+        groups.setdefault(str(Explanation.from_change(row) or row.id), []).append(row)
     lines = [
-        DigestLine(_describe_state(row), f"/state-changes/{quote(row.id, safe='')}")
-        for row in worst
+        DigestLine(_describe_states(rows), f"/state-changes/{quote(rows[0].id, safe='')}")
+        for rows in groups.values()
     ]
     empty = "No site failed."
     return DigestSection(
@@ -168,16 +171,19 @@ def _build_state_section(states: Iterable[StatusChangeRow]) -> DigestSection:
     )
 
 
-def _order_state(row: StatusChangeRow) -> tuple[bool, int, int]:
+def _order_state(row: StatusChangeRow) -> tuple[bool, int, int, str, str]:
     severity = WORST_FIRST.index(SiteState(row.state))
-    return row.subject_kind != CENTRAL, severity, row.since_us
+    return row.subject_kind != CENTRAL, severity, row.since_us, row.site, row.subject_kind
 
 
-def _describe_state(row: StatusChangeRow) -> str:
-    name = "All sites" if row.subject_kind == CENTRAL else row.site
-    since = format_time(row.since_us)[:16]
-    text = Explanation.from_change(row) or row.reason
-    return f"{name}, {KIND_WORDS[row.subject_kind]}: {row.state} since {since} UTC: {text}"
+def _describe_states(rows: Sequence[StatusChangeRow]) -> str:
+    """Describe states with the same explanation."""
+    first = rows[0]
+    names = [f"{row.site} ({KIND_WORDS[row.subject_kind]})" for row in rows]
+    name = "All sites" if first.subject_kind == CENTRAL else join_names(names)
+    since = format_time(min(row.since_us for row in rows))[:16]
+    text = Explanation.from_change(first) or first.reason
+    return f"{name}: {first.state} since {since} UTC: {text}"
 
 
 def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) -> DigestSection:

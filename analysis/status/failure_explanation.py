@@ -103,7 +103,11 @@ def _add_explanation(
 
 
 def explain_results(
-    store: ResultsReader, site: str, time_us: int, test: str = ""
+    store: ResultsReader,
+    site: str,
+    time_us: int,
+    test: str = "",
+    counts: PeriodCounts | None = None,
 ) -> Explanation | None:
     """Explain the results of a site on a day: by the bad state since then if there is one.
 
@@ -112,6 +116,7 @@ def explain_results(
         site: the site of the jobs.
         time_us: end of the results in question.
         test: the test in question; '' for all.
+        counts: counts that other explanations have read.
     """
     period = Period.of_day(time_us)
     for row in state_history.list_states_at(store, period.to_us, site=site):
@@ -120,7 +125,7 @@ def explain_results(
         is_news = row.state in _BAD_STATES and period.covers(row.since_us)
         if explanation and is_of_jobs and is_news and test in ("", *explanation.tests):
             return explanation
-    return explain_period(store, site, period, test=test)
+    return explain_period(store, site, period, test=test, counts=counts)
 
 
 def explain_period(

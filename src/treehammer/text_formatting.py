@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +22,12 @@ def pluralize(count: int, noun: str, plural: str = "") -> str:
 def format_counts(counts: Mapping[str, int]) -> str:
     """Format counts by name: ``3 faster, 1 slower``; a dash for none."""
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "–"
+
+
+def join_names(names: Sequence[str], limit: int = 3) -> str:
+    """Join names, at most so many before the number of the others: ``A, B, C and 4 more``."""
+    more = len(names) - limit
+    return f"{', '.join(names[:limit])} and {more} more" if more > 0 else ", ".join(names)
 
 
 def split_list(text: str) -> tuple[str, ...]:

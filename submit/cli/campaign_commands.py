@@ -20,6 +20,7 @@ from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount
+from treehammer.sql.read.failure_counts import PeriodCounts
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.live_progress import (
     list_progress_rows,
@@ -42,10 +43,12 @@ from treehammer.submit.tracking.record_files import CollectResult
 from treehammer.submit.tracking.tracker import CampaignTracker
 from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint, print_rows
-from treehammer.text_formatting import format_counts, pluralize, split_list
+from treehammer.text_formatting import format_counts, join_names, pluralize, split_list
 
 #: Failure groups printed on a terminal.
 MAX_SHOWN_FAILURES = 5
+#: Sites whose failures are explained on a terminal.
+MAX_EXPLAINED_SITES = 20
 
 
 @click.command()
@@ -168,14 +171,18 @@ def _print_explanations(
     store: Store, campaign: CampaignRow, groups: Sequence[FailureGroup]
 ) -> None:
     """Print who and why, of each site with failures."""
+    counts = PeriodCounts(store)
     ends_us: dict[str, int] = {}
     for group in groups:
         ends_us[group.site] = max(ends_us.get(group.site, 0), group.last_us)
-    for site, end_us in [*ends_us.items()][:MAX_SHOWN_FAILURES]:
-        if explanation := explain_results(store, site, end_us, campaign.test_name):
-            click.echo(f"\n{site}: {explanation}")
-    if len(ends_us) > MAX_SHOWN_FAILURES:
-        click.echo(f"\nand {len(ends_us) - MAX_SHOWN_FAILURES} more sites: see their pages")
+    sites_of: dict[str, list[str]] = {}
+    for site, end_us in [*ends_us.items()][:MAX_EXPLAINED_SITES]:
+        if explanation := explain_results(store, site, end_us, campaign.test_name, counts):
+            sites_of.setdefault(str(explanation), []).append(site)
+    for text, sites in sites_of.items():
+        click.echo(f"\n{join_names(sites)}: {text}")
+    if len(ends_us) > MAX_EXPLAINED_SITES:
+        click.echo(f"\nand {len(ends_us) - MAX_EXPLAINED_SITES} more sites: see their pages")
 
 
 def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date, timedelta
 from enum import IntEnum
 from itertools import pairwise
@@ -72,12 +72,14 @@ class ChangeSentence:
         parts: parts of the sentence.
         status: current status of the site, for changes of a status.
         failing_share: share of the site's measurements that are not good.
+        explanation: who and why, which several sites may share.
     """
 
     severity: ChangeSeverity
     parts: tuple[TextPart, ...]
     status: SiteState | None = None
     failing_share: float = 0.0
+    explanation: str = ""
 
     @property
     def text(self) -> str:
@@ -118,7 +120,18 @@ def changes_since_yesterday(
     )
     changes += _comparison_changes(store, since_us, request)
     changes += _submission_changes(store, since_us, request, max_named)
-    return sorted(changes, key=lambda change: (change.severity, -change.failing_share))
+    changes.sort(key=lambda change: (change.severity, -change.failing_share))
+    return [*_add_explanations(changes)]
+
+
+def _add_explanations(changes: Iterable[ChangeSentence]) -> Iterator[ChangeSentence]:
+    """Add each explanation to the first of the changes that share it."""
+    added = {""}
+    for change in changes:
+        is_new = change.explanation not in added
+        added.add(change.explanation)
+        parts = (*change.parts, TextPart(f" {change.explanation}")) if is_new else change.parts
+        yield replace(change, parts=parts)
 
 
 def _arrival_change(
@@ -180,12 +193,11 @@ def _status_change(
             f"{calendar_days.format_day(last.day)}); {before.judged.status} on {calendar_days.format_day(before.day)}."
         )
         severity = _status_severity(before, judged.status)
-        explanation = Explanation.from_change(state) if state else None
-        if explanation and severity in (ChangeSeverity.CRITICAL, ChangeSeverity.WORSE):
-            text = f"{text} {explanation}"
+        is_worse = severity in (ChangeSeverity.CRITICAL, ChangeSeverity.WORSE)
+        explanation = Explanation.from_change(state) if state and is_worse else None
         parts = (_link_to_day(request, site, last), TextPart(text))
         bad = 1 - judged.good / judged.assessed
-        yield ChangeSentence(severity, parts, judged.status, bad)
+        yield ChangeSentence(severity, parts, judged.status, bad, str(explanation or ""))
 
 
 def _status_severity(before: DayCell[DayOutcomes], now: SiteState) -> ChangeSeverity:
