@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.analysis.status.failure_causes import STORAGE_CLASSES
 from treehammer.sql.read.commit_counts import CommitCounts
 from treehammer.sql.read.failure_counts import OutcomeCell, Tally
 
@@ -220,7 +220,7 @@ def _find_common_storage(cells: Sequence[OutcomeCell]) -> str:
     failures = Counter[str]()
     for cell in cells:
         failures.update(cell.failures)
-    access = sum(failures[name] for name in load_shipped_rules().storage_failures)
+    access = sum(failures[name] for name in STORAGE_CLASSES)
     return storages.pop() if len(storages) == 1 and 2 * access > failures.total() else ""
 
 

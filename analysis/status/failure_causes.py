@@ -79,11 +79,11 @@ _CAUSES_BY_CLASS: Mapping[str, FailureCause] = {
     "upload": _SERVICE,
     "implausible": _VALUES,
 }
-#: Classes whose message may name memory, disk or time; and those of access to the data.
-_LIMITED, _ACCESS = (
-    ("held", "evicted", "payload", "lost", "submission"),
-    ("stage-in", "open", "read"),
-)
+#: Classes of access to the data, and with those of its content.
+_ACCESS = ("stage-in", "open", "read")
+STORAGE_CLASSES = (*_ACCESS, "data-check")
+#: Classes whose message may name memory, disk or time.
+_LIMITED = ("held", "evicted", "payload", "lost", "submission")
 
 
 def find_cause_by_words(message: str) -> FailureCause | None:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from treehammer.analysis.descriptive import peer_comparison
-from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.sql.read import peer_sums
 from treehammer.sql.read.peer_sums import WorkSums
@@ -52,30 +51,39 @@ class Slowness:
 def find_slowness(store: ResultsReader, site: str, days: tuple[int, int]) -> Slowness | None:
     """Find out whether a site is slow on the last of some days (YYYYMMDD), and since when."""
     last = days[1]
-    sums = peer_sums.fetch_peer_sums(store, site, _WALL, days, {}).dailies
-    by_day = {
-        one.time: one
-        for one in peer_comparison.compare_over_time(sums, site, lambda day: day)
-        if one.difference is not None
-    }
-    now = by_day.get(last)
-    if now is None or now.peer_count < MIN_PEERS:
-        return _compare_with_past(sums, site, last)
-    slow = now.difference or 0.0
+    # Most sites are not slow, which the last day alone shows.
+    compared = peer_comparison.compare_sites(_fetch_sums(store, site, (last, last)))
     others = [
         one.difference
-        for name, one in peer_comparison.compare_sites(_select_day(sums, last)).items()
+        for name, one in compared.items()
         if name != site and one.difference is not None
     ]
-    is_slow = slow >= max(SLOW_LEAST, SLOW_SIGMAS * _estimate_spread(others))
-    if len(others) < MIN_PEERS or now.compared_count < MIN_TIMED or not is_slow:
+    if len(others) < MIN_PEERS:
+        return _compare_with_past(_fetch_sums(store, site, days), site, last)
+    now = compared.get(site)
+    slow = (now and now.difference) or 0.0
+    if now is None or now.compared_count < MIN_TIMED or not _is_slow(slow, others):
         return None
-    return Slowness(
-        1 + slow,
-        now.peer_count,
-        _find_begin(by_day, last),
-        _suggest_action(store, site, last, slow),
-    )
+    by_day = {
+        one.time: one.difference
+        for one in peer_comparison.compare_over_time(
+            _fetch_sums(store, site, days), site, lambda day: day
+        )
+        if one.difference is not None
+    }
+    since = _find_begin({**by_day, last: slow}, last)
+    return Slowness(1 + slow, now.peer_count, since, _suggest_action(store, site, last, slow))
+
+
+def _fetch_sums(store: ResultsReader, site: str, days: tuple[int, int]) -> WorkSums:
+    return peer_sums.fetch_peer_sums(store, site, _WALL, days, {}).dailies
+
+
+def _is_slow(slow: float, others: Sequence[float]) -> bool:
+    """Return whether a difference is far above those of other sites or days."""
+    middle = statistics.median(others)
+    spread = _SIGMA_PER_MAD * statistics.median(abs(value - middle) for value in others)
+    return slow >= max(SLOW_LEAST, SLOW_SIGMAS * spread)
 
 
 def _compare_with_past(sums: WorkSums, site: str, last: int) -> Slowness | None:
@@ -99,13 +107,9 @@ def _compare_with_past(sums: WorkSums, site: str, last: int) -> Slowness | None:
     changes = {day: statistics.median(values) for day, values in days.items()}
     past = [change for day, change in changes.items() if day < last]
     slow = changes.get(last, 0.0)
-    if len(past) < MIN_DAYS or slow < max(SLOW_LEAST, SLOW_SIGMAS * _estimate_spread(past)):
+    if len(past) < MIN_DAYS or not _is_slow(slow, past):
         return None
     return Slowness(1 + slow, 0, "", "Cause: unknown. Run the same test at other sites.")
-
-
-def _select_day(sums: WorkSums, day: int) -> WorkSums:
-    return _select(sums, sums.day == day)
 
 
 def _select(sums: WorkSums, chosen: npt.NDArray[np.bool_]) -> WorkSums:
@@ -120,18 +124,12 @@ def _select(sums: WorkSums, chosen: npt.NDArray[np.bool_]) -> WorkSums:
     )
 
 
-def _estimate_spread(values: Sequence[float]) -> float:
-    """Estimate the standard deviation from the median of absolute deviations."""
-    middle = statistics.median(values)
-    return _SIGMA_PER_MAD * statistics.median(abs(value - middle) for value in values)
-
-
-def _find_begin(by_day: Mapping[int, PeerComparison], last: int) -> str:
+def _find_begin(by_day: Mapping[int, float], last: int) -> str:
     """Find the first of the slow days in a row; it is open if all searched days are slow."""
-    least = (by_day[last].difference or 0.0) / 2
+    least = by_day[last] / 2
     first = last
     for day in sorted((day for day in by_day if day < last), reverse=True):
-        if (by_day[day].difference or 0.0) < least:
+        if by_day[day] < least:
             return f", since {number_to_day(first)}"
         first = day
     return f", since {number_to_day(first)} or before" if len(by_day) > 1 else ""
