@@ -128,14 +128,12 @@ def test_cost_of_queries_is_independent_of_measurements(
 def test_site_page_reads_measurements_by_index(many: ServiceThread) -> None:
     asked = _queries_of(many, f"/sites/{SITES[0]}?days=180")
     plans = [plan for text, plan in asked if re.search(r"\b(FROM|JOIN) measurement\b", text)]
-    # Hosts, and the newest measurements; and of the last day, which is bad: the site's failures, all
-    # counts, unsupported and lost ones, and the days before.
-    assert len(plans) == 7
+    # Hosts, and the newest measurements; and of the last day, which is bad: the site's failures and
+    # their messages, all counts, unsupported and lost ones, the days before, and hosts.
+    assert len(plans) == 9
     for plan in plans:
         looked_up = [step for step in plan if re.search(r"\bmeasurement\b", step)]
-        assert all(re.search(r"ix_measurement_(subject|day|order)", step) for step in looked_up), (
-            plan
-        )
+        assert all(re.search(r"(ix|autoindex)_measurement_", step) for step in looked_up), plan
 
 
 def test_size_estimate_reads_no_histograms(many: ServiceThread) -> None:
