@@ -334,6 +334,26 @@ def _connect_securely(
     return TimedTlsConnection(host, deadline, context=context)
 
 
+def connect_socket(address: Tuple[str, int], deadline: Deadline) -> socket.socket:
+    """Connect to the first address of a host that answers; all of them share the deadline."""
+    failure: OSError = OSError("the host has no address")
+    for family, kind, protocol, _name, target in socket.getaddrinfo(
+        *address, 0, socket.SOCK_STREAM
+    ):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            with deadline.bound(connection):
+                connection.connect(target)
+            # The handshake of TLS is bound by this, too.
+            connection.settimeout(deadline.seconds_left())
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+        except OSError as error:
+            connection.close()
+            failure = error
+    raise failure
+
+
 class TimedConnection(http.client.HTTPConnection):
     """Connection whose waits end at the deadline of its current request."""
 
@@ -342,7 +362,7 @@ class TimedConnection(http.client.HTTPConnection):
     ) -> None:
         super().__init__(host, port, **options)
         self._reader: Any = None
-        self._create_connection = self._dial
+        self._create_connection = lambda address, *_: connect_socket(address, self.deadline)
         self.response_class = self._make_response  # type: ignore[assignment]
         self.use_deadline(deadline)
 
@@ -350,27 +370,8 @@ class TimedConnection(http.client.HTTPConnection):
         """Set the deadline of this and all further requests."""
         self.deadline = deadline
 
-    def _dial(self, address: Tuple[str, int], *_: Any) -> socket.socket:
-        """Connect to the first address that answers; all of them share the deadline."""
-        failure: OSError = OSError("the host has no address")
-        for family, kind, protocol, _name, target in socket.getaddrinfo(
-            *address, 0, socket.SOCK_STREAM
-        ):
-            connection = socket.socket(family, kind, protocol)
-            try:
-                with self.deadline.bound(connection):
-                    connection.connect(target)
-                # The handshake of TLS is bound by this, too.
-                connection.settimeout(self.deadline.seconds_left())
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return connection
-            except OSError as error:
-                connection.close()
-                failure = error
-        raise failure
-
     def _make_response(self, sock: Any, *arguments: Any, **options: Any) -> _TimedResponse:
-        reader, self._reader = self._reader or _open_reader(sock, self.deadline), None
+        reader, self._reader = self._reader or open_reader(sock, self.deadline), None
         return _TimedResponse(reader, sock, *arguments, **options)
 
     def send(self, data: Any) -> None:
@@ -401,7 +402,7 @@ class TimedConnection(http.client.HTTPConnection):
 
     def _is_answered(self) -> bool:
         """Wait for the server's consent to a body; return whether it sent its answer instead."""
-        self._reader = reader = _open_reader(self.sock, self.deadline)
+        self._reader = reader = open_reader(self.sock, self.deadline)
         reader.raw.wait_s = _CONSENT_WAIT_S
         try:
             start = reader.peek(len(_CONSENT))
@@ -457,10 +458,11 @@ def make_timed_response(
     deadline: Deadline, sock: Any, *arguments: Any, **options: Any
 ) -> http.client.HTTPResponse:
     """Make a response of another library's connection, whose reads end at a deadline."""
-    return _TimedResponse(_open_reader(sock, deadline), sock, *arguments, **options)
+    return _TimedResponse(open_reader(sock, deadline), sock, *arguments, **options)
 
 
-def _open_reader(sock: Any, deadline: Deadline) -> Any:
+def open_reader(sock: Any, deadline: Deadline) -> Any:
+    """Open a buffered reader of a socket, whose waits end at a deadline."""
     return io.BufferedReader(_TimedReader(sock, deadline), 1 << 16)
 
 
