@@ -1,30 +1,32 @@
-"""Channels of messages, and the delivery of those that wait in the outbox.
+"""Recipients of messages, and the delivery of those that wait in the outbox.
 
-A message is leased before it is sent and marked afterwards. If the process dies in between, the
-message is sent again with the same identity when the lease ends; receivers drop the second copy by
-``Message-ID`` or ``X-Treehammer-Delivery``.
+A message is claimed before it is sent and marked afterwards. Nobody can do both at once: if the process
+is killed in between, the message is sent again with the same identity when its lease ends, by which
+receivers drop the copy.
 """
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from treehammer.analysis.alarms.alarm_events import reaches_severity
 from treehammer.analysis.alarms.alarm_levels import AlarmKind
-from treehammer.analysis.alarms.mail_channel import MailServer
-from treehammer.analysis.alarms.webhook_channel import Webhook
+from treehammer.analysis.alarms.message_channels import MailServer, Webhook
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US
 from treehammer.errors import DeliveryError
 from treehammer.private_files import read_secret_file
 from treehammer.setting_parsers import split_recipients
-from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
-from treehammer.sql.watch.alarm_outbox import AlarmOutbox, Recipient
+from treehammer.sql.core.watch_rows import AlarmMessage
+from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 
 MAIL, WEBHOOK = "mail", "webhook"
-#: Time for which a message is leased by the process that sends it, longer than all timeouts together.
+#: Time for which a message is claimed by the process that sends it, longer than all its waits.
 LEASE_US = 300 * SECOND_US
 #: Time after which a round ends, such as at a server that does not answer.
 MAX_ROUND_US = 60 * SECOND_US
@@ -76,23 +78,19 @@ class AlarmChannels:
             )
         return cls(settings.alarm_minimum, webhook, mail, addresses, settings.serve_url)
 
-    def list_recipients(self, event: AlarmEvent) -> Iterator[Recipient]:
-        """List the recipients of an event; none if it is less severe than the minimum."""
+    def list_recipients(self, event: AlarmMessage) -> Iterator[tuple[str, str]]:
+        """List channel and address of an event's recipients; none below the least severity."""
         if not reaches_severity(event, self.minimum):
             return
         if self.webhook:
-            yield Recipient(WEBHOOK)
+            yield WEBHOOK, ""
         if self.mail:
             for site, address in self.addresses:
                 if not site or (event.subject_kind == AlarmKind.SITE and event.subject == site):
-                    yield Recipient(MAIL, address)
+                    yield MAIL, address
 
-    def build_link(self, event: AlarmEvent) -> str:
-        """Return the address of the evidence, or its path where the address is unknown."""
-        return f"{self.base_url}{event.evidence}"
-
-    def send_message(self, message: AlarmMessage, event: AlarmEvent) -> None:
-        """Send a message by its channel.
+    def send_message(self, message: AlarmMessage) -> None:
+        """Send a message by its channel, with the address of its evidence, or its path.
 
         Raises:
             DeliveryError: it was not accepted, or its channel is no longer configured.
@@ -104,42 +102,54 @@ class AlarmChannels:
         channel = channels.get(message.channel)
         if channel is None:
             raise DeliveryError(f"no settings for messages by {message.channel}")
-        channel.send_message(message, event, self.build_link(event))
-
-
-@dataclass(frozen=True)
-class DeliveryReport:
-    """Sent messages, and failed ones with the reason."""
-
-    sent: Sequence[tuple[AlarmMessage, AlarmEvent]]
-    failed: Sequence[tuple[AlarmMessage, AlarmEvent, str]]
+        channel.send_message(message, f"{self.base_url}{message.evidence}")
 
 
 def deliver_messages(
     outbox: AlarmOutbox, channels: AlarmChannels, clock_us: Callable[[], int]
-) -> DeliveryReport:
+) -> list[AlarmMessage]:
     """Send the messages that are due, for a minute; a failed one becomes due again later.
 
     Args:
         outbox: with the messages.
         channels: to send them by.
         clock_us: returns the time, in microseconds since 1970 UTC.
+
+    Returns:
+        the messages, failed ones with their error.
     """
-    sent: list[tuple[AlarmMessage, AlarmEvent]] = []
-    failed: list[tuple[AlarmMessage, AlarmEvent, str]] = []
+    messages: list[AlarmMessage] = []
     end_us = clock_us() + MAX_ROUND_US
-    while clock_us() <= end_us and (claimed := outbox.claim_messages(clock_us(), LEASE_US, 1)):
-        for message, event in claimed:
+    while clock_us() <= end_us and (message := outbox.claim_message(clock_us(), LEASE_US)):
+        with _hold_stop_signals():
             try:
-                channels.send_message(message, event)
+                channels.send_message(message)
             except DeliveryError as error:
                 due_us = None if error.permanent else _find_next_attempt(message, clock_us())
-                outbox.mark_failed(message, error.message, due_us=due_us)
-                failed.append((message, event, error.message))
+                messages.append(outbox.mark_failed(message, error.message, due_us=due_us))
             else:
-                outbox.mark_sent(message, clock_us())
-                sent.append((message, event))
-    return DeliveryReport(sent, failed)
+                messages.append(outbox.mark_sent(message, clock_us()))
+    return messages
+
+
+@contextmanager
+def _hold_stop_signals() -> Iterator[None]:
+    """Hold SIGTERM and Ctrl-C back until the block ends, so that a sent message is marked."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals do not interrupt it
+        return
+    held: list[int] = []
+    before = {
+        number: signal.signal(number, lambda received, _frame: held.append(received))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for received in held:
+            signal.raise_signal(received)
 
 
 def _find_next_attempt(message: AlarmMessage, now_us: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,13 +13,13 @@ from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.config import Settings
 from treehammer.errors import ExitCode
-from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
-from treehammer.sql.watch.alarm_outbox import AlarmOutbox
+from treehammer.sql.core.watch_rows import AlarmMessage
+from treehammer.sql.watch.alarm_outbox import SENT, AlarmOutbox
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import on_interrupt, output_options, print_rows
 
-#: Messages and events that are listed.
+#: Messages that are listed.
 MAX_LISTED = 200
 _NO_CHANNEL = (
     "Events are recorded, but no message is sent: set alarm_webhook_url or alarm_recipients."
@@ -46,24 +46,19 @@ def notify_command(settings: Settings, listing: bool, form: str) -> int:
     channels = AlarmChannels.from_settings(settings)
     with Store.open(settings.database, create=False) as store:
         if listing:
-            rows = _list_rows(AlarmOutbox(store).list_messages(MAX_LISTED))
-            print_rows(rows, _COLUMNS, form=form)
+            _print_messages(AlarmOutbox(store).list_messages(MAX_LISTED), form)
             return ExitCode.DONE
         # Comparisons load scipy, which takes a third of a second.
         from treehammer.analysis.alarms.alarm_watch import watch_and_notify
 
         rules = load_status_rules(settings.status_rules)
-        report = watch_and_notify(store, rules, channels, lambda: time.time_ns() // 1000)
-    failed = {message.id: reason for message, _, reason in report.failed}
-    pairs = [*report.sent, *((message, event) for message, event, _ in report.failed)]
-    rows = [{**row, "error": failed.get(row["message"], "")} for row in _list_rows(pairs)]
-    for row in rows:
-        row["state"] = "failed" if row["message"] in failed else "sent"
-    print_rows(rows, _COLUMNS, form=form)
-    click.echo(f"{len(report.sent)} sent, {len(report.failed)} failed", err=True)
+        messages = watch_and_notify(store, rules, channels, lambda: time.time_ns() // 1000)
+    _print_messages(messages, form)
+    failed = sum(message.delivery != SENT for message in messages)
+    click.echo(f"{len(messages) - failed} sent, {failed} failed", err=True)
     if not (channels.webhook or channels.mail):
         click.echo(_NO_CHANNEL, err=True)
-    return ExitCode.INFRASTRUCTURE if report.failed else ExitCode.DONE
+    return ExitCode.INFRASTRUCTURE if failed else ExitCode.DONE
 
 
 _COLUMNS = (
@@ -76,19 +71,20 @@ _COLUMNS = (
 )
 
 
-def _list_rows(pairs: Iterable[tuple[AlarmMessage, AlarmEvent]]) -> list[dict[str, Any]]:
-    return [
+def _print_messages(messages: Sequence[AlarmMessage], form: str) -> None:
+    rows: list[dict[str, Any]] = [
         {
-            "happened": f"{datetime.fromtimestamp(event.happened_us / 1e6, UTC):%Y-%m-%d %H:%M}",
-            "title": event.title,
+            "happened": f"{datetime.fromtimestamp(message.happened_us / 1e6, UTC):%Y-%m-%d %H:%M}",
+            "title": message.title,
             "channel": message.channel,
             "recipient": message.recipient,
-            "state": message.state,
+            "state": message.delivery,
             "attempts": message.attempts,
             "error": message.error,
             "message": message.id,
-            "event": event.id,
-            "evidence": event.evidence,
+            "event": message.event_id,
+            "evidence": message.evidence,
         }
-        for message, event in pairs
+        for message in messages
     ]
+    print_rows(rows, _COLUMNS, form=form)

@@ -423,21 +423,11 @@ site_downtime = _row_table("site_downtime", watch_rows.DowntimeRow)
 
 site_override = _row_table("site_override", watch_rows.OverrideRow)
 
-alarm_state = _row_table(
-    "alarm_state",
-    watch_rows.AnnouncedState,
-    sa.Column("id", StoredText(MAX_IDENTITY), primary_key=True),
-)
-
-alarm_event = _row_table(
-    "alarm_event", watch_rows.AlarmEvent, sa.Index("ix_alarm_event_happened", "happened_us")
-)
-
 alarm_message = _row_table(
     "alarm_message",
     watch_rows.AlarmMessage,
-    sa.Index("ix_alarm_message_due", "state", "due_us"),
-    references={"event_id": alarm_event.c.id},
+    sa.Index("ix_alarm_message_due", "delivery", "due_us"),
+    sa.Index("ix_alarm_message_recorded", "recorded_us"),
 )
 
 release_check = _row_table(

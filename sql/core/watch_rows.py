@@ -276,58 +276,56 @@ class ChangePointRow(StoredRow):
 
 
 @dataclass(frozen=True)
-class AnnouncedState(StoredRow):
-    """State of a subject that was recorded last; ``since_us`` is when it was first seen."""
-
-    kind: Required[Word]
-    subject: Text
-    state: Required[Word]
-    since_us: int
-
-
-@dataclass(frozen=True)
-class AlarmEvent(StoredRow):
-    """Event that causes messages.
+class AlarmMessage(StoredRow):
+    """Message about an event to one recipient, or the event itself, which has no channel.
 
     Attributes:
-        id: hash of the event.
+        id: hash of event, channel and recipient; of the event itself its identity.
+        event_id: identity of the event.
         kind: ``state``, ``regression`` or ``change point``.
-        subject_kind: ``site``, ``release`` or ``service``.
+        subject_kind: ``site``, ``release``, ``service`` or ``central``.
         subject: name of the site, release or service.
         state: state of the subject after the event.
-        severity: ``warning`` or ``critical``: the worse one of the states before and after.
+        severity: ``warning`` or ``critical``: the worse one of the states before and after; ``none``
+            for the first state of a subject that is not in trouble.
         happened_us: time of the event.
+        recorded_us: time at which it was recorded; of a subject's states a later one is greater.
         title: one line.
         text: further lines.
         evidence: path of the page with the evidence.
+        channel: ``mail`` or ``webhook``; '' for the event itself.
+        recipient: mail address; '' for the only one of the channel.
+        delivery: ``waiting``, ``sent`` or ``given up``; '' for the event itself.
+        attempts: attempts to send it.
+        due_us: time of the next attempt, later than an attempt that still runs; of the last attempt
+            once the delivery is over.
+        error: of the last attempt; '' for none.
     """
 
     id: Identity
+    event_id: Required[Identity]
     kind: Required[Word]
     subject_kind: Required[Word]
     subject: Text
     state: Required[Word]
     severity: Required[Word]
     happened_us: int
+    recorded_us: int
     title: Required[Text]
     text: LongText
     evidence: Text
+    channel: Word = ""
+    recipient: Text = ""
+    delivery: Word = ""
+    attempts: int = 0
+    due_us: int = 0
+    error: Text = ""
 
-
-@dataclass(frozen=True)
-class AlarmMessage(StoredRow):
-    """Message to one recipient; ``error`` is that of the last attempt, '' for none."""
-
-    id: Identity
-    event_id: Required[Identity]
-    channel: Required[Word]
-    recipient: Text
-    state: Required[Word]
-    attempts: int
-    due_us: int
-    leased_until_us: int
-    sent_us: int | None
-    error: Text
+    def to_event_document(self) -> dict[str, str | int]:
+        """Return the event as values of JSON."""
+        names = ("kind", "subject_kind", "subject", "state", "severity", "happened_us")
+        values = {name: getattr(self, name) for name in (*names, "title", "text", "evidence")}
+        return {"id": self.event_id, **values}
 
 
 @dataclass(frozen=True)

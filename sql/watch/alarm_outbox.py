@@ -1,8 +1,8 @@
-"""Events that cause messages, and the outbox of these messages.
+"""Events that cause messages, and these messages, in one table.
 
 An event and its messages are written in one transaction, before anything is sent. Identities are
-hashes of the event, so that several processes record the same event once. A message is leased by
-the process that sends it; it becomes due again when that process dies.
+hashes of the event, so that several processes record it once. A message that is claimed becomes due
+again after a lease, in case that the process dies.
 
 Times are microseconds since 1970 UTC.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,43 +19,27 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
-from treehammer.sql.core.schema import alarm_event, alarm_message, alarm_state
-from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage, AnnouncedState
+from treehammer.sql.core.schema import alarm_message
+from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.engine.row_mapping import fetch_rows
 from treehammer.sql.write.store import Store
 
-#: States of a message.
+#: Kind of the events of a changed state.
+STATE = "state"
+#: States of a delivery.
 WAITING, SENT, GIVEN_UP = "waiting", "sent", "given up"
+#: Severity of an event that nobody hears of.
+NO_SEVERITY = "none"
 #: Maximum characters of a text, each of which may take several bytes.
 MAX_TEXT_CHARS = MAX_TEXT // 8
 
-
-@dataclass(frozen=True)
-class Recipient:
-    """Destination of messages: a mail address, or '' for the only one of the channel."""
-
-    channel: str
-    address: str = ""
-
-
-@dataclass(frozen=True)
-class AlarmChange:
-    """Event to record, with the states before and after for a change of a state.
-
-    Attributes:
-        event: None if no message is due, as for the first state of a good subject.
-        before: the announced state; None for none. If it is outdated, nothing is recorded.
-        after: the state to record; None for events that do not change a state.
-    """
-
-    event: AlarmEvent | None
-    before: AnnouncedState | None = None
-    after: AnnouncedState | None = None
+_TABLE = alarm_message.c
+_IS_EVENT = _TABLE.channel.is_(None)
 
 
 @dataclass(frozen=True)
 class OutboxSummary:
-    """Numbers of messages by state, and the time since which the oldest one waits."""
+    """Numbers of messages by delivery, and the time since which the oldest one waits."""
 
     waiting: int
     sent: int
@@ -74,174 +58,137 @@ def cut_text(text: str) -> str:
 
 
 class AlarmOutbox:
-    """Announced states, events and messages in a database."""
+    """Events and messages in a database."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def load_states(self) -> dict[tuple[str, str], AnnouncedState]:
-        """Load the announced states by kind and subject."""
-        with self._store.connection() as connection:
-            found = fetch_rows(connection, AnnouncedState, sa.select(alarm_state))
-        return {(one.kind, one.subject): one for one in found}
+    def load_states(self) -> dict[tuple[str, str], AlarmMessage]:
+        """Load the last event of a state of each subject, by kind and name."""
+        by = (_TABLE.subject_kind, _TABLE.subject)
+        place = sa.func.row_number().over(partition_by=by, order_by=_TABLE.recorded_us.desc())
+        states = sa.select(_TABLE.id, place.label("place")).where(_IS_EVENT, _TABLE.kind == STATE)
+        ranked = states.subquery("ranked")
+        latest = sa.select(ranked.c.id).where(ranked.c.place == 1)
+        rows = self._fetch(sa.select(alarm_message).where(_TABLE.id.in_(latest)))
+        return {(row.subject_kind, row.subject): row for row in rows}
 
-    def record_changes(
-        self, changes: Sequence[AlarmChange], recipients: Mapping[str, Iterable[Recipient]]
-    ) -> list[AlarmEvent]:
-        """Record changes, events and their messages in one transaction; return the new events.
+    def record_events(
+        self,
+        events: Iterable[AlarmMessage],
+        list_recipients: Callable[[AlarmMessage], Iterable[tuple[str, str]]],
+    ) -> list[AlarmMessage]:
+        """Record events and their messages in one transaction; return the new ones.
 
         Args:
-            changes: to record; those that another process recorded are left out.
-            recipients: of the messages, by the identity of the event.
+            events: to record; those that another process recorded are left out.
+            list_recipients: returns channel and address of each recipient of an event.
         """
-        if not changes:
+        events = list(events)
+        if not events:
             return []
-        new: list[AlarmEvent] = []
         with self._store.writing_connection() as connection:
-            for change in changes:
-                if change.after and not _move_state(connection, change):
-                    continue
-                event = change.event
-                if event and _insert_event(connection, event):
-                    new.append(event)
-                    _insert_messages(connection, event, recipients.get(event.id, ()))
-        return new
+            new = [event for event in events if _insert_event(connection, event)]
+            for event in new:
+                _insert_messages(connection, event, list_recipients(event))
+        return [event for event in new if event.severity != NO_SEVERITY]
 
-    def claim_messages(
-        self, now_us: int, lease_us: int, limit: int
-    ) -> list[tuple[AlarmMessage, AlarmEvent]]:
-        """Lease due messages, oldest first; other processes skip them until the lease ends."""
-        table = alarm_message.c
+    def claim_message(self, now_us: int, lease_us: int) -> AlarmMessage | None:
+        """Claim the oldest message that is due; other processes skip it for the lease."""
         due = (
             sa.select(alarm_message)
-            .join(alarm_event)
-            .where(table.state == WAITING, table.due_us <= now_us, table.leased_until_us <= now_us)
-            .order_by(alarm_event.c.happened_us, table.id)
-            .limit(limit)
+            .where(_TABLE.delivery == WAITING, _TABLE.due_us <= now_us)
+            .order_by(_TABLE.recorded_us, _TABLE.id)
+            .limit(1)
         )
         with self._store.writing_connection() as connection:
-            claimed = []
-            for message, event in _fetch_messages(connection, due):
-                attempts, leased_until_us = message.attempts + 1, now_us + lease_us
-                _update_message(
-                    connection, message.id, attempts=attempts, leased_until_us=leased_until_us
-                )
-                leased = replace(message, attempts=attempts, leased_until_us=leased_until_us)
-                claimed.append((leased, event))
+            message = next(iter(fetch_rows(connection, AlarmMessage, due)), None)
+            if message is None:
+                return None
+            claimed = replace(message, attempts=message.attempts + 1, due_us=now_us + lease_us)
+            _update_message(connection, claimed)
         return claimed
 
-    def mark_sent(self, message: AlarmMessage, now_us: int) -> None:
-        """Record that a message was accepted by its recipient."""
+    def mark_sent(self, message: AlarmMessage, now_us: int) -> AlarmMessage:
+        """Record that a message was accepted by its recipient; return it."""
+        sent = replace(message, delivery=SENT, due_us=now_us, error="")
         with self._store.writing_connection() as connection:
-            _update_message(
-                connection, message.id, state=SENT, sent_us=now_us, leased_until_us=0, error=""
-            )
+            _update_message(connection, sent)
+        return sent
 
-    def mark_failed(self, message: AlarmMessage, error: str, *, due_us: int | None) -> None:
-        """Record a failed attempt; ``due_us`` is the time of the next one, None for none."""
+    def mark_failed(self, message: AlarmMessage, error: str, *, due_us: int | None) -> AlarmMessage:
+        """Record a failed attempt; ``due_us`` is the time of the next one, None for none.
+
+        An attempt that outlasted its lease changes nothing, since a later one decides.
+        """
+        failed = replace(
+            message,
+            delivery=GIVEN_UP if due_us is None else WAITING,
+            due_us=message.due_us if due_us is None else due_us,
+            error=cut_text(error),
+        )
+        is_latest = (_TABLE.delivery == WAITING, _TABLE.attempts == message.attempts)
         with self._store.writing_connection() as connection:
-            _update_message(
-                connection,
-                message.id,
-                state=GIVEN_UP if due_us is None else WAITING,
-                due_us=message.due_us if due_us is None else due_us,
-                leased_until_us=0,
-                error=cut_text(error),
-            )
+            _update_message(connection, failed, *is_latest)
+        return failed
 
     def summarize(self) -> OutboxSummary:
-        """Count the messages by state."""
-        table = alarm_message.c
-        query = sa.select(table.state, sa.func.count()).group_by(table.state)
-        oldest = (
-            sa.select(sa.func.min(alarm_event.c.happened_us))
-            .join(alarm_message, alarm_event.c.id == table.event_id)
-            .where(table.state == WAITING)
-        )
+        """Count the messages by delivery."""
+        query = sa.select(_TABLE.delivery, sa.func.count()).group_by(_TABLE.delivery)
+        oldest = sa.select(sa.func.min(_TABLE.recorded_us)).where(_TABLE.delivery == WAITING)
         with self._store.connection() as connection:
-            counts = {state: int(number) for state, number in connection.execute(query)}
+            counts = {delivery: int(number) for delivery, number in connection.execute(query)}
             oldest_us = connection.scalar(oldest)
-        waiting, sent, given_up = (counts.get(state, 0) for state in (WAITING, SENT, GIVEN_UP))
+        waiting, sent, given_up = (counts.get(name, 0) for name in (WAITING, SENT, GIVEN_UP))
         return OutboxSummary(waiting, sent, given_up, oldest_us)
 
-    def list_events(self, limit: int) -> list[AlarmEvent]:
+    def list_events(self, limit: int) -> list[AlarmMessage]:
         """List the newest events."""
-        order = (alarm_event.c.happened_us.desc(), alarm_event.c.id)
+        return self._list_newest(limit, _IS_EVENT, _TABLE.severity != NO_SEVERITY)
+
+    def list_messages(self, limit: int) -> list[AlarmMessage]:
+        """List the newest messages."""
+        return self._list_newest(limit, ~_IS_EVENT)
+
+    def _list_newest(self, limit: int, *chosen: sa.ColumnElement[bool]) -> list[AlarmMessage]:
+        order = (_TABLE.happened_us.desc(), _TABLE.id)
+        return self._fetch(sa.select(alarm_message).where(*chosen).order_by(*order).limit(limit))
+
+    def _fetch(self, query: sa.Select[Any]) -> list[AlarmMessage]:
         with self._store.connection() as connection:
-            query = sa.select(alarm_event).order_by(*order).limit(limit)
-            return fetch_rows(connection, AlarmEvent, query)
-
-    def list_messages(self, limit: int) -> list[tuple[AlarmMessage, AlarmEvent]]:
-        """List the newest messages with their events."""
-        order = (alarm_event.c.happened_us.desc(), alarm_message.c.id)
-        query = sa.select(alarm_message).join(alarm_event).order_by(*order).limit(limit)
-        with self._store.connection() as connection:
-            return _fetch_messages(connection, query)
+            return fetch_rows(connection, AlarmMessage, query)
 
 
-def _fetch_messages(
-    connection: Connection, query: sa.Select[Any]
-) -> list[tuple[AlarmMessage, AlarmEvent]]:
-    """Fetch messages with their events; at most 1000."""
-    messages = fetch_rows(connection, AlarmMessage, query)
-    ids = {message.event_id for message in messages}
-    of_messages = sa.select(alarm_event).where(alarm_event.c.id.in_(ids))
-    events = {event.id: event for event in fetch_rows(connection, AlarmEvent, of_messages)}
-    return [(message, events[message.event_id]) for message in messages]
+def _update_message(
+    connection: Connection, message: AlarmMessage, *chosen: sa.ColumnElement[bool]
+) -> None:
+    names = ("delivery", "attempts", "due_us", "error")
+    values = {name: getattr(message, name) for name in names}
+    chosen = (_TABLE.id == message.id, *chosen)
+    connection.execute(sa.update(alarm_message).where(*chosen).values(values))
 
 
-def _move_state(connection: Connection, change: AlarmChange) -> bool:
-    """Replace an announced state; False if it is no longer the expected one."""
-    after = change.after
-    assert after is not None
-    identity = hash_identity(after.kind, after.subject)
-    table = alarm_state
-    known = connection.execute(
-        sa.select(table.c.state, table.c.since_us).where(table.c.id == identity)
-    ).first()
-    expected = change.before and (change.before.state, change.before.since_us)
-    if (known and tuple(known)) != expected:
+def _insert_event(connection: Connection, event: AlarmMessage) -> bool:
+    """Insert an event; False if it is recorded."""
+    if connection.scalar(sa.select(_TABLE.id).where(_TABLE.id == event.id)) is not None:
         return False
-    values = asdict(after)
-    if known:
-        connection.execute(sa.update(table).where(table.c.id == identity).values(values))
-    else:
-        connection.execute(sa.insert(table), [{"id": identity, **values}])
-    return True
-
-
-def _insert_event(connection: Connection, event: AlarmEvent) -> bool:
-    known = sa.select(alarm_event.c.id).where(alarm_event.c.id == event.id)
-    if connection.scalar(known) is not None:
-        return False
-    values = {**asdict(event), "title": cut_text(event.title)}
-    connection.execute(sa.insert(alarm_event), [values])
+    connection.execute(sa.insert(alarm_message), [asdict(event)])
     return True
 
 
 def _insert_messages(
-    connection: Connection, event: AlarmEvent, recipients: Iterable[Recipient]
+    connection: Connection, event: AlarmMessage, recipients: Iterable[tuple[str, str]]
 ) -> None:
     rows = [
-        AlarmMessage(
-            id=hash_identity(event.id, one.channel, one.address),
-            event_id=event.id,
-            channel=one.channel,
-            recipient=one.address,
-            state=WAITING,
-            attempts=0,
-            due_us=event.happened_us,
-            leased_until_us=0,
-            sent_us=None,
-            error="",
+        replace(
+            event,
+            id=hash_identity(event.id, channel, address),
+            channel=channel,
+            recipient=address,
+            delivery=WAITING,
+            due_us=event.recorded_us,
         )
-        for one in dict.fromkeys(recipients)
+        for channel, address in dict.fromkeys(recipients)
     ]
     if rows:
         connection.execute(sa.insert(alarm_message), [asdict(row) for row in rows])
-
-
-def _update_message(connection: Connection, identity: str, **values: Any) -> None:
-    connection.execute(
-        sa.update(alarm_message).where(alarm_message.c.id == identity).values(values)
-    )

@@ -51,8 +51,8 @@ LISTS = (
 )
 #: Columns that some page shows in full.
 SHOWN = {
-    "alarm_event.severity",
-    "alarm_event.title",
+    "alarm_message.severity",
+    "alarm_message.title",
     "attempt.failure_class",
     "attempt.message",
     "campaign.commit_id",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
@@ -14,7 +13,7 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, SubjectState
 from treehammer.errors import ConfigError
-from treehammer.sql.core.watch_rows import AlarmEvent
+from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
@@ -71,7 +70,7 @@ def _state_table(states: Sequence[SubjectState], root: str) -> DataTable:
     return DataTable("states", "States", columns, rows)
 
 
-def _event_table(events: Sequence[AlarmEvent], root: str) -> DataTable:
+def _event_table(events: Sequence[AlarmMessage], root: str) -> DataTable:
     columns = (
         TableColumn("title", "event", is_long=True, link=_link_below(root)),
         TableColumn("happened_us", "time, UTC", format_time),
@@ -82,7 +81,7 @@ def _event_table(events: Sequence[AlarmEvent], root: str) -> DataTable:
         "events",
         f"Events, newest first, at most {MAX_EVENTS}",
         columns,
-        [asdict(one) for one in events],
+        [event.to_event_document() for event in events],
         empty_text="No events yet.",
     )
 

@@ -202,9 +202,10 @@ class Patrol:
             return
         self._next_watch_us = now_us + WATCH_S * SECOND_US
         record_reruns(self._store, self._starts, now_us)
-        report = watch_and_notify(self._store, self._rules, self._channels, self._read_clock)
-        for _, event, reason in report.failed:
-            _LOG.warning("a message was not sent: %s: %s", event.title, reason)
+        messages = watch_and_notify(self._store, self._rules, self._channels, self._read_clock)
+        for message in messages:
+            if message.error:
+                _LOG.warning("a message was not sent: %s: %s", message.title, message.error)
         if now_us >= self._next_changes_us:
             self._next_changes_us = now_us + CHANGES_EVERY_S * SECOND_US
             self._update_changes(now_us)

@@ -10,10 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import Envelope
 from machine_requirements import skip_or_fail
 
 
@@ -99,3 +105,53 @@ def serve_tcp(answer: Callable[[socket.socket], None] | None = None) -> Iterator
         thread.join()
         for connection in silent:
             connection.close()
+
+
+class MailSink:
+    """Mailboxes of an SMTP server, which refuses the recipients in ``refusals``."""
+
+    def __init__(self) -> None:
+        self.mails: list[Envelope] = []
+        self.refusals: dict[str, str] = {}
+
+    async def handle_RCPT(  # noqa: N802 - name given by aiosmtpd
+        self, _server: Any, _session: Any, envelope: Envelope, address: str, _options: Any
+    ) -> str:
+        if address in self.refusals:
+            return self.refusals[address]
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(  # noqa: N802 - name given by aiosmtpd
+        self, _server: Any, _session: Any, envelope: Envelope
+    ) -> str:
+        self.mails.append(envelope)
+        return await self.answer()
+
+    async def answer(self) -> str:
+        """Return the answer to a mail that was received."""
+        return "250 accepted"
+
+
+@contextmanager
+def serve_mail(sink: MailSink, **options: Any) -> Iterator[int]:
+    """Accept mail; yield the port.
+
+    Args:
+        sink: keeps the mails.
+        options: of aiosmtpd's controller.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    controller = Controller(sink, hostname="127.0.0.1", port=port, **options)
+    controller.start()
+    try:
+        yield port
+    finally:
+        controller.stop()
+
+
+def parse_mails(sink: MailSink) -> list[EmailMessage]:
+    """Parse the received mails."""
+    mails = (mail.content for mail in sink.mails)
+    return [message_from_bytes(mail, policy=default) for mail in mails if isinstance(mail, bytes)]

@@ -22,7 +22,7 @@ from treehammer.collectors.record.operation_steps import make_operation_step
 from treehammer.sql.core.rows import CampaignRow, InstructionRow, JobRow, PairRow, VerdictRow
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.core.watch_rows import (
-    AlarmEvent,
+    AlarmMessage,
     ChangePointRow,
     WatchedDayRow,
     WatchedSeriesRow,
@@ -349,18 +349,20 @@ def build_change_point(identity: str = "c", **values: Any) -> ChangePointRow:
     return ChangePointRow(identity, **{**required, **values})
 
 
-def build_alarm_event(**values: Any) -> AlarmEvent:
+def build_alarm_event(**values: Any) -> AlarmMessage:
     """Build the event of a critical site with these values."""
     required: dict[str, Any] = {
         "id": "event",
+        "event_id": "event",
         "kind": "state",
         "subject_kind": "site",
         "subject": "SITE_Ä",
         "state": "CRITICAL",
         "severity": "critical",
         "happened_us": 1_790_000_000_000_000,
+        "recorded_us": 1_790_000_000_000_000,
         "title": "CRITICAL: site SITE_Ä, was OK:\n3 of 4 tests failed",
         "text": "jobs: critical",
         "evidence": "/sites/SITE_%C3%84",
     }
-    return AlarmEvent(**{**required, **values})
+    return AlarmMessage(**{**required, **values})

@@ -58,8 +58,9 @@ FIXED_VALUES = {
     "watched_series.kind": "ratio",
     "watched_series.metric": "cpu_per_event_s",
 }
-#: Columns without a value: the changes of states are those of sites, and current.
-NULL_COLUMNS = {"status_change.rule", "status_change.superseded_us"}
+#: Columns without a value: the changes of states are those of sites, and current; rows of messages
+#: are events.
+NULL_COLUMNS = {"alarm_message.channel", "status_change.rule", "status_change.superseded_us"}
 #: Columns that refer to another table's row.
 FOREIGN_KEYS = {
     "campaign_id": ("campaign", "id"),

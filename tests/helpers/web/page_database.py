@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from measurement_factory import (
+    build_alarm_event,
     build_change_point,
     build_watched_day,
     build_watched_series,
@@ -23,14 +24,13 @@ from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.core.watch_rows import (
-    AlarmEvent,
     PatrolEntryRow,
     PatrolStartRow,
     RuleSetRow,
     StatusChangeRow,
 )
 from treehammer.sql.watch import change_points, state_history, watched_series
-from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox
+from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.watch.patrol_budget import SiteLimits
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_report import write_entries, write_limits
@@ -118,11 +118,14 @@ def _add_watch(store: Store) -> None:
     ]
     change_points.replace_change_points(store, changes, 0)
     _add_patrol(store)
-    event = AlarmEvent(
-        "event", "state", "site", SITES[4], "CRITICAL", "critical", found["found_us"],
-        f"CRITICAL: site {SITES[4]}", HOSTILE_TEXTS[2], f"/state-changes/{STATE_CHANGE}",
-    )  # fmt: skip
-    AlarmOutbox(store).record_changes([AlarmChange(event)], {})
+    event = build_alarm_event(
+        subject=SITES[4],
+        happened_us=found["found_us"],
+        title=f"CRITICAL: site {SITES[4]}",
+        text=HOSTILE_TEXTS[2],
+        evidence=f"/state-changes/{STATE_CHANGE}",
+    )
+    AlarmOutbox(store).record_events([event], lambda _: ())
 
 
 def _add_patrol(store: Store) -> None:

@@ -2,64 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
+import os
+import signal
 import socket
+import ssl
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import Envelope
 from click.testing import CliRunner
-from local_servers import drip, serve_http, serve_tcp
+from local_servers import (
+    MailSink,
+    drip,
+    make_authority,
+    parse_mails,
+    serve_http,
+    serve_mail,
+    serve_tcp,
+)
 from measurement_factory import build_alarm_event
 
-from treehammer.analysis.alarms import alarm_delivery, mail_channel, webhook_channel
+from treehammer.analysis.alarms import message_channels
 from treehammer.analysis.alarms.alarm_delivery import (
     LEASE_US,
     RETRY_US,
     AlarmChannels,
     deliver_messages,
 )
-from treehammer.analysis.alarms.mail_channel import MailServer, build_mail
-from treehammer.analysis.alarms.webhook_channel import Webhook, sign_body
+from treehammer.analysis.alarms.message_channels import MailServer, Webhook
 from treehammer.cli import cli
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, DeliveryError
-from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
-from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox
+from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store
 
 EVENT = build_alarm_event()
+MESSAGE = replace(EVENT, id="m1", channel="mail", recipient="a@example.org")
 LATER = 1_800_000_000_000_000
 
 
-class MailSink:
-    """SMTP server that keeps accepted messages, and refuses some recipients."""
+class SlowSink(MailSink):
+    """Mailboxes of a server that keeps a mail, and answers too late."""
 
-    def __init__(self) -> None:
-        self.mails: list[Envelope] = []
-        self.refusals: dict[str, str] = {}
-
-    async def handle_RCPT(  # noqa: N802 - name given by aiosmtpd
-        self, _server: Any, _session: Any, envelope: Envelope, address: str, _options: Any
-    ) -> str:
-        if address in self.refusals:
-            return self.refusals[address]
-        envelope.rcpt_tos.append(address)
-        return "250 OK"
-
-    async def handle_DATA(  # noqa: N802 - name given by aiosmtpd
-        self, _server: Any, _session: Any, envelope: Envelope
-    ) -> str:
-        self.mails.append(envelope)
-        return "250 accepted"
+    async def answer(self) -> str:
+        """Return the answer to a mail that was received."""
+        await asyncio.sleep(0.7)
+        return await super().answer()
 
 
 class HookSink(BaseHTTPRequestHandler):
@@ -76,15 +73,19 @@ class HookSink(BaseHTTPRequestHandler):
         self.end_headers()
 
 
+def greet_forever(connection: socket.socket) -> None:
+    """Send line after line of a greeting."""
+    with suppress(OSError):
+        while True:
+            connection.sendall(b"220-mail\r\n")
+            time.sleep(0.05)
+
+
 @pytest.fixture
 def mail_sink() -> Iterator[tuple[MailSink, int]]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     sink = MailSink()
-    controller = Controller(sink, hostname="127.0.0.1", port=port)
-    controller.start()
-    yield sink, port
-    controller.stop()
+    with serve_mail(sink) as port:
+        yield sink, port
 
 
 @pytest.fixture
@@ -99,8 +100,13 @@ def outbox(store: Store) -> AlarmOutbox:
     return AlarmOutbox(store)
 
 
-def record_event(outbox: AlarmOutbox, channels: AlarmChannels, event: AlarmEvent = EVENT) -> None:
-    outbox.record_changes([AlarmChange(event)], {event.id: list(channels.list_recipients(event))})
+def record_event(outbox: AlarmOutbox, channels: AlarmChannels) -> None:
+    assert outbox.record_events([EVENT], channels.list_recipients) == [EVENT]
+
+
+def deliver(outbox: AlarmOutbox, channels: AlarmChannels, now_us: int = LATER) -> list[str]:
+    """Send what is due at a time; return the deliveries."""
+    return [row.delivery for row in deliver_messages(outbox, channels, lambda: now_us)]
 
 
 def test_event_reaches_each_recipient_once(
@@ -124,16 +130,15 @@ def test_event_reaches_each_recipient_once(
         )
     )
     record_event(outbox, channels)
-    for _ in range(2):
-        report = deliver_messages(outbox, channels, lambda: LATER)
-        assert not report.failed
+    assert deliver(outbox, channels) == ["sent"] * 3
+    assert deliver(outbox, channels) == []
     assert sorted(mail.rcpt_tos[0] for mail in sink.mails) == ["admin@a.example", "ops@example.org"]
-    mail = sink.mails[0].content
-    assert isinstance(mail, bytes)
-    assert b"Auto-Submitted: auto-generated" in mail
-    assert b"Evidence: https://results.example.org/sites/SITE_%C3%84" in mail
+    mail = parse_mails(sink)[0]
+    assert mail["Auto-Submitted"] == "auto-generated"
+    assert "Evidence: https://results.example.org/sites/SITE_%C3%84" in mail.get_content()
+    assert mail["Subject"] == "[treehammer] CRITICAL: site SITE_Ä, was OK: 3 of 4 tests failed"
+    assert mail["Date"] == "Mon, 21 Sep 2026 14:13:20 +0000"
     ((headers, body),) = HookSink.requests
-    assert headers["X-Treehammer-Signature-256"] == sign_body("swordfish", body)
     digest = hmac.new(b"swordfish", body, hashlib.sha256).hexdigest()
     assert headers["X-Treehammer-Signature-256"] == f"sha256={digest}"
     assert (
@@ -148,44 +153,33 @@ def test_event_reaches_each_recipient_once(
     )
 
 
-def test_mail_has_one_subject_line_and_a_fixed_identity() -> None:
-    message = AlarmMessage("m1", "e1", "mail", "a@example.org", "waiting", 0, 0, 0, None, "")
-    mails = [build_mail(message, EVENT, "/x", sender="Treehammer <th@example.org>") for _ in "ab"]
-    assert isinstance(mails[0], EmailMessage)
-    assert mails[0]["Subject"] == (
-        "[treehammer] CRITICAL: site SITE_Ä, was OK: 3 of 4 tests failed"
-    )
-    assert mails[0]["Message-ID"] == mails[1]["Message-ID"] == "<m1@example.org>"
-    assert mails[0]["Date"] == "Mon, 21 Sep 2026 14:13:20 +0000"
-
-
 def test_failed_message_is_repeated_and_then_given_up(outbox: AlarmOutbox, hook: str) -> None:
     channels = AlarmChannels("warning", Webhook(hook))
     record_event(outbox, channels)
-    clock = [LATER]
+    now_us = LATER
     HookSink.statuses = [503, 307, *[500] * len(RETRY_US)]
     for attempt, wait_us in enumerate(RETRY_US, 1):
-        assert len(deliver_messages(outbox, channels, lambda: clock[0]).failed) == 1
+        assert deliver(outbox, channels, now_us) == ["waiting"]
         assert len(HookSink.requests) == attempt
-        clock[0] += wait_us - 1
-        assert not deliver_messages(outbox, channels, lambda: clock[0]).failed
-        clock[0] += 1
-    assert deliver_messages(outbox, channels, lambda: clock[0]).failed
+        assert deliver(outbox, channels, now_us + wait_us - 1) == []
+        now_us += wait_us
+    assert deliver(outbox, channels, now_us) == ["given up"]
     assert outbox.summarize().given_up == 1
     assert len({headers["X-Treehammer-Delivery"] for headers, _ in HookSink.requests}) == 1
     assert len({body for _, body in HookSink.requests}) == 1
 
 
 def test_dripping_servers_do_not_hang_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook_channel, "TIMEOUT_S", 0.5)
-    monkeypatch.setattr(mail_channel, "TOTAL_TIMEOUT_S", 0.5)
-    message = AlarmMessage("m1", "e1", "mail", "a@example.org", "waiting", 0, 0, 0, None, "")
-    with serve_tcp(drip) as port:
+    monkeypatch.setattr(message_channels, "TIMEOUT_S", 0.5)
+    with (
+        serve_tcp(drip) as port,
+        pytest.raises(DeliveryError, match="the answer was not complete after"),
+    ):
+        Webhook(f"http://127.0.0.1:{port}/hook").send_message(MESSAGE, "")
+    with serve_tcp(greet_forever) as port:
         server = MailServer("127.0.0.1", port, "none", "th@example.org")
-        with pytest.raises(DeliveryError, match="the answer was not complete after"):
-            Webhook(f"http://127.0.0.1:{port}/hook").send_message(message, EVENT, "")
-        with pytest.raises(DeliveryError, match=r"127\.0\.0\.1: not done after"):
-            server.send_message(message, EVENT, "")
+        with pytest.raises(DeliveryError, match=r"127\.0\.0\.1: .* not complete after \d s"):
+            server.send_message(MESSAGE, "")
 
 
 def test_permanent_refusal_is_given_up_at_once(
@@ -198,8 +192,8 @@ def test_permanent_refusal_is_given_up_at_once(
     channels = AlarmChannels("warning", Webhook(hook), server, addresses)
     HookSink.statuses = [410]
     record_event(outbox, channels)
-    report = deliver_messages(outbox, channels, lambda: LATER)
-    assert [message.recipient for message, _ in report.sent] == ["ops@example.org"]
+    rows = deliver_messages(outbox, channels, lambda: LATER)
+    assert [row.recipient for row in rows if row.delivery == "sent"] == ["ops@example.org"]
     summary = outbox.summarize()
     assert (summary.sent, summary.waiting, summary.given_up) == (1, 1, 2)
 
@@ -217,19 +211,80 @@ def test_message_of_a_killed_process_is_sent_again_with_its_identity(
     with pytest.raises(KeyboardInterrupt):
         deliver_messages(outbox, channels, lambda: LATER)
     monkeypatch.undo()
-    assert not deliver_messages(outbox, channels, lambda: LATER + LEASE_US - 1).sent
-    assert deliver_messages(outbox, channels, lambda: LATER + LEASE_US).sent
+    assert deliver(outbox, channels, LATER + LEASE_US - 1) == []
+    assert deliver(outbox, channels, LATER + LEASE_US) == ["sent"]
     first, second = (headers["X-Treehammer-Delivery"] for headers, _ in HookSink.requests)
     assert first == second
+
+
+def test_stop_signal_waits_until_the_sent_message_is_marked(
+    outbox: AlarmOutbox, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = AlarmChannels("warning", Webhook(hook))
+    record_event(outbox, channels)
+    answer = HookSink.do_POST
+
+    def interrupt(sink: HookSink) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        answer(sink)
+
+    monkeypatch.setattr(HookSink, "do_POST", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        deliver(outbox, channels)
+    assert outbox.summarize().sent == 1
+
+
+def test_lost_answer_is_repeated_with_the_same_identity(
+    outbox: AlarmOutbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_channels, "TIMEOUT_S", 0.5)
+    addresses = [("", "a@example.org")]
+    slow, prompt = SlowSink(), MailSink()
+    with serve_mail(slow) as port:
+        server = MailServer("127.0.0.1", port, "none", "th@example.org")
+        channels = AlarmChannels("warning", None, server, addresses)
+        record_event(outbox, channels)
+        assert deliver(outbox, channels) == ["waiting"]
+    with serve_mail(prompt) as port:
+        channels = replace(channels, mail=replace(server, port=port))
+        assert deliver(outbox, channels, LATER + RETRY_US[0]) == ["sent"]
+    (first,), (second,) = parse_mails(slow), parse_mails(prompt)
+    assert first["Message-ID"] == second["Message-ID"]
+    assert first.as_string() == second.as_string()
+
+
+@pytest.mark.parametrize("tls", ["starttls", "tls"])
+def test_mail_is_encrypted_for_a_known_server_only(
+    tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, certificate = MailSink(), make_authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    options: dict[str, Any] = (
+        {"ssl_context": context}
+        if tls == "tls"
+        else {"tls_context": context, "require_starttls": True}
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with serve_mail(sink, **options) as port:
+        MailServer("127.0.0.1", port, tls, "th@example.org").send_message(MESSAGE, "")
+        assert [mail.rcpt_tos for mail in sink.mails] == [["a@example.org"]]
+        # Another name of the same server, and a server of an unknown authority.
+        for host, authorities in (("localhost", str(certificate)), ("127.0.0.1", os.devnull)):
+            monkeypatch.setenv("SSL_CERT_FILE", authorities)
+            with pytest.raises(DeliveryError, match="CERTIFICATE_VERIFY_FAILED"):
+                MailServer(host, port, tls, "th@example.org").send_message(MESSAGE, "")
+    assert len(sink.mails) == 1
 
 
 def test_recipients_depend_on_severity_and_site() -> None:
     server = MailServer("mx", 25, "none", "th@example.org")
     channels = AlarmChannels("critical", None, server, [("", "all@x.y"), ("B", "b@x.y")])
-    assert [one.address for one in channels.list_recipients(EVENT)] == ["all@x.y"]
+    assert list(channels.list_recipients(EVENT)) == [("mail", "all@x.y")]
     assert not list(channels.list_recipients(replace(EVENT, severity="warning")))
     at_b = replace(EVENT, subject="B")
-    assert [one.address for one in channels.list_recipients(at_b)] == ["all@x.y", "b@x.y"]
+    addresses = [address for _, address in channels.list_recipients(at_b)]
+    assert addresses == ["all@x.y", "b@x.y"]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +306,7 @@ def test_wrong_setting_is_refused(name: str, value: str, problem: str, tmp_path:
 def test_no_secret_is_shown() -> None:
     assert "token" not in repr(Webhook("https://hooks.example.org/token", "token"))
     assert "token" not in repr(MailServer("mx", 25, "tls", "a@b.c", "user", "token"))
-    assert alarm_delivery.LEASE_US > 8 * 30_000_000
+    assert LEASE_US > 2 * message_channels.TIMEOUT_S * 1e6
 
 
 def test_notify_without_channels_names_their_settings(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from treehammer.analysis.alarms.alarm_events import (
 )
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.service_state import ServiceFacts, judge_service
-from treehammer.sql.core.watch_rows import AlarmEvent
+from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
 from treehammer.sql.write.store import Store
 
@@ -28,14 +28,14 @@ def outbox(store: Store) -> AlarmOutbox:
 
 def observe(
     outbox: AlarmOutbox, level: AlarmLevel, now_us: int, *, excused: bool = False
-) -> list[AlarmEvent]:
+) -> list[AlarmMessage]:
     """Record a site's state; return the new events."""
     site = SubjectState(
         AlarmKind.SITE, "SITE_A", level, "reason", ("detail",), since_us=now_us - 5,
         evidence="/sites/SITE_A", rule="daily/1", is_excused=excused,
     )  # fmt: skip
-    changes = list(find_state_changes([site], outbox.load_states(), now_us))
-    return outbox.record_changes(changes, {})
+    events = find_state_changes([site], outbox.load_states(), now_us)
+    return outbox.record_events(events, lambda _: ())
 
 
 def test_each_change_is_one_event(outbox: AlarmOutbox) -> None:
@@ -49,6 +49,18 @@ def test_each_change_is_one_event(outbox: AlarmOutbox) -> None:
     assert (event.title, event.severity) == ("OK: site SITE_A, was CRITICAL: reason", "critical")
     (event,) = observe(outbox, AlarmLevel.CRITICAL, 50)
     assert len(outbox.list_events(10)) == 3
+
+
+def test_processes_that_see_different_states_record_one_event(outbox: AlarmOutbox) -> None:
+    observe(outbox, AlarmLevel.OK, 10)
+    states = outbox.load_states()
+    for level, now_us in ((AlarmLevel.CRITICAL, 30), (AlarmLevel.WARNING, 20)):
+        site = SubjectState(AlarmKind.SITE, "SITE_A", level, "reason")
+        outbox.record_events(find_state_changes([site], states, now_us), lambda _: ())
+    assert [event.state for event in outbox.list_events(10)] == ["CRITICAL"]
+    # A process whose clock is behind continues the sequence.
+    assert len(observe(outbox, AlarmLevel.WARNING, 20)) == 1
+    assert observe(outbox, AlarmLevel.WARNING, 40) == []
 
 
 @pytest.mark.parametrize(
@@ -87,12 +99,11 @@ def test_recent_confirmed_slowdown_is_an_event() -> None:
     slow = build_change_point(
         "c1", found_us=now_us, day=20260915, attribution="site", subject="SITE_A", evidence="[]"
     )
-    (change,) = find_change_points([slow], now_us)
-    assert change.event is not None
-    assert change.event.title.startswith("Change: Site SITE_A: ")
-    assert "+5.1 %" in change.event.title
-    assert (change.event.subject_kind, change.event.subject) == ("site", "SITE_A")
-    assert change.event.evidence == "/changes/c1"
+    (event,) = find_change_points([slow], now_us)
+    assert event.title.startswith("Change: Site SITE_A: ")
+    assert "+5.1 %" in event.title
+    assert (event.subject_kind, event.subject) == ("site", "SITE_A")
+    assert event.evidence == "/changes/c1"
     for other in (
         replace(slow, effect=-0.05),
         replace(slow, state="provisional"),

@@ -6,65 +6,75 @@ from dataclasses import replace
 
 from measurement_factory import build_alarm_event
 
-from treehammer.sql.core.watch_rows import AlarmEvent, AnnouncedState
-from treehammer.sql.watch.alarm_outbox import AlarmChange, AlarmOutbox, Recipient
+from treehammer.sql.core.watch_rows import AlarmMessage
+from treehammer.sql.watch.alarm_outbox import NO_SEVERITY, AlarmOutbox
 from treehammer.sql.write.store import Store
 
-MAIL, HOOK = Recipient("mail", "a@example.org"), Recipient("webhook")
-EVENT = build_alarm_event(happened_us=100, text="line\n" * 2000)
-GOOD = AnnouncedState("site", EVENT.subject, "OK", 50)
-BAD = replace(GOOD, state="CRITICAL", since_us=100)
+MAIL, HOOK = ("mail", "a@example.org"), ("webhook", "")
+EVENT = build_alarm_event(happened_us=90, recorded_us=100, text="line\n" * 2000)
 
 
-def record(store: Store, *changes: AlarmChange) -> list[AlarmEvent]:
-    return AlarmOutbox(store).record_changes(changes, {EVENT.id: [MAIL, HOOK, MAIL]})
+def record(store: Store, *events: AlarmMessage) -> list[AlarmMessage]:
+    return AlarmOutbox(store).record_events(events, lambda _: [MAIL, HOOK, MAIL])
 
 
 def test_event_is_recorded_once_with_its_messages(store: Store) -> None:
     outbox = AlarmOutbox(store)
-    assert record(store, AlarmChange(None, None, GOOD)) == []
-    change = AlarmChange(EVENT, GOOD, BAD)
-    assert record(store, change) == [EVENT]
-    # A second process that saw the same change.
-    assert record(store, change) == []
-    assert record(store, AlarmChange(EVENT, BAD, replace(BAD, since_us=101))) == []
-    assert outbox.load_states() == {("site", EVENT.subject): replace(BAD, since_us=101)}
-    assert outbox.list_events(10) == [EVENT]
-    assert {(m.channel, m.recipient) for m, _ in outbox.list_messages(10)} == {
-        ("mail", "a@example.org"),
-        ("webhook", ""),
-    }
+    assert record(store, EVENT) == [EVENT]
+    # A second process that saw the same change, or another one of the same state before.
+    assert record(store, replace(EVENT, state="OK")) == []
+    later = replace(EVENT, id="later", event_id="later", state="OK", recorded_us=101)
+    quiet = replace(EVENT, id="quiet", event_id="quiet", subject="B", severity=NO_SEVERITY)
+    release = replace(EVENT, id="slower", event_id="slower", kind="regression")
+    assert record(store, later, quiet, release) == [later, release]
+    assert outbox.load_states() == {("site", EVENT.subject): later, ("site", "B"): quiet}
+    assert outbox.list_events(10) == [EVENT, later, release]
+    messages = [message for message in outbox.list_messages(10) if message.event_id == EVENT.id]
+    assert {(message.channel, message.recipient) for message in messages} == {MAIL, HOOK}
+    assert {message.text for message in messages} == {EVENT.text}
     summary = outbox.summarize()
-    assert (summary.waiting, summary.sent, summary.oldest_us) == (2, 0, 100)
+    assert (summary.waiting, summary.sent, summary.oldest_us) == (8, 0, 100)
 
 
-def test_change_of_an_outdated_state_is_refused(store: Store) -> None:
-    record(store, AlarmChange(None, None, BAD))
-    assert record(store, AlarmChange(EVENT, GOOD, BAD)) == []
-    assert record(store, AlarmChange(EVENT, None, BAD)) == []
-    assert AlarmOutbox(store).list_events(10) == []
-
-
-def test_leased_message_is_sent_by_one_process(store: Store) -> None:
+def test_claimed_message_is_sent_by_one_process(store: Store) -> None:
     outbox = AlarmOutbox(store)
-    record(store, AlarmChange(EVENT))
-    assert outbox.claim_messages(99, 1000, 5) == []  # not due
-    first = outbox.claim_messages(100, 1000, 1)
-    other = outbox.claim_messages(100, 1000, 5)
-    assert len(first) == len(other) == 1
-    assert first[0][0].id != other[0][0].id
-    assert first[0][1] == EVENT
-    assert outbox.claim_messages(1099, 1000, 5) == []
+    record(store, EVENT)
+    assert outbox.claim_message(99, 1000) is None  # not due
+    first, other = outbox.claim_message(100, 1000), outbox.claim_message(100, 1000)
+    assert first
+    assert other
+    assert first.id != other.id
+    assert outbox.claim_message(1099, 1000) is None
     # The process that sent the first one died.
-    outbox.mark_sent(other[0][0], 200)
-    ((again, _),) = outbox.claim_messages(1100, 1000, 5)
-    assert (again.id, again.attempts) == (first[0][0].id, 2)
+    outbox.mark_sent(other, 200)
+    again = outbox.claim_message(1100, 1000)
+    assert again
+    assert (again.id, again.attempts) == (first.id, 2)
     outbox.mark_failed(again, "refused " * 1000, due_us=5000)
-    assert outbox.claim_messages(4999, 1000, 5) == []
-    ((again, _),) = outbox.claim_messages(5000, 1000, 5)
+    assert outbox.claim_message(4999, 1000) is None
+    again = outbox.claim_message(5000, 1000)
+    assert again
     assert again.error.startswith("refused")
     outbox.mark_failed(again, "no such user", due_us=None)
-    assert outbox.claim_messages(10**15, 1000, 5) == []
+    assert outbox.claim_message(10**15, 1000) is None
     summary = outbox.summarize()
     assert (summary.waiting, summary.sent, summary.given_up) == (0, 1, 1)
     assert summary.oldest_us is None
+
+
+def test_late_attempt_does_not_repeat_a_sent_message(store: Store) -> None:
+    outbox = AlarmOutbox(store)
+    AlarmOutbox(store).record_events([EVENT], lambda _: [HOOK])
+    late, timely = outbox.claim_message(100, 1000), outbox.claim_message(1100, 1000)
+    assert late
+    assert timely
+    # Neither while the second attempt runs, nor after it.
+    outbox.mark_failed(late, "timeout", due_us=1150)
+    assert outbox.claim_message(1200, 1000) is None
+    outbox.mark_sent(timely, 1200)
+    outbox.mark_failed(late, "timeout", due_us=1250)
+    assert outbox.claim_message(10**15, 1000) is None
+    assert outbox.summarize().sent == 1
+    # The first attempt was accepted after all, and the second one failed.
+    outbox.mark_failed(timely, "timeout", due_us=None)
+    assert outbox.summarize().sent == 1

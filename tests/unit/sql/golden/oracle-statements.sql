@@ -129,18 +129,11 @@ INSERT INTO access_key (key_id, role, name, created_us, expires_us, revoked_us,
 INSERT INTO access_revocation (scope, subject, revoked_us) VALUES (:scope, :subject, :revoked_us)
 ;
 
-INSERT INTO alarm_event (id, kind, subject_kind, subject, state, severity, happened_us, title, text,
-    evidence) VALUES (:id, :kind, :subject_kind, :subject, :state, :severity, :happened_us, :title,
-    :text, :evidence)
-;
-
-INSERT INTO alarm_message (id, event_id, channel, recipient, state, attempts, due_us,
-    leased_until_us, sent_us, error) VALUES (:id, :event_id, :channel, :recipient, :state,
-    :attempts, :due_us, :leased_until_us, :sent_us, :error)
-;
-
-INSERT INTO alarm_state (kind, subject, state, since_us, id) VALUES (:kind, :subject, :state,
-    :since_us, :id)
+INSERT INTO alarm_message (id, event_id, kind, subject_kind, subject, state, severity, happened_us,
+    recorded_us, title, text, evidence, channel, recipient, delivery, attempts, due_us, error)
+    VALUES (:id, :event_id, :kind, :subject_kind, :subject, :state, :severity, :happened_us,
+    :recorded_us, :title, :text, :evidence, :channel, :recipient, :delivery, :attempts, :due_us,
+    :error)
 ;
 
 INSERT INTO alembic_version (version_num) VALUES (:version_num)
@@ -356,15 +349,7 @@ FROM access_revocation
 ;
 
 SELECT count(*) AS count_1
-FROM alarm_event
-;
-
-SELECT count(*) AS count_1
 FROM alarm_message
-;
-
-SELECT count(*) AS count_1
-FROM alarm_state
 ;
 
 SELECT alembic_version.version_num
