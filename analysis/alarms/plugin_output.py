@@ -1,28 +1,20 @@
 """Output of a plugin for Nagios and its relatives, by the guidelines of the Monitoring Plugins.
 
-The state is computed before; ``nagiosplugin`` formats states, performance data and their quoting.
+The state is computed before; ``nagiosplugin`` formats performance data and ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from nagiosplugin import Check, Context, Metric, Range, Resource, Result, Summary, state
+from nagiosplugin import Range
 from nagiosplugin.performance import Performance
 
-from treehammer.analysis.alarms.alarm_levels import AlarmFigure, AlarmLevel, SubjectState
+from treehammer.analysis.alarms.alarm_levels import AlarmFigure, SubjectState
 from treehammer.text_formatting import make_single_line
 
 #: Maximum characters of the first line, before the performance data.
 MAX_LINE = 80
-_STATES = {
-    AlarmLevel.OK: state.Ok,
-    AlarmLevel.DOWNTIME: state.Ok,
-    AlarmLevel.WARNING: state.Warn,
-    AlarmLevel.CRITICAL: state.Critical,
-    AlarmLevel.UNKNOWN: state.Unknown,
-}
 
 
 def format_plugin_output(subject: SubjectState, verbose: int = 0) -> str:
@@ -32,10 +24,12 @@ def format_plugin_output(subject: SubjectState, verbose: int = 0) -> str:
         subject: the state.
         verbose: 0 prints one line only, 1 the details, 2 also rule, evidence and thresholds.
     """
-    check = _run_check(subject)
-    line = _clean_line(f"{check.name} {subject.level} - {check.summary_str}")
-    data = " ".join(check.perfdata)
-    lines = [f"{_shorten(line)} | {data}" if data else _shorten(line)]
+    # The name is unchanged, as names of sites differ in case.
+    kind, _, name = subject.title.partition(" ")
+    title = f"{kind.upper()} {name}".strip()
+    line = _shorten(_clean_line(f"{title} {subject.level} - {subject.summary}"))
+    data = " ".join(sorted(map(_format_figure, subject.figures)))
+    lines = [f"{line} | {data}" if data else line]
     if verbose:
         lines += map(_clean_line, subject.details)
     if verbose > 1:
@@ -43,91 +37,20 @@ def format_plugin_output(subject: SubjectState, verbose: int = 0) -> str:
     return "\n".join(lines)
 
 
-def _run_check(subject: SubjectState) -> Check:
-    check = Check(
-        _SubjectResource(subject),
-        _LevelContext(subject.level),
-        *(_FigureContext(one) for one in subject.figures),
-        _SubjectSummary(subject),
-    )
-    check.name = subject.title.upper() if not subject.name else _title(subject)
-    check()
-    return check
-
-
-def _title(subject: SubjectState) -> str:
-    """Format a subject, with its name unchanged, as names of sites differ in case."""
-    kind, _, name = subject.title.partition(" ")
-    return f"{kind.upper()} {name}".strip()
-
-
-class _SubjectResource(Resource):  # type: ignore[misc]  # nagiosplugin has no types
-    """The subject: its state as a metric, and its figures."""
-
-    def __init__(self, subject: SubjectState) -> None:
-        self._subject = subject
-
-    def probe(self) -> Iterable[Metric]:
-        """Return the metrics of the subject."""
-        yield Metric("state", self._subject.level.code, context="state")
-        for one in self._subject.figures:
-            yield Metric(one.name, one.value, context=one.name)
-
-
-class _LevelContext(Context):  # type: ignore[misc]  # nagiosplugin has no types
-    """Gives the computed state; figures are not judged a second time."""
-
-    def __init__(self, level: AlarmLevel) -> None:
-        super().__init__("state")
-        self._level = level
-
-    def evaluate(self, metric: Metric, resource: Resource) -> Result:
-        """Return the computed state."""
-        return Result(_STATES[self._level], metric=metric)
-
-    def performance(self, metric: Metric, resource: Resource) -> None:
-        """Leave the state out of the performance data."""
-
-
-class _FigureContext(Context):  # type: ignore[misc]  # nagiosplugin has no types
-    """Formats a figure with its thresholds as performance data."""
-
-    def __init__(self, figure: AlarmFigure) -> None:
-        super().__init__(figure.name)
-        self._figure = figure
-
-    def evaluate(self, metric: Metric, resource: Resource) -> Result:
-        """Return OK, since the state was computed from all figures."""
-        return Result(state.Ok, metric=metric)
-
-    def performance(self, metric: Metric, resource: Resource) -> Performance:
-        """Return the performance data; U for an unknown value."""
-        figure = self._figure
-        return Performance(
+def _format_figure(figure: AlarmFigure) -> str:
+    """Format a figure with its thresholds as performance data; U, without a unit, if unknown."""
+    value, unit = ("U", "") if figure.value is None else (_format_number(figure.value), figure.unit)
+    return str(
+        Performance(
             figure.name,
-            "U" if figure.value is None else _format_number(figure.value),
-            # A value of U has no unit.
-            "" if figure.value is None else figure.unit,
+            value,
+            unit,
             _format_range(figure.warning, figure.is_minimum),
             _format_range(figure.critical, figure.is_minimum),
             "",
             "" if figure.maximum is None else _format_number(figure.maximum),
         )
-
-
-class _SubjectSummary(Summary):  # type: ignore[misc]  # nagiosplugin has no types
-    """The summary of the subject in any state."""
-
-    def __init__(self, subject: SubjectState) -> None:
-        self._subject = subject
-
-    def ok(self, results: Any) -> str:
-        """Return the summary."""
-        return self._subject.summary
-
-    def problem(self, results: Any) -> str:
-        """Return the summary."""
-        return self._subject.summary
+    )
 
 
 def _format_number(value: float) -> str:
