@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import quote
 
 from treehammer.analysis.alarms.alarm_levels import (
@@ -17,15 +19,25 @@ from treehammer.analysis.alarms.alarm_levels import (
 from treehammer.analysis.comparison.verdict_headline import select_headline
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.analysis.samples.sample import natural_sort_key
-from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import ReleaseCheck
-from treehammer.sql.read.overview_queries import ComparisonSummary
-from treehammer.sql.read.release_comparisons import summarize_release_comparisons
+from treehammer.sql.read.overview_queries import ComparisonSummary, VerdictCount
+from treehammer.sql.read.release_comparisons import (
+    MAX_SEARCHED,
+    summarize_comparisons,
+    summarize_release_comparisons,
+)
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 
-RULE = "release/2"
+RULE = "release/3"
+#: Comparisons that the state of a release depends on.
+COUNTED = (
+    "Counted: finished campaigns, reruns, and stored comparisons with an older release as A, "
+    "without --where and --delta."
+)
 
 
 class CheckState(StrEnum):
@@ -54,21 +66,75 @@ _LEVELS = {
 
 
 def assess_release(store: Store, release: str) -> SubjectState:
-    """Assess a release by the newest check or stored comparison of each test and base."""
+    """Assess a release by its checks and the newest stored comparison of each test and base."""
     checks = ReleaseCheckTable(store).list_checks(release=release)
-    compared = [check_of_comparison(*one) for one in summarize_release_comparisons(store, release)]
-    return judge_release(release, checks, compared)
+    return judge_release(release, checks, _load_compared(store, release))
 
 
 def assess_releases(store: Store) -> list[SubjectState]:
     """Assess all releases that were measured."""
-    table = ReleaseCheckTable(store)
+    checks, compared = _load_checks(store)
+    names = sorted(ReleaseCheckTable(store).list_measured_releases(), key=natural_sort_key)
+    return [judge_release(name, checks[name], compared) for name in names]
+
+
+def list_regressions(store: Store) -> list[tuple[ReleaseCheck, Mapping[str, float]]]:
+    """List the regressions that are confirmed or open, with the largest effect of each metric."""
+    checks, compared = _load_checks(store)
+    releases = sorted({*checks, *(check.b for check in compared)}, key=natural_sort_key)
+    regressions = [
+        check
+        for release in releases
+        for check in _select_decisive(release, checks[release], compared)
+        if _level(check) is not AlarmLevel.OK
+    ]
+    summaries = summarize_comparisons(store, [check.comparison_id for check in regressions])
+    return [
+        (check, _find_effects(summaries[check.comparison_id].counts))
+        for check in regressions
+        if check.comparison_id in summaries
+    ]
+
+
+def _load_checks(store: Store) -> tuple[defaultdict[str, list[ReleaseCheck]], list[ReleaseCheck]]:
+    """Load the checks of each release, the newest first, and all stored comparisons."""
     by_release: defaultdict[str, list[ReleaseCheck]] = defaultdict(list)
-    for one in table.list_checks():
-        by_release[one.b].append(one)
-    compared = [check_of_comparison(*one) for one in summarize_release_comparisons(store)]
-    names = sorted(table.list_measured_releases(), key=natural_sort_key)
-    return [judge_release(name, by_release[name], compared) for name in names]
+    for check in ReleaseCheckTable(store).list_checks():
+        by_release[check.b].append(check)
+    return by_release, _load_compared(store)
+
+
+def _load_compared(store: Store, release: str | None = None) -> list[ReleaseCheck]:
+    """Load the stored comparisons that count, of one release on either side or of all."""
+    summaries = summarize_release_comparisons(store, release, _is_counted)
+    return [check_of_comparison(test, comparison) for test, comparison in summaries]
+
+
+def _is_counted(row: VerdictRow) -> bool:
+    """Return whether a comparison, by its first row, is one of all results with an older release.
+
+    One of some results, or within another tolerance, could hide what the others show.
+    """
+    return natural_sort_key(row.a) < natural_sort_key(row.b) and _is_whole(row.evidence)
+
+
+@lru_cache(maxsize=MAX_SEARCHED)
+def _is_whole(evidence: str) -> bool:
+    document = json.loads(evidence)
+    conditions = any(document.get(name) for name in ("where", "where_a", "where_b"))
+    return not conditions and document.get("delta") in (None, DEFAULT_DELTA)
+
+
+def _find_effects(counts: Sequence[VerdictCount]) -> dict[str, float]:
+    """Find the largest effect of each slower metric, of single sites if these alone are slower."""
+    effects: dict[str, float] = {}
+    for rows in (select_headline(counts), counts):
+        for row in rows:
+            if row.verdict == Verdict.SLOWER and row.largest is not None:
+                effects[row.metric] = max(effects.get(row.metric, 0.0), row.largest, key=abs)
+        if effects:
+            break
+    return effects
 
 
 def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> ReleaseCheck:
@@ -109,12 +175,10 @@ def judge_release(
 
     Args:
         release: name of the release.
-        checks: its checks, the newest first; they count before stored comparisons.
+        checks: its checks, the newest first.
         compared: stored comparisons of any releases (see :func:`check_of_comparison`).
     """
-    own = [*(one for one in compared if one.b == release), *reversed(checks)]
-    newest = list({(one.test_name, one.a): one for one in own if _is_compared(one)}.values())
-    newest.sort(key=lambda one: (-_level(one).rank, one.test_name, one.a))
+    newest = _select_decisive(release, checks, compared)
     level = worst_level(*map(_level, newest)) if newest else AlarmLevel.UNKNOWN
     counts = Counter(CheckState(one.state) for one in newest)
     slower = counts[CheckState.CONFIRMED]
@@ -122,8 +186,8 @@ def judge_release(
         AlarmKind.RELEASE,
         release,
         level,
-        _summarize(newest, level) if newest else _explain_unknown(release, own, compared),
-        details=tuple(map(describe_check, newest)),
+        _summarize(newest, level) if newest else _explain_unknown(release, checks, compared),
+        details=(*map(describe_check, newest), COUNTED),
         figures=(
             AlarmFigure("compared_tests", len(newest)),
             AlarmFigure("slower_tests", slower, warning=None, critical=0),
@@ -135,24 +199,50 @@ def judge_release(
     )
 
 
+def _select_decisive(
+    release: str, checks: Iterable[ReleaseCheck], compared: Iterable[ReleaseCheck]
+) -> list[ReleaseCheck]:
+    """Select the check or stored comparison of each test and base that decides, the worst first.
+
+    The newest check decides. A stored comparison does so where there is none, or where the check
+    is older and clear: only a check can end a suspicion.
+    """
+    decisive: dict[tuple[str, str], ReleaseCheck] = {}
+    for check in filter(_is_compared, checks):
+        decisive.setdefault((check.test_name, check.a), check)
+    for comparison in compared:
+        if comparison.b != release or not _is_compared(comparison):
+            continue
+        check = decisive.setdefault((comparison.test_name, comparison.a), comparison)
+        if check.state == CheckState.CLEAR and check.changed_us < comparison.changed_us:
+            decisive[comparison.test_name, comparison.a] = comparison
+    return sorted(
+        decisive.values(), key=lambda check: (-_level(check).rank, check.test_name, check.a)
+    )
+
+
 def _explain_unknown(
-    release: str, own: Sequence[ReleaseCheck], compared: Sequence[ReleaseCheck]
+    release: str, checks: Iterable[ReleaseCheck], compared: Sequence[ReleaseCheck]
 ) -> str:
     """Say why a release has no state: no verdict, only the base of others, or never compared."""
+    own = [*checks, *(check for check in compared if check.b == release)]
     if any(one.state != CheckState.NOT_COMPARABLE for one in own):
         tests = len({one.test_name for one in own})
         return f"compared in {pluralize(tests, 'test')}, without a verdict"
     others = sorted({one.b for one in compared if one.a == release}, key=natural_sort_key)
     if others:
         return f"only the base of comparisons, of {', '.join(others)}"
-    return "not compared with another release"
+    return "not compared with an older release"
 
 
 def describe_check(check: ReleaseCheck) -> str:
-    """Describe a check in one line."""
+    """Describe a check in one line, with the campaign or stored comparison that counts."""
     effect = f", up to {format_effect(check.effect)}" if check.effect is not None else ""
-    slower = f"{check.slower} of {check.compared} comparisons slower{effect}"
-    return f"{check.test_name}: {check.b} against {check.a} {check.state}: {slower}"
+    slower = f"{check.slower} of {check.compared} verdicts slower{effect}"
+    source = f"campaign {check.campaign_id}" if check.campaign_id else "stored comparison"
+    if check.state in (CheckState.CONFIRMED, CheckState.REFUTED):
+        source = f"rerun {check.rerun_id}"
+    return f"{check.test_name}: {check.b} against {check.a} {check.state} by {source}: {slower}"
 
 
 def link_check(check: ReleaseCheck) -> str:

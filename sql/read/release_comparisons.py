@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.schema import verdict
-from treehammer.sql.engine.row_mapping import fetch_rows
+from treehammer.sql.engine.row_mapping import fetch_rows, split_ids
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.read.reader import ResultsReader
@@ -77,22 +77,44 @@ def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseC
 
 
 def summarize_release_comparisons(
-    store: ResultsReader, release: str | None = None
+    store: ResultsReader,
+    release: str | None = None,
+    counts: Callable[[VerdictRow], bool] = lambda _: True,
 ) -> list[tuple[str, ComparisonSummary]]:
     """Summarize the newest comparison of each test and pair of releases, with the test's name.
 
     Args:
         store: the database.
         release: only comparisons with this release on either side.
+        counts: returns whether a comparison counts, by its first row.
     """
     with store.connection() as connection:
-        newest = _list_newest(connection, release)
+        newest = _list_newest(connection, release, counts)
         summaries = overview_queries.summarize_comparisons(connection, [*newest.values()])
     return [(test, one) for (test, _, _), one in zip(newest, summaries, strict=True)]
 
 
+def summarize_comparisons(store: ResultsReader, ids: Sequence[str]) -> dict[str, ComparisonSummary]:
+    """Summarize stored comparisons by their identities; unknown ones are left out."""
+    table = verdict.c
+    with store.connection() as connection:
+        rows = [
+            row
+            for chunk in split_ids(ids)
+            for row in fetch_rows(
+                connection,
+                VerdictRow,
+                sa.select(verdict).where(table.line == 0, table.comparison_id.in_(chunk)),
+            )
+        ]
+        summaries = overview_queries.summarize_comparisons(connection, rows)
+    return {summary.first_verdict.comparison_id: summary for summary in summaries}
+
+
 def _list_newest(
-    connection: Connection, release: str | None = None
+    connection: Connection,
+    release: str | None = None,
+    counts: Callable[[VerdictRow], bool] = lambda _: True,
 ) -> dict[tuple[str, str, str], VerdictRow]:
     """List the first row of the newest comparison of each test, A and B."""
     table = verdict.c
@@ -105,7 +127,7 @@ def _list_newest(
     if release is not None:
         query = query.where(sa.or_(table.a == release, table.b == release))
     newest: dict[tuple[str, str, str], VerdictRow] = {}
-    for row in fetch_rows(connection, VerdictRow, query):
+    for row in filter(counts, fetch_rows(connection, VerdictRow, query)):
         newest.setdefault((_find_test(row.evidence), row.a, row.b), row)
     return newest
 

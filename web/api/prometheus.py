@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 
@@ -13,11 +14,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.alarms import alarm_overview
+from treehammer.analysis.alarms.alarm_events import list_slowdowns
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel
+from treehammer.analysis.alarms.release_state import list_regressions
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.usability import Usability, list_uses
 from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries
+from treehammer.sql.watch import change_points, state_history
 from treehammer.sql.watch.state_history import KIND_WORDS
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
@@ -58,6 +62,7 @@ def _metric_families(store: Store) -> Iterable[Metric]:
     yield from _measurement_families(store)
     yield from _alarm_families(store)
     yield _use_family(store)
+    yield from _regression_families(store)
     jobs = GaugeMetricFamily(
         "treehammer_jobs",
         "Unfinished jobs, by the last known state in their batch system.",
@@ -106,18 +111,24 @@ def _use_family(store: Store) -> Metric:
 
 
 def _alarm_families(store: Store) -> Iterable[Metric]:
-    """Return the states that ``treehammer check`` prints."""
+    """Return the states that ``treehammer check`` prints, and those of jobs and storages."""
     status = GaugeMetricFamily(
         "treehammer_site_status", "1 for the state that the site is in.", labels=["site", "status"]
     )
     labels = ["kind", "name"]
     code = GaugeMetricFamily(
         "treehammer_state_code",
-        "State of a site, release or the service: 0 OK or downtime, 1 warning, 2 critical, 3 unknown.",
+        "State of a site, its jobs or storage, a release, a central event or the service: "
+        "0 OK or downtime, 1 warning, 2 critical, 3 unknown.",
         labels=labels,
     )
     downtime = GaugeMetricFamily(
         "treehammer_in_downtime", "1 during an announced downtime of the site.", labels=labels
+    )
+    excused = GaugeMetricFamily(
+        "treehammer_state_excused",
+        "1 during a downtime of the site or a central event, when its state alarms nobody.",
+        labels=labels,
     )
     since = GaugeMetricFamily(
         "treehammer_state_since_seconds",
@@ -134,6 +145,7 @@ def _alarm_families(store: Store) -> Iterable[Metric]:
         code.add_metric(subject, one.level.code)
         if one.kind is AlarmKind.SITE:
             downtime.add_metric(subject, float(one.level is AlarmLevel.DOWNTIME))
+            excused.add_metric(subject, float(one.is_excused))
             for state in SiteState:
                 status.add_metric([one.name, state.value], float(one.level == state.value.upper()))
         if one.since_us is not None:
@@ -141,4 +153,33 @@ def _alarm_families(store: Store) -> Iterable[Metric]:
         for figure in one.figures:
             if figure.value is not None:
                 figures.add_metric([*subject, figure.name, figure.unit], figure.value)
-    return status, code, downtime, since, figures
+    for row in state_history.list_current_states(store):
+        if row.subject_kind != state_history.CENTRAL:
+            kind = state_history.KIND_WORDS[row.subject_kind]
+            code.add_metric([kind, row.site], AlarmLevel(row.state.upper()).code)
+            since.add_metric([kind, row.site], row.since_us / 1e6)
+    return status, code, downtime, excused, since, figures
+
+
+def _regression_families(store: Store) -> Iterable[Metric]:
+    """Return the regressions of releases, and the change points that are news."""
+    regressions = GaugeMetricFamily(
+        "treehammer_regression_ratio",
+        "Relative change of a metric with release b against a, of the variant with the largest: "
+        "0.08 is 8 % more. States: confirmed by a rerun, rerunning, suspected or undecided.",
+        labels=["test", "a", "b", "metric", "state", "comparison"],
+    )
+    for check, effects in list_regressions(store):
+        for metric, effect in effects.items():
+            labels = [check.test_name, check.a, check.b, metric, check.state, check.comparison_id]
+            regressions.add_metric(labels, math.expm1(effect))
+    changes = GaugeMetricFamily(
+        "treehammer_change_ratio",
+        "Relative change of a metric at a confirmed change point of the last week to the slower.",
+        labels=["test", "metric", "attribution", "subject", "change"],
+    )
+    found = change_points.fetch_change_points(store)
+    for change in list_slowdowns(found, time.time_ns() // 1000):
+        labels = [change.test_name, change.metric, change.attribution, change.subject, change.id]
+        changes.add_metric(labels, math.expm1(change.effect))
+    return regressions, changes

@@ -157,14 +157,28 @@ def read_nagios_states(file: Path) -> dict[str, dict[str, str]]:
 
 
 @contextmanager
-def run_alertmanager(folder: Path, webhook: str) -> Iterator[int]:
-    """Run Alertmanager with the shipped configuration; yield its port."""
+def run_alertmanager(folder: Path, webhook: str, mail_port: int) -> Iterator[int]:
+    """Run Alertmanager with the shipped configuration and shorter waits; yield its port.
+
+    Args:
+        folder: new folder for its files.
+        webhook: address of the webhook.
+        mail_port: port of the mail server.
+    """
     folder.mkdir()
     (port,) = find_free_ports(1)
     text = (DEPLOYMENT / "alertmanager.yml").read_text()
-    text = text.replace("https://chat.example.org/hooks/treehammer", webhook)
+    for shipped, value in (
+        ("https://chat.example.org/hooks/treehammer", webhook),
+        ("mail.example.org:587", f"127.0.0.1:{mail_port}"),
+        ("smtp_require_tls: true", "smtp_require_tls: false"),
+        ("group_wait: 30s", "group_wait: 0s"),
+        ("group_interval: 1m", "group_interval: 1s"),
+    ):
+        assert shipped in text
+        text = text.replace(shipped, value)
     file = folder / "alertmanager.yml"
-    file.write_text(text.replace("group_wait: 30s", "group_wait: 0s"))
+    file.write_text(text)
     checked = subprocess.run(
         [find_prometheus("amtool"), "check-config", file],
         capture_output=True, text=True, check=False,
@@ -173,6 +187,7 @@ def run_alertmanager(folder: Path, webhook: str) -> Iterator[int]:
     command = [
         str(_relocate_alertmanager(folder)), f"--config.file={file}", f"--storage.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
+        "--data.retention=8784h",
     ]  # fmt: skip
     with _run(command, folder):
         wait_for(lambda: fetch_json(f"http://127.0.0.1:{port}/api/v2/status"), folder)

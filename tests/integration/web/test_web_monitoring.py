@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from shutil import copy
 
 import pytest
 from command_forker import run_command
-from local_servers import serve_http
+from local_servers import MailSink, parse_mails, serve_http, serve_mail
 from local_service import serve_folder
 from measurement_factory import make_measurement
 from monitoring_servers import (
@@ -31,13 +32,28 @@ from monitoring_servers import (
     run_prometheus,
     wait_for,
 )
+from release_campaigns import add_campaign
+from simulated_campaign import START_US
 
+from treehammer.analysis.alarms.regression_watch import (
+    record_rerun,
+    requested_reruns,
+    watch_campaigns,
+)
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
-from treehammer.sql.core.watch_rows import DowntimeRow
+from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow
 from treehammer.sql.watch import site_exceptions
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
 from treehammer.sql.write.store import Store
+
+IDLE_PATROL = """
+[entries.never]
+test = "ttree-read"
+sites = ["local"]
+every = "1h"
+quiet_hours = ["00:00-12:00", "12:00-00:00"]
+"""
 
 pytestmark = pytest.mark.xdist_group("monitoring")
 
@@ -62,17 +78,23 @@ define service {{
 
 
 class AlertReceiver(BaseHTTPRequestHandler):
-    """Webhook of Alertmanager that keeps the notified alerts."""
+    """Webhook of Alertmanager that counts notifications by status and summary."""
 
-    alerts: dict[tuple[str, str], str] = {}
+    notified: Counter[str] = Counter()
 
     def do_POST(self) -> None:
         document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        for one in document["alerts"]:
-            labels = one["labels"]
-            self.alerts[labels["alertname"], labels.get("name", "")] = one["status"]
+        self.notified.update(
+            f"{alert['status'].upper()}: {alert['annotations']['summary']}"
+            for alert in document["alerts"]
+        )
         self.send_response(200)
         self.end_headers()
+
+
+def count_subjects(sink: MailSink) -> Counter[str]:
+    """Count the received mails by subject."""
+    return Counter(mail["Subject"].removeprefix("[treehammer] ") for mail in parse_mails(sink))
 
 
 def fill_database(folder: Path) -> None:
@@ -100,6 +122,11 @@ def fill_database(folder: Path) -> None:
         )  # fmt: skip
         site_exceptions.replace_downtimes(store, "test", [down], now_us=now_us)
         assert update_states(store, now_us, load_shipped_rules()).recorded
+        add_campaign(store, "nightly", 0.08)
+        watch_campaigns(store, START_US)
+        (request,) = requested_reruns(store)
+        assert record_rerun(store, request, add_campaign(store, "rerun", 0.08, seed=2), START_US)
+        watch_campaigns(store, START_US + 1)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +135,15 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
     fill_database(folder)
     with serve_folder(folder, "--read-access", "public") as url:
         yield folder, url
+
+
+def repair_site(store: Store, site: str) -> None:
+    now_us = time.time_ns() // 1000
+    override = OverrideRow(
+        "o1", site, "", "ok", "tester", "repaired", now_us, now_us + 3_600_000_000
+    )
+    site_exceptions.add_override(store, override)
+    assert update_states(store, now_us, load_shipped_rules()).recorded
 
 
 def list_states(folder: Path) -> dict[tuple[str, str], str]:
@@ -128,12 +164,17 @@ def test_rules_of_prometheus_pass_their_tests(tmp_path: Path) -> None:
 
 def test_all_monitoring_shows_the_same_states(monitored: tuple[Path, str], tmp_path: Path) -> None:
     folder, url = monitored
-    AlertReceiver.alerts.clear()
+    AlertReceiver.notified.clear()
+    sink = MailSink()
     services = "".join(_SERVICE.format(site=site) for site in SITES if site != "SITE_A")
     with ExitStack() as stack:
         hook = stack.enter_context(serve_http(AlertReceiver))
         alertmanager = stack.enter_context(
-            run_alertmanager(tmp_path / "alertmanager", f"http://127.0.0.1:{hook}")
+            run_alertmanager(
+                tmp_path / "alertmanager",
+                f"http://127.0.0.1:{hook}",
+                stack.enter_context(serve_mail(sink)),
+            )
         )
         prometheus = stack.enter_context(
             run_prometheus(tmp_path / "prometheus", url.partition("//")[2], alertmanager)
@@ -164,52 +205,110 @@ def test_all_monitoring_shows_the_same_states(monitored: tuple[Path, str], tmp_p
             assert f" {state} - " in seen["plugin_output"]
         assert "daily_failed_per_good=25%;6" in nagios["site SITE_WARN"]["performance_data"]
         assert int(nagios["treehammer"]["current_state"]) == 0
-        assert int(nagios["ROOT 6.40.00"]["current_state"]) == 3
-        expected = {
-            ("TreehammerSiteCritical", "SITE_A"): "firing",
-            ("TreehammerSiteWarning", "SITE_WARN"): "firing",
-            ("TreehammerSiteUnknown", "SITE_FEW"): "firing",
+        assert int(nagios["ROOT 6.40.00"]["current_state"]) == 2
+        assert metrics["jobs", "SITE_WARN"] == 1
+        assert metrics["storage", "SITE_WARN"] == 0
+        (regression,) = {
+            tuple(sample["metric"][name] for name in ("test", "a", "b", "state"))
+            for sample in query_prometheus(prometheus, "treehammer_regression_ratio")
         }
-        wait_for(lambda: AlertReceiver.alerts.items() >= expected.items(), tmp_path)
-        named = {name for _, name in AlertReceiver.alerts}
-        assert not named & {"SITE_OK", "SITE_DOWN"}
+        assert regression == ("ttree-read", "6.38.00", "6.40.00", "confirmed")
+        begun = {
+            "FIRING: Site SITE_A is critical",
+            "FIRING: Site SITE_WARN has had warnings for an hour",
+            "FIRING: Site SITE_FEW has not reported enough for a day",
+            "FIRING: Site T2_A has not reported enough for a day",
+        }
+        slower = "FIRING: ttree-read is slower with ROOT 6.40.00 than with 6.38.00"
+        wait_for(lambda: len(count_subjects(sink)) > len(begun), tmp_path)
+        with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+            repair_site(store, "SITE_WARN")
+        ended = "RESOLVED: Site SITE_WARN has had warnings for an hour"
+        wait_for(
+            lambda: ended in AlertReceiver.notified and ended in count_subjects(sink), tmp_path
+        )
+        # Several rounds of Alertmanager later, each event was one mail and one post.
+        time.sleep(5)
+        for notified in (AlertReceiver.notified, count_subjects(sink)):
+            assert set(notified.values()) == {1}, notified
+            (event,) = notified.keys() - {*begun, ended}
+            assert event.startswith(slower)
+            assert notified.keys() >= {*begun, ended}
+        mail = next(mail for mail in parse_mails(sink) if slower in mail["Subject"])
+        body = mail.get_body(("plain",))
+        assert body
+        assert "https://results.example.org/compare/" in body.get_content()
 
 
-def test_killed_notify_neither_loses_nor_doubles_a_message(
-    monitored: tuple[Path, str], tmp_path: Path
-) -> None:
-    folder, _ = monitored
-    received: Counter[str] = Counter()
+@pytest.mark.parametrize("rounds", [pytest.param(1, id="together"), pytest.param(12, id="killed")])
+def test_event_is_one_message_to_each_recipient(rounds: int, tmp_path: Path) -> None:
+    fill_database(tmp_path)
+    interrupted: Counter[str] = Counter()
+    senders: list[subprocess.Popen[bytes]] = []
+    posted: Counter[str] = Counter()
 
-    class MessageReceiver(BaseHTTPRequestHandler):
-        """Webhook whose sender dies at every second message, before or after the answer."""
+    def take(identity: str) -> bool:
+        """Kill the sender at every third message; return whether this was one."""
+        if rounds == 1 or (sum(posted.values()) + len(sink.mails)) % 3:
+            return False
+        interrupted[identity] += 1
+        for sender in senders:
+            sender.kill()
+        return True
+
+    class PostReceiver(BaseHTTPRequestHandler):
+        """Webhook that answers slowly."""
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            received[self.headers["X-Treehammer-Delivery"]] += 1
-            if sum(received.values()) % 2:
-                running[-1].kill()
-                running[-1].wait()
-                return
-            self.send_response(204)
-            self.end_headers()
+            identity = self.headers["X-Treehammer-Delivery"]
+            posted[identity] += 1
+            time.sleep(0.2)
+            if not take(identity):
+                self.send_response(204)
+                self.end_headers()
 
-    running: list[subprocess.Popen[bytes]] = []
-    words = ["--data-dir", str(folder), "notify"]
-    with serve_http(MessageReceiver) as port:
-        environment = {**os.environ, "TREEHAMMER_ALARM_WEBHOOK_URL": f"http://127.0.0.1:{port}/"}
-        for _ in range(8):
-            running.append(
-                subprocess.Popen([sys.executable, "-m", "treehammer", *words], env=environment)
-            )
-            running[-1].wait()
-            with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
-                # Instead of waiting for the lease of the killed process.
+    class KillingSink(MailSink):
+        """Mailboxes of a server that answers slowly."""
+
+        async def answer(self) -> str:
+            """Return the answer to a mail that was received."""
+            await asyncio.sleep(0.2)
+            take(parse_mails(self)[-1]["Message-ID"])
+            return await super().answer()
+
+    sink = KillingSink()
+    (tmp_path / "patrol.toml").write_text(IDLE_PATROL)
+    program = [sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path)]
+    commands = [[*program, "notify"]]
+    if rounds == 1:
+        commands += [*commands, [*program, "patrol", "run", *("patrol.toml", "--once")]]
+    with serve_http(PostReceiver) as hook, serve_mail(sink) as mail_port:
+        environment = {
+            **os.environ,
+            "TREEHAMMER_ALARM_WEBHOOK_URL": f"http://127.0.0.1:{hook}/",
+            "TREEHAMMER_ALARM_RECIPIENTS": "a@example.org, b@example.org, SITE_A=a@example.org",
+            "TREEHAMMER_ALARM_SMTP_SERVER": f"127.0.0.1:{mail_port}",
+        }
+        for _ in range(rounds):
+            senders[:] = [
+                subprocess.Popen(words, env=environment, cwd=tmp_path) for words in commands
+            ]
+            for sender in senders:
+                sender.wait(timeout=240)
+            with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
                 with store.writing_connection() as connection:
-                    connection.exec_driver_sql("UPDATE alarm_message SET leased_until_us = 0")
+                    # Instead of waiting for the lease of a killed process.
+                    connection.exec_driver_sql("UPDATE alarm_message SET due_us = 0")
                 events = AlarmOutbox(store).list_events(100)
                 summary = AlarmOutbox(store).summarize()
-            if not summary.waiting:
+            if rounds == 1 or not summary.waiting:
                 break
-    assert {one.subject for one in events} == {"SITE_A", "SITE_WARN"}
-    assert (summary.sent, len(received)) == (len(events), len(events))
+    assert {event.subject for event in events} == {"SITE_A", "SITE_WARN", "6.40.00"}
+    assert (summary.waiting, summary.sent, summary.given_up) == (0, 3 * len(events), 0)
+    mailed = Counter(mail["Message-ID"] for mail in parse_mails(sink))
+    recipients = Counter(mail.rcpt_tos[0] for mail in sink.mails) if rounds == 1 else None
+    assert recipients in (None, Counter({"a@example.org": 3, "b@example.org": 3}))
+    assert (len(posted), len(mailed)) == (len(events), 2 * len(events))
+    # A copy is sent only where the sender was killed before it knew that the message arrived.
+    assert posted + mailed == Counter([*posted, *mailed]) + interrupted

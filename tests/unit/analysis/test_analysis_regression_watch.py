@@ -155,9 +155,9 @@ def test_rerun_decides(outcome: RerunOutcome, reruns: int, state: CheckState) ->
     assert decide_rerun(outcome, reruns) is state
 
 
-def compare(store: Store, campaign: str) -> str:
+def compare(store: Store, campaign: str, *options: str) -> str:
     """Compare and store, as the command does; return the identity of the comparison."""
-    command = ["--database", str(store.url), "compare", OLD, NEW, "--campaign", campaign]
+    command = ["--database", str(store.url), "compare", OLD, NEW, "--campaign", campaign, *options]
     done = CliRunner().invoke(cli, command)
     assert done.exit_code in (0, 1), done.output
     return list_latest_comparisons(store, 1)[0].first_verdict.comparison_id
@@ -176,11 +176,51 @@ def test_stored_comparisons_count_without_a_check(store: Store) -> None:
     slower = compare(store, add_campaign(store, "slower", 0.08, hosts=1))
     state = assess_release(store, NEW)
     assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
-    assert state.details[0].endswith("suspected: 2 of 2 comparisons slower, up to +8.1 %")
+    assert state.details[0].endswith(
+        "suspected by stored comparison: 2 of 2 verdicts slower, up to +8.1 %"
+    )
     assert requested_reruns(store) == []
     # The check of the finished campaign replaces it.
     watch_campaigns(store, NOW)
     assert {one.campaign_id for one in list_checks(store)} != {""}
+
+
+def test_newer_comparison_counts_against_a_clear_check_only(store: Store) -> None:
+    add_campaign(store, "nightly", 0.0)
+    watch_campaigns(store, NOW)
+    slower = compare(store, add_campaign(store, "not finished", 0.08, state="running", seed=2))
+    for state in (assess_release(store, NEW), assess_releases(store)[1]):
+        assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
+    # A rerun decides whatever people compare.
+    add_campaign(store, "second night", 0.08, seed=3)
+    watch_campaigns(store, NOW + 1)
+    refuting = rerun(store, "again", 0.0, seed=4)
+    watch_campaigns(store, NOW + 2)
+    compare(store, add_campaign(store, "still slower", 0.08, state="running", seed=5))
+    state = assess_release(store, NEW)
+    assert state.level is AlarmLevel.OK
+    assert f"refuted by rerun {refuting}: 0 of " in state.details[0]
+
+
+def test_comparison_of_some_results_does_not_count(store: Store) -> None:
+    campaign = add_campaign(store, "slower", 0.08)
+    slower = compare(store, campaign)
+    compare(store, campaign, "--delta", "0.5")
+    compare(store, campaign, "--where", "site=T2_A")
+    state = assess_release(store, NEW)
+    assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
+    assert state.details[-1].startswith("Counted: finished campaigns, ")
+
+
+def test_faster_release_is_no_regression_of_the_older_one(store: Store) -> None:
+    add_campaign(store, "faster", -0.08)
+    command = ["--database", str(store.url), "compare", NEW, OLD]
+    assert "slower" in CliRunner().invoke(cli, command).output
+    state = assess_release(store, OLD)
+    assert (state.level, state.summary) == (
+        AlarmLevel.UNKNOWN,
+        "not compared with an older release",
+    )
 
 
 def test_comparison_without_verdict_is_not_called_clear(store: Store) -> None:

@@ -34,6 +34,10 @@ SITES = {
     'SITE <b>"CRIT" |Ä': ("CRITICAL", 0, 12),
 }
 RELEASE = "6.40.00"
+REGRESSION = (
+    'a="6.38.00",b="6.40.00",comparison="[0-9a-f]+",metric="(\\w+)",state="suspected",'
+    'test="ttree-read"'
+)
 CODES = {"OK": 0, "WARNING": 1, "CRITICAL": 2, "UNKNOWN": 3}
 
 
@@ -102,6 +106,12 @@ def test_all_views_show_the_same_states(settings: Settings, service: ServiceThre
         if kind == "site":
             line = f'treehammer_site_status{{site="{word}",status="{state.lower()}"}} 1.0'
             assert line in metrics.splitlines()
+    assert 'treehammer_state_code{kind="jobs",name="SITE_WARN"} 1.0' in metrics
+    assert 'treehammer_state_code{kind="storage",name="SITE_WARN"} 0.0' in metrics
+    effects = dict(re.findall(rf"treehammer_regression_ratio{{{REGRESSION}}} ([\d.]+)", metrics))
+    assert {metric: float(ratio) for metric, ratio in effects.items()} == {
+        metric: pytest.approx(0.083, abs=0.02) for metric in ("cpu_per_event_s", "wall_per_event_s")
+    }
     documents = json.loads(check(settings, "--all", "--format", "monit").output)
     assert {
         (one["type"].removesuffix("_status"), one["name"]): one["status"] for one in documents
