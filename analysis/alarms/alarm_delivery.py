@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from treehammer.analysis.alarms.alarm_events import reaches_severity
 from treehammer.analysis.alarms.alarm_levels import AlarmKind
 from treehammer.analysis.alarms.message_channels import MailServer, Webhook
 from treehammer.config import Settings
@@ -23,9 +22,11 @@ from treehammer.errors import DeliveryError
 from treehammer.private_files import read_secret_file
 from treehammer.setting_parsers import split_recipients
 from treehammer.sql.core.watch_rows import AlarmMessage
-from treehammer.sql.watch.alarm_outbox import AlarmOutbox
+from treehammer.sql.watch.alarm_outbox import NO_SEVERITY, AlarmOutbox
 
 MAIL, WEBHOOK = "mail", "webhook"
+#: Severities of events, in order.
+SEVERITIES = (NO_SEVERITY, "warning", "critical")
 #: Time for which a message is claimed by the process that sends it, longer than all its waits.
 LEASE_US = 300 * SECOND_US
 #: Time after which a round ends, such as at a server that does not answer.
@@ -80,7 +81,7 @@ class AlarmChannels:
 
     def list_recipients(self, event: AlarmMessage) -> Iterator[tuple[str, str]]:
         """List channel and address of an event's recipients; none below the least severity."""
-        if not reaches_severity(event, self.minimum):
+        if SEVERITIES.index(event.severity) < SEVERITIES.index(self.minimum):
             return
         if self.webhook:
             yield WEBHOOK, ""

@@ -9,13 +9,13 @@ from typing import Any
 
 
 class AlarmLevel(StrEnum):
-    """States of the Monitoring Plugins, and downtime, which suppresses alarms."""
+    """States of the Monitoring Plugins, and downtime, which suppresses alarms; the worst last."""
 
     OK = "OK"
+    DOWNTIME = "DOWNTIME"
+    UNKNOWN = "UNKNOWN"
     WARNING = "WARNING"
     CRITICAL = "CRITICAL"
-    UNKNOWN = "UNKNOWN"
-    DOWNTIME = "DOWNTIME"
 
     @property
     def code(self) -> int:
@@ -25,7 +25,7 @@ class AlarmLevel(StrEnum):
     @property
     def rank(self) -> int:
         """Severity for ordering; critical is the worst."""
-        return _RANKS[self]
+        return list(AlarmLevel).index(self)
 
 
 _CODES: Mapping[AlarmLevel, int] = {
@@ -34,13 +34,6 @@ _CODES: Mapping[AlarmLevel, int] = {
     AlarmLevel.WARNING: 1,
     AlarmLevel.CRITICAL: 2,
     AlarmLevel.UNKNOWN: 3,
-}
-_RANKS: Mapping[AlarmLevel, int] = {
-    AlarmLevel.OK: 0,
-    AlarmLevel.DOWNTIME: 1,
-    AlarmLevel.UNKNOWN: 2,
-    AlarmLevel.WARNING: 3,
-    AlarmLevel.CRITICAL: 4,
 }
 
 
@@ -68,7 +61,6 @@ class AlarmFigure:
         unit: ``s``, ``%`` or '' for a number of things.
         warning: values above are a warning; None without such a threshold.
         critical: values above are critical.
-        is_minimum: the thresholds are minima: values below are too small.
         maximum: largest possible value.
     """
 
@@ -77,7 +69,6 @@ class AlarmFigure:
     unit: str = ""
     warning: float | None = None
     critical: float | None = None
-    is_minimum: bool = False
     maximum: float | None = None
 
 
@@ -142,14 +133,10 @@ def worst_level(*levels: AlarmLevel) -> AlarmLevel:
 
 def judge_figure(figure: AlarmFigure) -> AlarmLevel:
     """Judge a figure by its thresholds; OK where its value is unknown."""
-    if figure.value is None:
-        return AlarmLevel.OK
     for level, threshold in (
         (AlarmLevel.CRITICAL, figure.critical),
         (AlarmLevel.WARNING, figure.warning),
     ):
-        if threshold is not None and (
-            figure.value < threshold if figure.is_minimum else figure.value > threshold
-        ):
+        if figure.value is not None and threshold is not None and figure.value > threshold:
             return level
     return AlarmLevel.OK

@@ -2,14 +2,128 @@
 
 from __future__ import annotations
 
-from treehammer.analysis.alarms.alarm_levels import AlarmKind, SubjectState
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.analysis.alarms.alarm_levels import (
+    SERVICE_NAME,
+    AlarmFigure,
+    AlarmKind,
+    AlarmLevel,
+    SubjectState,
+    judge_figure,
+    worst_level,
+)
 from treehammer.analysis.alarms.release_state import assess_release, assess_releases
-from treehammer.analysis.alarms.service_state import assess_service
 from treehammer.analysis.alarms.site_alarm import assess_site, assess_sites
+from treehammer.collectors.job_state import OPEN_JOB_STATES, JobState
+from treehammer.durations import SECOND_US
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.read import overview_queries
+from treehammer.sql.watch import state_history
+from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary, hash_identity
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
+
+#: Name of the producer unless MONIT assigned another one.
+PRODUCER = "treehammer"
+#: Shares of the unfinished jobs that are held, in percent.
+HELD_WARNING, HELD_CRITICAL = 20.0, 80.0
+#: Fewer held jobs are not a warning.
+MIN_HELD = 5
+#: Seconds that the oldest message waits for its delivery.
+WAITING_WARNING_S, WAITING_CRITICAL_S = 3600.0, 86_400.0
+#: Seconds since the states of sites were evaluated.
+STALE_WARNING_S, STALE_CRITICAL_S = 3600.0, 86_400.0
+SERVICE_RULE = "service/1"
+
+
+@dataclass(frozen=True)
+class ServiceFacts:
+    """Facts that the state of the service depends on.
+
+    Attributes:
+        jobs: unfinished jobs by state.
+        outbox: numbers of messages.
+        evaluated_us: time of the latest evaluation of the states of sites; None before the first.
+        now_us: time of the facts.
+    """
+
+    jobs: Mapping[str, int]
+    outbox: OutboxSummary
+    evaluated_us: int | None
+    now_us: int
+
+
+def assess_service(store: Store, now_us: int) -> SubjectState:
+    """Assess the service by its database."""
+    latest = state_history.find_latest_rule_set(store)
+    return judge_service(
+        ServiceFacts(
+            overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES),
+            AlarmOutbox(store).summarize(),
+            latest.evaluated_us if latest else None,
+            now_us,
+        )
+    )
+
+
+def judge_service(facts: ServiceFacts) -> SubjectState:
+    """Judge the facts.
+
+    Warning: a message was given up, one waits for an hour, a fifth of the unfinished jobs is held, or
+    the states of sites were not evaluated for an hour. Critical: a message waits for a day, four
+    fifths of the unfinished jobs are held, or no state was evaluated for a day.
+    """
+    held = facts.jobs.get(JobState.HELD.value, 0)
+    open_jobs = sum(facts.jobs.values())
+    oldest_us = facts.outbox.oldest_us
+    waiting_s = _find_age_s(oldest_us, facts.now_us) or 0.0
+    stale_s = _find_age_s(facts.evaluated_us, facts.now_us)
+    held_share = 100 * held / open_jobs if open_jobs else 0.0
+    held_figure = AlarmFigure(
+        "held_jobs", held_share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0
+    )
+    oldest_figure = AlarmFigure(
+        "oldest_message", waiting_s, "s", WAITING_WARNING_S, WAITING_CRITICAL_S
+    )
+    stale_figure = AlarmFigure("states_age", stale_s, "s", STALE_WARNING_S, STALE_CRITICAL_S)
+    lost_figure = AlarmFigure("given_up_messages", facts.outbox.given_up, warning=0)
+    reasons = [
+        (judge_figure(held_figure) if held >= MIN_HELD else AlarmLevel.OK, f"{held} held jobs"),
+        (judge_figure(oldest_figure), f"a message waits for {waiting_s / 3600:.0f} h"),
+        (judge_figure(stale_figure), f"states not evaluated for {(stale_s or 0.0) / 3600:.0f} h"),
+        (judge_figure(lost_figure), f"{facts.outbox.given_up} undeliverable messages"),
+    ]
+    problems = [text for level, text in reasons if level is not AlarmLevel.OK]
+    summary = ", ".join(problems) or f"{open_jobs} jobs in progress, {held} held"
+    return SubjectState(
+        AlarmKind.SERVICE,
+        SERVICE_NAME,
+        worst_level(*(level for level, _ in reasons)),
+        summary,
+        details=(
+            f"{open_jobs} unfinished jobs, {held} held",
+            f"messages: {facts.outbox.waiting} waiting, {facts.outbox.sent} sent, "
+            f"{facts.outbox.given_up} given up",
+        ),
+        figures=(
+            AlarmFigure("open_jobs", open_jobs),
+            held_figure,
+            AlarmFigure("waiting_messages", facts.outbox.waiting),
+            oldest_figure,
+            lost_figure,
+            stale_figure,
+        ),
+        evidence="/alarms",
+        rule=SERVICE_RULE,
+    )
+
+
+def _find_age_s(time_us: int | None, now_us: int) -> float | None:
+    """Return the seconds since a time; None without one."""
+    return None if time_us is None else max(0.0, (now_us - time_us) / SECOND_US)
 
 
 def assess_all(store: Store, now_us: int) -> list[SubjectState]:
@@ -45,3 +159,38 @@ def require_measured_release(store: Store, name: str) -> None:
         raise NothingToDoError(
             f"ROOT {name[:100]!r} was never measured", hint=suggest_word(name, known)
         )
+
+
+def build_monit_documents(
+    subjects: Iterable[SubjectState], *, now_us: int, producer: str = PRODUCER
+) -> list[dict[str, Any]]:
+    """Build one document per subject for WLCG's monitoring, of type ``site_status`` and the like.
+
+    A producer posts JSON objects with ``producer``, ``type``, ``type_prefix`` and ``timestamp`` in
+    milliseconds; all other fields are data (https://monit-docs.web.cern.ch/metrics/http/). The
+    identity of a document is that of subject and time, so that a repetition replaces it.
+
+    Args:
+        subjects: the states.
+        now_us: time of the states, in microseconds since 1970 UTC.
+        producer: name that MONIT assigned.
+    """
+    return [
+        {
+            "producer": producer,
+            "type": f"{one.kind}_status",
+            "type_prefix": "raw",
+            "timestamp": now_us // 1000,
+            "_id": hash_identity(producer, one.kind, one.name, now_us // 1000),
+            "name": one.name,
+            "status": one.level.value,
+            "status_code": one.level.code,
+            "summary": one.summary,
+            "details": "\n".join(one.details),
+            "since": None if one.since_us is None else one.since_us // 1000,
+            "rule": one.rule,
+            "evidence": one.evidence,
+            **{f"figure_{figure.name}": figure.value for figure in one.figures},
+        }
+        for one in subjects
+    ]

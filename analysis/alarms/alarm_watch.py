@@ -1,25 +1,42 @@
-"""One round of the watch: compare finished campaigns, assess all subjects, record events."""
+"""Rounds of the watch: assess all subjects, record the events of alarms, and send messages.
+
+Events are changes of states, regressions that a rerun confirmed, and change points.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels, deliver_messages
-from treehammer.analysis.alarms.alarm_events import (
-    find_change_points,
-    find_regressions,
-    find_state_changes,
-)
+from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.alarm_overview import assess_all
 from treehammer.analysis.alarms.regression_watch import watch_campaigns
-from treehammer.analysis.alarms.release_state import CheckState
+from treehammer.analysis.alarms.release_state import CheckState, describe_check, link_check
+from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes.change_terms import Attribution, ChangeState
+from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.analysis.status.status_rules import StatusRules
 from treehammer.analysis.status.status_update import update_states
-from treehammer.sql.core.watch_rows import AlarmMessage
-from treehammer.sql.watch.alarm_outbox import AlarmOutbox
+from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
+from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck
+from treehammer.sql.watch.alarm_outbox import (
+    NO_SEVERITY,
+    STATE,
+    AlarmOutbox,
+    cut_text,
+    hash_identity,
+)
 from treehammer.sql.watch.change_points import fetch_change_points
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
+
+#: Kinds of events beside changes of states.
+REGRESSION, CHANGE_POINT = "regression", "change point"
+#: Times since a change point was found, and since its day, within which it is news.
+NEWS_US, RECENT_US = 7 * DAY_US, 30 * DAY_US
 
 
 def record_events(
@@ -55,3 +72,131 @@ def watch_and_notify(
     """Record events and send the messages that are due; return these, failed ones with an error."""
     record_events(store, rules, channels, clock_us())
     return deliver_messages(AlarmOutbox(store), channels, clock_us)
+
+
+def find_state_changes(
+    subjects: Iterable[SubjectState],
+    announced: Mapping[tuple[str, str], AlarmMessage],
+    now_us: int,
+) -> Iterator[AlarmMessage]:
+    """Find changes against the last recorded states.
+
+    Releases are left out, since their regressions are events of their own. During a downtime or a
+    central event the recorded state stays, so that only a different state after it is news. The
+    first sight of a subject is news only if it is in trouble.
+    """
+    for subject in subjects:
+        if subject.kind is AlarmKind.RELEASE or subject.is_excused:
+            continue
+        before = announced.get((subject.kind, subject.name))
+        if before is None or before.state != subject.level:
+            yield _build_state_event(subject, before, now_us)
+
+
+def find_regressions(checks: Iterable[ReleaseCheck], now_us: int) -> Iterator[AlarmMessage]:
+    """Find the regressions that a rerun confirmed; the outbox knows which ones are old."""
+    return (
+        _build_regression_event(check, now_us)
+        for check in checks
+        if check.state == CheckState.CONFIRMED
+    )
+
+
+def list_slowdowns(changes: Iterable[ChangePointRow], now_us: int) -> list[ChangePointRow]:
+    """List the confirmed change points that are news and made reading slower.
+
+    A change of long ago that is found now, such as at the first search, is not announced.
+    """
+    return [
+        change
+        for change in changes
+        if change.state == ChangeState.CONFIRMED
+        and change_text.is_regression(change)
+        and change.found_us >= now_us - NEWS_US
+        and _day_us(change.day) >= now_us - RECENT_US
+    ]
+
+
+def find_change_points(changes: Iterable[ChangePointRow], now_us: int) -> Iterator[AlarmMessage]:
+    """Find the slowdowns that are announced."""
+    return (_build_change_event(change, now_us) for change in list_slowdowns(changes, now_us))
+
+
+def _build_state_event(
+    subject: SubjectState, before: AlarmMessage | None, now_us: int
+) -> AlarmMessage:
+    level, previous = subject.level, AlarmLevel(before.state) if before else None
+    was = f", was {previous}" if previous else ""
+    lines = [subject.summary, *subject.details]
+    return _build_event(
+        # Each event has one successor: of processes that see another state, the first one counts.
+        (STATE, subject.kind, subject.name, before.id if before else None),
+        kind=STATE,
+        subject_kind=subject.kind,
+        subject=subject.name,
+        state=level,
+        severity=_find_severity(level, previous),
+        happened_us=subject.since_us if subject.since_us is not None else now_us,
+        recorded_us=max(now_us, before.recorded_us + 1) if before else now_us,
+        title=f"{level}: {subject.title}{was}: {subject.summary}",
+        text="\n".join([*lines, *([f"Rule: {subject.rule}"] if subject.rule else [])]),
+        evidence=subject.evidence,
+    )
+
+
+def _build_change_event(change: ChangePointRow, now_us: int) -> AlarmMessage:
+    kinds = {Attribution.SITE: AlarmKind.SITE, Attribution.STORAGE: AlarmKind.SITE}
+    kind = kinds.get(Attribution(change.attribution), AlarmKind.RELEASE)
+    return _build_event(
+        (CHANGE_POINT, change.id),
+        kind=CHANGE_POINT,
+        subject_kind=kind if change.subject else AlarmKind.CENTRAL,
+        subject=change.subject,
+        state=AlarmLevel.WARNING,
+        severity="warning",
+        happened_us=change.found_us,
+        recorded_us=now_us,
+        title=f"Change: {change_text.describe_change(change)}",
+        text=f"{change.days_before} days before and {change.days_after} since were measured.",
+        evidence=f"/changes/{quote(change.id, safe='')}",
+    )
+
+
+def _build_regression_event(check: ReleaseCheck, now_us: int) -> AlarmMessage:
+    effect = "" if check.effect is None else f" by up to {format_effect(check.effect)}"
+    confirmed = f"Confirmed by rerun {check.reruns}, campaign {check.rerun_id}."
+    return _build_event(
+        (REGRESSION, check.id),
+        kind=REGRESSION,
+        subject_kind=AlarmKind.RELEASE,
+        subject=check.b,
+        state=AlarmLevel.CRITICAL,
+        severity="critical",
+        happened_us=check.changed_us,
+        recorded_us=now_us,
+        title=f"Regression: {check.test_name} is slower with ROOT {check.b} than with {check.a}"
+        f"{effect}",
+        text="\n".join([describe_check(check), check.text, confirmed]),
+        evidence=link_check(check),
+    )
+
+
+def _build_event(identity: tuple[str | None, ...], *, title: str, **values: Any) -> AlarmMessage:
+    """Build an event; processes that see the same one build the same identity."""
+    id_ = hash_identity(*identity)
+    return AlarmMessage(id=id_, event_id=id_, title=cut_text(title), **values)
+
+
+def _day_us(day: int) -> int:
+    """Return the start of a day (YYYYMMDD); 0 for none."""
+    date = number_to_day(day)
+    return (
+        int(datetime(date.year, date.month, date.day, tzinfo=UTC).timestamp() * 1e6) if date else 0
+    )
+
+
+def _find_severity(level: AlarmLevel, previous: AlarmLevel | None) -> str:
+    """Return the severity of the worse state, since the recovery from it matters as much."""
+    if previous is None and level in (AlarmLevel.OK, AlarmLevel.UNKNOWN):
+        return NO_SEVERITY
+    return "critical" if AlarmLevel.CRITICAL in (level, previous) else "warning"

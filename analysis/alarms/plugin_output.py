@@ -45,8 +45,8 @@ def _format_figure(figure: AlarmFigure) -> str:
             figure.name,
             value,
             unit,
-            _format_range(figure.warning, figure.is_minimum),
-            _format_range(figure.critical, figure.is_minimum),
+            _format_range(figure.warning),
+            _format_range(figure.critical),
             "",
             "" if figure.maximum is None else _format_number(figure.maximum),
         )
@@ -58,13 +58,11 @@ def _format_number(value: float) -> str:
     return f"{value:.4f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
 
 
-def _format_range(threshold: float | None, is_minimum: bool) -> str:
-    """Format a threshold as a range: ``10`` alerts above 10, ``10:`` below."""
+def _format_range(threshold: float | None) -> str:
+    """Format a threshold as a range, which alerts above it."""
     if threshold is None:
         return ""
     number = _format_number(threshold)
-    if is_minimum:
-        return str(Range(f"{number}:"))
     return str(Range(number if threshold >= 0 else f"~:{number}"))
 
 
@@ -81,9 +79,8 @@ def _list_extras(subject: SubjectState) -> Sequence[str]:
     extras = [f"rule: {subject.rule}"] if subject.rule else []
     extras += [f"evidence: {subject.evidence}"] if subject.evidence else []
     for one in subject.figures:
-        side = "below" if one.is_minimum else "above"
         limits = [
-            f"{word} {side} {_format_number(limit)}{one.unit}"
+            f"{word} above {_format_number(limit)}{one.unit}"
             for word, limit in (("warning", one.warning), ("critical", one.critical))
             if limit is not None
         ]

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.analysis.comparison.comparison import (
@@ -77,14 +76,6 @@ class RerunRequest:
     reason: str
 
 
-class RerunOutcome(Enum):
-    """Result of a rerun."""
-
-    SLOWER = "slower"
-    NOT_SLOWER = "not slower"
-    UNDECIDED = "undecided"
-
-
 def watch_campaigns(store: Store, now_us: int) -> list[ReleaseCheck]:
     """Compare newly finished campaigns and judge finished reruns; return the changed checks."""
     table = ReleaseCheckTable(store)
@@ -135,30 +126,22 @@ def record_rerun(store: Store, request: RerunRequest, rerun_id: str, now_us: int
     return False
 
 
-def decide_rerun(outcome: RerunOutcome, reruns: int) -> CheckState:
-    """Return the state of a check after a rerun, of which there were ``reruns``."""
-    if outcome is RerunOutcome.SLOWER:
-        return CheckState.CONFIRMED
-    if outcome is RerunOutcome.NOT_SLOWER:
-        return CheckState.REFUTED
-    return CheckState.SUSPECTED if reruns < MAX_RERUNS else CheckState.UNDECIDED
-
-
-def judge_repetition(
-    first: Collection[tuple[str, str, str]], rows: Sequence[VerdictRow]
-) -> RerunOutcome:
-    """Judge a rerun by the rows that were slower before.
+def judge_rerun(
+    slower: Collection[tuple[str, str, str]], rows: Sequence[VerdictRow], reruns: int
+) -> CheckState:
+    """Return the state of a check after a rerun.
 
     Args:
-        first: site, comparison key and metric of the rows that were slower.
+        slower: site, comparison key and metric of the rows that were slower before.
         rows: verdicts of the rerun.
+        reruns: number of reruns until now.
     """
-    again = [row.verdict for row in rows if _identify_row(row) in first]
+    again = [row.verdict for row in rows if _identify_row(row) in slower]
     if Verdict.SLOWER in again:
-        return RerunOutcome.SLOWER
-    if again and all(one in (Verdict.SAME, Verdict.FASTER) for one in again):
-        return RerunOutcome.NOT_SLOWER
-    return RerunOutcome.UNDECIDED
+        return CheckState.CONFIRMED
+    if again and all(verdict in (Verdict.SAME, Verdict.FASTER) for verdict in again):
+        return CheckState.REFUTED
+    return CheckState.SUSPECTED if reruns < MAX_RERUNS else CheckState.UNDECIDED
 
 
 def _check_campaign(
@@ -197,7 +180,7 @@ def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck
     }
     found = _compare_releases(store, check.rerun_id, (check.a, check.b), now_us)
     rows = found[0].verdicts if found else ()
-    state = decide_rerun(judge_repetition(first, rows), check.reruns)
+    state = judge_rerun(first, rows, check.reruns)
     after = replace(check, state=state, changed_us=now_us)
     # A suspicion keeps its first comparison, which the next rerun repeats.
     if state in (CheckState.CONFIRMED, CheckState.REFUTED):

@@ -46,7 +46,6 @@ class _FigureDocument(BaseModel):
     unit: str = Field(pattern=r"^[A-Za-z%]{0,8}$")
     warning: _Number | None = None
     critical: _Number | None = None
-    is_minimum: bool = False
     maximum: _Number | None = None
 
 

@@ -17,7 +17,6 @@ from treehammer.analysis.alarms.alarm_levels import (
     SubjectState,
     worst_level,
 )
-from treehammer.analysis.alarms.monit_document import PRODUCER, build_monit_documents
 from treehammer.analysis.alarms.remote_states import RemoteService
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, StoreError, TreehammerError
@@ -84,7 +83,10 @@ class _PluginCommand(click.Command):
     help="Lines of a plugin, JSON, or JSON for WLCG's monitoring.",
 )
 @click.option(
-    "--producer", default=PRODUCER, show_default=True, help="Producer's name for --format monit."
+    "--producer",
+    default=alarm_overview.PRODUCER,
+    show_default=True,
+    help="Producer's name for --format monit.",
 )
 @click.option("-v", "--verbose", count=True, help="Details; twice also rule and thresholds.")
 @click.option(
@@ -175,7 +177,9 @@ def _print_states(states: Sequence[SubjectState], form: str, producer: str, verb
         return
     if form == MONIT:
         now_us = time.time_ns() // 1000
-        document: Any = build_monit_documents(states, now_us=now_us, producer=producer)
+        document: Any = alarm_overview.build_monit_documents(
+            states, now_us=now_us, producer=producer
+        )
     else:
         document = [one.to_document() for one in states]
     click.echo(json.dumps(document, indent=1))

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.alarms import alarm_overview
-from treehammer.analysis.alarms.alarm_events import list_slowdowns
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel
+from treehammer.analysis.alarms.alarm_watch import list_slowdowns
 from treehammer.analysis.alarms.release_state import list_regressions
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.usability import Usability, list_uses

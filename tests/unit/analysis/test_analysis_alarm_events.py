@@ -7,13 +7,9 @@ from dataclasses import replace
 import pytest
 from measurement_factory import build_change_point
 
-from treehammer.analysis.alarms.alarm_events import (
-    find_change_points,
-    find_state_changes,
-    reaches_severity,
-)
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
-from treehammer.analysis.alarms.service_state import ServiceFacts, judge_service
+from treehammer.analysis.alarms.alarm_overview import ServiceFacts, judge_service
+from treehammer.analysis.alarms.alarm_watch import find_change_points, find_state_changes
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
 from treehammer.sql.write.store import Store
@@ -85,13 +81,6 @@ def test_nobody_is_told_of_an_excused_state(outbox: AlarmOutbox) -> None:
     assert observe(outbox, AlarmLevel.OK, 40) == []
     assert observe(outbox, AlarmLevel.DOWNTIME, 50, excused=True) == []
     assert len(observe(outbox, AlarmLevel.CRITICAL, 60)) == 1
-
-
-def test_severity_is_compared_with_the_minimum(outbox: AlarmOutbox) -> None:
-    (event,) = observe(outbox, AlarmLevel.WARNING, 10)
-    assert reaches_severity(event, "warning")
-    assert not reaches_severity(event, "critical")
-    assert reaches_severity(replace(event, severity="critical"), "critical")
 
 
 def test_recent_confirmed_slowdown_is_an_event() -> None:

@@ -16,7 +16,7 @@ from treehammer.analysis.alarms.alarm_levels import (
     judge_figure,
     worst_level,
 )
-from treehammer.analysis.alarms.monit_document import build_monit_documents
+from treehammer.analysis.alarms.alarm_overview import build_monit_documents
 from treehammer.analysis.alarms.plugin_output import MAX_LINE, format_plugin_output
 
 #: Section 2.6 of the guidelines, with ranges of section 2.5.
@@ -29,7 +29,7 @@ PERFDATA = re.compile(
 FIGURES = (
     AlarmFigure("daily_good", 940),
     AlarmFigure("daily_failed_per_good", 6.38298, "%", warning=6.0),
-    AlarmFigure("free", 3.5, "%", warning=10, critical=5, is_minimum=True, maximum=100),
+    AlarmFigure("held", 3.5, "%", warning=10, critical=50, maximum=100),
     AlarmFigure("answer", None, "s", 5, 20),
 )
 SITE = SubjectState(
@@ -53,7 +53,7 @@ def split_output(text: str) -> tuple[str, list[str]]:
 def test_line_has_state_reason_and_figures() -> None:
     assert format_plugin_output(SITE) == (
         "SITE T2_XY_Site WARNING - 60 of 1000 measurements in 24h failed | answer=U;5;20 "
-        "daily_failed_per_good=6.383%;6 daily_good=940 free=3.5%;10:;5:;;100"
+        "daily_failed_per_good=6.383%;6 daily_good=940 held=3.5%;10;50;;100"
     )
     _, data = split_output(format_plugin_output(SITE))
     assert all(map(PERFDATA.fullmatch, data))
@@ -65,7 +65,7 @@ def test_details_follow_with_verbosity() -> None:
         "rule: daily/1a2b",
         "evidence: /sites/T2_XY_Site",
         "daily_failed_per_good: 6.383%; warning above 6%",
-        "free: 3.5%; warning below 10%, critical below 5%",
+        "held: 3.5%; warning above 10%, critical above 50%",
         "answer: unknown; warning above 5s, critical above 20s",
     ]
 
@@ -105,8 +105,7 @@ def test_figures_are_judged_by_their_thresholds() -> None:
     above = AlarmFigure("x", 7, warning=6, critical=8)
     assert judge_figure(above) is AlarmLevel.WARNING
     assert judge_figure(AlarmFigure("x", 6, warning=6)) is AlarmLevel.OK
-    below = AlarmFigure("x", 7, warning=10, critical=8, is_minimum=True)
-    assert judge_figure(below) is AlarmLevel.CRITICAL
+    assert judge_figure(AlarmFigure("x", 9, warning=6, critical=8)) is AlarmLevel.CRITICAL
     assert judge_figure(AlarmFigure("x", None, warning=0)) is AlarmLevel.OK
     assert worst_level() is AlarmLevel.OK
     assert worst_level(AlarmLevel.UNKNOWN, AlarmLevel.WARNING) is AlarmLevel.WARNING

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 from release_campaigns import add_campaign
 from simulated_campaign import START_US
 
-from treehammer.analysis.alarms.alarm_events import find_regressions
 from treehammer.analysis.alarms.alarm_levels import AlarmLevel
+from treehammer.analysis.alarms.alarm_watch import find_regressions
 from treehammer.analysis.alarms.regression_watch import (
     MAX_RERUNS,
-    RerunOutcome,
-    decide_rerun,
+    judge_rerun,
     record_rerun,
     requested_reruns,
     watch_campaigns,
@@ -143,16 +144,25 @@ def test_rerun_without_result_is_repeated(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "reruns", "state"),
+    ("verdicts", "reruns", "state"),
     [
-        (RerunOutcome.SLOWER, 1, CheckState.CONFIRMED),
-        (RerunOutcome.NOT_SLOWER, MAX_RERUNS, CheckState.REFUTED),
-        (RerunOutcome.UNDECIDED, MAX_RERUNS - 1, CheckState.SUSPECTED),
-        (RerunOutcome.UNDECIDED, MAX_RERUNS, CheckState.UNDECIDED),
+        (("same", "slower"), 1, CheckState.CONFIRMED),
+        (("same", "faster"), MAX_RERUNS, CheckState.REFUTED),
+        (("same", "not enough"), MAX_RERUNS - 1, CheckState.SUSPECTED),
+        ((), MAX_RERUNS - 1, CheckState.SUSPECTED),
+        (("unclear",), MAX_RERUNS, CheckState.UNDECIDED),
     ],
 )
-def test_rerun_decides(outcome: RerunOutcome, reruns: int, state: CheckState) -> None:
-    assert decide_rerun(outcome, reruns) is state
+def test_rerun_decides(
+    store: Store, verdicts: tuple[str, ...], reruns: int, state: CheckState
+) -> None:
+    add_campaign(store, "nightly", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    row = store.verdicts(check.comparison_id)[0]
+    rows = [replace(row, comparison_key=f"{n}", verdict=word) for n, word in enumerate(verdicts)]
+    slower = {(row.site, row.comparison_key, row.metric) for row in rows}
+    other = replace(row, comparison_key="other", verdict="slower")
+    assert judge_rerun(slower, [*rows, other], reruns) is state
 
 
 def compare(store: Store, campaign: str, *options: str) -> str:
