@@ -2,6 +2,7 @@
 # Run pytest on parallel workers; arguments go to pytest.
 # A file stays on one worker, and so do all files that use the same testbed, demo or other expensive
 # fixture; tests/conftest.py makes these groups and puts them first, and their order is kept.
+# A worker that dies ends the run: its remaining tests would hang in the queue for ever.
 # Many tests wait, so there are more workers than cores; those at a testbed wait longest.
 # Continuous integration lists the slowest tests; PYTEST_ADDOPTS may ask for more.
 set -euo pipefail
@@ -17,4 +18,4 @@ case " $* " in
 esac
 workers=$(($(nproc) + more))
 export PYTEST_ADDOPTS="${CI:+--durations=25} ${PYTEST_ADDOPTS:-}"
-exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-$((workers > 8 ? 8 : workers))}" --dist loadgroup --no-loadscope-reorder "$@"
+exec .venv/bin/pytest --numprocesses "${TREEHAMMER_TEST_WORKERS:-$((workers > 8 ? 8 : workers))}" --dist loadgroup --no-loadscope-reorder --max-worker-restart 0 "$@"

@@ -271,14 +271,14 @@ def test_comparison_time_is_linear_in_series() -> None:
         for number in range(200)
         for s in template
     ]
-    start = time.monotonic()
+    start = time.process_time()
     ask(template)
-    one = time.monotonic() - start
-    start = time.monotonic()
+    one = time.process_time() - start
+    start = time.process_time()
     found = ask(samples)
     assert len(found.of_series) == 400
     # The time grows linearly, not quadratically.
-    assert time.monotonic() - start < 4 * 200 * max(one, 0.005)
+    assert time.process_time() - start < 4 * 200 * max(one, 0.005)
 
 
 VALUES = st.one_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from email.message import EmailMessage
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,13 @@ from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.alarms.alarm_watch import record_events
-from treehammer.analysis.alarms.mail_channel import build_mail
-from treehammer.analysis.alarms.webhook_channel import build_payload
+from treehammer.analysis.alarms.message_channels import MailServer
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow
-from treehammer.sql.core.watch_rows import AlarmEvent, AlarmMessage
+from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 
@@ -131,13 +131,28 @@ def change_page(folder: Path, service: ServiceThread) -> str:
     return page(f"/state-changes/{row.id}")(folder, service)
 
 
-def event_of(folder: Path) -> AlarmEvent:
-    """Return the event of site A with the text that was recorded."""
+class KeptMail(MailServer):
+    """Keeps the text of a mail instead of sending it."""
+
+    def send_mail(self, mail: EmailMessage) -> None:
+        kept.append(mail.get_content())
+
+
+kept: list[str] = []
+
+
+def message_of(folder: Path) -> AlarmMessage:
+    """Return the message about site A with the text that was recorded."""
     text = (folder / "event.txt").read_text()
-    return AlarmEvent("e", "state", "site", "A", "WARNING", "warning", 0, "title", text, "/x")
+    return AlarmMessage(
+        "m", "e", "state", "site", "A", "WARNING", "warning", 0, 0, "title", text, "/x", "mail",
+        "a@example.org",
+    )  # fmt: skip
 
 
-MESSAGE = AlarmMessage("m", "e", "mail", "a@example.org", "waiting", 0, 0, 0, None, "")
+def mail(folder: Path, _service: ServiceThread) -> str:
+    KeptMail("localhost", 25, "none", "t@example.org").send_message(message_of(folder), "/x")
+    return kept.pop()
 
 
 @pytest.mark.parametrize(
@@ -152,10 +167,8 @@ MESSAGE = AlarmMessage("m", "e", "mail", "a@example.org", "waiting", 0, 0, 0, No
         command("status", "read"),
         command("check", "--site", "A", "-v"),
         command("digest", "--week", "{}-W{:02}".format(*YESTERDAY.isocalendar())),
-        lambda folder, _: build_mail(
-            MESSAGE, event_of(folder), "/x", sender="t@example.org"
-        ).get_content(),
-        lambda folder, _: build_payload(MESSAGE, event_of(folder), "/x")["text"],
+        mail,
+        lambda folder, _: message_of(folder).to_event_document()["text"],
     ],
     ids=[
         "overview",
