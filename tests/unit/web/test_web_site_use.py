@@ -1,0 +1,102 @@
+"""Use of sites: the same on pages, on the command line, in the plugin and for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from measurement_factory import make_measurement
+from prometheus_client.parser import text_string_to_metric_families
+from service_thread import ServiceThread, run_service
+
+from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.analysis.status.status_update import update_states
+from treehammer.analysis.status.usability import list_uses
+from treehammer.cli import cli
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.sql.core.watch_rows import OverrideRow
+from treehammer.sql.watch.site_exceptions import add_override
+from treehammer.sql.watch.state_history import KIND_WORDS
+from treehammer.sql.write.store import Store
+
+USES = {
+    ("SITE_A", "jobs"): "usable",
+    ("SITE_A", "storage"): "usable",
+    ("SITE_B", "jobs"): "probe only",
+    ("SITE_B", "storage"): "probe only",
+    ("SITE_C", "jobs"): "usable",
+    ("SITE_C", "storage"): "excluded",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a database in which one site works, one fails, and the storage of one is excluded."""
+    folder = tmp_path_factory.mktemp("use")
+    now_us = time.time_ns() // 1000
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        store.add(
+            make_measurement(
+                f"{site}{number}",
+                site=site,
+                started_us=ended_us - 1,
+                ended_us=ended_us,
+                day=epoch_day_to_number((ended_us - 1) // DAY_US),
+                failure_class="open" if site == "SITE_B" else None,
+                plausible=True,
+            )
+            for site in ("SITE_A", "SITE_B", "SITE_C")
+            for number in range(12)
+            for ended_us in (now_us - (number + 1) * 600_000_000,)
+        )
+        override = OverrideRow(
+            "", "SITE_C", "storage_site", "critical", "ada", "disk burns", now_us, 2 * now_us
+        )
+        add_override(store, override)
+        update_states(store, time.time_ns() // 1000, load_shipped_rules())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[ServiceThread]:
+    with run_service(folder, reading_open=True) as running:
+        yield running
+
+
+def run(folder: Path, *words: str) -> str:
+    options = ["--database", f"sqlite:///{folder / 'results.db'}"]
+    return CliRunner().invoke(cli, [*options, *words], catch_exceptions=False).stdout
+
+
+def test_use_is_the_same_everywhere(folder: Path, service: ServiceThread) -> None:
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        uses = list_uses(store).by_subject
+    assert {
+        (site, KIND_WORDS[kind]): use.usability.value for (kind, site), use in uses.items()
+    } == USES
+    printed = json.loads(run(folder, "sites", "status", "--json"))
+    assert {(row["site"], row["of"]): row["use"] for row in printed} == USES
+    families = text_string_to_metric_families(service.load_page("/metrics"))
+    (family,) = (one for one in families if one.name == "treehammer_site_use")
+    exported = {
+        (sample.labels["site"], sample.labels["of"]): sample.labels["use"]
+        for sample in family.samples
+        if sample.value
+    }
+    assert exported == USES
+    for site in ("SITE_A", "SITE_B", "SITE_C"):
+        states = service.load_tables(f"/sites/{site}")["states"]
+        assert {(site, row["of"]): row["use"] for row in states} == {
+            key: use for key, use in USES.items() if key[0] == site
+        }
+        plugin = run(folder, "check", "--site", site, "-v")
+        for (name, of), use in USES.items():
+            if name == site:
+                (line,) = (line for line in plugin.splitlines() if line.startswith(f"{of}: "))
+                assert f", {use}, by " in line
+    sites = {row["site"]: row["use"] for row in service.load_tables("/sites")["sites"]}
+    assert sites == {"SITE_A": "usable", "SITE_B": "probe only", "SITE_C": "excluded"}
