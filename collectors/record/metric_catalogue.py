@@ -204,6 +204,7 @@ def _worker_metrics() -> List[Metric]:
         m("clock_error_s", "float", "s", "lower", "Bound of the error of that offset, half of the round trip.", "shortest round trip to the service"),
         m("root_provider", "text", "", "", "Provider that set up ROOT.", "software provider"),
         m("host", "text", "", "", "Name of the node.", node),
+        m("machine", "text", "", "", "Identity of the machine below pods, pilots and containers, whose host names change: its name in the pool, or a hash of its machine-id or of the kernel's boot.", "HTCondor's machine ad, /etc/machine-id, boot_id"),
         m("cpu_model", "text", "", "", "CPU model.", "/proc/cpuinfo"),
         m("cores_online", "int", "1", "", "Cores of the node.", node),
         m("cores_allowed", "int", "1", "", "Cores this job may run on.", "sched_getaffinity"),

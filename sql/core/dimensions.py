@@ -136,6 +136,7 @@ DIMENSIONS = (
         "node",
         (
             "host",
+            "machine",
             "cpu_model",
             "cores_online",
             "cores_allowed",

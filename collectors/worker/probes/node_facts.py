@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import socket
@@ -20,8 +21,17 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 def collect_node_facts(cgroup: Cgroup) -> NodeFacts:
     """Collect the facts that do not change during a job, by catalogue name."""
     cpuinfo = read_text("/proc/cpuinfo").splitlines()
+    host = socket.gethostname()
+    # Where systemd runs, the machine-id is the machine's own.
+    machine_id = read_text("/etc/machine-id") if os.path.isdir("/run/systemd/system") else ""
     return {
-        "host": socket.gethostname(),
+        "host": host,
+        "machine": find_machine(
+            host,
+            read_text(os.environ.get("_CONDOR_MACHINE_AD", "")),
+            machine_id,
+            read_text("/proc/sys/kernel/random/boot_id"),
+        ),
         "cpu_model": next(iter(_read_cpu_values(cpuinfo, "model name")), None),
         "cores_online": os.sysconf("SC_NPROCESSORS_ONLN"),
         "cores_allowed": len(os.sched_getaffinity(0)),
@@ -99,6 +109,33 @@ def detect_container() -> Optional[str]:
         product = read_text("/sys/class/dmi/id/product_name").strip()
         return f"virtual machine {product}".strip()
     return None
+
+
+def find_machine(host: str, machine_ad: str, machine_id: str, boot_id: str) -> Optional[str]:
+    """Find an identity of the machine that outlives its pods, pilots and containers.
+
+    It is the machine's name in the batch system's pool, if that says more than the host name; else a
+    hash of its machine-id, which is confidential; in containers, where that is the image's, of the
+    kernel's boot identity.
+
+    Args:
+        host: the host name.
+        machine_ad: HTCondor's ad of the slot; '' without one.
+        machine_id: the machine-id; '' in a container.
+        boot_id: the boot identity of the kernel, which containers share.
+    """
+    for line in machine_ad.splitlines():
+        name, _, value = line.partition("=")
+        machine = value.strip(' "\t')
+        if name.strip().lower() == "machine" and machine.split(".")[0] not in (
+            "",
+            host.split(".", maxsplit=1)[0],
+        ):
+            return machine
+    # Images say "uninitialized" where each of their machines shall get an identity of its own.
+    identities = (text.strip() for text in (machine_id, boot_id))
+    identity = next((text for text in identities if len(text) >= 32), "")
+    return hashlib.sha256(f"treehammer {identity}".encode()).hexdigest()[:16] if identity else None
 
 
 def _counter_increase(before: Optional[float], after: Optional[float]) -> Optional[float]:
