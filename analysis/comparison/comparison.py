@@ -19,7 +19,7 @@ from treehammer.analysis.comparison.site_contrasts import SiteContrasts, contras
 from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_over_sites
 from treehammer.analysis.comparison.wording import comparison_notes
 from treehammer.analysis.samples.control_check import check_controls
-from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.samples.sample import Sample, unify_hosts
 from treehammer.analysis.statistics.estimates import (
     Adjustment,
     Estimate,
@@ -154,7 +154,7 @@ def compare_together(
     Raises:
         NothingToDoError: no execution of any side recorded a headline metric or a failure.
     """
-    samples = list(samples)
+    samples = unify_hosts(samples)
     known = collect_checksums(samples)
     found = [(one, _measure_effects(samples, one, known)) for one in questions]
     answerable = [(question, effects) for question, effects in found if effects]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treehammer.collectors.job_spec import total_cpu_s
@@ -69,6 +69,7 @@ _TEXT_COLUMNS = (
     "door",
     "door_protocol",
     "host",
+    "machine",
     "failure_class",
     "implausible_reasons",
     "value_checksum",
@@ -140,6 +141,7 @@ class Sample:
     launch_ratios: Mapping[str, float] = field(default_factory=dict)
     storage_site: str = ""
     server_version: str = ""
+    machine: str = ""
     headline: tuple[HeadlineMetric, ...] = DEFAULT_HEADLINE
 
     @classmethod
@@ -289,6 +291,25 @@ def find_bundled_axes(samples: Iterable[Sample]) -> tuple[str, ...]:
 def select_known_hosts(hosts: Iterable[str | None]) -> set[str]:
     """Select the known hosts; executions without a host name count for none."""
     return {host for host in hosts if host}
+
+
+def unify_hosts(samples: Iterable[Sample]) -> list[Sample]:
+    """Give the executions on one machine of a site one host name, though its pods have many.
+
+    Jobs on one machine are not independent, whatever they are called.
+    """
+    samples = list(samples)
+    hosts: dict[tuple[str, str], set[str]] = {}
+    for sample in samples:
+        if sample.machine:
+            hosts.setdefault((sample.site, sample.machine), set()).add(sample.host)
+    names = {machine: min(own) for machine, own in hosts.items() if len(own) > 1}
+    return [
+        replace(sample, host=names[sample.site, sample.machine])
+        if (sample.site, sample.machine) in names
+        else sample
+        for sample in samples
+    ]
 
 
 #: Numbers in text, in this order: the value of an axis that names no version, a share between 0 and

@@ -355,3 +355,11 @@ def test_differing_sites_give_no_false_release_verdict() -> None:
         found = ask(campaign.samples())
         wrong += any(row.verdict in ("faster", "slower") for row in found.over_sites)
     assert wrong <= 2
+
+
+def test_pods_of_one_machine_are_one_host() -> None:
+    samples = [
+        replace(sample, host=f"pod-{sample.job_id}", machine=f"{sample.site} {sample.host}")
+        for sample in SimulatedCampaign(effect=0.06).samples()
+    ]
+    assert {(row.jobs, row.hosts) for row in ask(samples).of_series} == {(8, 4)}
