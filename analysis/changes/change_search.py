@@ -26,8 +26,11 @@ from treehammer.analysis.statistics.verdict import ALPHA
 
 #: Changes smaller than this (ln) are not reported.
 MIN_SIZE = 0.005
-#: Measured days from the change on that confirm it; until then it is provisional.
+#: Measured days on each side of a change that confirm it; until then it is provisional.
 CONFIRM_DAYS = 5
+#: Looks at a step that count as independent while it is searched every evening: an evening adds one
+#: day to those of the evening before, and its evidence doubles six times in a window of 90 days.
+LOOKS = 20
 #: Limit of changes of one test and metric, in case of wild series.
 MAX_CHANGES = 50
 
@@ -62,8 +65,8 @@ class Change:
 
     @property
     def state(self) -> ChangeState:
-        """Whether enough later days were measured."""
-        enough = self.days_after >= CONFIRM_DAYS
+        """Whether enough days were measured on both sides."""
+        enough = min(self.days_before, self.days_after) >= CONFIRM_DAYS
         return ChangeState.CONFIRMED if enough else ChangeState.PROVISIONAL
 
 
@@ -72,7 +75,8 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
 
     Single series and every pool that may explain a change are searched. The clearest step is
     explained and taken out of its series, then the rest is searched again. The probability of any
-    false change in all series together is 5 % (Bonferroni over pools and days).
+    false change in all series together is 5 % (Bonferroni over pools and days), also where they are
+    searched every evening (and over :data:`LOOKS`).
     """
     search = _ChangeSearch(series, kind)
     changes: list[Change] = []
@@ -96,14 +100,14 @@ class _ChangeSearch:
         self._series = {one.identity: one for one in series}
         self._original = dict(self._series)
         self._groups = group_series(series, kind)
-        pools = [one.members for one in self._groups]
-        pools += [frozenset({identity}) for identity in self._series]
+        pools = {one.members for one in self._groups}
+        pools |= {frozenset({identity}) for identity in self._series}
         days = max((len(one.days) for one in series), default=1)
-        self._level = ALPHA / max(len(pools) * days, 1)
+        self._level = ALPHA / max(len(pools) * days * LOOKS, 1)
         self._taken: list[Change] = []
         self._steps: dict[frozenset[str], list[Step]] = {}
-        for pool in pools:
-            self._steps.setdefault(pool, self._find_steps(pool))
+        for pool in sorted(pools, key=sorted):
+            self._steps[pool] = self._find_steps(pool)
 
     def take_clearest(self) -> Change | None:
         """Explain the clearest step, and take it out of its series; None if there is none."""
