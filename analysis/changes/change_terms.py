@@ -34,3 +34,12 @@ class Attribution(StrEnum):
     STORAGE = "storage"
     CENTRAL = "central"
     UNKNOWN = "unknown"
+
+
+class NodeIdentity(StrEnum):
+    """Property by which the node of a job is recognized on other days."""
+
+    HOST = "host name"
+    MACHINE = "machine identity"
+    CPU_MODEL = "CPU model"
+    SITE = "site"

@@ -6,7 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from treehammer.analysis.changes.change_terms import Attribution, ChangeState, SeriesKind
+from treehammer.analysis.changes.change_terms import (
+    Attribution,
+    ChangeState,
+    NodeIdentity,
+    SeriesKind,
+)
 from treehammer.analysis.comparison.wording.verdict_text import format_effect, title_metric
 from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.sql.core.watch_rows import ChangePointRow
@@ -38,10 +43,12 @@ def format_interval(change: ChangePointRow) -> str:
 
 
 def describe_quantity(change: ChangePointRow) -> str:
-    """Describe the quantity that changed."""
+    """Describe the quantity that changed, and how nodes are told apart where not by their names."""
     metric = title_metric(change.metric)
     if change.kind == SeriesKind.LEVEL:
-        return f"{metric} of {change.control}"
+        others = [name for name in list_node_identities(change) if name != NodeIdentity.HOST]
+        nodes = f" (nodes by {' and '.join(others)})" if others else ""
+        return f"{metric} of {change.control}{nodes}"
     return f"{metric} relative to {change.control}"
 
 
@@ -77,6 +84,12 @@ def list_places(change: ChangePointRow) -> list[dict[str, Any]]:
         return []
     rows = found if isinstance(found, list) else []
     return [row for row in rows if isinstance(row, dict)]
+
+
+def list_node_identities(change: ChangePointRow) -> list[str]:
+    """List the properties by which nodes were recognized; none for ratios."""
+    names = {one.get("nodes_by") for one in list_places(change)}
+    return [name.value for name in NodeIdentity if name in names]
 
 
 def select_changes(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from itertools import chain
 
 from treehammer.analysis.changes.change_search import Change, find_changes
-from treehammer.analysis.changes.change_terms import WINDOW_DAYS
+from treehammer.analysis.changes.change_terms import WINDOW_DAYS, NodeIdentity
 from treehammer.analysis.changes.daily_series import DailySeries
 from treehammer.analysis.changes.job_points import (
     POINT_COLUMNS,
@@ -33,12 +34,16 @@ LATE_DAYS = 7
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """Counts of an update: days read again, watched series, new and all changes of the window."""
+    """Counts of an update: days read again, watched series, new and all changes of the window.
+
+    ``nodes_by`` names the sites whose host names change, by what recognizes their nodes instead.
+    """
 
     days: int
     series: int
     new: int
     changes: int
+    nodes_by: Mapping[NodeIdentity, Collection[str]] = field(default_factory=dict)
 
 
 def update_changes(
@@ -69,8 +74,20 @@ def update_changes(
     change_points.replace_change_points(store, rows, window[0])
     new = {row.id for row in rows} - {row.id for row in known}
     return UpdateResult(
-        (today - read_from).days + 1, sum(map(len, families.values())), len(new), len(rows)
+        (today - read_from).days + 1,
+        sum(map(len, families.values())),
+        len(new),
+        len(rows),
+        _list_nameless_sites(chain.from_iterable(families.values())),
     )
+
+
+def _list_nameless_sites(series: Iterable[DailySeries]) -> Mapping[NodeIdentity, Collection[str]]:
+    sites: dict[NodeIdentity, set[str]] = {}
+    for one in series:
+        if one.nodes_by not in (None, NodeIdentity.HOST):
+            sites.setdefault(one.nodes_by, set()).add(one.place.site)
+    return sites
 
 
 def _find_first_to_read(store: ResultsReader, first: date) -> date:
@@ -169,6 +186,7 @@ def _list_evidence(
         rows.append(
             {
                 **vars(series[identity].place),
+                "nodes_by": series[identity].nodes_by,
                 "effect": step.size if step else None,
                 "error": step.error if step else None,
             }

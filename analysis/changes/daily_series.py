@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from treehammer.analysis.changes.change_terms import NodeIdentity
+
 Values = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, order=True)
@@ -37,6 +40,7 @@ class DailySeries:
         days: day ordinals, rising.
         values: ln, one per day.
         contexts: context of each day; empty where none was recorded.
+        nodes_by: property by which most nodes of a level were identified; None for ratios.
     """
 
     identity: str
@@ -44,6 +48,7 @@ class DailySeries:
     days: npt.NDArray[np.int64]
     values: Values
     contexts: Sequence[Context] = field(default=(), repr=False)
+    nodes_by: NodeIdentity | None = None
 
     @classmethod
     def from_days(
@@ -66,7 +71,7 @@ class DailySeries:
     def shift(self, day: int, size: float) -> DailySeries:
         """Return the series without a step of ``size`` from ``day`` on."""
         changed = self.values - np.where(self.days >= day, size, 0.0)
-        return DailySeries(self.identity, self.place, self.days, changed, self.contexts)
+        return replace(self, values=changed)
 
 
 def pool_series(members: Sequence[DailySeries]) -> tuple[npt.NDArray[np.int64], Values]:
@@ -90,7 +95,7 @@ def adjust_for_items(
     """Fit value = item + day by least squares; return the days and their effects.
 
     Args:
-        items: number of the item (series, host and variant) of each value.
+        items: number of the item, such as a series, of each value.
         days: day ordinal of each value.
         values: the values.
     """

@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,8 +18,8 @@ from treehammer.analysis.changes.daily_series import (
     Context,
     DailySeries,
     SeriesPlace,
-    adjust_for_items,
 )
+from treehammer.analysis.changes.level_fit import MACHINE, NODE_TYPE, LevelDay, fit_levels
 from treehammer.analysis.samples.job_pairs import collect_job_values, pair_jobs
 from treehammer.analysis.samples.sample import (
     HEADLINE_METRICS,
@@ -144,7 +144,8 @@ def _read_execution(row: Mapping[str, Any]) -> _Execution:
         "ROOT build": build,
         "kernel": row["kernel"],
         "operating system": row["os_name"],
-        "node type": row["cpu_model"],
+        NODE_TYPE: row["cpu_model"],
+        MACHINE: sample.machine,
     }
     return _Execution(
         sample,
@@ -274,47 +275,42 @@ def build_families(
 ) -> dict[SeriesFamily, list[DailySeries]]:
     """Build the daily series that are searched together.
 
-    Ratios stay as they are. The levels of a site's door are pooled over variants and hosts.
+    Ratios stay as they are. The levels of a site's door are pooled over works and nodes.
     """
     by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
     for row in days:
         if (day := number_to_day(row.day)) is not None:
             by_id[row.series_id][day.toordinal()] = row
     families: dict[SeriesFamily, list[DailySeries]] = defaultdict(list)
-    levels: dict[tuple[SeriesFamily, SeriesPlace], list[dict[int, WatchedDayRow]]] = defaultdict(
-        list
-    )
+    levels: dict[tuple[SeriesFamily, SeriesPlace], list[LevelDay]] = defaultdict(list)
     for one in series:
         if one.id not in by_id or one.kind not in tuple(SeriesKind):
             continue
         family = SeriesFamily(SeriesKind(one.kind), one.metric, one.test_name, one.control)
         place = SeriesPlace(one.site, one.storage_site, one.door, one.release, one.variant_label)
+        own = by_id[one.id]
+        contexts = {day: _parse_context(row) for day, row in own.items()}
         if family.kind is SeriesKind.RATIO:
-            own = by_id[one.id]
             values = {day: row.value for day, row in own.items()}
-            families[family].append(
-                DailySeries.from_days(one.id, place, values, _parse_contexts(own))
-            )
+            families[family].append(DailySeries.from_days(one.id, place, values, contexts))
         else:
             door = SeriesPlace(one.site, one.storage_site, one.door)
-            levels[family, door].append(by_id[one.id])
+            levels[family, door] += [
+                LevelDay(one.work, one.host, day, row.value, contexts[day])
+                for day, row in own.items()
+            ]
     for (family, door), items in levels.items():
         families[family].append(_pool_levels(door, items))
     return dict(families)
 
 
-def _pool_levels(door: SeriesPlace, items: Sequence[Mapping[int, WatchedDayRow]]) -> DailySeries:
-    triples = [(item, day, row.value) for item, own in enumerate(items) for day, row in own.items()]
-    numbers, ordinals, values = zip(*triples, strict=True)
-    days, effects = adjust_for_items(np.array(numbers), np.array(ordinals), np.array(values))
-    contexts: dict[int, Context] = {}
-    for own in items:
-        contexts |= _parse_contexts(own)
+def _pool_levels(door: SeriesPlace, items: Sequence[LevelDay]) -> DailySeries:
+    values, nodes_by = fit_levels(items)
     identity = f"{door.site}\n{door.storage_site}\n{door.door}"
-    return DailySeries.from_days(
-        identity, door, dict(zip(map(int, days), map(float, effects), strict=True)), contexts
-    )
+    contexts = {item.day: item.context for item in items}
+    return replace(DailySeries.from_days(identity, door, values, contexts), nodes_by=nodes_by)
 
 
-def _parse_contexts(days: Mapping[int, WatchedDayRow]) -> dict[int, Context]:
-    return {day: json.loads(row.context) if row.context else {} for day, row in days.items()}
+def _parse_context(row: WatchedDayRow) -> Context:
+    context: Context = json.loads(row.context) if row.context else {}
+    return context

@@ -28,7 +28,7 @@ DAY_TOLERANCE = 3
 #: Lag-1 correlations of days above this are not used to widen intervals further.
 _MAX_CORRELATION = 0.8
 #: Median absolute deviation of normal values, in standard deviations.
-_MAD = 0.6745
+MAD = 0.6745
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Step:
 
 def find_steps(days: npt.NDArray[np.int64], values: Values, level: float) -> list[Step]:
     """Find the steps whose test is significant at ``level``."""
-    breaks = _find_breaks(values)
+    breaks = find_breaks(values)
     while breaks:
         steps = list(_estimate_steps(days, values, breaks))
         weakest = max(steps, key=lambda one: _adjust_p(one, len(values)))
@@ -109,14 +109,15 @@ def estimate_spread(values: Values) -> float:
     """Estimate the standard deviation of a day from differences of neighbors, which steps leave alone."""
     if len(values) < 3:
         return 0.0
-    return float(np.median(np.abs(np.diff(values)))) / _MAD / math.sqrt(2)
+    return float(np.median(np.abs(np.diff(values)))) / MAD / math.sqrt(2)
 
 
-def _find_breaks(values: Values) -> list[int]:
+def find_breaks(values: Values, penalty: float = PENALTY) -> list[int]:
+    """Find the places of possible steps, at a penalty in variances of a day."""
     spread = estimate_spread(values)
     if len(values) < 2 * MIN_DAYS or spread <= MIN_SPREAD:
         return []
-    return _run_kernel((values - np.median(values)) / spread, PENALTY, "linear", None)
+    return _run_kernel((values - np.median(values)) / spread, penalty, "linear", None)
 
 
 def _adjust_p(step: Step, days: int) -> float:

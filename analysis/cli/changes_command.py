@@ -77,6 +77,11 @@ def changes_command(
                 f"{result.new} of them new.",
                 err=True,
             )
+            for identity, sites in result.nodes_by.items():
+                click.echo(
+                    f"Host names change at {', '.join(sorted(sites))}: nodes by {identity}.",
+                    err=True,
+                )
         found = fetch_change_points(store, day_to_number(first))
         chosen = change_text.select_changes(found, site, release)
         if not chosen:

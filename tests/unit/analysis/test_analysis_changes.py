@@ -1,4 +1,4 @@
-"""Change points of simulated series: steps, attribution, causes and provisional ends."""
+"""Change points of simulated series: steps, attribution, causes, changing hosts, provisional ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from treehammer.analysis.changes.change_search import CONFIRM_DAYS, Change, find_changes
-from treehammer.analysis.changes.change_terms import Attribution, ChangeState, SeriesKind
+from treehammer.analysis.changes.change_terms import (
+    Attribution,
+    ChangeState,
+    NodeIdentity,
+    SeriesKind,
+)
 from treehammer.analysis.changes.daily_series import DailySeries, SeriesPlace, adjust_for_items
+from treehammer.analysis.changes.level_fit import LevelDay, fit_levels, identify_nodes
 from treehammer.analysis.changes.step_detection import estimate_step, find_steps, is_seconded
 
 FIRST = date(2026, 3, 1).toordinal()
@@ -180,6 +186,108 @@ def test_values_without_spread_have_no_steps() -> None:
     assert not is_seconded(days, flat, 15)
     assert estimate_step(flat, 0, 15, 30) is None
     assert find_steps(days[:4], np.array([0.0, 1.0, 0.0, 1.0]), 0.05) == []
+
+
+SITE_HOSTS, JOBS, HOST_SPREAD = 6, 4, 0.1
+NAMES = {
+    "fixed": lambda job, host: (f"wn{host}", {}),
+    "machine": lambda job, host: (f"pod-{job}", {"machine": f"m{host}"}),
+    "CPU model": lambda job, host: (f"pod-{job}", {"node type": f"EPYC {host % 3}"}),
+    "unknown": lambda job, host: (f"pod-{job}", {}),
+}
+
+
+def simulate_levels(
+    name: Callable[[int, int], tuple[str, dict[str, str]]],
+    *,
+    size: float = 0.1,
+    jobs: int = JOBS,
+    missing: float = 0.1,
+    seed: int = 3,
+) -> list[LevelDay]:
+    """Simulate jobs of two works on hosts that differ by 10 %; the site slows down on day 45."""
+    rng = np.random.default_rng(seed)
+    hosts = rng.normal(0, HOST_SPREAD, SITE_HOSTS)
+    items = []
+    for number in range(90 * jobs):
+        if rng.random() < missing:
+            continue
+        day, host = number // jobs, int(rng.integers(SITE_HOSTS))
+        value = hosts[host] + rng.normal(number % 2, 0.02) + size * (day >= 45)
+        host_name, context = name(number, host)
+        items.append(LevelDay(f"work {number % 2}", host_name, FIRST + day, value, context))
+    return items
+
+
+def find_level_steps(items: Sequence[LevelDay]) -> list[tuple[int, float]]:
+    levels, _ = fit_levels(items)
+    days, values = np.array(sorted(levels)), np.array([levels[day] for day in sorted(levels)])
+    steps = find_steps(days, values, 1e-5)
+    return [(step.day - FIRST, step.estimate.mean) for step in steps]
+
+
+@pytest.mark.parametrize("jobs", [4, 2])
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+@pytest.mark.parametrize("names", NAMES)
+def test_step_is_found_whatever_the_hosts_are_called(names: str, missing: float, jobs: int) -> None:
+    items = simulate_levels(NAMES[names], jobs=jobs, missing=missing)
+    ((day, size),) = find_level_steps(items)
+    assert abs(day - 45) <= 3
+    assert size == pytest.approx(0.1, abs=0.04 if names in ("CPU model", "unknown") else 0.01)
+
+
+def test_node_is_known_by_what_other_days_share() -> None:
+    def item(day: int, host: str, **context: str) -> LevelDay:
+        return LevelDay("w", host, day, 0.0, {n.replace("_", " "): v for n, v in context.items()})
+
+    items = [
+        item(1, "wn1"),
+        item(2, "wn1"),
+        item(1, "pod-a", machine="m1", node_type="Zen"),
+        item(2, "pod-b", machine="m1", node_type="Zen"),
+        item(2, "pod-c", machine="m1", node_type="Xeon"),
+        item(3, "pod-d", machine="m2", node_type="Xeon"),
+        item(3, "pod-e", node_type="ARM"),
+        item(3, "pod-e", node_type="ARM"),
+    ]
+    host, machine, model, site = NodeIdentity
+    assert identify_nodes(items) == [
+        *[(host, "wn1")] * 2,
+        *[(machine, "m1 Zen")] * 2,
+        *[(model, "Xeon")] * 2,
+        *[(site, "")] * 2,
+    ]
+
+
+def test_days_whose_jobs_share_a_host_lose_no_part_of_a_step() -> None:
+    rng = np.random.default_rng(4)
+    hosts = rng.normal(0, 0.04, 14)
+    items = [
+        LevelDay(
+            f"work {job % 2}",
+            f"wn{host}",
+            FIRST + day,
+            hosts[host] + job % 2 + rng.normal(0, 0.02) + 0.05 * (day >= 40),
+            {},
+        )
+        for day in range(90)
+        for host in [int(rng.integers(14))]
+        for job in range(4)
+    ]
+    ((day, size),) = find_level_steps(items)
+    assert abs(day - 40) <= 2
+    assert size == pytest.approx(0.05, abs=0.006)
+
+
+def test_jobs_beside_a_busy_neighbor_hide_no_step() -> None:
+    rng = np.random.default_rng(5)
+    items = [
+        item._replace(value=item.value + (rng.uniform(0.05, 0.3) if rng.random() < 0.25 else 0))
+        for item in simulate_levels(NAMES["fixed"], size=0.06)
+    ]
+    ((day, size),) = find_level_steps(items)
+    assert abs(day - 45) <= 3
+    assert size == pytest.approx(0.06, abs=0.01)
 
 
 @pytest.mark.parametrize("seed", [102, 118, 125, 168])

@@ -39,7 +39,8 @@ def day_ago(days: int) -> int:
 
 def list_changes() -> list[ChangePointRow]:
     found = {"found_us": int(NOW.timestamp() * 1e6), "day": day_ago(20)}
-    storage = json.dumps([{"site": "B", "storage_site": "B", "door": "near", "effect": -0.1}])
+    place = {"site": "B", "storage_site": "B", "door": "near"}
+    storage = json.dumps([{**place, "effect": -0.1, "nodes_by": "CPU model"}])
     return [
         build_change_point("cpu", cause="ROOT build a → b", **found),
         build_change_point("wall", metric="wall_per_event_s", effect=0.04, **found),
@@ -92,6 +93,10 @@ def test_pages_show_changes_with_their_evidence(service: ServiceThread) -> None:
     assert "ROOT 6.40.00: CPU" in change
     assert "changed on that day: ROOT build a → b" in change
     assert "+5.0 %" in change
+    level = unescape(service.load_page("/changes/storage"))
+    assert "CPU of 6.38.00 (nodes by CPU model)" in level
+    assert "nodes recognized by" in level
+    assert "nodes recognized by" not in change
     release = unescape(service.load_page("/releases/6.40.00"))
     assert "relative to 6.38.00, in per cent" in release
     assert "CPU time per event of " in release

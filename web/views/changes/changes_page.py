@@ -82,6 +82,7 @@ def change_view(store: Store, request: Request) -> PageView:
             ("measured days before", change.days_before),
             ("measured days from the change on", change.days_after),
             ("a second detector finds it", "yes" if change.seconded else "no"),
+            *(("nodes recognized by", name) for name in change_text.list_node_identities(change)),
         ],
     }
     return PageView("change.html.j2", change_text.name_subject(change), values, (table,))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
 from measurement_factory import make_measurement, variant_values
 
+from treehammer.analysis.changes.change_terms import NodeIdentity
 from treehammer.analysis.changes.change_text import describe_change, list_places, select_changes
 from treehammer.analysis.changes.change_update import update_changes
 from treehammer.collectors.record.day_numbers import day_to_number
@@ -81,3 +83,20 @@ def test_changes_are_found_stored_and_kept(store: Store) -> None:
     assert len(fetch_watched_days(store, *window)) == 12 * 31
     assert len(fetch_watched_days(store, *window, kind="ratio", site="A")) == 2 * 31
     assert update_changes(store, NOW, rebuild=True).new == 0
+
+
+def test_changing_host_names_are_recognized_and_named(store: Store) -> None:
+    first_slow = day_to_number((NOW - timedelta(days=15)).date())
+
+    def rename(number: int, measurement: Measurement) -> Measurement:
+        values = dict(measurement.values)
+        values |= {"host": f"pod-{number}", "cpu_model": "EPYC"}
+        values["machine"] = "wn1.example" if values["site"] == "A" else None
+        values["cpu_per_event_s"] *= 1.2 if values["day"] > first_slow else 1
+        return replace(measurement, values=values)
+
+    store.add(rename(number, one) for number, one in enumerate(build_measurements(30, -1)))
+    updated = update_changes(store, NOW)
+    assert updated.nodes_by == {NodeIdentity.MACHINE: {"A"}, NodeIdentity.CPU_MODEL: {"B", "C"}}
+    (change,) = (row for row in fetch_change_points(store) if row.kind == "level")
+    assert "CPU of 6.38.00 (nodes by machine identity and CPU model)" in describe_change(change)
