@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import platform
@@ -22,14 +23,12 @@ def collect_node_facts(cgroup: Cgroup) -> NodeFacts:
     """Collect the facts that do not change during a job, by catalogue name."""
     cpuinfo = read_text("/proc/cpuinfo").splitlines()
     host = socket.gethostname()
-    # Where systemd runs, the machine-id is the machine's own.
-    machine_id = read_text("/etc/machine-id") if os.path.isdir("/run/systemd/system") else ""
     return {
         "host": host,
         "machine": find_machine(
             host,
             read_text(os.environ.get("_CONDOR_MACHINE_AD", "")),
-            machine_id,
+            _read_machine_id(),
             read_text("/proc/sys/kernel/random/boot_id"),
         ),
         "cpu_model": next(iter(_read_cpu_values(cpuinfo, "model name")), None),
@@ -121,21 +120,33 @@ def find_machine(host: str, machine_ad: str, machine_id: str, boot_id: str) -> O
     Args:
         host: the host name.
         machine_ad: HTCondor's ad of the slot; '' without one.
-        machine_id: the machine-id; '' in a container.
+        machine_id: the machine-id, and what else tells the machine from its clones; '' in a
+            container.
         boot_id: the boot identity of the kernel, which containers share.
     """
     for line in machine_ad.splitlines():
         name, _, value = line.partition("=")
         machine = value.strip(' "\t')
-        if name.strip().lower() == "machine" and machine.split(".")[0] not in (
-            "",
-            host.split(".", maxsplit=1)[0],
-        ):
+        if name.strip().lower() != "machine" or not machine:
+            continue
+        if machine.partition(".")[0] != host.partition(".")[0]:
             return machine
     # Images say "uninitialized" where each of their machines shall get an identity of its own.
     identities = (text.strip() for text in (machine_id, boot_id))
     identity = next((text for text in identities if len(text) >= 32), "")
     return hashlib.sha256(f"treehammer {identity}".encode()).hexdigest()[:16] if identity else None
+
+
+def _read_machine_id() -> str:
+    """Read the machine-id and the addresses of network cards, by which cloned machines differ.
+
+    Return '' in a container, whose machine-id is that of its image: no systemd runs there.
+    """
+    identity = read_text("/etc/machine-id").strip()
+    if len(identity) < 32 or not os.path.isdir("/run/systemd/system"):
+        return ""
+    cards = (os.path.dirname(path) for path in glob.glob("/sys/class/net/*/device"))
+    return " ".join([identity, *sorted(read_text(f"{card}/address").strip() for card in cards)])
 
 
 def _counter_increase(before: Optional[float], after: Optional[float]) -> Optional[float]:
