@@ -37,6 +37,7 @@ _REQUIRED_COLUMNS = (
     "round",
     "position",
     "host",
+    "machine",
     "site",
     "storage_site",
     "door",
@@ -377,7 +378,7 @@ def _flatten_line(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _summary_notes(groups: Sequence[ExecutionGroup], table: _SummaryTable) -> Iterator[str]:
     from treehammer.analysis.descriptive.group_summary import find_distinguishing_names
-    from treehammer.analysis.samples.sample import select_known_hosts
+    from treehammer.analysis.samples.sample import count_hosts
 
     yield (
         "Means over jobs ± half of their 95 % t intervals; a job counts by the median of its "
@@ -396,5 +397,5 @@ def _summary_notes(groups: Sequence[ExecutionGroup], table: _SummaryTable) -> It
             f"Mixed in one group: {', '.join(sorted(mixed))}. A mean over a mixture depends on what "
             "is in it: name these in --by, or choose with --where."
         )
-    if len(select_known_hosts(row["host"] for group in groups for row in group.rows)) == 1:
+    if count_hosts(row for group in groups for row in group.rows) == 1:
         yield "One host: the intervals tell how its jobs scattered, not what other hosts would give."

@@ -14,10 +14,10 @@ from typing import Any
 
 from treehammer.analysis.samples.job_pairs import select_last_attempts
 from treehammer.analysis.samples.sample import (
+    count_hosts,
     find_varying_axes,
     natural_sort_key,
     parse_variant,
-    select_known_hosts,
 )
 from treehammer.analysis.statistics.estimates import estimate_mean, estimate_unpaired
 from treehammer.collectors.job_spec import TIMED
@@ -78,7 +78,7 @@ class ExecutionGroup:
     @property
     def hosts(self) -> int:
         """Number of known hosts on which they ran."""
-        return len(select_known_hosts(row["host"] for row in self.rows))
+        return count_hosts(self.rows)
 
     def mean_and_rms(self, metric: str) -> MeanAndRms | None:
         """Summarize over executions; None where none recorded the metric."""

@@ -293,6 +293,11 @@ def select_known_hosts(hosts: Iterable[str | None]) -> set[str]:
     return {host for host in hosts if host}
 
 
+def count_hosts(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Count the known hosts of rows with ``host``; pods of one ``machine`` are one."""
+    return len(select_known_hosts(row.get("machine") or row["host"] for row in rows))
+
+
 def unify_hosts(samples: Iterable[Sample]) -> list[Sample]:
     """Give the executions on one machine of a site one host name, though its pods have many.
 

@@ -21,10 +21,10 @@ from treehammer.analysis.samples.sample import (
     BUILD_FACTS,
     SAMPLE_COLUMNS,
     Sample,
+    count_hosts,
     find_bundled_axes,
     find_varying_axes,
     natural_sort_key,
-    select_known_hosts,
 )
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.job_spec import TIMED
@@ -49,6 +49,7 @@ from treehammer.web.report.report_figures import draw_efficiency_figure, draw_ti
 
 NODE_COLUMNS = (
     "host",
+    "machine",
     "cpu_model",
     "cores_online",
     "cores_allowed",
@@ -228,7 +229,7 @@ def _explain_sites(rows: Sequence[Row], sites: Iterable[str]) -> Iterator[Effici
 
 
 def _count_hosts(rows: Iterable[Row], site: str) -> int:
-    return len(select_known_hosts(row["host"] for row in rows if row["site"] == site))
+    return count_hosts(row for row in rows if row["site"] == site)
 
 
 def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from treehammer.analysis.samples.sample import (
     BUILD_FACTS,
     SAMPLE_COLUMNS,
     comparison_key,
+    count_hosts,
     find_axis_value,
     find_bundled_axes,
     find_varying_axes,
@@ -143,3 +144,8 @@ def test_storage_sites_are_series_of_their_own_and_an_axis() -> None:
     # Local and remote reading are compared through doors of one protocol.
     assert len({comparison_key(one, "storage_site") for one in (own, far, farther)}) == 1
     assert far.axis_value("storage_site") == "FAR"
+
+
+def test_pods_of_one_machine_count_as_one_host() -> None:
+    rows = [{"host": f"pod-{number}", "machine": f"wn{number % 2}"} for number in range(6)]
+    assert count_hosts([*rows, {"host": "wn7"}, {"host": None, "machine": None}]) == 3

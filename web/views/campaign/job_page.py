@@ -74,6 +74,7 @@ _PROVENANCE = (
 )
 _NODE_COLUMNS = (
     "host",
+    "machine",
     "slot",
     "cpu_model",
     "cores_online",
