@@ -64,6 +64,8 @@ RECORDED_FILES: Mapping[str, Path] = {
     "SITE_05": _DATA / "aa-jobs.csv",
     "SITE_08": _DATA / "aa-jobs.csv",
 }
+#: Launches recorded from this day on are for choosing constants of the search, not for its figures.
+REPORTED_BEFORE = "2026-11-26"
 #: Days before the first search of a replay.
 FIRST_SEARCH = 10
 _PLACEHOLDERS: Mapping[str, Any] = {"int": 1, "float": 1.0, "text": "x", "bool": True}
@@ -92,7 +94,7 @@ def load_recorded_pairs(path: Path) -> Sequence[RecordedPair]:
                 float(row["wall_d"]) - float(row.get("planted", 0)) * (row.get("kind") == TIMED),
             )
             for row in csv.DictReader(stream)
-            if row.get("label") != "busy"
+            if row.get("label") != "busy" and row["started"] < REPORTED_BEFORE
         ]
 
 

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from functools import cache, partial
 from importlib import import_module
@@ -34,6 +34,7 @@ from treehammer.analysis.changes.job_points import (
     build_families,
     make_series,
 )
+from treehammer.analysis.changes.level_fit import MACHINE
 from treehammer.collectors.record.day_numbers import day_to_number
 
 DAYS, FIRST_DAY = 90, date(2026, 3, 1)
@@ -117,7 +118,69 @@ PlantedTrial = tuple[str, float, int]
 
 def measure() -> list[RatioFigure]:
     """Simulate, search and count."""
-    return measure_trials(simulate_jobs, "changes")
+    return [*measure_trials(simulate_jobs, "changes"), *measure_changing_hosts()]
+
+
+@dataclass
+class HostNameTally:
+    """Trials of a 10 % step at one site with these names of hosts, and the sizes read, in per cent."""
+
+    names: str
+    jobs: int
+    missing: float
+    trials: int = 0
+    found: int = 0
+    smallest: float = math.nan
+    largest: float = math.nan
+
+
+#: Names of hosts -> name and context of a job, from its number and its true host.
+HOST_NAMES: Mapping[str, Callable[[int, str], tuple[str, Mapping[str, str]]]] = {
+    "fixed": lambda _, host: (host, {}),
+    "changing": lambda number, _: (f"pod-{number}", {}),
+    "changing, machine known": lambda number, host: (f"pod-{number}", {MACHINE: host}),
+}
+
+
+def measure_changing_hosts() -> list[RatioFigure]:
+    """Search a step of 10 % at one site whose jobs have fixed host names, or each a new one."""
+    rows = [
+        _search_named_hosts(HostNameTally(names, jobs, missing))
+        for jobs in (JOBS_PER_DAY, 1)
+        for missing in (0.0, 0.2)
+        for names in HOST_NAMES
+    ]
+    write_rows("changing-hosts", [asdict(row) for row in rows])
+    print(f"{'host names':24} {'jobs':>4} {'missing':>7} {'found':>6}  step of 10 % read as")
+    for row in rows:
+        print(
+            f"{row.names:24} {row.jobs:4} {row.missing:7.0%} {row.found:3} of {row.trials:2} "
+            f"{row.smallest:6.1f} to {row.largest:.1f} %"
+        )
+    missed = sum(row.trials - row.found for row in rows)
+    return [RatioFigure("changing hosts: missed steps", missed / sum(row.trials for row in rows))]
+
+
+def _search_named_hosts(tally: HostNameTally) -> HostNameTally:
+    name = HOST_NAMES[tally.names]
+    sizes = []
+    for trial in range(TRIALS):
+        rng, step = draw_step(("at one site", 0.10, trial))
+        jobs = list(simulate_jobs(rng, step))
+        lost = np.random.default_rng([SEED, trial]).random(len(jobs)) < tally.missing
+        chosen = []
+        for number, job in enumerate(jobs):
+            # The jobs of a site and day come one after the other, variant by variant.
+            if not lost[number] and number // len(VARIANTS) % JOBS_PER_DAY < tally.jobs:
+                host, context = name(number, job.host)
+                chosen.append(replace(job, host=host, context=context))
+        found = [
+            one for one in search_changes(chosen) if is_near(one, step) and is_right(one, step)
+        ]
+        sizes += [100 * math.expm1(one.size) for one in found[:1]]
+    tally.trials, tally.found = TRIALS, len(sizes)
+    tally.smallest, tally.largest = (min(sizes), max(sizes)) if sizes else (math.nan, math.nan)
+    return tally
 
 
 def measure_trials(make_jobs: MakeJobs, table: str) -> list[RatioFigure]:
@@ -228,6 +291,7 @@ class SimulatedJob:
     day: int
     times: Mapping[str, float]
     ratios: Mapping[str, float]
+    context: Mapping[str, str] = field(default_factory=dict)
 
 
 def simulate_jobs(rng: np.random.Generator, step: PlantedStep) -> Iterator[SimulatedJob]:
@@ -279,12 +343,13 @@ MakeJobs = Callable[[np.random.Generator, PlantedStep], Iterator[SimulatedJob]]
 
 @dataclass(frozen=True)
 class Alert:
-    """A group of alerts: day, origin ('' if none is named), and series."""
+    """A group of alerts: day, origin ('' if none is named), series, and size in ln where known."""
 
     day: int
     attribution: str = ""
     subject: str = ""
     places: frozenset[SeriesPlace] = frozenset()
+    size: float = 0.0
 
 
 def make_points(jobs: Sequence[SimulatedJob]) -> Iterator[JobPoint]:
@@ -295,7 +360,7 @@ def make_points(jobs: Sequence[SimulatedJob]) -> Iterator[JobPoint]:
         level = make_series(
             SeriesKind.LEVEL, METRIC, TEST, CONTROL, job.place, work=work, host=job.host
         )
-        yield JobPoint(level, day, job.times[CONTROL], {})
+        yield JobPoint(level, day, job.times[CONTROL], job.context)
         for release, ratio in job.ratios.items():
             place = replace(job.place, release=release)
             series = make_series(SeriesKind.RATIO, METRIC, TEST, CONTROL, place, work=work)
@@ -309,7 +374,12 @@ def search_changes(jobs: Sequence[SimulatedJob]) -> list[Alert]:
     for family, series in families.items():
         found += find_changes(series, family.kind)
     return [
-        Alert(one.day - FIRST_DAY.toordinal(), one.group.attribution.value, one.group.subject)
+        Alert(
+            one.day - FIRST_DAY.toordinal(),
+            one.group.attribution.value,
+            one.group.subject,
+            size=one.size,
+        )
         for one in found
         if one.state is ChangeState.CONFIRMED
     ]
