@@ -23,7 +23,9 @@ CONTROL, RELEASE = "6.38.00", "6.40.00"
 STEP_AGO = 10
 
 
-def build_measurements(first_ago: int, last_ago: int) -> Iterator[Measurement]:
+def build_measurements(
+    first_ago: int, last_ago: int, control_slowdown: float = 1.0
+) -> Iterator[Measurement]:
     """Yield one job per site and day; the release is 10 % slower at all sites for ten days."""
     dice = Random(first_ago)
     for ago in range(first_ago, last_ago, -1):
@@ -31,6 +33,7 @@ def build_measurements(first_ago: int, last_ago: int) -> Iterator[Measurement]:
         for site in ("A", "B", "C"):
             for position, release in enumerate((CONTROL, RELEASE), 1):
                 slow = 1.1 if release == RELEASE and ago < STEP_AGO else 1.0
+                slow *= control_slowdown if ago < STEP_AGO else 1.0
                 seconds = 0.02 * slow * dice.gauss(1, 0.005)
                 values = {
                     **variant_values(f"branches=1 root={release}"),
@@ -86,16 +89,12 @@ def test_changes_are_found_stored_and_kept(store: Store) -> None:
 
 
 def test_changing_host_names_are_recognized_and_named(store: Store) -> None:
-    first_slow = day_to_number((NOW - timedelta(days=15)).date())
-
     def rename(number: int, measurement: Measurement) -> Measurement:
-        values = dict(measurement.values)
-        values |= {"host": f"pod-{number}", "cpu_model": "EPYC"}
-        values["machine"] = "wn1.example" if values["site"] == "A" else None
-        values["cpu_per_event_s"] *= 1.2 if values["day"] > first_slow else 1
-        return replace(measurement, values=values)
+        machine = "wn1.example" if measurement.values["site"] == "A" else None
+        names = {"host": f"pod-{number}", "cpu_model": "EPYC", "machine": machine}
+        return replace(measurement, values={**measurement.values, **names})
 
-    store.add(rename(number, one) for number, one in enumerate(build_measurements(30, -1)))
+    store.add(rename(number, one) for number, one in enumerate(build_measurements(30, -1, 1.2)))
     updated = update_changes(store, NOW)
     assert updated.nodes_by == {NodeIdentity.MACHINE: {"A"}, NodeIdentity.CPU_MODEL: {"B", "C"}}
     (change,) = (row for row in fetch_change_points(store) if row.kind == "level")
