@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.state_timeline import DOWNTIME, OVERRIDE
@@ -105,15 +104,6 @@ class SiteUses:
         strictness = list(Usability)
         uses = [use.usability for use in self.restrictions(site)]
         return max(uses, key=strictness.index, default=Usability.USABLE)
-
-
-def list_selection_notes(plan: Mapping[str, Any]) -> list[str]:
-    """List the sites that a campaign's plan left out, and those that it used nevertheless."""
-    left_out = plan.get("excluded", {}).items()
-    used = plan.get("included", {}).items()
-    return [f"Site {name} is left out: {reason}." for name, reason in left_out] + [
-        f"Site {name} is used nevertheless: {reason}." for name, reason in used
-    ]
 
 
 def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:

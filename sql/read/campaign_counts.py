@@ -38,6 +38,15 @@ OPEN_STATES = tuple(state.value for state in JobState if not state.is_final)
 PACE_MEASUREMENTS = 50
 
 
+def list_selection_notes(plan: Mapping[str, Any]) -> list[str]:
+    """List the sites that a campaign's plan left out, and those that it used nevertheless."""
+    left_out = plan.get("excluded", {}).items()
+    used = plan.get("included", {}).items()
+    return [f"Site {name} is left out: {reason}." for name, reason in left_out] + [
+        f"Site {name} is used nevertheless: {reason}." for name, reason in used
+    ]
+
+
 @dataclass(frozen=True)
 class MeasurementCount:
     """Planned measurements of a campaign, or of one of its sites.

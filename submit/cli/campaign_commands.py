@@ -12,14 +12,13 @@ from pathlib import Path
 import click
 
 from treehammer.analysis.status.failure_explanation import explain_results
-from treehammer.analysis.status.usability import list_selection_notes
 from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, suggest_word
 from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.campaign_counts import CampaignCount
+from treehammer.sql.read.campaign_counts import CampaignCount, list_selection_notes
 from treehammer.sql.read.failure_counts import PeriodCounts
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.live_progress import (
@@ -31,7 +30,7 @@ from treehammer.submit.cli.live_progress import (
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.submission_click_options import credential_options, service_option
 from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.planning.submission_options import INCLUDE_OPTION, SubmissionOptions
 from treehammer.submit.tracking import campaign_polling
 from treehammer.submit.tracking.failure_summary import (
     FailedExecution,
@@ -257,7 +256,7 @@ def cancel(settings: Settings, campaign: str) -> None:
 )
 @click.option("--failed", is_flag=True, help="Also jobs whose payload failed.")
 @click.option(
-    "--include-excluded",
+    INCLUDE_OPTION,
     "include",
     default="",
     metavar="SITES",

@@ -36,7 +36,8 @@ from treehammer.durations import parse_duration
 from treehammer.errors import ExitCode, NothingToDoError
 from treehammer.sql.watch.state_history import STORAGE_SITE
 from treehammer.submit.cli.site_names import complete_sites
-from treehammer.submit.planning.site_exclusion import INCLUDE_OPTION, load_uses
+from treehammer.submit.planning.site_exclusion import load_uses
+from treehammer.submit.planning.submission_options import INCLUDE_OPTION
 from treehammer.submit.replicas.replica_selection import select_rses
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn

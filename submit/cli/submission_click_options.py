@@ -19,8 +19,7 @@ from treehammer.durations import JobRamp, parse_duration
 from treehammer.errors import ConfigError
 from treehammer.submit.planning.job_credentials import JobCredentials
 from treehammer.submit.planning.pacing import Pace
-from treehammer.submit.planning.site_exclusion import INCLUDE_OPTION
-from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.planning.submission_options import INCLUDE_OPTION, SubmissionOptions
 from treehammer.text_formatting import split_list
 
 _CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)

@@ -10,17 +10,15 @@ from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.usability import (
     EVERY_SITE,
     SiteUses,
-    list_selection_notes,
     refresh_uses,
 )
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.sql.read.campaign_counts import list_selection_notes
 from treehammer.sql.watch.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
 from treehammer.sql.write.store import Store
+from treehammer.submit.planning.submission_options import INCLUDE_OPTION
 from treehammer.submit.sites.site_model import Site
-
-#: Option that names sites to use nevertheless.
-INCLUDE_OPTION = "--include-excluded"
 
 
 @dataclass(frozen=True)

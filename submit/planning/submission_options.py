@@ -8,6 +8,9 @@ from treehammer.collectors.service_spec import DEFAULT_WAIT_S
 from treehammer.submit.planning.job_credentials import JobCredentials
 from treehammer.submit.planning.pacing import Pace
 
+#: Option that names sites to use although their state forbids it.
+INCLUDE_OPTION = "--include-excluded"
+
 
 @dataclass(frozen=True)
 class SubmissionOptions:

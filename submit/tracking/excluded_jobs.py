@@ -11,9 +11,8 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from treehammer.analysis.status.status_rules import load_status_rules
-from treehammer.analysis.status.usability import SiteUses, refresh_uses
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_state import JobState
 from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
@@ -23,6 +22,9 @@ from treehammer.sql.watch.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
 from treehammer.submit.tracking.failure_summary import load_last_attempts
 from treehammer.submit.tracking.tracker import CampaignTracker
 from treehammer.text_formatting import pluralize
+
+if TYPE_CHECKING:
+    from treehammer.analysis.status.usability import SiteUses
 
 #: Seconds that removed jobs get to end, so that the reason can be stored with them.
 REMOVAL_WAIT_S = 15.0
@@ -55,6 +57,10 @@ class ExclusionGuard:
         ]
         if self._action == KEEP_JOBS or not jobs:
             return []
+        # The rules need pydantic, which takes a tenth of a second to load.
+        from treehammer.analysis.status.status_rules import load_status_rules
+        from treehammer.analysis.status.usability import refresh_uses
+
         uses = refresh_uses(
             tracker.store,
             load_status_rules(self._rules_file),

@@ -56,7 +56,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
                 started_us=ended_us,
                 ended_us=ended_us,
                 plausible=True,
-                failure_class="payload" if n >= good else "",
+                failure_class="software-setup" if n < bad else "",
             )
             for site, (_, good, bad) in SITES.items()
             for n in range(good + bad)
