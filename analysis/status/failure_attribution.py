@@ -39,7 +39,7 @@ class Culprit(StrEnum):
     CENTRAL = "central"
     #: Failures are as frequent elsewhere.
     COMMON = "as elsewhere"
-    UNKNOWN = "too few elsewhere to tell"
+    UNKNOWN = "too few to tell"
 
 
 @dataclass(frozen=True)

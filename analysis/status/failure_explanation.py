@@ -35,8 +35,9 @@ from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.watch.state_history import CENTRAL
 from treehammer.text_formatting import format_time, pluralize
 
-#: Time before a change of a state whose results explain it.
-STATE_PERIOD_US = DAY_US
+#: Times before a change of a state whose results explain it: shorter ones where a good day before
+#: hides what has just begun.
+STATE_PERIODS_US = (DAY_US, DAY_US // 4, DAY_US // 24)
 #: Changes of states that one evaluation explains, the newest ones.
 MAX_EXPLAINED = 100
 #: Days searched for the begin of failures or slowness.
@@ -44,6 +45,7 @@ SEARCHED_DAYS = 14
 #: Key of the evidence of a state with its explanation.
 _EVIDENCE_KEY = "explanation"
 _BAD_STATES = (SiteState.WARNING, SiteState.CRITICAL)
+_UNDECIDED = (Culprit.UNKNOWN, Culprit.COMMON)
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,14 @@ def _add_explanation(
     store: ResultsReader, row: StatusChangeRow, counts: PeriodCounts
 ) -> StatusChangeRow:
     by = STORAGE_SITE if row.subject_kind == state_history.STORAGE_SITE else JOB_SITE
-    period = Period(row.since_us - STATE_PERIOD_US, row.since_us)
-    explanation = explain_period(store, row.site, period, by=by, counts=counts)
+    explanation: Explanation | None = None
+    for length_us in STATE_PERIODS_US:
+        period = Period(row.since_us - length_us, row.since_us)
+        shorter = explain_period(store, row.site, period, by=by, counts=counts)
+        is_certain = shorter is not None and shorter.culprit not in _UNDECIDED
+        explanation = shorter if is_certain else explanation or shorter
+        if is_certain:
+            break
     if explanation is None:
         return row
     evidence: dict[str, Any] = json.loads(row.evidence or "{}")

@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
-from status_story import HOUR_US, STORY_US, make_downtime
+from status_story import HOUR_US, STORY_US, make_downtime, make_run
 
 from treehammer.analysis.status.failure_attribution import Culprit, is_more_frequent
 from treehammer.analysis.status.failure_causes import find_failure_cause
 from treehammer.analysis.status.failure_explanation import Explanation, explain_period
+from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.analysis.status.status_update import update_states
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.failure_counts import Period, Tally
 from treehammer.sql.read.overview_queries import STORAGE_SITE
 from treehammer.sql.watch import site_exceptions
+from treehammer.sql.watch.state_history import list_current_states
 from treehammer.sql.write.store import Store
 
 SITES = tuple("ABCDEFGH")
@@ -198,7 +201,7 @@ def fail_as_elsewhere(store: Store) -> None:
          "since 2026-03-01 01:00 UTC",
          "Cause: door."),
         (run_alone, Culprit.UNKNOWN,
-         "9 of 9 failed here in 9 jobs, no other site ran this: too few elsewhere to tell, "
+         "9 of 9 failed here in 9 jobs, no other site ran this: too few to tell, "
          "since 2026-03-01 00:00 UTC",
          "Cause: door."),
         (fail_as_elsewhere, Culprit.COMMON,
@@ -329,7 +332,7 @@ def test_a_site_without_peers_is_compared_with_its_past(store: Store) -> None:
         store.add(run(hours=24 * day + n, wall_per_event_s=wall) for n in range(4))
     assert explain(store).sentence == (
         "an event takes 1.5 times the wall time of the same work on the days before: "
-        "too few elsewhere to tell"
+        "too few to tell"
     )
 
 
@@ -367,3 +370,25 @@ def test_fishers_exact_test_decides(inside: Tally, outside: Tally, decided: bool
 )
 def test_a_cause_follows_from_class_and_message(failure: str, message: str, cause: str) -> None:
     assert find_failure_cause(failure, message).name == cause
+
+
+def test_a_change_after_a_good_day_is_explained_by_what_has_begun(store: Store) -> None:
+    for site in "ABCDE":
+        store.add(
+            make_run(
+                f"{site}{number}{test}",
+                number / 4,
+                good=number < 57 if site == "A" else number % 15 != 3,
+                site=site,
+                test=test,
+            )
+            for number in range(60)
+            for test in ("read", "load")
+        )
+    update_states(store, STORY_US + 15 * HOUR_US, load_shipped_rules())
+    (row, *_) = list_current_states(store, site="A")
+    found = Explanation.from_change(row)
+    assert row.state == "critical"
+    assert found is not None
+    assert found.culprit == "the site"
+    assert found.sentence.startswith("6 of ")

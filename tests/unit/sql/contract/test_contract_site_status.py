@@ -72,7 +72,7 @@ def test_failures_are_explained(store: Store) -> None:
     assert (day and day.sentence, part and part.sentence, storage and storage.sentence) == (
         f"8 of 12 failed here, 1 of 40 elsewhere: the site{begin}",
         f"6 of 10 failed here, 1 of 40 elsewhere: the site{begin}",
-        f"9 of 13 failed here in 9 jobs, 0 of 39 elsewhere: too few elsewhere to tell{begin}",
+        f"9 of 13 failed here in 9 jobs, 0 of 39 elsewhere: too few to tell{begin}",
     )
 
 
