@@ -52,6 +52,8 @@ NEW_SUITE = "sid"
 DATASET = "reference-small"
 #: Seconds for which a slow server does not answer, and answers, in turn.
 STOPPED_S, RUNNING_S = 0.95, 0.05
+#: Share of the story for which a site is in a downtime.
+DOWNTIME_SHARE = 0.2
 #: Minutes that the whole story needs at least.
 MIN_MINUTES = 20
 
@@ -263,6 +265,7 @@ class PatrolStory:
         self._faults = {BROKEN: ExitStack(), SLOWED: ExitStack()}
         self.planted: dict[str, int] = {}
         self.slower_commit = ""
+        self._minutes = 0.0
         self._repository = PayloadRepository(folder / "repository")
         self._write_files()
         self.settings: Settings = config.load_settings(environ={}, folder=folder)
@@ -305,6 +308,7 @@ class PatrolStory:
 
     def run(self, minutes: float) -> None:
         """Let the patrol run for some minutes while events are planted."""
+        self._minutes = minutes
         events = {
             0.17: self._break_site,
             0.25: self._commit_slower_payload,
@@ -315,7 +319,6 @@ class PatrolStory:
             0.58: self._announce_downtime,
             0.72: self._restore_speed,
             0.75: self._end_override,
-            0.78: self._withdraw_downtime,
         }
         log = self._folder / "patrol.log"
         command = [sys.executable, "-m", "treehammer", "patrol", "run", "patrol.toml"]
@@ -391,17 +394,12 @@ class PatrolStory:
 
     def _announce_downtime(self) -> None:
         now = round(time.time())
-        entry = {"site": IN_DOWNTIME, "start": now, "end": now + 86_400, "description": "new disks"}
-        self._import_downtimes([entry])
-        self._mark("downtime")
-
-    def _withdraw_downtime(self) -> None:
-        self._mark("withdrawn")
-        self._import_downtimes([])
-
-    def _import_downtimes(self, entries: list[dict[str, Any]]) -> None:
-        (self._folder / "downtimes.json").write_text(json.dumps(entries))
+        end = now + round(60 * self._minutes * DOWNTIME_SHARE)
+        entry = {"site": IN_DOWNTIME, "start": now, "end": end, "description": "new disks"}
+        (self._folder / "downtimes.json").write_text(json.dumps([entry]))
         self._run_command("sites", "downtimes", "import", "downtimes.json")
+        self._mark("downtime")
+        self.planted["downtime ends"] = end * 1_000_000
 
     def _run_command(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "treehammer", *arguments]

@@ -33,7 +33,7 @@ EXPECTED_STATES: Mapping[str, Sequence[tuple[str, str, str]]] = {
     SLOWED: (("slow", "warning", "storage slowed"), ("restore", "ok", "full speed again")),
     IN_DOWNTIME: (
         ("downtime", "downtime", "downtime announced"),
-        ("withdrawn", "ok", "downtime withdrawn"),
+        ("downtime ends", "ok", "downtime ends"),
     ),
     OVERRIDDEN: (
         ("override", "critical", "set to critical"),
