@@ -398,8 +398,8 @@ class PatrolStory:
         entry = {"site": IN_DOWNTIME, "start": now, "end": end, "description": "new disks"}
         (self._folder / "downtimes.json").write_text(json.dumps([entry]))
         self._run_command("sites", "downtimes", "import", "downtimes.json")
-        self._mark("downtime")
-        self.planted["downtime ends"] = end * 1_000_000
+        _say("downtime")
+        self.planted |= {"downtime": now * 1_000_000, "downtime ends": end * 1_000_000}
 
     def _run_command(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "treehammer", *arguments]
