@@ -43,6 +43,10 @@ class ExternalBatch:
         """Refuse unless ``batch_ids`` is empty."""
         self._refuse_if_any(batch_ids)
 
+    def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
+        """Refuse unless ``batch_ids`` is empty."""
+        return bool(self._refuse_if_any(batch_ids))
+
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Refuse unless ``earlier`` is empty."""
         self._refuse_if_any(earlier)

@@ -124,6 +124,10 @@ class BatchSystem(Protocol):
         """Hold those of the jobs that wait in the queue; without support nothing happens."""
         ...
 
+    def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
+        """Release what :meth:`hold` holds for a reason with this text; return whether there was any."""
+        ...
+
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again with their description; a second call queues nothing.
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from treehammer.analysis.status.usability import SiteUses
 
 #: Seconds that removed jobs get to end, so that the reason can be stored with them.
-REMOVAL_WAIT_S = 15.0
+REMOVAL_WAIT_S = 5.0
+_WAITING = (JobState.QUEUED.value, JobState.HELD.value)
 
 
 class ExclusionGuard:
@@ -73,9 +74,13 @@ class ExclusionGuard:
             for job in jobs
             if job.site not in included and (reason := describe_exclusion(job, uses))
         }
+        waiting = [job for job in jobs if job.state in _WAITING and job.batch_id]
+        lines = _release_jobs(tracker, [job for job in waiting if job.id not in reasons])
+        excluded = [job for job in waiting if job.id in reasons]
+        lines += _hold_jobs(tracker, excluded, reasons)
         if self._action == HOLD_JOBS:
-            return _hold_jobs(tracker, jobs, reasons)
-        _remove_jobs(tracker, campaign, jobs, reasons)
+            return lines
+        _remove_jobs(tracker, campaign, excluded, reasons)
         return _describe_removed(tracker, campaign, jobs)
 
 
@@ -100,28 +105,26 @@ def _group_by_batch(jobs: Collection[JobRow]) -> dict[str, list[str]]:
     return dict(ids)
 
 
+def _release_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> list[str]:
+    """Release jobs of sites that are usable again."""
+    released = [
+        tracker.batch_system(name).release_held(ids, EXCLUDED_MESSAGE)
+        for name, ids in _group_by_batch(jobs).items()
+    ]
+    return ["Held jobs of sites that are usable again were released"] if any(released) else []
+
+
 def _hold_jobs(
     tracker: CampaignTracker, jobs: Collection[JobRow], reasons: Mapping[str, str]
 ) -> list[str]:
-    """Hold queued jobs of excluded sites, and release those of sites that are usable again."""
+    """Hold waiting jobs of excluded sites."""
     lines: list[str] = []
-    queued = [j for j in jobs if j.id in reasons and j.state == JobState.QUEUED.value]
-    for site in sorted({job.site for job in queued}):
-        here = [job for job in queued if job.site == site]
+    for site in sorted({job.site for job in jobs}):
+        here = [job for job in jobs if job.site == site]
         reason = f"{EXCLUDED_MESSAGE}: {reasons[here[0].id]}"
         for name, ids in _group_by_batch(here).items():
             tracker.batch_system(name).hold(ids, reason)
         lines.append(f"Site {site}: {pluralize(len(here), 'queued job')} held back, {reason}")
-    held = [j for j in jobs if j.id not in reasons and j.state == JobState.HELD.value]
-    for name, ids in _group_by_batch(held).items():
-        batch = tracker.batch_system(name)
-        ours = [
-            batch_id
-            for batch_id, status in batch.query(ids).items()
-            if status.state is JobState.HELD and EXCLUDED_MESSAGE in status.reason
-        ]
-        if ours:
-            lines.append(f"{pluralize(batch.release(ours), 'job')} of usable sites released")
     return lines
 
 
@@ -131,14 +134,15 @@ def _remove_jobs(
     jobs: Collection[JobRow],
     reasons: Mapping[str, str],
 ) -> None:
-    """Remove queued jobs of excluded sites, and store the reason with each that ended in time."""
-    waiting = (JobState.QUEUED.value, JobState.HELD.value)
-    removed = [job for job in jobs if job.id in reasons and job.state in waiting and job.batch_id]
-    if not removed:
+    """Remove held jobs of excluded sites, and store the reason with each that ended in time.
+
+    Those that HTCondor has not materialized stay held until the running ones of their cluster end.
+    """
+    if not jobs:
         return
-    for name, ids in _group_by_batch(removed).items():
+    for name, ids in _group_by_batch(jobs).items():
         tracker.batch_system(name).cancel(ids)
-    now = _wait_until_final(tracker, campaign, {job.id for job in removed})
+    now = _wait_until_final(tracker, campaign, {job.id for job in jobs})
     cancelled = [job for job in now if job.state == JobState.CANCELLED.value]
     last = load_last_attempts(tracker.store, cancelled)
     tracker.store.set_attempts(

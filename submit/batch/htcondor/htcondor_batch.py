@@ -311,14 +311,34 @@ class HTCondorBatch:
     def hold(self, batch_ids: Iterable[str], reason: str) -> None:
         """Hold those of the jobs that wait in the queue, with a reason.
 
-        Jobs that are not materialized yet wait behind them, because held jobs count as in flight.
+        No further jobs of their clusters, each of which is for one door of a site, are materialized.
 
         Raises:
             BatchError: HTCondor does not answer.
         """
         for submission, cluster, procs in self._group_by_cluster(batch_ids):
-            mine = submission.cluster_constraint(cluster, procs)
-            self.queue.act_on_jobs("Hold", f"{mine} && JobStatus == {IDLE}", reason)
+            factory = f"{submission.cluster_constraint(cluster)} && isUndefined(ProcId)"
+            self.queue.act_on_jobs("Hold", factory, reason)
+            idle = f"{submission.cluster_constraint(cluster, procs)} && JobStatus == {IDLE}"
+            self.queue.act_on_jobs("Hold", idle, reason)
+
+    def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
+        """Release jobs and clusters that are held for a reason with this text, which is without quotes.
+
+        Raises:
+            BatchError: HTCondor does not answer.
+        """
+        was_held = False
+        for submission, cluster, _ in self._group_by_cluster(batch_ids):
+            held = (
+                f"{submission.cluster_constraint(cluster)} && "
+                f'(JobStatus == {HELD} && regexp("{reason}", HoldReason ?: "") || isUndefined(ProcId) '
+                f'&& JobMaterializePaused =?= 1 && regexp("{reason}", JobMaterializePauseReason ?: ""))'
+            )
+            if self.queue.query_ads(held, ["ClusterId"], limit=1):
+                was_held = True
+                self.queue.act_on_jobs("Release", held, "usable again")
+        return was_held
 
     def release(self, batch_ids: Iterable[str]) -> int:
         """Release held jobs and return their number.

@@ -105,6 +105,10 @@ class LocalBatch:
     def hold(self, batch_ids: Iterable[str], reason: str) -> None:
         """Hold nothing: this machine is never excluded by the rules."""
 
+    def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
+        """Release nothing: local jobs are never held."""
+        return False
+
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again; jobs that were queued again before keep their batch id.
 

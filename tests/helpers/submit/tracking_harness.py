@@ -71,6 +71,15 @@ class FakeBatch:
             self.statuses[batch_id] = JobStatus(batch_id, JobState.QUEUED)
         return len(chosen)
 
+    def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
+        held = [
+            batch_id
+            for batch_id in batch_ids
+            if self.statuses[batch_id].state is JobState.HELD
+            and reason in self.statuses[batch_id].reason
+        ]
+        return bool(self.release(held))
+
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         self.requeued |= earlier
         new = {batch_id: f"again.{batch_id}" for batch_id in earlier}

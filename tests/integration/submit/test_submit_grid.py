@@ -87,10 +87,10 @@ def test_queue_of_an_excluded_site_is_held_back(
     assert "queued jobs held back, site excluded: jobs and storage excluded since" in said
     user.run_in_shell("sites", "end-override", bad)
     deadline = time.monotonic() + 120
-    while "of usable sites released" not in (said := user.run_in_shell("status", campaign)):
+    while "usable again were released" not in (said := user.run_in_shell("status", campaign)):
         assert time.monotonic() < deadline, said
         time.sleep(2)
-    assert "16 of 16 measured" in user.follow_campaign(campaign)
+    assert "8 of 8 measured" in user.follow_campaign(campaign)
 
 
 def test_queue_of_an_excluded_site_is_removed_until_resumed(user: GridUser) -> None:
@@ -102,7 +102,7 @@ def test_queue_of_an_excluded_site_is_removed_until_resumed(user: GridUser) -> N
     assert f"{bad} is critical until" in user.run_in_shell(*override)
     said = user.follow_campaign(campaign)
     assert re.search(
-        rf"Site {bad}: \d+ queued jobs removed, site excluded: jobs and storage excluded", said
+        rf"Site {bad}: \d+ queued jobs? removed, site excluded: jobs and storage excluded", said
     ), said
     assert "disk burns" in said
     assert " excluded" in said.splitlines()[-1]

@@ -110,7 +110,7 @@ def test_queue_is_held_back_and_released(tmp_path: Path, store: Store) -> None:
     scene.poll()
     assert scene.states() == ["held"] * 6
     scene.override("ok")
-    assert scene.poll() == ["6 jobs of usable sites released"]
+    assert scene.poll() == ["Held jobs of sites that are usable again were released"]
     scene.poll()
     assert scene.states() == ["queued"] * 6
 
