@@ -14,7 +14,7 @@ from treehammer.analysis.alarms.alarm_levels import (
     AlarmLevel,
     SubjectState,
 )
-from treehammer.analysis.status.failure_explanation import Explanation
+from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.rule_judgements import charge_run
 from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
@@ -102,7 +102,7 @@ def _describe_row(row: StatusChangeRow) -> str:
 
 def _list_details(rows: Sequence[StatusChangeRow]) -> tuple[str, ...]:
     """List the states of jobs and storage, and who and why; the same explanation once."""
-    explanations = (str(Explanation.from_change(row) or "") for row in rows)
+    explanations = (str(FailureExplanation.from_change(row) or "") for row in rows)
     return (*map(_describe_row, rows), *filter(None, dict.fromkeys(explanations)))
 
 

@@ -17,7 +17,7 @@ from treehammer.analysis.changes.change_text import (
     name_subject,
 )
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
-from treehammer.analysis.status.failure_explanation import Explanation
+from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
@@ -160,7 +160,7 @@ def _build_state_section(states: Iterable[StatusChangeRow]) -> DigestSection:
     worst.sort(key=_order_state)
     groups: dict[str, list[StatusChangeRow]] = {}
     for row in worst:
-        groups.setdefault(str(Explanation.from_change(row) or row.id), []).append(row)
+        groups.setdefault(str(FailureExplanation.from_change(row) or row.id), []).append(row)
     lines = [
         DigestLine(_describe_states(rows), f"/state-changes/{quote(rows[0].id, safe='')}")
         for rows in groups.values()
@@ -182,7 +182,7 @@ def _describe_states(rows: Sequence[StatusChangeRow]) -> str:
     names = [f"{row.site} ({KIND_WORDS[row.subject_kind]})" for row in rows]
     name = "All sites" if first.subject_kind == CENTRAL else join_names(names)
     since = format_time(min(row.since_us for row in rows))[:16]
-    text = Explanation.from_change(first) or first.reason
+    text = FailureExplanation.from_change(first) or first.reason
     return f"{name}: {first.state} since {since} UTC: {text}"
 
 

@@ -1,4 +1,4 @@
-"""Attribution of failures to a site, storage, test, release or a central cause, by counts.
+"""FailureAttribution of failures to a site, storage, test, release or a central cause, by counts.
 
 The same work is compared at the same time: a factor is named where its measurements fail more often
 than others, by a one-sided test, and where it explains all outcomes best. Measurements of one job
@@ -43,7 +43,7 @@ class Culprit(StrEnum):
 
 
 @dataclass(frozen=True)
-class Attribution:
+class FailureAttribution:
     """Origin of the failures of a site or storage, with the counts that show it.
 
     Attributes:
@@ -185,7 +185,7 @@ class FailureQuestion:
         return tuple(sorted(test for test, share in shares.items() if share and share >= least))
 
 
-def attribute_failures(question: FailureQuestion) -> Attribution | None:
+def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
     """Attribute the failures of a site or storage; None if it has none."""
     tests = question.find_failing_tests()
     if not tests:
@@ -194,7 +194,7 @@ def attribute_failures(question: FailureQuestion) -> Attribution | None:
     here = sum_cells(filter(question.is_here, same_work))
     elsewhere = sum_cells(same_work) - here
     sites = _count_sites(same_work)
-    base = Attribution(Culprit.UNKNOWN, tests, here, elsewhere, sites)
+    base = FailureAttribution(Culprit.UNKNOWN, tests, here, elsewhere, sites)
     factors = _deduplicate(_list_factors(question, tests), question.cells)
     proven = [factor for factor in factors if _is_proven(factor, question, len(factors))]
     is_widespread = sites.bad >= MIN_CENTRAL_SITES and sites.share >= CENTRAL_SHARE
@@ -224,7 +224,9 @@ def _find_common_storage(cells: Sequence[OutcomeCell]) -> str:
     return storages.pop() if len(storages) == 1 and 2 * access > failures.total() else ""
 
 
-def blame_host(found: Attribution, hosts: Mapping[str, Tally], failures_per_job: float) -> str:
+def blame_host(
+    found: FailureAttribution, hosts: Mapping[str, Tally], failures_per_job: float
+) -> str:
     """Find the host of a failing site that fails more often than its others; '' without any."""
     if found.culprit is not Culprit.SITE:
         return ""
@@ -247,8 +249,8 @@ def blame_host(found: Attribution, hosts: Mapping[str, Tally], failures_per_job:
 
 
 def blame_commit(
-    found: Attribution, commits: Sequence[CommitCounts], question: FailureQuestion
-) -> Attribution:
+    found: FailureAttribution, commits: Sequence[CommitCounts], question: FailureQuestion
+) -> FailureAttribution:
     """Refine an attribution by the commits of the failing test.
 
     A test that fails at several sites since a commit is the culprit. A site is not blamed for a
@@ -375,7 +377,9 @@ def _choose_factor(factors: Sequence[_Factor], question: FailureQuestion) -> _Fa
     return max(factors, key=score)
 
 
-def _describe_factor(factor: _Factor, base: Attribution, question: FailureQuestion) -> Attribution:
+def _describe_factor(
+    factor: _Factor, base: FailureAttribution, question: FailureQuestion
+) -> FailureAttribution:
     inside, outside = _split(factor, question)
     covered = [cell for cell in question.cells if factor.covers(cell)]
     here = {cell.test for cell in question.cells if question.is_here(cell)}

@@ -15,8 +15,8 @@ from typing import Any
 from treehammer.analysis.status.failure_attribution import (
     MIN_CENTRAL_SITES,
     MIN_FAILED_JOBS,
-    Attribution,
     Culprit,
+    FailureAttribution,
     FailureQuestion,
     attribute_failures,
     blame_commit,
@@ -49,7 +49,7 @@ _UNDECIDED = (Culprit.UNKNOWN, Culprit.COMMON)
 
 
 @dataclass(frozen=True)
-class Explanation:
+class FailureExplanation:
     """Origin of the trouble of a site, storage or job.
 
     Attributes:
@@ -68,7 +68,7 @@ class Explanation:
         return f"{self.sentence}. {self.action}".strip()
 
     @classmethod
-    def from_change(cls, row: StatusChangeRow) -> Explanation | None:
+    def from_change(cls, row: StatusChangeRow) -> FailureExplanation | None:
         """Return the explanation that the evidence of a state holds; None without one."""
         values = json.loads(row.evidence or "{}").get(_EVIDENCE_KEY)
         return cls(**{**values, "tests": tuple(values["tests"])}) if values else None
@@ -95,7 +95,7 @@ def _add_explanation(
     store: ResultsReader, row: StatusChangeRow, counts: PeriodCounts
 ) -> StatusChangeRow:
     by = STORAGE_SITE if row.subject_kind == state_history.STORAGE_SITE else JOB_SITE
-    explanation: Explanation | None = None
+    explanation: FailureExplanation | None = None
     for length_us in STATE_PERIODS_US:
         period = Period(row.since_us - length_us, row.since_us)
         shorter = explain_period(store, row.site, period, by=by, counts=counts)
@@ -116,7 +116,7 @@ def explain_results(
     time_us: int,
     test: str = "",
     counts: PeriodCounts | None = None,
-) -> Explanation | None:
+) -> FailureExplanation | None:
     """Explain the results of a site on a day: by the bad state since then if there is one.
 
     Args:
@@ -128,7 +128,7 @@ def explain_results(
     """
     period = Period.of_day(time_us)
     for row in state_history.list_states_at(store, period.to_us, site=site):
-        explanation = Explanation.from_change(row)
+        explanation = FailureExplanation.from_change(row)
         is_of_jobs = row.subject_kind == state_history.SITE
         is_news = row.state in _BAD_STATES and period.covers(row.since_us)
         if explanation and is_of_jobs and is_news and test in ("", *explanation.tests):
@@ -144,7 +144,7 @@ def explain_period(
     by: str = JOB_SITE,
     test: str = "",
     counts: PeriodCounts | None = None,
-) -> Explanation | None:
+) -> FailureExplanation | None:
     """Explain the failures of a site or storage, otherwise its slowness; None without any.
 
     Args:
@@ -163,7 +163,7 @@ def explain_period(
 
 def _explain_failures(
     store: ResultsReader, site: str, period: Period, by: str, test: str, counts: PeriodCounts
-) -> Explanation | None:
+) -> FailureExplanation | None:
     runs = [run for run in counts.list_failed_runs(by, site, period) if test in ("", run.test)]
     if not runs:
         return None
@@ -191,11 +191,11 @@ def _explain_failures(
     host = blame_host(found, hosts, question.failures_per_job)
     sentence = _describe_attribution(found, since, len(jobs)) + (f"; {host}" if host else "")
     action = _find_downtime(store, found, site, runs) or _suggest_action(found, runs)
-    return Explanation(found.culprit.value, sentence, action, found.tests)
+    return FailureExplanation(found.culprit.value, sentence, action, found.tests)
 
 
 def _find_downtime(
-    store: ResultsReader, found: Attribution, site: str, runs: Sequence[FailedRun]
+    store: ResultsReader, found: FailureAttribution, site: str, runs: Sequence[FailedRun]
 ) -> str:
     """Return the announced outage of a failing site or storage as its cause; '' without any."""
     if found.culprit not in (Culprit.SITE, Culprit.STORAGE):
@@ -209,7 +209,7 @@ def _find_downtime(
     return ""
 
 
-def _describe_attribution(found: Attribution, since: str, jobs: int) -> str:
+def _describe_attribution(found: FailureAttribution, since: str, jobs: int) -> str:
     """Write the sentence: counts, origin, since when."""
     here = f"{found.inside} failed here, {found.outside} elsewhere"
     elsewhere = f"{found.outside} elsewhere" if found.outside.total else "no other site ran this"
@@ -250,7 +250,7 @@ def _find_begin(
     site: str,
     by: str,
     period: Period,
-    found: Attribution,
+    found: FailureAttribution,
     runs: Sequence[FailedRun],
 ) -> str:
     """Find the first of the days with failures in a row, with the time if it is in the period."""
@@ -268,7 +268,7 @@ def _find_begin(
     return f", since {number_to_day(first)}"
 
 
-def _suggest_action(found: Attribution, runs: Sequence[FailedRun]) -> str:
+def _suggest_action(found: FailureAttribution, runs: Sequence[FailedRun]) -> str:
     """Suggest an action by the most frequent class of failures and its most frequent message."""
     if not runs:
         return ""
@@ -287,7 +287,7 @@ def _suggest_action(found: Attribution, runs: Sequence[FailedRun]) -> str:
     return f"Cause: {share}. {by_culprit.get(found.culprit, cause.action)}"
 
 
-def explain_slowness(store: ResultsReader, site: str, period: Period) -> Explanation | None:
+def explain_slowness(store: ResultsReader, site: str, period: Period) -> FailureExplanation | None:
     """Explain slower reading than of the same work at other sites; None without any."""
     # numpy takes a tenth of a second to load, which no check of a state should pay for.
     from treehammer.analysis.status.slow_sites import find_slowness
@@ -297,7 +297,7 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Explana
         return None
     if not found.peers:
         sentence = f"{found.describe()}: {Culprit.UNKNOWN}"
-        return Explanation(Culprit.UNKNOWN.value, sentence, found.action)
-    return Explanation(
+        return FailureExplanation(Culprit.UNKNOWN.value, sentence, found.action)
+    return FailureExplanation(
         Culprit.SITE.value, f"{found.describe()}: {Culprit.SITE}{found.since}", found.action
     )

@@ -24,7 +24,7 @@ from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.site_exclusion import read_uses
 from treehammer.submit.reporting.job_reporting import JobReporting
 from treehammer.submit.reporting.token_lifetime import TokenRenewal
-from treehammer.submit.tracking.excluded_jobs import describe_exclusion
+from treehammer.submit.tracking.excluded_jobs import find_excluded_jobs
 from treehammer.submit.tracking.failure_summary import (
     is_from_last_attempt,
     load_last_attempts,
@@ -91,7 +91,8 @@ def resume_campaign(
         # Collect the records before the jobs get another batch id.
         tracker.update(campaign)
         tracked = [j for j in tracker.store.jobs(campaign.id) if not sites or j.site in sites]
-        excluded = _find_excluded(tracker, campaign, tracked, settings, include_excluded)
+        uses = SiteUses() if EVERY_SITE in include_excluded else read_uses(tracker.store, settings)
+        excluded = find_excluded_jobs(campaign, tracked, uses, include_excluded)
         jobs = [job for job in tracked if job.id not in excluded]
         released = _release_held_jobs(tracker, jobs)
         wanted = list(_select_jobs(tracker, campaign, jobs, failed=failed))
@@ -110,23 +111,6 @@ def resume_campaign(
             requeued = len(queued) + _requeue_jobs(tracker, left, last, renew_inputs)
         reasons = {job.site: excluded[job.id] for job in tracked if job.id in excluded}
         return ResumeResult(released, requeued, len(exhausted), len(left) - requeued, reasons)
-
-
-def _find_excluded(
-    tracker: CampaignTracker,
-    campaign: CampaignRow,
-    jobs: Collection[JobRow],
-    settings: Settings,
-    include: Collection[str],
-) -> dict[str, str]:
-    """Return the jobs that may not be queued by the states of their sites -> reason."""
-    included = {*include, *json.loads(campaign.plan).get("included", {})}
-    uses = SiteUses() if EVERY_SITE in included else read_uses(tracker.store, settings)
-    return {
-        job.id: reason
-        for job in jobs
-        if job.site not in included and (reason := describe_exclusion(job, uses))
-    }
 
 
 def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str, float]:

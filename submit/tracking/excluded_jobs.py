@@ -58,22 +58,7 @@ class ExclusionGuard:
         ]
         if self._action == KEEP_JOBS or not jobs:
             return []
-        # The rules need pydantic, which takes a tenth of a second to load.
-        from treehammer.analysis.status.status_rules import load_status_rules
-        from treehammer.analysis.status.usability import refresh_uses
-
-        uses = refresh_uses(
-            tracker.store,
-            load_status_rules(self._rules_file),
-            tracker.now_us(),
-            always=any(not JobState(job.state).is_final for job in jobs),
-        )
-        included = json.loads(campaign.plan).get("included", {})
-        reasons = {
-            job.id: reason
-            for job in jobs
-            if job.site not in included and (reason := describe_exclusion(job, uses))
-        }
+        reasons = find_excluded_jobs(campaign, jobs, self._refresh_uses(tracker, jobs))
         waiting = [job for job in jobs if job.state in _WAITING and job.batch_id]
         lines = _release_jobs(tracker, [job for job in waiting if job.id not in reasons])
         excluded = [job for job in waiting if job.id in reasons]
@@ -82,6 +67,38 @@ class ExclusionGuard:
             return lines
         _remove_jobs(tracker, campaign, excluded, reasons)
         return _describe_removed(tracker, campaign, jobs)
+
+    def _refresh_uses(self, tracker: CampaignTracker, jobs: Collection[JobRow]) -> SiteUses:
+        """Evaluate the states of sites if it is time."""
+        # The rules need pydantic, which takes a tenth of a second to load.
+        from treehammer.analysis.status.status_rules import load_status_rules
+        from treehammer.analysis.status.usability import refresh_uses
+
+        return refresh_uses(
+            tracker.store,
+            load_status_rules(self._rules_file),
+            tracker.now_us(),
+            always=any(not JobState(job.state).is_final for job in jobs),
+        )
+
+
+def find_excluded_jobs(
+    campaign: CampaignRow, jobs: Collection[JobRow], uses: SiteUses, include: Collection[str] = ()
+) -> dict[str, str]:
+    """Return job id -> reason, of the jobs that may not start by the states of sites.
+
+    Args:
+        campaign: the campaign, whose plan may include excluded sites.
+        jobs: some of its jobs.
+        uses: uses of sites by their states.
+        include: further sites to use although their state forbids it.
+    """
+    included = {*include, *json.loads(campaign.plan).get("included", {})}
+    return {
+        job.id: reason
+        for job in jobs
+        if job.site not in included and (reason := describe_exclusion(job, uses))
+    }
 
 
 def describe_exclusion(job: JobRow, uses: SiteUses) -> str:

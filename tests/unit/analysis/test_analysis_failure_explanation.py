@@ -12,7 +12,7 @@ from status_story import HOUR_US, STORY_US, make_downtime, make_run
 
 from treehammer.analysis.status.failure_attribution import Culprit, is_more_frequent
 from treehammer.analysis.status.failure_causes import find_failure_cause
-from treehammer.analysis.status.failure_explanation import Explanation, explain_period
+from treehammer.analysis.status.failure_explanation import FailureExplanation, explain_period
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
@@ -58,7 +58,7 @@ def run_everywhere(times: int = 10, **values: Any) -> Iterator[Measurement]:
         yield from (run(hours=hour, **{"site": site, **values}) for hour in range(times))
 
 
-def explain(store: Store, site: str = "A", **options: Any) -> Explanation:
+def explain(store: Store, site: str = "A", **options: Any) -> FailureExplanation:
     found = explain_period(store, site, TODAY, **options)
     assert found is not None
     return found
@@ -387,7 +387,7 @@ def test_a_change_after_a_good_day_is_explained_by_what_has_begun(store: Store) 
         )
     update_states(store, STORY_US + 15 * HOUR_US, load_shipped_rules())
     (row, *_) = list_current_states(store, site="A")
-    found = Explanation.from_change(row)
+    found = FailureExplanation.from_change(row)
     assert row.state == "critical"
     assert found is not None
     assert found.culprit == "the site"

@@ -19,7 +19,7 @@ from treehammer.analysis.comparison.wording.verdict_text import format_milliseco
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import (
-    Explanation,
+    FailureExplanation,
     explain_results,
     explain_slowness,
 )
@@ -269,7 +269,7 @@ def _explain_trouble(
     campaign: CampaignRow,
     attempts: Iterable[AttemptRow],
     rows: Sequence[Row],
-) -> Explanation | None:
+) -> FailureExplanation | None:
     """Explain the job's failure, or that its site was slow on that day; None for neither."""
     bad_us = [
         attempt.ended_us or attempt.started_us for attempt in attempts if attempt.failure_class

@@ -22,7 +22,7 @@ from treehammer.analysis.comparison.verdict_headline import (
 )
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.status.day_outcomes import DayOutcomes
-from treehammer.analysis.status.failure_explanation import Explanation
+from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.site_state import SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
@@ -194,7 +194,7 @@ def _status_change(
         )
         severity = _status_severity(before, judged.status)
         is_worse = severity in (ChangeSeverity.CRITICAL, ChangeSeverity.WORSE)
-        explanation = Explanation.from_change(state) if state and is_worse else None
+        explanation = FailureExplanation.from_change(state) if state and is_worse else None
         parts = (_link_to_day(request, site, last), TextPart(text))
         bad = 1 - judged.good / judged.assessed
         yield ChangeSentence(severity, parts, judged.status, bad, str(explanation or ""))

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 from starlette.requests import Request
 
-from treehammer.analysis.status.failure_explanation import Explanation
+from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.usability import use_by_state
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS
@@ -34,7 +34,7 @@ def describe_state(row: StatusChangeRow) -> dict[str, Any]:
         "since_us": row.since_us,
         "cause": row.cause,
         "reason": row.reason,
-        "explanation": str(Explanation.from_change(row) or ""),
+        "explanation": str(FailureExplanation.from_change(row) or ""),
         "rule_version": row.rule_version,
         "decided_us": row.decided_us,
         "superseded_us": row.superseded_us,
@@ -69,7 +69,7 @@ def make_state_column(states: Mapping[str, StatusChangeRow], request: Request) -
         )
         if state is None:
             return badge
-        reason = Explanation.from_change(state) or state.reason
+        reason = FailureExplanation.from_change(state) or state.reason
         title = f"since {format_time(state.since_us)}, by {state.cause}: {reason}"
         address = link_to(request, "state-change", change=state.id)
         return Markup('<a href="{}" title="{}">{}</a>').format(address, title, badge)
