@@ -90,7 +90,6 @@ SHOWN = {
     "patrol_entry.note",
     "patrol_entry.sites",
     "patrol_entry.test",
-    "patrol_site.reason",
     "patrol_start.entry",
     "patrol_start.message",
     "patrol_start.occasion",
