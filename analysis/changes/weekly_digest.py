@@ -193,7 +193,8 @@ def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) ->
         key = (*subject, one.day) if one.subject or one.attribution == "central" else (one.id,)
         groups.setdefault(key, []).append(one)
     lines = [
-        DigestLine(_describe_group(group), f"/changes/{group[0].id}") for group in groups.values()
+        DigestLine(_describe_group(group), f"/changes/{quote(group[0].id, safe='')}")
+        for group in groups.values()
     ]
     return DigestSection(title, lines[:MAX_LINES], max(len(lines) - MAX_LINES, 0), empty)
 
