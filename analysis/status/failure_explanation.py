@@ -32,7 +32,7 @@ from treehammer.sql.read.failure_counts import FailedRun, Period, PeriodCounts
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history
-from treehammer.sql.watch.state_history import CENTRAL
+from treehammer.sql.watch.state_history import SUBJECT_KINDS
 from treehammer.text_formatting import format_time, pluralize
 
 #: Times before a change of a state whose results explain it: shorter ones where a good day before
@@ -87,7 +87,7 @@ def add_explanations(
 
 
 def _is_explained(row: StatusChangeRow) -> bool:
-    is_judged = row.subject_kind != CENTRAL and row.rule_version
+    is_judged = row.subject_kind in SUBJECT_KINDS and row.rule_version
     return bool(not row.rule and row.state in _BAD_STATES and is_judged)
 
 

@@ -18,7 +18,7 @@ from treehammer.analysis.status.status_rules import (
 )
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.sql.watch.run_outcomes import RunOutcome
-from treehammer.sql.watch.state_history import STORAGE_SITE
+from treehammer.sql.watch.state_history import DOOR, STORAGE_SITE
 from treehammer.text_formatting import format_share, pluralize
 
 #: Campaigns, jobs and measurements that evidence names, the newest first.
@@ -77,13 +77,14 @@ def charge_run(
     storage_failures: Collection[str],
     test_failures: Collection[str] = (),
 ) -> ChargedRun | None:
-    """Count a run for its site or for its storage; None if it says nothing about it.
+    """Count a run for its site, its storage or a door; None if it says nothing about it.
 
     Failures of the storage count against a job's site only if it read its own storage. A storage
-    is charged for failures of the storage alone. Failures of the test count against neither.
+    and its door are charged for failures of the storage alone. Failures of the test count against
+    none of them.
     """
     charged = set(run.outcomes) - set(test_failures)
-    if kind == STORAGE_SITE:
+    if kind in (STORAGE_SITE, DOOR):
         charged &= {Outcome.GOOD.value, *storage_failures}
     elif run.storage_site not in ("", run.site):
         charged -= set(storage_failures)

@@ -17,7 +17,7 @@ from treehammer.sql.watch.state_history import CENTRAL
 
 
 class Subject(NamedTuple):
-    """A site of jobs or a storage site."""
+    """A site of jobs, a storage site, or a door by its label."""
 
     kind: str
     site: str

@@ -32,6 +32,8 @@ RULES_FILE = Path(__file__).with_name("status_rules.toml")
 RESERVED_RULE_NAMES = ("downtime", "override", "central", "no-results")
 
 SubjectKind = Literal["site", "storage_site"]
+#: Kinds that runs are charged to.
+_ChargedKind = Literal["site", "storage_site", "door"]
 
 
 class StatusRulesError(InvalidDocumentError):
@@ -84,8 +86,10 @@ class ShareRule(_RuleTable):
     """State by the ratio of failed to good measurements in a time window."""
 
     kind: Literal["share"]
-    sites: list[SubjectKind] = Field(
-        ["site", "storage_site"], min_length=1, description="Kinds of sites that are judged."
+    sites: list[_ChargedKind] = Field(
+        ["site", "storage_site", "door"],
+        min_length=1,
+        description="Kinds of sites that are judged, and doors of a storage that has several.",
     )
     window: Duration = Field(description="Time window, such as 24h.")
     min_measurements: int = Field(ge=1, description="Unknown with fewer measurements.")
@@ -146,8 +150,10 @@ class ExclusionRule(_RuleTable):
     """State by the last runs of several tests, with recovery by all of them."""
 
     kind: Literal["tests"]
-    sites: list[SubjectKind] = Field(
-        ["site", "storage_site"], min_length=1, description="Kinds of sites that are judged."
+    sites: list[_ChargedKind] = Field(
+        ["site", "storage_site", "door"],
+        min_length=1,
+        description="Kinds of sites that are judged, and doors of a storage that has several.",
     )
     window: Duration = Field(description="Time window, such as 6h.")
     failed_runs: int = Field(

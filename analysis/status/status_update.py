@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,7 +27,14 @@ from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.watch.run_outcomes import RunOutcome, list_run_outcomes
-from treehammer.sql.watch.state_history import CENTRAL, STORAGE_SITE, SUBJECT_KINDS
+from treehammer.sql.watch.state_history import (
+    CENTRAL,
+    DOOR,
+    JUDGED_KINDS,
+    STORAGE_SITE,
+    SUBJECT_KINDS,
+    split_door_label,
+)
 from treehammer.sql.write.store import Store
 
 #: Key of the evidence that holds the memory of a rule.
@@ -70,7 +77,9 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
     found = _replay(store, rules, window)
     known = [
         row
-        for row in state_history.list_state_changes(store, since_us=from_us + 1, rules=True)
+        for row in state_history.list_state_changes(
+            store, since_us=from_us + 1, rules=True, doors=True
+        )
         if row.since_us <= now_us
     ]
     new, gone = _compare_changes(known, found)
@@ -101,17 +110,15 @@ def _replay(
     store: ResultsReader, rules: StatusRules, window: ReplayWindow
 ) -> list[StatusChangeRow]:
     """Replay all rules of all subjects within a window, on one set of data."""
-    states = state_history.list_states_at(store, window.from_us, rules=True)
+    states = state_history.list_states_at(store, window.from_us, rules=True, doors=True)
     data_us = window.from_us - rules.longest_memory_us
     announced = site_exceptions.list_downtimes(store, ends_after_us=data_us)
     downtimes = [one for one in announced if one.severity == site_exceptions.OUTAGE]
     overrides = site_exceptions.list_overrides(store, ends_after_us=window.from_us)
     overrides = [one for one in overrides if one.made_us <= window.to_us]
-    runs = _charge_runs(
-        list_run_outcomes(store, data_us, window.to_us, with_times=rules.needs_times),
-        rules,
-        downtimes,
-    )
+    outcomes = list_run_outcomes(store, data_us, window.to_us, with_times=rules.needs_times)
+    judged_doors = _list_judged_doors(outcomes, states)
+    runs = _charge_runs(outcomes, judged_doors, rules, downtimes)
     days = _judge_days(store, rules, window)
     known: defaultdict[Subject, list[StatusChangeRow]] = defaultdict(list)
     for row in states:
@@ -137,10 +144,13 @@ def _list_subjects(
     states: Iterable[StatusChangeRow],
     exceptions: Iterable[OverrideRow | DowntimeRow],
 ) -> list[Subject]:
-    """List the subjects that have results, a recorded state, an override or a downtime."""
+    """List the subjects that have results, a recorded state, an override or a downtime.
+
+    Doors have no downtime: that of their storage excludes them.
+    """
     found = {*runs, *(Subject(STORAGE_SITE, site) for site in days)}
     found |= {
-        Subject(row.subject_kind, row.site) for row in states if row.subject_kind in SUBJECT_KINDS
+        Subject(row.subject_kind, row.site) for row in states if row.subject_kind in JUDGED_KINDS
     }
     for one in exceptions:
         kinds = (one.subject_kind,) if one.subject_kind else SUBJECT_KINDS
@@ -148,10 +158,31 @@ def _list_subjects(
     return sorted(found)
 
 
+def _list_judged_doors(
+    runs: Iterable[RunOutcome], states: Iterable[StatusChangeRow]
+) -> frozenset[str]:
+    """List the doors of storages with runs through several, or with a door that has a state.
+
+    The state of a storage with one door says it all. A door keeps its states when the others get
+    no jobs for a while.
+    """
+    doors = {label for run in runs for label in run.by_door}
+    counts = Counter(split_door_label(label)[0] for label in doors)
+    with_states = {split_door_label(row.site)[0] for row in states if row.subject_kind == DOOR}
+    return frozenset(
+        label
+        for label in doors
+        if counts[storage := split_door_label(label)[0]] > 1 or storage in with_states
+    )
+
+
 def _charge_runs(
-    runs: Iterable[RunOutcome], rules: StatusRules, downtimes: Sequence[DowntimeRow]
+    runs: Iterable[RunOutcome],
+    judged_doors: Collection[str],
+    rules: StatusRules,
+    downtimes: Sequence[DowntimeRow],
 ) -> dict[Subject, list[ChargedRun]]:
-    """Charge each run to its site and to its storage, unless that was in a downtime."""
+    """Charge each run to its site, its storage and its doors, unless these were in a downtime."""
     found: defaultdict[Subject, list[ChargedRun]] = defaultdict(list)
     down: defaultdict[Subject, list[DowntimeRow]] = defaultdict(list)
     for one in downtimes:
@@ -159,14 +190,34 @@ def _charge_runs(
             down[Subject(kind, one.site)].append(one)
     classes = rules.storage_failures, rules.test_failures
     for run in runs:
-        for kind, site in zip(SUBJECT_KINDS, (run.site, run.storage_site), strict=True):
-            subject = Subject(kind, site)
-            charged = charge_run(run, kind, *classes) if site else None
+        for subject, part in _list_charged_parts(run, judged_doors):
+            charged = charge_run(part, subject.kind, *classes)
             if charged is not None:
                 mine = found[subject]  # A site has a state even if all its runs were in a downtime.
-                if not _is_down(down.get(subject, ()), run.ended_us):
+                if not _is_down(down.get(_downtime_subject(subject), ()), run.ended_us):
                     mine.append(charged)
+    for door_runs in (found[subject] for subject in found if subject.kind == DOOR):
+        door_runs.sort(key=lambda charged: charged.run.ended_us)
     return found
+
+
+def _list_charged_parts(
+    run: RunOutcome, judged_doors: Collection[str]
+) -> Iterator[tuple[Subject, RunOutcome]]:
+    """Yield the site, the storage and the doors of a run with the part of it that counts."""
+    for kind, site in zip(SUBJECT_KINDS, (run.site, run.storage_site), strict=True):
+        if site:
+            yield Subject(kind, site), run
+    for label, part in run.by_door.items():
+        if label in judged_doors:
+            yield Subject(DOOR, label), part
+
+
+def _downtime_subject(subject: Subject) -> Subject:
+    """Return the subject whose downtimes hold: doors are down with their storage."""
+    if subject.kind != DOOR:
+        return subject
+    return Subject(STORAGE_SITE, split_door_label(subject.site)[0])
 
 
 def _is_down(downtimes: Iterable[DowntimeRow], time_us: int) -> bool:

@@ -20,7 +20,14 @@ from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history
-from treehammer.sql.watch.state_history import KIND_WORDS, SUBJECT_KINDS
+from treehammer.sql.watch.state_history import (
+    DOOR,
+    JUDGED_KINDS,
+    KIND_WORDS,
+    SUBJECT_KINDS,
+    label_door,
+    split_door_label,
+)
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_minute
 
@@ -40,11 +47,11 @@ class Usability(StrEnum):
 
 @dataclass(frozen=True)
 class SubjectUse:
-    """Use of the jobs or the storage of a site.
+    """Use of the jobs or the storage of a site, or of a door.
 
     Attributes:
-        kind: a value of :data:`.state_history.SUBJECT_KINDS`.
-        site: name of the site.
+        kind: a value of :data:`.state_history.JUDGED_KINDS`.
+        site: name of the site; label of the door.
         usability: what may be sent.
         state: state from which this follows.
         cause: deciding rule, ``downtime``, ``override`` or ``central``.
@@ -77,7 +84,7 @@ class SubjectUse:
 
 @dataclass(frozen=True)
 class SiteUses:
-    """Use of all sites that have a state. A site without any is usable."""
+    """Use of all sites and doors that have a state. Those without any are usable."""
 
     by_subject: Mapping[tuple[str, str], SubjectUse] = field(default_factory=dict)
 
@@ -99,6 +106,21 @@ class SiteUses:
             kinds_by_text[use.describe()].append(KIND_WORDS[use.kind])
         return "; ".join(f"{' and '.join(words)} {text}" for text, words in kinds_by_text.items())
 
+    def restricted_doors(self, storage: str) -> tuple[SubjectUse, ...]:
+        """Return the uses of the doors of a storage that are not usable."""
+        return tuple(
+            use
+            for (kind, label), use in sorted(self.by_subject.items())
+            if kind == DOOR
+            and split_door_label(label)[0] == storage
+            and use.usability is not Usability.USABLE
+        )
+
+    def describe_door(self, storage: str, door: str) -> str:
+        """Say why a door is not usable; '' if it is."""
+        label = label_door(storage, door)
+        return next((u.describe() for u in self.restricted_doors(storage) if u.site == label), "")
+
     def summarize(self, site: str) -> Usability:
         """Return the strictest use of the jobs and the storage of a site."""
         strictness = list(Usability)
@@ -107,12 +129,12 @@ class SiteUses:
 
 
 def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:
-    """List the uses of all sites, or of one, by the states as last evaluated."""
+    """List the uses of all sites and doors, or of one site, by the states as last evaluated."""
     return SiteUses(
         {
             (row.subject_kind, row.site): use_by_state(row)
-            for row in state_history.list_current_states(store, site=site)
-            if row.subject_kind in SUBJECT_KINDS
+            for row in state_history.list_current_states(store, site=site, doors=True)
+            if row.subject_kind in JUDGED_KINDS
         }
     )
 
@@ -142,7 +164,8 @@ def _judge_use(state: SiteState, cause: str, site: str) -> Usability:
         return Usability.USABLE
     if cause in (DOWNTIME, OVERRIDE):
         return Usability.EXCLUDED
-    return Usability.USABLE if site == LOCAL_BATCH else Usability.PROBE_ONLY
+    is_local = split_door_label(site)[0] == LOCAL_BATCH
+    return Usability.USABLE if is_local else Usability.PROBE_ONLY
 
 
 def find_probe_time(restrictions: Collection[SubjectUse], every_us: int, now_us: int) -> int | None:

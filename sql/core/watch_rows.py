@@ -16,9 +16,9 @@ class StatusChangeRow(StoredRow):
 
     Attributes:
         id: identity.
-        subject_kind: ``site`` (of jobs), ``storage_site``, or ``central`` for the mass event of the
-            sites of the kind that ``site`` names.
-        site: name of the site.
+        subject_kind: ``site`` (of jobs), ``storage_site``, ``door``, or ``central`` for the mass event
+            of the subjects of the kind that ``site`` names.
+        site: name of the site; of a door ``STORAGE:DOOR``.
         rule: rule whose own state changed; '' for the state by all rules, downtimes and overrides.
         state: new state.
         previous: state before.
@@ -78,7 +78,10 @@ class DowntimeRow(StoredRow):
 
 @dataclass(frozen=True)
 class OverrideRow(StoredRow):
-    """State that a person set for a site until a time; ``subject_kind`` is '' for jobs and storage."""
+    """State that a person set for a site or door until a time.
+
+    ``subject_kind`` is '' for jobs and storage; ``site`` is ``STORAGE:DOOR`` for a door.
+    """
 
     id: Identity
     site: Text

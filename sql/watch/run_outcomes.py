@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -15,6 +15,7 @@ from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.outcomes import has_outcome, outcome_column
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch.state_history import label_door
 
 #: Days that an execution may take; measurements are found by the day of their start.
 MAX_EXECUTION_DAYS = 3
@@ -38,6 +39,7 @@ class RunOutcome:
         measurement_id: a measurement that is not good, else any; '' without one.
         event_s: series -> mean wall time per event of its good measurements, in seconds; only if
             requested.
+        by_door: label of the door, with its storage -> the part of the run that read through it.
     """
 
     site: str
@@ -50,6 +52,7 @@ class RunOutcome:
     outcomes: Mapping[str, int]
     measurement_id: str
     event_s: Mapping[str, float] = field(default_factory=dict)
+    by_door: Mapping[str, RunOutcome] = field(default_factory=dict)
 
 
 def list_run_outcomes(
@@ -78,6 +81,7 @@ def _measured_runs(connection: Connection, from_us: int, to_us: int) -> Iterator
         sa.select(
             *key,
             table.campaign_id,
+            _SUBJECT.door,
             outcome.label("outcome"),
             sa.func.count(),
             sa.func.max(table.ended_us),
@@ -85,25 +89,60 @@ def _measured_runs(connection: Connection, from_us: int, to_us: int) -> Iterator
         )
         .select_from(measurement.join(dimension_tables["subject"]))
         .where(*_ended_between(from_us, to_us))
-        .group_by(*key, table.campaign_id, outcome)
+        .group_by(*key, table.campaign_id, _SUBJECT.door, outcome)
     )
-    groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
-    for *names, label, count, ended_us, example in connection.execute(query):
-        groups[tuple(names)].append((label, int(count), int(ended_us), example))
+    groups: dict[tuple[Any, ...], list[_Group]] = defaultdict(list)
+    for *names, door, label, count, ended_us, example in connection.execute(query):
+        group = _Group(door or "", label, int(count), int(ended_us), example)
+        groups[tuple(names)].append(group)
     for (job_id, number, test, site, storage, campaign_id), rows in groups.items():
-        # Labels of outcomes that are not good come first.
-        rows.sort(key=lambda row: (row[0] == Outcome.GOOD.value, row[0]))
-        yield RunOutcome(
+        run = RunOutcome(
             site=site or "",
             storage_site=storage or site or "",
             test=test or "",
             campaign_id=campaign_id,
             job_id=job_id,
             attempt=int(number),
-            ended_us=max(row[2] for row in rows),
-            outcomes={row[0]: row[1] for row in rows},
-            measurement_id=rows[0][3],
+            ended_us=0,
+            outcomes={},
+            measurement_id="",
         )
+        yield replace(_add_groups(run, rows), by_door=_split_by_door(run, rows))
+
+
+class _Group(NamedTuple):
+    """Measurements of a run with the same door and outcome."""
+
+    door: str
+    outcome: str
+    measurements: int
+    ended_us: int
+    example: str
+
+
+def _add_groups(run: RunOutcome, groups: Iterable[_Group]) -> RunOutcome:
+    """Return a run with the outcomes of some of its measurements."""
+    # Labels of outcomes that are not good come first.
+    ordered = sorted(
+        groups,
+        key=lambda group: (group.outcome == Outcome.GOOD.value, group.outcome, group.example),
+    )
+    outcomes: Counter[str] = Counter()
+    for group in ordered:
+        outcomes[group.outcome] += group.measurements
+    ended_us = max(group.ended_us for group in ordered)
+    return replace(
+        run, ended_us=ended_us, outcomes=dict(outcomes), measurement_id=ordered[0].example
+    )
+
+
+def _split_by_door(run: RunOutcome, groups: Iterable[_Group]) -> dict[str, RunOutcome]:
+    """Return the parts of a run by the label of their door."""
+    by_door: defaultdict[str, list[_Group]] = defaultdict(list)
+    for group in groups:
+        if group.door and run.storage_site:
+            by_door[label_door(run.storage_site, group.door)].append(group)
+    return {label: _add_groups(run, parts) for label, parts in by_door.items()}
 
 
 def _fetch_event_times(

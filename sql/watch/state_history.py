@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -18,16 +18,42 @@ from treehammer.sql.engine.row_mapping import fetch_rows, insert_missing_rows, s
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 
-#: Kinds of subjects: sites of jobs, sites of storage, and all sites of a kind together.
+#: Kinds of subjects: sites of jobs, sites of storage, and all subjects of a kind together.
 SITE, STORAGE_SITE, CENTRAL = "site", "storage_site", "central"
+#: A door of a storage; its site is the door's label.
+DOOR = "door"
+#: The two kinds of sites, and all kinds that have states.
 SUBJECT_KINDS = (SITE, STORAGE_SITE)
+JUDGED_KINDS = (*SUBJECT_KINDS, DOOR)
 #: Words for these kinds.
-KIND_WORDS: Mapping[str, str] = {SITE: "jobs", STORAGE_SITE: "storage", CENTRAL: "all sites"}
+KIND_WORDS: Mapping[str, str] = {
+    SITE: "jobs",
+    STORAGE_SITE: "storage",
+    DOOR: "door",
+    CENTRAL: "all sites",
+}
 #: State of a central event while it lasts.
 _LASTING = "critical"
 
 _TABLE = status_change.c
 _ORDER = (_TABLE.since_us, _TABLE.decided_us, _TABLE.id)
+
+
+def label_door(storage: str, door: str) -> str:
+    """Return the label of a storage's door, as jobs of other sites name it."""
+    return f"{storage}:{door}"
+
+
+def split_door_label(label: str) -> tuple[str, str]:
+    """Return the storage and the door of a label; the name of a site and '' for a site."""
+    storage, _, door = label.partition(":")
+    return storage, door
+
+
+def name_subject(row: StatusChangeRow) -> str:
+    """Return the word for the subject of a change."""
+    is_of_all_doors = (row.subject_kind, row.site) == (CENTRAL, DOOR)
+    return "all doors" if is_of_all_doors else KIND_WORDS[row.subject_kind]
 
 
 def list_state_changes(
@@ -37,6 +63,7 @@ def list_state_changes(
     since_us: int = 0,
     rules: bool = False,
     superseded: bool = False,
+    doors: bool = False,
 ) -> list[StatusChangeRow]:
     """List changes of states, oldest first.
 
@@ -46,10 +73,11 @@ def list_state_changes(
         since_us: only changes at this time or later.
         rules: whether to add the changes of each rule's own state.
         superseded: whether to add changes that late results contradicted.
+        doors: whether to add the doors of storages.
     """
-    query = sa.select(status_change).where(_TABLE.since_us >= since_us)
-    if site is not None:
-        query = query.where(text_equals(_TABLE.site, site), _TABLE.subject_kind.in_(SUBJECT_KINDS))
+    query = sa.select(status_change).where(
+        _TABLE.since_us >= since_us, *_select_subjects(site, doors=doors)
+    )
     if not rules:
         query = query.where(_TABLE.rule.is_(None))
     if not superseded:
@@ -58,7 +86,23 @@ def list_state_changes(
         return fetch_rows(connection, StatusChangeRow, query.order_by(*_ORDER))
 
 
-def list_current_states(store: ResultsReader, *, site: str | None = None) -> list[StatusChangeRow]:
+def _select_subjects(site: str | None, *, doors: bool) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions on the subjects of changes."""
+    of_site = text_equals(_TABLE.site, site or "") & _TABLE.subject_kind.in_(SUBJECT_KINDS)
+    of_doors = _TABLE.subject_kind == DOOR
+    if not doors:
+        of_all_doors = (_TABLE.subject_kind == CENTRAL) & (_TABLE.site == DOOR)
+        yield sa.not_(of_doors | of_all_doors)
+    if site is not None:
+        begin = label_door(site, "")
+        # Not LIKE, which ignores the case of letters in SQLite.
+        is_here = of_doors & (sa.func.substr(_TABLE.site, 1, len(begin)) == begin)
+        yield of_site | is_here if doors else of_site
+
+
+def list_current_states(
+    store: ResultsReader, *, site: str | None = None, doors: bool = False
+) -> list[StatusChangeRow]:
     """List the latest change of each subject, which holds its current state, by kind and site.
 
     A site without any change is unknown.
@@ -66,32 +110,37 @@ def list_current_states(store: ResultsReader, *, site: str | None = None) -> lis
     Args:
         store: the database.
         site: only this site, as site of jobs or of storage.
+        doors: whether to add the doors of storages.
     """
-    return list_states_at(store, None, site=site)
+    return list_states_at(store, None, site=site, doors=doors)
 
 
-def list_standing_states(store: ResultsReader, site: str | None = None) -> list[StatusChangeRow]:
+def list_standing_states(
+    store: ResultsReader, site: str | None = None, *, doors: bool = False
+) -> list[StatusChangeRow]:
     """List the current states, those of central events only while they last."""
     return [
         row
-        for row in list_current_states(store, site=site)
+        for row in list_current_states(store, site=site, doors=doors)
         if row.subject_kind != CENTRAL or row.state == _LASTING
     ]
 
 
 def list_states_at(
-    store: ResultsReader, time_us: int | None, *, site: str | None = None, rules: bool = False
+    store: ResultsReader,
+    time_us: int | None,
+    *,
+    site: str | None = None,
+    rules: bool = False,
+    doors: bool = False,
 ) -> list[StatusChangeRow]:
     """List the change of each subject, and with ``rules`` of each rule, that held at a time."""
     subject = (_TABLE.subject_kind, _TABLE.site, _TABLE.rule)
-    chosen: list[sa.ColumnElement[bool]] = [_TABLE.superseded_us.is_(None)]
+    chosen = [_TABLE.superseded_us.is_(None), *_select_subjects(site, doors=doors)]
     if time_us is not None:
         chosen.append(_TABLE.since_us <= time_us)
     if not rules:
         chosen.append(_TABLE.rule.is_(None))
-    if site is not None:
-        chosen.append(text_equals(_TABLE.site, site))
-        chosen.append(_TABLE.subject_kind.in_(SUBJECT_KINDS))
     rank = sa.func.row_number().over(
         partition_by=subject,
         order_by=(_TABLE.since_us.desc(), _TABLE.decided_us.desc(), _TABLE.id.desc()),

@@ -22,7 +22,7 @@ from treehammer.analysis.status.usability import Usability, list_uses
 from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries
 from treehammer.sql.watch import change_points, state_history
-from treehammer.sql.watch.state_history import KIND_WORDS
+from treehammer.sql.watch.state_history import KIND_WORDS, split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.core.service_metrics import METRICS_MEDIA_TYPE
@@ -99,13 +99,15 @@ def _use_family(store: Store) -> Metric:
     """Return what may be sent to each site."""
     use = GaugeMetricFamily(
         "treehammer_site_use",
-        "1 for what may be sent to the jobs or the storage of a site: usable, probe only, excluded.",
-        labels=["site", "of", "use"],
+        "1 for what may be sent to the jobs, the storage or a door of a site: usable, probe only, "
+        "excluded.",
+        labels=["site", "of", "door", "use"],
     )
-    for (kind, site), one in list_uses(store).by_subject.items():
+    for (kind, label), one in list_uses(store).by_subject.items():
+        site, door = split_door_label(label)
         for usability in Usability:
             use.add_metric(
-                [site, KIND_WORDS[kind], usability.value], float(one.usability is usability)
+                [site, KIND_WORDS[kind], door, usability.value], float(one.usability is usability)
             )
     return use
 

@@ -19,12 +19,20 @@ from treehammer.analysis.status.status_update import update_states
 from treehammer.analysis.status.usability import use_by_state
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US, parse_duration
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.cli.audit_command import parse_time
 from treehammer.sql.core.watch_rows import OverrideRow, StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history
-from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, SITE, STORAGE_SITE
+from treehammer.sql.watch.state_history import (
+    CENTRAL,
+    DOOR,
+    KIND_WORDS,
+    SITE,
+    STORAGE_SITE,
+    label_door,
+    name_subject,
+)
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.site_names import (
@@ -33,6 +41,7 @@ from treehammer.submit.cli.site_names import (
     require_known_sites,
 )
 from treehammer.submit.cli.sites.downtime_commands import sites
+from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn
 from treehammer.terminal import JSON, TABLE, output_options, print_rows
 from treehammer.text_formatting import format_duration, format_share, format_time, pluralize
@@ -51,6 +60,9 @@ _RULES_OPTION = click.option(
 _JOBS_OPTION = click.option("--jobs", "kind", flag_value=SITE, help="Only its jobs.")
 _STORAGE_OPTION = click.option(
     "--storage", "kind", flag_value=STORAGE_SITE, help="Only its storage."
+)
+_DOOR_OPTION = click.option(
+    "--door", default="", metavar="NAME", help="Only this door of its storage."
 )
 _BY_OPTION = click.option("--by", "who", default="", help="Your name [default: user@host].")
 
@@ -74,7 +86,7 @@ def status(
     superseded: bool,
     form: str,
 ) -> None:
-    """Show the states of sites and storages, worst first, with reason and evidence.
+    """Show the states of sites, storages and doors, worst first, with reason and evidence.
 
     States are those of the last evaluation (treehammer sites evaluate). JSON and CSV hold the
     evidence: counts, and identities of campaigns, jobs and measurements.
@@ -113,9 +125,9 @@ def _find_changes(
 ) -> list[StatusChangeRow]:
     if history:
         return state_history.list_state_changes(
-            store, site=site, since_us=since_us, superseded=superseded
+            store, site=site, since_us=since_us, superseded=superseded, doors=True
         )
-    rows = state_history.list_standing_states(store, site)
+    rows = state_history.list_standing_states(store, site, doors=True)
     return sorted(rows, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site))
 
 
@@ -140,7 +152,7 @@ def describe_change(row: StatusChangeRow) -> dict[str, Any]:
     return {
         "since": format_time(row.since_us),
         "site": "" if row.subject_kind == CENTRAL else row.site,
-        "of": KIND_WORDS[row.subject_kind],
+        "of": name_subject(row),
         "previous": row.previous,
         "state": row.state,
         "cause": row.cause,
@@ -237,25 +249,70 @@ def _describe_central(rules: StatusRules) -> str:
 )
 @_JOBS_OPTION
 @_STORAGE_OPTION
+@_DOOR_OPTION
 @_BY_OPTION
 @click.pass_obj
 def override(
-    settings: Settings, site: str, state: str, why: str, until: str, kind: str | None, who: str
+    settings: Settings,
+    site: str,
+    state: str,
+    why: str,
+    until: str,
+    kind: str | None,
+    door: str,
+    who: str,
 ) -> None:
-    """Set the state of a site until a time, regardless of the rules.
+    """Set the state of a site, or of one of its doors, until a time, regardless of the rules.
 
-    It replaces an earlier override of the site. Who set it, why and until when are kept.
+    It replaces an earlier override of the same. Who set it, why and until when are kept.
 
     Example: treehammer sites override SITE_A critical --why "disk server burns" --until 24h
     """
     now_us = time.time_ns() // 1000
     until_us = _parse_end(until, now_us)
-    row = OverrideRow("", site, kind or "", state, who or local_actor(), why, now_us, until_us)
+    subject, kind = _name_overridden(site, kind, door)
+    row = OverrideRow("", subject, kind, state, who or local_actor(), why, now_us, until_us)
     with Store.open(settings.database, create=False) as store:
         require_known_sites([site], list_known_sites(store, settings), "SITE")
+        if door:
+            _require_known_door(site, door, settings)
         site_exceptions.add_override(store, row)
         _evaluate_again(store, settings)
-    click.echo(f"{site} is {state} until {format_time(until_us)} UTC")
+    click.echo(f"{subject} is {state} until {format_time(until_us)} UTC")
+
+
+def _name_overridden(site: str, kind: str | None, door: str) -> tuple[str, str]:
+    """Return the name and the kind of the subject of an override.
+
+    Raises:
+        ConfigError: a door is named together with jobs or storage.
+    """
+    if not door:
+        return site, kind or ""
+    if kind:
+        raise ConfigError(
+            "cannot be combined with --jobs or --storage",
+            where=f"--door {door}",
+            hint="Set the door and the site by two commands.",
+        )
+    return label_door(site, door), DOOR
+
+
+def _require_known_door(site: str, name: str, settings: Settings) -> None:
+    """Refuse a door that the sites file does not have.
+
+    Raises:
+        ConfigError: the door is unknown; names the nearest one.
+    """
+    sites_by_name = load_sites(settings)
+    known = [door.name for door in sites_by_name[site].doors] if site in sites_by_name else []
+    if name not in known:
+        doors = ", ".join(known) or "none in the sites file"
+        raise ConfigError(
+            f"site {site} has no door {name!r}",
+            where="--door",
+            hint=f"{suggest_word(name, known)}Known: {doors}.",
+        )
 
 
 def _parse_end(text: str, now_us: int) -> int:
@@ -271,23 +328,27 @@ def _parse_end(text: str, now_us: int) -> int:
 @click.argument("site", shell_complete=complete_sites)
 @_JOBS_OPTION
 @_STORAGE_OPTION
+@_DOOR_OPTION
 @_BY_OPTION
 @click.pass_obj
-def end_override(settings: Settings, site: str, kind: str | None, who: str) -> None:
-    """End the override of a site, whose state follows the rules again.
+def end_override(settings: Settings, site: str, kind: str | None, door: str, who: str) -> None:
+    """End the override of a site or of one of its doors, whose state follows the rules again.
 
     Example: treehammer sites end-override SITE_A
     """
     now_us = time.time_ns() // 1000
+    subject, kind = _name_overridden(site, kind, door)
     with Store.open(settings.database, create=False) as store:
         ended = site_exceptions.end_overrides(
-            store, site, kind or "", now_us=now_us, who=who or local_actor()
+            store, subject, kind, now_us=now_us, who=who or local_actor()
         )
         if not ended:
             require_known_sites([site], list_known_sites(store, settings), "SITE")
-            raise NothingToDoError(f"{site} has no override")
+            if door:
+                _require_known_door(site, door, settings)
+            raise NothingToDoError(f"{subject} has no override")
         _evaluate_again(store, settings)
-    click.echo(f"{site} follows the rules again")
+    click.echo(f"{subject} follows the rules again")
 
 
 def _evaluate_again(store: Store, settings: Settings) -> None:

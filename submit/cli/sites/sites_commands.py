@@ -123,6 +123,8 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
     for site in chosen:
         if reason := uses.describe_restrictions(site.name):
             click.echo(f"Site {site.name}: {reason}.", err=True)
+        for use in uses.restricted_doors(site.name):
+            click.echo(f"Door {use.site}: {use.describe()}.", err=True)
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
     if form == TABLE:
         if any(not site.is_local for site in chosen):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
@@ -24,12 +26,17 @@ def make_run(
     test: str = "read",
     storage: str = "",
     failure: str = "open",
+    door: str = "",
+    round_: int = 1,
 ) -> Measurement:
-    """Make the only measurement of a job that ends some hours after the start of the story."""
+    """Make a measurement of a job that ends some hours after the start of the story."""
     ended = STORY_US + round(hours * HOUR_US)
     started = ended - 60_000_000
+    values: dict[str, Any] = {"door": door} if door else {}
     return make_measurement(
         job,
+        round_,
+        **values,
         site=site,
         storage_site=storage or site,
         test_name=test,

@@ -150,3 +150,57 @@ def test_states_are_evaluated_again_after_a_step(store: Store) -> None:
 def test_downtime_is_evaluated_without_any_evaluation_before(store: Store) -> None:
     site_exceptions.replace_downtimes(store, "goc", [make_downtime(1, 3)], STORY_US)
     assert refresh_uses(store, RULES, STORY_US + 2 * HOUR_US).summarize("A") is Usability.EXCLUDED
+
+
+def add_door_runs(store: Store, hours: Sequence[float], doors: dict[str, bool]) -> None:
+    """Add runs of a test through doors of site A, which work or fail."""
+    store.add(
+        make_run(f"{door}{number}", number + later, good=good, door=door)
+        for number in hours
+        for later, (door, good) in zip((0, 0.01), doors.items(), strict=False)
+    )
+
+
+def test_bad_door_is_critical_beside_a_good_one(store: Store) -> None:
+    add_door_runs(store, [0.1, 0.2, 0.3, 0.4], {"https": False, "root": True})
+    uses = evaluate(store, 1)
+    assert {
+        label: use.usability for (kind, label), use in uses.by_subject.items() if kind == "door"
+    } == {"A:https": Usability.PROBE_ONLY, "A:root": Usability.USABLE}
+    assert (uses.summarize("A"), uses.describe_door("A", "root")) == (Usability.USABLE, "")
+    assert "critical by exclusion: the last 3 runs" in uses.describe_door("A", "https")
+    assert [use.site for use in uses.restricted_doors("A")] == ["A:https"]
+    add_door_runs(store, [1.1, 1.2], {"https": True})
+    assert not evaluate(store, 2).restricted_doors("A")
+
+
+def test_only_door_of_a_storage_has_no_state(store: Store) -> None:
+    add_door_runs(store, [0.1, 0.2, 0.3], {"https": False})
+    assert {kind for kind, _ in evaluate(store, 1).by_subject} == {"site", "storage_site"}
+
+
+def test_door_is_forgotten_without_runs_and_the_others_keep_their_history(store: Store) -> None:
+    add_door_runs(store, [0.1, 0.2, 0.3], {"https": False, "root": True})
+    assert evaluate(store, 1).restricted_doors("A")
+    for day in range(8):
+        add_door_runs(store, [24 * day + hour for hour in (2, 4, 6)], {"root": True})
+        assert not evaluate(store, 24 * day + 7).restricted_doors("A")
+    rows = state_history.list_state_changes(store, doors=True, superseded=True)
+    assert not [row for row in rows if row.superseded_us]
+
+
+def test_downtime_of_a_storage_excuses_its_doors(store: Store) -> None:
+    site_exceptions.replace_downtimes(store, "goc", [make_downtime(0, 1)], STORY_US)
+    add_door_runs(store, [0.1, 0.2, 0.3], {"https": False, "root": True})
+    uses = evaluate(store, 0.8)
+    assert not uses.restricted_doors("A")
+    assert uses.summarize("A") is Usability.EXCLUDED
+
+
+def test_override_holds_for_one_door(store: Store) -> None:
+    site_exceptions.add_override(
+        store, replace(make_override(0, 5), site="A:https", subject_kind="door")
+    )
+    uses = evaluate(store, 1)
+    assert "excluded since" in uses.describe_door("A", "https")
+    assert (uses.describe_door("A", "root"), uses.summarize("A")) == ("", Usability.USABLE)

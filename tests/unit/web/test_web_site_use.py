@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "", "SITE_C", "storage_site", "critical", "ada", "disk burns", now_us, 2 * now_us
         )
         add_override(store, override)
+        add_override(store, replace(override, site="SITE_A:https", subject_kind="door"))
         update_states(store, time.time_ns() // 1000, load_shipped_rules())
     return folder
 
@@ -75,23 +77,31 @@ def run(folder: Path, *words: str) -> str:
 def test_use_is_the_same_everywhere(folder: Path, service: ServiceThread) -> None:
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
         uses = list_uses(store).by_subject
+    with_door = {**USES, ("SITE_A:https", "door"): "excluded"}
     assert {
         (site, KIND_WORDS[kind]): use.usability.value for (kind, site), use in uses.items()
-    } == USES
+    } == with_door
     printed = json.loads(run(folder, "sites", "status", "--json"))
-    assert {(row["site"], row["of"]): row["use"] for row in printed} == USES
+    assert {(row["site"], row["of"]): row["use"] for row in printed} == with_door
     families = text_string_to_metric_families(service.load_page("/metrics"))
     (family,) = (one for one in families if one.name == "treehammer_site_use")
     exported = {
         (sample.labels["site"], sample.labels["of"]): sample.labels["use"]
         for sample in family.samples
-        if sample.value
+        if sample.value and not sample.labels["door"]
     }
     assert exported == USES
+    assert {
+        (sample.labels["site"], sample.labels["door"]): sample.labels["use"]
+        for sample in family.samples
+        if sample.value and sample.labels["door"]
+    } == {("SITE_A", "https"): "excluded"}
     for site in ("SITE_A", "SITE_B", "SITE_C"):
         states = service.load_tables(f"/sites/{site}")["states"]
         assert {(site, row["of"]): row["use"] for row in states} == {
-            key: use for key, use in USES.items() if key[0] == site
+            key: use
+            for key, use in {**USES, ("SITE_A", "door https"): "excluded"}.items()
+            if key[0] == site
         }
         plugin = run(folder, "check", "--site", site, "-v")
         for (name, of), use in USES.items():

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
+from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.web.display.variant_labels import VARIANT_COLUMN
 from treehammer.web.views.shared.page_context import link_to
@@ -58,8 +59,9 @@ def _plan_facts(
     if dataset := named or definition.get("dataset"):
         yield "dataset", dataset
     for name in ("excluded", "included"):
-        for site, reason in plan.get(name, {}).items():
-            yield f"{name} site {site}", reason
+        for label, reason in plan.get(name, {}).items():
+            kind = "door" if split_door_label(label)[1] else "site"
+            yield f"{name} {kind} {label}", reason
     for site, template in plan.get("templates", {}).items():
         yield f"template at {site}", template
     axes = dict(definition.get("axes", {}))

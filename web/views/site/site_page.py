@@ -157,9 +157,9 @@ def _history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
 
 def _state_tables(store: Store, site: str, request: Request) -> dict[str, DataTable]:
     """Build the tables of states, their changes, and change points of daily series."""
-    changes = state_history.list_state_changes(store, site=site, superseded=True)
+    changes = state_history.list_state_changes(store, site=site, superseded=True, doors=True)
     return {
-        "states": build_states_table(list_standing_states(store, site), request),
+        "states": build_states_table(list_standing_states(store, site, doors=True), request),
         "state_changes": build_history_table(changes, request),
         "changepoints": build_change_point_table(list_recent_changes(store, site=site), request),
     }

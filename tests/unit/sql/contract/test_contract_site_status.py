@@ -55,6 +55,47 @@ def test_runs_are_listed_by_site_test_and_storage(store: Store) -> None:
     assert len(runs) == 10
 
 
+def test_runs_are_split_by_door(store: Store) -> None:
+    store.add(
+        [
+            make_run("both", 1, good=True, door="root"),
+            make_run("both", 1.2, good=False, door="https", round_=2),
+            make_run("remote", 2, good=False, site="B", storage="A", door="https"),
+        ]
+    )
+    runs = list_run_outcomes(store, STORY_US, STORY_US + 4 * HOUR_US)
+    assert [
+        (run.job_id, run.outcomes, {door: part.outcomes for door, part in run.by_door.items()})
+        for run in runs
+    ] == [
+        ("both", {"open": 1, "good": 1}, {"A:https": {"open": 1}, "A:root": {"good": 1}}),
+        ("remote", {"open": 1}, {"A:https": {"open": 1}}),
+    ]
+    first = runs[0].by_door["A:root"]
+    assert (first.ended_us, runs[0].ended_us) == (
+        STORY_US + HOUR_US,
+        STORY_US + round(1.2 * HOUR_US),
+    )
+
+
+def test_doors_are_listed_only_on_request(store: Store) -> None:
+    row = replace(make_override(0, 12), site="A:https", subject_kind="door")
+    site_exceptions.add_override(store, row)
+    update_states(store, STORY_US + HOUR_US, RULES)
+    lists = (
+        state_history.list_state_changes,
+        state_history.list_current_states,
+        state_history.list_standing_states,
+    )
+    for list_rows in lists:
+        assert not list_rows(store)
+        assert [change.site for change in list_rows(store, doors=True)] == ["A:https"]
+    assert [len(state_history.list_current_states(store, site=s, doors=True)) for s in "Aa"] == [
+        1,
+        0,
+    ]
+
+
 def test_failures_are_explained(store: Store) -> None:
     fill_story(store)
     store.add_campaign(
