@@ -39,12 +39,17 @@ PACE_MEASUREMENTS = 50
 
 
 def list_selection_notes(plan: Mapping[str, Any]) -> list[str]:
-    """List the sites that a campaign's plan left out, and those that it used nevertheless."""
+    """List the sites and doors that a plan left out, and those that it used nevertheless."""
     left_out = plan.get("excluded", {}).items()
     used = plan.get("included", {}).items()
-    return [f"Site {name} is left out: {reason}." for name, reason in left_out] + [
-        f"Site {name} is used nevertheless: {reason}." for name, reason in used
+    return [f"{_name_place(label)} is left out: {reason}." for label, reason in left_out] + [
+        f"{_name_place(label)} is used nevertheless: {reason}." for label, reason in used
     ]
+
+
+def _name_place(label: str) -> str:
+    site, _, door = label.partition(":")
+    return f"Door {door} of site {site}" if door else f"Site {site}"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from treehammer.submit.planning.checks.content_checks import check_contents, lis
 from treehammer.submit.planning.checks.load_permission import list_load_violations
 from treehammer.submit.planning.checks.setting_permission import list_setting_violations
 from treehammer.submit.planning.cost_estimate import ExecutionCost, SiteCost
-from treehammer.submit.planning.door_selection import pair_sites, select_doors
+from treehammer.submit.planning.door_selection import leave_out_doors, pair_sites, select_doors
 from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan, make_plan
 from treehammer.submit.planning.site_exclusion import leave_out_excluded, load_uses
@@ -92,17 +92,19 @@ def plan_request(
     Raises:
         TreehammerError: the request is invalid, or a part of it is not available.
     """
+    uses, include = load_uses(settings), request.options.include_excluded
     selection = leave_out_excluded(
         select_sites(request.sites, settings),
         select_sites(request.from_sites, settings, option="--from"),
-        load_uses(settings),
-        request.options.include_excluded,
+        uses,
+        include,
     )
     selection = replace(selection, excluded={**selection.excluded, **request.excluded})
-    job_sites = selection.runners or selection.storage
     overrides, watch_settings = split_overrides(request.overrides)
     pinned = load_pinned_test(request.test_spec, request.axes, overrides, settings)
     definition = pinned.definition
+    selection = leave_out_doors(definition, selection, uses, include)
+    job_sites = selection.runners or selection.storage
     servers = select_sites(request.watch_sites, settings, option="--watch-at")
     watches = load_watches(request.watches, servers, watch_settings, definition, settings)
     _check_pacing(request.options.pace, job_sites)
@@ -112,7 +114,8 @@ def plan_request(
     notes: list[str] = []
     if any(site.batch == LOCAL_BATCH for site in job_sites):
         releases, notes = _prepare_releases(releases, settings, fetch_bars)
-    doors, _ = select_doors(definition, pair_sites(selection.storage, selection.runners))
+    pairs = pair_sites(selection.storage, selection.runners)
+    doors, _ = select_doors(definition, pairs, selection.excluded)
     manifests = _find_manifests(definition, doors, settings, fetch_bars)
     _check_trees(definition, manifests, releases.values())
     check_contents(definition, manifests, pinned.folder)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
+from treehammer.analysis.status.usability import EVERY_SITE, SiteUses
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.storage_schemes import READ, find_limit
 from treehammer.errors import NothingToDoError
 from treehammer.hctests.matrix.definition import DOOR_AXIS, TestDefinition
+from treehammer.sql.watch.state_history import label_door, split_door_label
 from treehammer.submit.planning.job_sequence import JobSequence
+from treehammer.submit.planning.site_exclusion import SiteSelection, refuse_empty_selection
 from treehammer.submit.replicas.rucio_placement import RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 
@@ -29,13 +33,19 @@ def pair_sites(sites: Iterable[Site], from_sites: Sequence[Site] = ()) -> tuple[
 
 
 def select_doors(
-    definition: TestDefinition, site_pairs: Sequence[SitePair]
+    definition: TestDefinition, site_pairs: Sequence[SitePair], excluded: Collection[str] = ()
 ) -> tuple[tuple[DoorAccess, ...], list[str]]:
-    """Select the doors that a test reads, with a note for each missing one."""
+    """Select the doors that a test reads, with a note for each missing one.
+
+    Args:
+        definition: the test.
+        site_pairs: sites that run jobs, with those whose storage they read.
+        excluded: labels of doors that are left out.
+    """
     accesses = tuple(
         DoorAccess(site, storage, door)
         for site, storage in site_pairs
-        for door in _select_site_doors(definition, storage, site)
+        for door in _select_site_doors(definition, storage, site, excluded)
     )
     notes = [note for _, storage in site_pairs for note in _missing_door_notes(definition, storage)]
     notes += [
@@ -55,28 +65,116 @@ def _missing_door_notes(definition: TestDefinition, site: Site) -> Iterator[str]
                 yield f"Site {site.name} has no door {name!r} (known: {known})."
 
 
-def _select_site_doors(definition: TestDefinition, site: Site, reader: Site) -> Sequence[Door]:
-    """Return the site's doors that the test names, or a default.
+def _select_site_doors(
+    definition: TestDefinition, site: Site, reader: Site, excluded: Collection[str]
+) -> Sequence[Door]:
+    """Return the usable doors that the test names, or a default, which is the first."""
+    doors = [
+        door
+        for door in _list_candidate_doors(definition, site, reader)
+        if label_door(site.name, door.name) not in excluded
+    ]
+    return doors if DOOR_AXIS in definition.axes else doors[:1]
 
-    The default is the first door, for jobs of another site the first that is not a path.
+
+def _list_candidate_doors(definition: TestDefinition, site: Site, reader: Site) -> Sequence[Door]:
+    """Return the site's doors that the test names, or all in the order of preference.
+
+    Jobs of another site prefer doors that are not a path.
     """
     if DOOR_AXIS not in definition.axes:
-        doors = site.doors if site == reader else sorted(site.doors, key=lambda door: door.is_path)
-        return doors[:1]
+        is_remote = site.name != reader.name
+        return sorted(site.doors, key=lambda door: is_remote and door.is_path)
     named = map(site.find_door, definition.axis_values(DOOR_AXIS))
     return [door for door in named if door]
 
 
+def leave_out_doors(
+    definition: TestDefinition,
+    selection: SiteSelection,
+    uses: SiteUses,
+    include: Collection[str] = (),
+) -> SiteSelection:
+    """Leave out the doors that may not be used, and the sites that have no other one for a test.
+
+    Args:
+        definition: the test.
+        selection: the sites; doors that it excludes already stay excluded.
+        uses: uses of doors by their states.
+        include: names of sites to use nevertheless, or :data:`.usability.EVERY_SITE`.
+
+    Raises:
+        NothingToDoError: no site is left.
+    """
+    included: dict[str, str] = {}
+    excluded = {
+        label: reason
+        for label, reason in selection.excluded.items()
+        if not split_door_label(label)[1]
+    }
+    storage: list[Site] = []
+    for site in selection.storage:
+        restricted = {use.site: use.describe() for use in uses.restricted_doors(site.name)}
+        is_included = EVERY_SITE in include or site.name in include
+        closed = {**({} if is_included else restricted), **selection.excluded}
+        labels = _list_candidate_labels(definition, site, selection.runners, closed)
+        reasons = {label: closed[label] for label in labels if label in closed}
+        if labels and len(reasons) == len(labels):
+            excluded[site.name] = f"no usable door: {_describe_doors(reasons)}"
+            continue
+        storage.append(site)
+        excluded |= reasons
+        included |= {
+            label: restricted[label] for label in labels if label in {*restricted} - {*closed}
+        }
+    left = replace(
+        selection,
+        storage=tuple(storage),
+        excluded=excluded,
+        included={**selection.included, **included},
+    )
+    refuse_empty_selection(left)
+    return left
+
+
+def _list_candidate_labels(
+    definition: TestDefinition, site: Site, runners: Sequence[Site], closed: Collection[str]
+) -> list[str]:
+    """List the labels of the doors that a test would read, and of those that it would use instead."""
+    labels: list[str] = []
+    for reader in runners or (site,):
+        for door in _list_candidate_doors(definition, site, reader):
+            labels.append(label_door(site.name, door.name))
+            if DOOR_AXIS not in definition.axes and labels[-1] not in closed:
+                break
+    return list(dict.fromkeys(labels))
+
+
+def _describe_doors(reasons: Mapping[str, str]) -> str:
+    doors = ((split_door_label(label)[1], reason) for label, reason in reasons.items())
+    return "; ".join(f"door {door} {reason}" for door, reason in doors)
+
+
 def select_jobs(
-    jobs: JobSequence, pairs: Sequence[SitePair], *, has_credential: bool
+    jobs: JobSequence,
+    pairs: Sequence[SitePair],
+    *,
+    has_credential: bool,
+    excluded: Collection[str] = (),
 ) -> tuple[JobSequence, list[str]]:
     """Select the doors that jobs can read through, with a note for each reason against one.
+
+    Args:
+        jobs: the jobs at all doors.
+        pairs: sites that run jobs, with those whose storage they read.
+        has_credential: whether jobs take a credential along.
+        excluded: labels of doors that are left out.
 
     Raises:
         NothingToDoError: there is none.
     """
     definition, placement = jobs.planner.pinned.definition, jobs.planner.placement
-    accesses, notes = select_doors(definition, pairs)
+    accesses, notes = select_doors(definition, pairs, excluded)
     notes += _missing_replica_notes(accesses, definition.dataset_names, placement)
     jobs = jobs.read_through(access for access in accesses if jobs.groups_at(access))
     jobs, lone_door_notes = _drop_lone_doors(jobs)

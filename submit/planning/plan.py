@@ -149,6 +149,7 @@ def make_plan(
         JobSequence(planner, (), tuple(watches), 0 if pinned.definition.load else max_jobs),
         pairs,
         has_credential=bool(options.credentials),
+        excluded=sites.excluded,
     )
     watching = [
         (server, site) for watch in watches for server in watch.sites for site in sites.storage

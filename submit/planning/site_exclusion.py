@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.usability import (
@@ -28,8 +28,8 @@ class SiteSelection:
     Attributes:
         storage: sites whose storage is read.
         runners: sites that run the jobs; empty: each site reads its own storage.
-        excluded: site that is left out -> reason.
-        included: site that is used although it should not be -> reason.
+        excluded: site, or label of a door, that is left out -> reason.
+        included: site, or label of a door, that is used although it should not be -> reason.
     """
 
     storage: tuple[Site, ...]
@@ -43,7 +43,7 @@ class SiteSelection:
         return {key: reasons for key, reasons in keys.items() if reasons}
 
     def list_notes(self) -> list[str]:
-        """List the sites that are left out, and those that are used nevertheless."""
+        """List the sites and doors that are left out, and those that are used nevertheless."""
         return list_selection_notes(self.describe())
 
 
@@ -94,12 +94,23 @@ def leave_out_excluded(
         excluded,
         included,
     )
-    if excluded and (not left.storage or (runners and not left.runners)):
+    if runners and not left.runners:
+        left = replace(left, storage=())
+    refuse_empty_selection(left)
+    return left
+
+
+def refuse_empty_selection(selection: SiteSelection) -> None:
+    """Refuse a selection without any storage.
+
+    Raises:
+        NothingToDoError: the states exclude every storage.
+    """
+    if selection.excluded and not selection.storage:
         raise NothingToDoError(
-            "no site of this request may be used. " + " ".join(left.list_notes()),
+            "no site of this request may be used. " + " ".join(selection.list_notes()),
             hint=f"To send jobs nevertheless: {INCLUDE_OPTION} {EVERY_SITE}",
         )
-    return left
 
 
 def _keep_usable(

@@ -18,7 +18,13 @@ from treehammer.collectors.job_state import JobState
 from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read.campaign_counts import EXCLUDED_MESSAGE
-from treehammer.sql.watch.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
+from treehammer.sql.watch.state_history import (
+    SITE,
+    STORAGE_SITE,
+    SUBJECT_KINDS,
+    label_door,
+    split_door_label,
+)
 from treehammer.submit.tracking.failure_summary import load_last_attempts
 from treehammer.submit.tracking.tracker import CampaignTracker
 from treehammer.text_formatting import pluralize
@@ -94,22 +100,32 @@ def find_excluded_jobs(
         include: further sites to use although their state forbids it.
     """
     included = {*include, *json.loads(campaign.plan).get("included", {})}
-    return {
-        job.id: reason
-        for job in jobs
-        if job.site not in included and (reason := describe_exclusion(job, uses))
-    }
+    return {job.id: reason for job in jobs if (reason := describe_exclusion(job, uses, included))}
 
 
-def describe_exclusion(job: JobRow, uses: SiteUses) -> str:
-    """Say why a job may not start by the states of its site and of the storage it reads."""
-    storage, is_remote, _ = job.door.partition(":")
-    if not is_remote:
-        return uses.describe_restrictions(job.site, SUBJECT_KINDS)
-    reasons = (
-        uses.describe_restrictions(job.site, (SITE,)),
-        uses.describe_restrictions(storage, (STORAGE_SITE,)),
-    )
+def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = ()) -> str:
+    """Say why a job may not start by the states of its site, and of the storage and door it reads.
+
+    Args:
+        job: the job.
+        uses: uses of sites and doors by their states.
+        included: sites, and labels of doors, that are used nevertheless.
+    """
+    if job.site in included:
+        return ""
+    storage, remote_door = split_door_label(job.door)
+    if remote_door:
+        reasons = [
+            uses.describe_restrictions(job.site, (SITE,)),
+            uses.describe_restrictions(storage, (STORAGE_SITE,)),
+        ]
+    else:
+        storage = job.site
+        reasons = [uses.describe_restrictions(job.site, SUBJECT_KINDS)]
+    door = remote_door or job.door
+    if not {storage, label_door(storage, door)} & {*included}:
+        reason = uses.describe_door(storage, door)
+        reasons.append(f"door {door} {reason}" if reason else "")
     return "; ".join(filter(None, reasons))
 
 
@@ -136,9 +152,9 @@ def _hold_jobs(
 ) -> list[str]:
     """Hold waiting jobs of excluded sites."""
     lines: list[str] = []
-    for site in sorted({job.site for job in jobs}):
-        here = [job for job in jobs if job.site == site]
-        reason = f"{EXCLUDED_MESSAGE}: {reasons[here[0].id]}"
+    for site, cause in sorted({(job.site, reasons[job.id]) for job in jobs}):
+        here = [job for job in jobs if (job.site, reasons[job.id]) == (site, cause)]
+        reason = f"{EXCLUDED_MESSAGE}: {cause}"
         for name, ids in _group_by_batch(here).items():
             tracker.batch_system(name).hold(ids, reason)
         lines.append(f"Site {site}: {pluralize(len(here), 'queued job')} held back, {reason}")

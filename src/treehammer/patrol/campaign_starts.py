@@ -6,7 +6,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from treehammer.analysis.status.usability import EVERY_SITE, SiteUses, SubjectUse
@@ -43,7 +43,7 @@ class StartSites:
     Attributes:
         storage: sites whose storage is read.
         runners: sites that run the jobs; empty: each site reads its own storage.
-        excluded: site that is left out because of its state -> reason.
+        excluded: site, or label of a door, that is left out because of its state -> reason.
     """
 
     storage: tuple[str, ...]
@@ -77,7 +77,17 @@ class StartSites:
             name: "; ".join(dict.fromkeys(use.describe() for use in found))
             for name, found in self.list_restrictions(uses).items()
         }
-        return StartSites(storage, runners, reasons)
+        return StartSites(storage, runners, reasons).leave_out_doors(uses)
+
+    def leave_out_doors(self, uses: SiteUses, label: str = "") -> StartSites:
+        """Leave out the doors that may not be used, but for the one that is to be probed."""
+        doors = {
+            use.site: use.describe()
+            for name in self.storage
+            for use in uses.restricted_doors(name)
+            if use.site != label
+        }
+        return replace(self, excluded={**self.excluded, **doors})
 
     def without(self, others: Collection[str]) -> StartSites | None:
         """Return the sites without some others; None if nothing can run then."""

@@ -27,6 +27,7 @@ from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US
 from treehammer.errors import MissingExtraError, StoreError, TreehammerError
+from treehammer.hctests.matrix.definition import DOOR_AXIS
 from treehammer.optional_packages import explain_missing_extra
 from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
 from treehammer.patrol.campaign_starts import CampaignStarter, PatrolRequest, StartSites
@@ -45,6 +46,7 @@ from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.watch import patrol_report
 from treehammer.sql.watch.patrol_lease import Clock, LeaseLostError, PatrolLease
 from treehammer.sql.watch.patrol_starts import CLAIMED, PROBE, STORED, SUBMITTED, PatrolStarts
+from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import join_lines
 
@@ -235,6 +237,7 @@ class Patrol:
             return
         restrictions = chosen.list_restrictions(uses)
         self._probe_sites(entry, commit, chosen, restrictions, state)
+        self._probe_doors(entry, commit, chosen, uses, state)
         left = chosen.select_usable(uses)
         message = "; ".join(
             f"without {name}: {found[0].describe()}" for name, found in restrictions.items()
@@ -290,18 +293,42 @@ class Patrol:
             due_us = find_probe_time(found, self._rules.probes.every_us, now_us)
             if due_us is None:
                 continue
-            occasion = name_occasion(PROBE, f"{name}:{due_us}")
-            if self._is_probing(entry.name, name) or self._starts.find_known(
-                entry.name, [occasion]
-            ):
-                continue
-            due = Occasion(occasion, due_us, entry.spec_at(commit))
-            pair = chosen.narrow_to(name, restrictions)
-            self._start(entry, due, pair, state, f"probe of {name}", probe=True)
+            due = Occasion(name_occasion(PROBE, f"{name}:{due_us}"), due_us, entry.spec_at(commit))
+            if not self._was_probed(entry.name, name, due):
+                pair = chosen.narrow_to(name, restrictions)
+                self._start(entry, due, pair, state, f"probe of {name}", probe=True)
 
-    def _is_probing(self, entry: str, site: str) -> bool:
-        """Return whether a probe of a site by an entry has not ended."""
-        begin = name_occasion(PROBE, f"{site}:")
+    def _probe_doors(
+        self,
+        entry: PatrolEntry,
+        commit: str,
+        chosen: StartSites,
+        uses: SiteUses,
+        state: _EntryState,
+    ) -> None:
+        """Start the due probe of each critical door that the entry names, at a usable site."""
+        left = chosen.select_usable(uses)
+        if left is None or not self._rules.probes.uses_test(entry.test_name):
+            return
+        for use in (use for name in left.storage for use in uses.restricted_doors(name)):
+            storage, door = split_door_label(use.site)
+            due_us = find_probe_time([use], self._rules.probes.every_us, self._read_clock())
+            if due_us is None or door not in entry.axes.get(DOOR_AXIS, ()):
+                continue
+            name = name_occasion(PROBE, f"{use.site}:{due_us}")
+            due = Occasion(name, due_us, entry.spec_at(commit), {DOOR_AXIS: (door,)})
+            if not self._was_probed(entry.name, use.site, due):
+                runners = left.runners[:1]
+                pair = StartSites((storage,), runners).leave_out_doors(uses, use.site)
+                self._start(entry, due, pair, state, f"probe of {use.site}", probe=True)
+
+    def _was_probed(self, entry: str, label: str, due: Occasion) -> bool:
+        """Return whether the probe of a site or door has started, or an earlier one has not ended."""
+        return bool(self._is_probing(entry, label) or self._starts.find_known(entry, [due.name]))
+
+    def _is_probing(self, entry: str, label: str) -> bool:
+        """Return whether a probe of a site or door by an entry has not ended."""
+        begin = name_occasion(PROBE, f"{label}:")
         return any(
             start.entry == entry and start.occasion.startswith(begin)
             for start in self._starts.list_open()

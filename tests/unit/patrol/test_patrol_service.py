@@ -227,6 +227,26 @@ def test_critical_site_gets_probes_only_and_returns_by_itself(grid: SimulatedGri
     assert grid.requests[-1].sites == ("SITE_A", "SITE_B")
 
 
+def test_critical_door_is_left_out_and_probed_by_entries_that_name_it(grid: SimulatedGrid) -> None:
+    named = HOURLY.replace("hourly", "named") + 'axes = {door = ["root", "file"]}\n'
+    patrol = grid.open(HOURLY + named)
+    grid.set_use("SITE_A:file", Usability.PROBE_ONLY, "door")
+    begin_us = grid.now_us
+    for _ in range(2):
+        grid.advance(15 * 60)
+        patrol.run_round()
+        patrol.run_round()
+    probes = [request for request in grid.requests if request.max_jobs]
+    assert [(one.sites, one.axes["door"], one.excluded) for one in probes] == [
+        (("SITE_A",), ("file",), {})
+    ] * 2
+    due = [f"probe:SITE_A:file:{begin_us + number * 900 * 10**6}" for number in (1, 2)]
+    assert [one for one in grid.occasions() if one.startswith("probe:")] == due
+    others = [request for request in grid.requests if not request.max_jobs]
+    assert {one.sites for one in others} == {("SITE_A", "SITE_B")}
+    assert {tuple(one.excluded) for one in others} == {("SITE_A:file",)}
+
+
 def test_excluded_site_gets_nothing(grid: SimulatedGrid) -> None:
     grid.set_use("SITE_A", Usability.EXCLUDED, "storage_site")
     patrol = grid.open(HOURLY)

@@ -62,9 +62,10 @@ class Scene:
         self.tracker.refresh_jobs(self.campaign)
         return self.tracker.act_on_excluded_sites(self.campaign)
 
-    def override(self, state: str) -> None:
+    def override(self, state: str, door: str = "") -> None:
         now_us = time.time_ns() // 1000
-        row = OverrideRow("", "SITE_A", "", state, "ada", "disk burns", now_us, 2 * now_us)
+        subject = (f"SITE_A:{door}", "door") if door else ("SITE_A", "")
+        row = OverrideRow("", *subject, state, "ada", "disk burns", now_us, 2 * now_us)
         site_exceptions.add_override(self.store, row)
         update_states(self.store, time.time_ns() // 1000, load_shipped_rules())
 
@@ -100,6 +101,21 @@ def test_running_jobs_go_on_and_the_others_are_removed(tmp_path: Path, store: St
     assert "until" in line
     assert "by ada: disk burns" in line
     assert scene.states() == ["cancelled"] * 5 + ["running"]
+
+
+@pytest.mark.parametrize("action", ["remove", "hold"])
+def test_queued_jobs_of_a_bad_door_do_not_start(tmp_path: Path, store: Store, action: str) -> None:
+    scene = Scene(tmp_path, store, action)
+    (door,) = {job.door for job in scene.jobs()}
+    first, *others = scene.jobs()
+    store.set_jobs([replace(first, door="other")])
+    scene.override("critical", door)
+    (line,) = scene.poll()
+    assert line.startswith(f"Site SITE_A: {len(others)} queued jobs ")
+    assert f"site excluded: door {door} excluded since" in line
+    scene.poll()
+    state = "held" if action == "hold" else "cancelled"
+    assert scene.states() == sorted([state] * 5 + ["queued"])
 
 
 def test_queue_is_held_back_and_released(tmp_path: Path, store: Store) -> None:
@@ -179,7 +195,12 @@ def test_remote_job_needs_its_site_and_the_other_storage() -> None:
     remote = replace(make_job_row("j", site="J"), door="S:xrootd")
     assert "storage probe only" in describe_exclusion(remote, bad_storage)
     assert describe_exclusion(remote, bad_jobs) == ""
+    bad_door = SiteUses({("door", "S:xrootd"): use("door", "S:xrootd")})
+    assert describe_exclusion(remote, bad_door).startswith("door xrootd probe only since")
+    assert describe_exclusion(replace(remote, door="S:https"), bad_door) == ""
+    assert describe_exclusion(remote, bad_door, ["S:xrootd"]) == ""
     local = replace(make_job_row("j", site="S"), door="xrootd")
+    assert describe_exclusion(local, bad_door)
     assert describe_exclusion(local, bad_storage)
     assert describe_exclusion(local, bad_jobs)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from cli_verbs import find_command
@@ -22,7 +24,8 @@ SITES_TOML = """
 [pools.pool]
 [sites.SITE_A]
 pool = "pool"
-doors = [{name = "root", protocol = "root", prefix = "root://a.example//data"}]
+doors = [{name = "root", protocol = "root", prefix = "root://a.example//data"},
+         {name = "https", protocol = "https", prefix = "https://a.example/data"}]
 [sites.SITE_B]
 pool = "pool"
 doors = [{name = "root", protocol = "root", prefix = "root://b.example//data"}]
@@ -65,10 +68,17 @@ class Desk:
         *include: str,
         sites: tuple[str, ...] = ("all",),
         from_sites: tuple[str, ...] = (),
+        doors: tuple[str, ...] = (),
+        excluded: Mapping[str, str] = MappingProxyType({}),
     ) -> Plan:
         options = SubmissionOptions(include_excluded=include)
         request = CampaignRequest(
-            str(self.folder / "test"), sites=sites, from_sites=from_sites, options=options
+            str(self.folder / "test"),
+            axes={"door": doors} if doors else {},
+            sites=sites,
+            from_sites=from_sites,
+            options=options,
+            excluded=excluded,
         )
         return plan_request(request, self.settings, fetch=False)
 
@@ -140,3 +150,71 @@ def test_states_and_uses_are_shown_with_their_end_and_author(desk: Desk) -> None
     assert (row["use"], row["who"]) == ("excluded", "ada")
     assert row["until"] > row["since"]
     assert "excluded" in desk.run("sites", "status").output
+
+
+def doors(plan: Plan) -> list[str]:
+    return sorted({f"{job.access.storage.name}:{job.access.door.name}" for job in plan.jobs})
+
+
+def test_first_usable_door_is_read(desk: Desk) -> None:
+    desk.override("SITE_A", "critical", "--door", "root")
+    for plan in (desk.plan(), desk.plan(from_sites=("SITE_B",))):
+        assert doors(plan) == ["SITE_A:https", "SITE_B:root"]
+        assert plan.notes[0].startswith("Door root of site SITE_A is left out: excluded since ")
+        assert [*json.loads(plan.make_campaign_row().plan)["excluded"]] == ["SITE_A:root"]
+
+
+def test_named_door_is_left_out(desk: Desk) -> None:
+    desk.override("SITE_A", "critical", "--door", "https")
+    assert (doors(desk.plan()), desk.plan().notes) == (["SITE_A:root", "SITE_B:root"], ())
+    plan = desk.plan(sites=("SITE_A",), doors=("root", "https"))
+    assert doors(plan) == ["SITE_A:root"]
+    (note,) = plan.notes
+    assert note.startswith("Door https of site SITE_A is left out: excluded since ")
+
+
+def test_site_without_usable_door_is_left_out(desk: Desk) -> None:
+    desk.override("SITE_A", "critical", "--door", "https")
+    with pytest.raises(NothingToDoError, match="no usable door: door https excluded since"):
+        desk.plan(sites=("SITE_A",), doors=("https",))
+    desk.override("SITE_A", "critical", "--door", "root")
+    left = desk.plan()
+    assert names(left) == ["SITE_B"]
+    assert [*json.loads(left.make_campaign_row().plan)["excluded"]] == ["SITE_A"]
+
+
+@pytest.mark.parametrize("include", ["SITE_A", "all"])
+def test_door_is_included_on_request(desk: Desk, include: str) -> None:
+    desk.override("SITE_A", "critical", "--door", "root")
+    plan = desk.plan(include)
+    assert doors(plan) == ["SITE_A:root", "SITE_B:root"]
+    assert plan.notes[0].startswith("Door root of site SITE_A is used nevertheless: excluded since")
+    assert [*json.loads(plan.make_campaign_row().plan)["included"]] == ["SITE_A:root"]
+
+
+def test_doors_that_a_request_excludes_are_not_included(desk: Desk) -> None:
+    plan = desk.plan("all", excluded={"SITE_A:root": "probe only", "SITE_B:other": "probe only"})
+    assert doors(plan) == ["SITE_A:https", "SITE_B:root"]
+    assert json.loads(plan.make_campaign_row().plan)["excluded"] == {"SITE_A:root": "probe only"}
+
+
+def test_override_of_a_door_is_shown_and_ends(desk: Desk) -> None:
+    desk.override("SITE_A", "critical", "--door", "https")
+    rows = json.loads(desk.run("sites", "status", "--site", "SITE_A", "--json").stdout)
+    assert [(row["site"], row["of"], row["use"]) for row in rows] == [
+        ("SITE_A:https", "door", "excluded")
+    ]
+    ended = desk.run("sites", "end-override", "SITE_A", "--door", "https")
+    assert ended.output.strip() == "SITE_A:https follows the rules again"
+    assert desk.plan(sites=("SITE_A",), doors=("https",)).notes == ()
+
+
+@pytest.mark.parametrize("command", ["override", "end-override"])
+def test_unknown_door_cannot_be_overridden(desk: Desk, command: str) -> None:
+    words = ("critical", "--why", "x", "--until", "1h") if command == "override" else ()
+    error = desk.run("sites", command, "SITE_A", *words, "--door", "htps").exception
+    assert isinstance(error, ConfigError)
+    assert error.message == "site SITE_A has no door 'htps'"
+    assert error.hint == "Did you mean 'https'? Known: root, https."
+    both = desk.run("sites", command, "SITE_A", *words, "--door", "https", "--jobs").exception
+    assert isinstance(both, ConfigError)
