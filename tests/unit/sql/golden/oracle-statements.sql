@@ -193,9 +193,9 @@ INSERT INTO measurement (measurement_id, campaign_id, job_id, attempt, kind, rep
     start_planned_us, start_present_jobs, start_offset_s, start_wait_ ...
 ; -- many rows
 
-INSERT INTO node (id, host, cpu_model, cores_online, cores_allowed, cgroup_cpu_limit,
+INSERT INTO node (id, host, machine, cpu_model, cores_online, cores_allowed, cgroup_cpu_limit,
     cgroup_memory_limit_bytes, mem_total_bytes, kernel, os_name, container, worker_python,
-    hw_counters_missing) VALUES (:id, :host, :cpu_model, :cores_online, :cores_allowed,
+    hw_counters_missing) VALUES (:id, :host, :machine, :cpu_model, :cores_online, :cores_allowed,
     :cgroup_cpu_limit, :cgroup_memory_limit_bytes, :mem_total_bytes, :kernel, :os_name, :container,
     :worker_python, :hw_counters_missing)
 ; -- many rows
@@ -233,8 +233,7 @@ INSERT INTO patrol_lease (name, holder, epoch, acquired_us, expires_us) VALUES (
     :epoch, :acquired_us, :expires_us)
 ;
 
-INSERT INTO patrol_site (site, cpu_limit_s, bytes_limit, failures, probe_us, changed_us, reason)
-    VALUES (:site, :cpu_limit_s, :bytes_limit, :failures, :probe_us, :changed_us, :reason)
+INSERT INTO patrol_site (site, cpu_limit_s, bytes_limit) VALUES (:site, :cpu_limit_s, :bytes_limit)
 ;
 
 INSERT INTO patrol_start (entry, occasion, campaign_id, state, due_us, claimed_us, finished_us,
