@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -115,6 +115,17 @@ class SiteUses:
             and split_door_label(label)[0] == storage
             and use.usability is not Usability.USABLE
         )
+
+    def have_working_doors(self, storages: Iterable[str]) -> bool:
+        """Return whether each of some storages has a door that works by its state."""
+        working = {
+            split_door_label(label)[0]
+            for (kind, label), use in self.by_subject.items()
+            if kind == DOOR
+            and use.usability is Usability.USABLE
+            and use.state is not SiteState.UNKNOWN
+        }
+        return working.issuperset(storages)
 
     def describe_door(self, storage: str, door: str) -> str:
         """Say why a door is not usable; '' if it is."""

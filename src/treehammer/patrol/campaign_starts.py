@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from treehammer.analysis.status.usability import EVERY_SITE, SiteUses, SubjectUse
+from treehammer.analysis.status.usability import EVERY_SITE, SiteUses, SubjectUse, Usability
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TreehammerError
 from treehammer.patrol.occasions import Occasion
@@ -79,13 +79,21 @@ class StartSites:
         }
         return StartSites(storage, runners, reasons).leave_out_doors(uses)
 
-    def leave_out_doors(self, uses: SiteUses, label: str = "") -> StartSites:
-        """Leave out the doors that may not be used, but for the one that is to be probed."""
+    def leave_out_doors(
+        self, uses: SiteUses, probed: str = "", *, with_critical: bool = True
+    ) -> StartSites:
+        """Leave out the doors that may not be used.
+
+        Args:
+            uses: uses of doors by their states.
+            probed: label of the door that is to be probed.
+            with_critical: leave out those that are critical by the rules, too.
+        """
         doors = {
             use.site: use.describe()
             for name in self.storage
             for use in uses.restricted_doors(name)
-            if use.site != label
+            if use.site != probed and (with_critical or use.usability is Usability.EXCLUDED)
         }
         return replace(self, excluded={**self.excluded, **doors})
 

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,6 @@ from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.usability import (
     SiteUses,
-    SubjectUse,
     find_probe_time,
     list_uses,
 )
@@ -236,7 +235,7 @@ class Patrol:
             state.note("quiet hours")
             return
         restrictions = chosen.list_restrictions(uses)
-        self._probe_sites(entry, commit, chosen, restrictions, state)
+        self._probe_sites(entry, commit, chosen, uses, state)
         self._probe_doors(entry, commit, chosen, uses, state)
         left = chosen.select_usable(uses)
         message = "; ".join(
@@ -282,12 +281,13 @@ class Patrol:
         entry: PatrolEntry,
         commit: str,
         chosen: StartSites,
-        restrictions: Mapping[str, Sequence[SubjectUse]],
+        uses: SiteUses,
         state: _EntryState,
     ) -> None:
-        """Start the due probe of each site that is critical by the rules."""
+        """Start the due probe of each site that is critical by the rules, through working doors."""
         if not self._rules.probes.uses_test(entry.test_name):
             return
+        restrictions = chosen.list_restrictions(uses)
         for name, found in restrictions.items():
             now_us = self._read_clock()
             due_us = find_probe_time(found, self._rules.probes.every_us, now_us)
@@ -296,6 +296,8 @@ class Patrol:
             due = Occasion(name_occasion(PROBE, f"{name}:{due_us}"), due_us, entry.spec_at(commit))
             if not self._was_probed(entry.name, name, due):
                 pair = chosen.narrow_to(name, restrictions)
+                has_choice = DOOR_AXIS not in entry.axes and uses.have_working_doors(pair.storage)
+                pair = pair.leave_out_doors(uses, with_critical=has_choice)
                 self._start(entry, due, pair, state, f"probe of {name}", probe=True)
 
     def _probe_doors(

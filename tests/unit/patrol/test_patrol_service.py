@@ -122,8 +122,9 @@ class SimulatedGrid:
 
     def set_use(self, site: str, usability: Usability, kind: str = "site") -> None:
         """Set the use of a site as its state would; the rules have tests of their own."""
+        state = SiteState.OK if usability is Usability.USABLE else SiteState.CRITICAL
         use = SubjectUse(
-            kind, site, usability, SiteState.CRITICAL, "exclusion", "3 runs failed", self.now_us,
+            kind, site, usability, state, "exclusion", "3 runs failed", self.now_us,
             None, "exclusion", "change",
         )  # fmt: skip
         self.uses[kind, site] = use
@@ -245,6 +246,23 @@ def test_critical_door_is_left_out_and_probed_by_entries_that_name_it(grid: Simu
     others = [request for request in grid.requests if not request.max_jobs]
     assert {one.sites for one in others} == {("SITE_A", "SITE_B")}
     assert {tuple(one.excluded) for one in others} == {("SITE_A:file",)}
+
+
+def test_probe_of_a_storage_reads_through_a_door_that_works(grid: SimulatedGrid) -> None:
+    patrol = grid.open(HOURLY)
+    grid.set_use("SITE_A", Usability.PROBE_ONLY, "storage_site")
+    grid.set_use("SITE_A:bad", Usability.PROBE_ONLY, "door")
+    grid.set_use("SITE_A:closed", Usability.EXCLUDED, "door")
+    grid.advance(15 * 60)
+    patrol.run_round()
+    grid.set_use("SITE_A:good", Usability.USABLE, "door")
+    grid.advance(15 * 60)
+    patrol.run_round()
+    probes = [request for request in grid.requests if request.max_jobs]
+    assert [sorted(one.excluded) for one in probes] == [
+        ["SITE_A:closed"],
+        ["SITE_A:bad", "SITE_A:closed"],
+    ]
 
 
 def test_excluded_site_gets_nothing(grid: SimulatedGrid) -> None:
