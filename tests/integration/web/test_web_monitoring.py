@@ -110,7 +110,7 @@ def fill_database(folder: Path) -> None:
                 ended_us=ended_us,
                 plausible=True,
                 axis_root="6.40.00",
-                failure_class="payload" if n >= good else "",
+                failure_class="software-setup" if n < bad else "",
             )
             for site, (_, good, bad) in SITES.items()
             for n in range(good + bad)
