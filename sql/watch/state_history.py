@@ -50,6 +50,11 @@ def split_door_label(label: str) -> tuple[str, str]:
     return storage, door
 
 
+def locate_subject(kind: str, name: str) -> tuple[str, str]:
+    """Return the site and the door of a subject; '' for the door of a site."""
+    return split_door_label(name) if kind == DOOR else (name, "")
+
+
 def name_subject(row: StatusChangeRow) -> str:
     """Return the word for the subject of a change."""
     is_of_all_doors = (row.subject_kind, row.site) == (CENTRAL, DOOR)

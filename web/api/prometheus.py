@@ -22,7 +22,7 @@ from treehammer.analysis.status.usability import Usability, list_uses
 from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries
 from treehammer.sql.watch import change_points, state_history
-from treehammer.sql.watch.state_history import KIND_WORDS, split_door_label
+from treehammer.sql.watch.state_history import KIND_WORDS, locate_subject
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.core.service_metrics import METRICS_MEDIA_TYPE
@@ -104,7 +104,7 @@ def _use_family(store: Store) -> Metric:
         labels=["site", "of", "door", "use"],
     )
     for (kind, label), one in list_uses(store).by_subject.items():
-        site, door = split_door_label(label)
+        site, door = locate_subject(kind, label)
         for usability in Usability:
             use.add_metric(
                 [site, KIND_WORDS[kind], door, usability.value], float(one.usability is usability)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.usability import use_by_state
 from treehammer.sql.core.watch_rows import StatusChangeRow
-from treehammer.sql.watch.state_history import CENTRAL, name_subject, split_door_label
+from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import link_to
@@ -27,7 +27,7 @@ def describe_state(row: StatusChangeRow) -> dict[str, Any]:
     """Describe a change of a state as the row of a table."""
     return {
         "site": "" if row.subject_kind == CENTRAL else row.site,
-        "of": f"{name_subject(row)} {split_door_label(row.site)[1]}".strip(),
+        "of": f"{name_subject(row)} {locate_subject(row.subject_kind, row.site)[1]}".strip(),
         "state": row.state,
         "use": None if row.subject_kind == CENTRAL else use_by_state(row).usability.value,
         "previous": row.previous,

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import CENTRAL, name_subject, split_door_label
+from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.route_paths import require_text
@@ -51,7 +51,7 @@ def state_change_view(store: Store, request: Request) -> PageView:
         "change": describe_state(row),
         "site_address": ""
         if row.subject_kind == CENTRAL
-        else link_to(request, "site", site=split_door_label(row.site)[0]),
+        else link_to(request, "site", site=locate_subject(row.subject_kind, row.site)[0]),
         "facts": list(_list_facts(row, evidence)),
         "tests": tests,
         "results": results,
