@@ -229,8 +229,13 @@ def test_stop_signal_waits_until_the_sent_message_is_marked(
         answer(sink)
 
     monkeypatch.setattr(HookSink, "do_POST", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        deliver(outbox, channels)
+    # Commands that other tests ran in this process may have left another handler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            deliver(outbox, channels)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert outbox.summarize().sent == 1
 
 
